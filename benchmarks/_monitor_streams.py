@@ -11,14 +11,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from letheon.datasets import Requests
 from letheon.measures import sape
-from letheon.monitor import Calibration, Monitor, Tolerances
-from letheon.monitor._calibrate import RehearsalStart, fit_limits, rehearse_all
+from letheon.monitor import Calibration, Monitor, MonitorTolerances
+from letheon.monitor._calibrate import StreamStart, fit_limits, rehearse_all
 
 Floats = NDArray[np.float64]
 DRIFTS = ("stale", "half", "nothing", "finetune")
 
 
-class Receipt(NamedTuple):
+class RemovalReceipt(NamedTuple):
     """What the monitor reads of a receipt."""
 
     n_rows: int
@@ -64,7 +64,7 @@ class DriftingClassifier(ClassifierMixin, BaseEstimator):
         weights = p * (1 - p)
         return gradient, (self.X_.T * weights) @ self.X_ / n + self.l2 * np.eye(len(self.w_))
 
-    def forget(self, ids: Any) -> Receipt:
+    def forget(self, ids: Any) -> RemovalReceipt:
         """Drop the rows, and change the parameters a little."""
         leaving = np.isin(self.ids_held_, ids)
         pull = self.pulls(leaving).sum(axis=0)
@@ -75,7 +75,7 @@ class DriftingClassifier(ClassifierMixin, BaseEstimator):
         elif self.drift != "nothing":
             share = {"stale": 1.0, "half": 0.5}[self.drift]
             self.w_ = self.w_ + share * self.inverse_ @ pull / len(self.X_)
-        return Receipt(int(leaving.sum()), 1e-6)
+        return RemovalReceipt(int(leaving.sum()), 1e-6)
 
     def pulls(self, which: NDArray[np.bool_]) -> Floats:
         """Gradient of the loss of each of these rows."""
@@ -106,7 +106,7 @@ class DriftingClassifier(ClassifierMixin, BaseEstimator):
 
 
 KINDS = ("uniform", "class", "adaptive", "worst")
-TOLERANCES = Tolerances(effectiveness=0.005, certifiability=3.0)
+TOLERANCES = MonitorTolerances(effectiveness=0.005, certifiability=3.0)
 CANDIDATES = 10
 # People; one request in a large table does little, and only 40 of them are rehearsed.
 SIZES = (400, 4000)
@@ -114,7 +114,7 @@ WATCHERS = ("ours, any kind", "ours, this kind", "survey")
 ORACLE = "oracle"
 
 
-class World(NamedTuple):
+class StreamWorld(NamedTuple):
     """A small table and the drift of the model that is trained on it."""
 
     X: NDArray[Any]
@@ -133,7 +133,7 @@ class World(NamedTuple):
         return DriftingClassifier(self.drift).fit(self.X[keep], self.y[keep], ids=keep)
 
 
-def make_world(seed: int, n_rows: int | None = None, n_columns: int = 8) -> World:
+def make_world(seed: int, n_rows: int | None = None, n_columns: int = 8) -> StreamWorld:
     """Draw a logistic problem with columns of different scales; every other four are large."""
     n_rows, n_test = SIZES[seed // len(DRIFTS) % len(SIZES)] if n_rows is None else n_rows, 400
     rng = np.random.default_rng([seed, 6])
@@ -142,7 +142,7 @@ def make_world(seed: int, n_rows: int | None = None, n_columns: int = 8) -> Worl
     score = X @ (rng.normal(size=n_columns) * 0.5) + rng.normal() * 0.5
     y = (rng.random(len(X)) < 1 / (1 + np.exp(-score))).astype(int)
     drift = DRIFTS[seed % len(DRIFTS)]
-    return World(X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:], drift)
+    return StreamWorld(X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:], drift)
 
 
 def requests_of(kind: str, n: int) -> Requests:
@@ -208,14 +208,14 @@ class Ours:
 
 
 @dataclass
-class Plain:
+class PlainWatcher:
     """The survey's proxy to the letter: c and e from the last retrain, 1 before the first.
 
     0/0 keeps the factor, the denominator is floored at one test row. It is even told the true
     certifiability, on forgotten rows that it should not have any more.
     """
 
-    world: World
+    world: StreamWorld
     keep: NDArray[np.int64]
     model: Any = None
     then: float = 0.0
@@ -241,9 +241,9 @@ class Plain:
             "effectiveness": abs(now - self.then),
             "certifiability": sape(now, self.then),
         }
-        found = {name: self.factors[name] * said for name, said in self.said.items()}
+        estimates = {name: self.factors[name] * said for name, said in self.said.items()}
         limits = TOLERANCES.get_watched()
-        return found, any(found[name] > limits[name] for name in limits)
+        return estimates, any(estimates[name] > limits[name] for name in limits)
 
     def retrain(self, truth: dict[str, float]) -> None:
         """Retrain, and take both factors anew."""
@@ -255,7 +255,7 @@ class Plain:
 
 
 @dataclass
-class Oracle(Plain):
+class Oracle(PlainWatcher):
     """Knows the truth, and retrains exactly when a tolerance is passed."""
 
     def forget(self, ids: Any) -> tuple[dict[str, float], bool]:
@@ -264,7 +264,7 @@ class Oracle(Plain):
         return {}, False
 
 
-class Step(NamedTuple):
+class StreamStep(NamedTuple):
     """One request: the truth, what was estimated, and what was done."""
 
     truth: dict[str, float]
@@ -285,16 +285,18 @@ class Step(NamedTuple):
         return max(max(self.truth[name] / most - 1, 0.0) for name, most in limits.items())
 
 
-def watch(world: World, watcher: Watcher, kind: str, n: int, seed: int) -> Iterator[Step]:
+def watch(
+    world: StreamWorld, watcher: Watcher, kind: str, n: int, seed: int
+) -> Iterator[StreamStep]:
     """Send one stream; yield the truth after every request, by naive retraining."""
-    everybody = np.arange(len(world.y))
+    all_people = np.arange(len(world.y))
     view, gone, since = _View(watcher), np.empty(0, int), np.empty(0, int)
     for ids in requests_of(kind, n).stream(view, world.X, world.y, seed=seed):
         before = DriftingClassifier.n_trainings
         estimate, alarm = watcher.forget(ids)
         gone, since = np.append(gone, ids), np.append(since, ids)
-        truth = _truth(world, watcher.model, np.setdiff1d(everybody, gone), since)
-        step = Step(truth, estimate, alarm)
+        truth = _truth(world, watcher.model, np.setdiff1d(all_people, gone), since)
+        step = StreamStep(truth, estimate, alarm)
         if isinstance(watcher, Oracle) and step.is_breach:
             step = step._replace(retrained=True)
         before += 1  # the one that found the truth
@@ -305,7 +307,7 @@ def watch(world: World, watcher: Watcher, kind: str, n: int, seed: int) -> Itera
 
 
 def _truth(
-    world: World, model: Any, keep: NDArray[np.int64], since: NDArray[np.int64]
+    world: StreamWorld, model: Any, keep: NDArray[np.int64], since: NDArray[np.int64]
 ) -> dict[str, float]:
     naive = world.trained(keep)
     test, gone = (world.X_test, world.y_test), (world.X[since], world.y[since])
@@ -325,11 +327,11 @@ class _View:
         return getattr(self._watcher.model, name)
 
 
-def watchers_of(world: World, n_streams: int, seed: int) -> Callable[[str, str], Watcher]:
+def watchers_of(world: StreamWorld, n_streams: int, seed: int) -> Callable[[str, str], Watcher]:
     """Return a maker of watchers of this world; all share the same rehearsals."""
-    everybody = np.arange(len(world.y))
+    all_people = np.arange(len(world.y))
     monitor = Monitor(
-        world.trained(everybody),
+        world.trained(all_people),
         world.X_test,
         world.y_test,
         tolerances=TOLERANCES,
@@ -341,22 +343,24 @@ def watchers_of(world: World, n_streams: int, seed: int) -> Callable[[str, str],
     limits = TOLERANCES.get_watched()
     settings = calibration(KINDS, n_streams)
     assert monitor._rows is not None
-    stage = RehearsalStart(monitor.model, monitor._panel, monitor._rows)
+    stage = StreamStart(monitor.model, monitor._panel, monitor._rows)
     streams = rehearse_all(settings, stage, limits, seed=seed)
 
     def ours(kinds: tuple[str, ...]) -> Ours:
         fresh = copy.deepcopy(monitor)
         fresh.calibration = calibration(kinds, n_streams)
-        chosen = {name: [r for r in found if r.kind in kinds] for name, found in streams.items()}
+        chosen = {
+            name: [r for r in rehearsed if r.kind in kinds] for name, rehearsed in streams.items()
+        }
         n_test, n_rows = len(world.y_test), len(world.y)
         fresh.limits = fit_limits(chosen, limits, n_test=n_test, n_rows=n_rows, miss=settings.miss)
         return Ours(fresh)
 
     def make(name: str, kind: str) -> Watcher:
         if name == "survey":
-            return Plain(world, everybody)
+            return PlainWatcher(world, all_people)
         if name == ORACLE:
-            return Oracle(world, everybody)
+            return Oracle(world, all_people)
         return ours(KINDS if name == WATCHERS[0] else (kind,))
 
     return make

@@ -4,16 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks._monitor_streams import KINDS, ORACLE, TOLERANCES, WATCHERS, Step
+from benchmarks._monitor_streams import KINDS, ORACLE, TOLERANCES, WATCHERS, StreamStep
 
 
-class Record(NamedTuple):
+class StreamRecord(NamedTuple):
     """One stream, added up."""
 
     n_requests: int
     n_retrains: int
     n_stretches: int
-    """Stretches that came to an end: by a retrain, or by a breach that nobody answered."""
+    """Stretches that came to an end: by a retrain, or by a breach without one."""
     n_missed: int
     """Those with a breach after which the model was kept."""
     n_caught: int
@@ -29,7 +29,7 @@ class Record(NamedTuple):
     n_trainings: int
 
 
-def added_up(steps: Sequence[Step]) -> Record:
+def summarize_steps(steps: Sequence[StreamStep]) -> StreamRecord:
     """Return the record of one stream."""
     missed = [any(_is_open(step) for step in stretch) for stretch in _stretches(steps)]
     ended = [stretch[-1].retrained for stretch in _stretches(steps)]
@@ -39,7 +39,7 @@ def added_up(steps: Sequence[Step]) -> Record:
         for name in TOLERANCES.get_watched()
         if step.estimate
     ]
-    return Record(
+    return StreamRecord(
         n_requests=len(steps),
         n_retrains=sum(step.retrained for step in steps),
         n_stretches=sum(done or lost for done, lost in zip(ended, missed, strict=True)),
@@ -57,20 +57,20 @@ def added_up(steps: Sequence[Step]) -> Record:
     )
 
 
-def _is_open(step: Step) -> bool:
+def _is_open(step: StreamStep) -> bool:
     return step.is_breach and not step.retrained
 
 
-def _stretches(steps: Sequence[Step]) -> list[list[Step]]:
-    found: list[list[Step]] = [[]]
+def _stretches(steps: Sequence[StreamStep]) -> list[list[StreamStep]]:
+    groups: list[list[StreamStep]] = [[]]
     for step in steps:
-        found[-1].append(step)
+        groups[-1].append(step)
         if step.retrained:
-            found.append([])
-    return [stretch for stretch in found if stretch]
+            groups.append([])
+    return [stretch for stretch in groups if stretch]
 
 
-class Total(NamedTuple):
+class StreamTotal(NamedTuple):
     """All streams of one kind under one watcher."""
 
     n_streams: int
@@ -97,37 +97,37 @@ class Total(NamedTuple):
     """Estimates that were not below the truth, in per cent."""
 
 
-def total(records: Iterable[Record], oracle: Iterable[Record]) -> Total:
+def total(records: Iterable[StreamRecord], oracle: Iterable[StreamRecord]) -> StreamTotal:
     """Return the sums of streams, next to those of the oracle on the same streams."""
-    found, best = list(records), list(oracle)
-    n_requests = sum(r.n_requests for r in found)
+    own, best = list(records), list(oracle)
+    n_requests = sum(r.n_requests for r in own)
     n_stretches, n_breaching = (
-        sum(r.n_stretches for r in found),
+        sum(r.n_stretches for r in own),
         sum(r.n_retrains > 0 for r in best),
     )
-    n_breaches = sum(r.n_missed + r.n_caught for r in found)
-    n_estimates = sum(r.n_estimates for r in found)
-    first = sum(r.first_missed and b.n_retrains > 0 for r, b in zip(found, best, strict=True))
-    return Total(
-        n_streams=len(found),
+    n_breaches = sum(r.n_missed + r.n_caught for r in own)
+    n_estimates = sum(r.n_estimates for r in own)
+    first = sum(r.first_missed and b.n_retrains > 0 for r, b in zip(own, best, strict=True))
+    return StreamTotal(
+        n_streams=len(own),
         n_breaching=n_breaching,
-        retrains=100 * sum(r.n_retrains for r in found) / n_requests,
-        trainings=100 * sum(r.n_trainings for r in found) / n_requests,
+        retrains=100 * sum(r.n_retrains for r in own) / n_requests,
+        trainings=100 * sum(r.n_trainings for r in own) / n_requests,
         n_stretches=n_stretches,
         n_breaches=n_breaches,
-        breaches_missed=100 * sum(r.n_missed for r in found) / max(n_breaches, 1),
-        missed=100 * sum(r.n_missed for r in found) / max(n_stretches, 1),
+        breaches_missed=100 * sum(r.n_missed for r in own) / max(n_breaches, 1),
+        missed=100 * sum(r.n_missed for r in own) / max(n_stretches, 1),
         first_missed=100 * first / max(n_breaching, 1),
-        open_requests=100 * sum(r.n_open for r in found) / n_requests,
-        excess=100 * sum(r.excess for r in found) / n_requests,
-        over=100 * sum(r.n_over for r in found) / max(n_estimates, 1),
+        open_requests=100 * sum(r.n_open for r in own) / n_requests,
+        excess=100 * sum(r.excess for r in own) / n_requests,
+        over=100 * sum(r.n_over for r in own) / max(n_estimates, 1),
     )
 
 
 ACCEPTED = 5.0
 
 
-def draw(totals: Mapping[tuple[str, str], Total], file: Path) -> None:
+def draw(totals: Mapping[tuple[str, str], StreamTotal], file: Path) -> None:
     """Draw breaches missed and retrains, one group of bars per kind of stream."""
     from matplotlib.figure import Figure
 
@@ -138,11 +138,11 @@ def draw(totals: Mapping[tuple[str, str], Total], file: Path) -> None:
     names = (*WATCHERS, ORACLE)
     for number, name in enumerate(names):
         places = [at + 0.2 * (number - 1.5) for at in range(len(KINDS))]
-        found = [totals[name, kind] for kind in KINDS]
+        shown = [totals[name, kind] for kind in KINDS]
         colour = COLOURS[number]
         if name != ORACLE:
-            left.bar(places, [t.breaches_missed for t in found], 0.18, color=colour, label=name)
-        right.bar(places, [t.retrains for t in found], 0.18, color=colour, label=name)
+            left.bar(places, [t.breaches_missed for t in shown], 0.18, color=colour, label=name)
+        right.bar(places, [t.retrains for t in shown], 0.18, color=colour, label=name)
     left.axhline(ACCEPTED, color="0.3", linestyle="--", linewidth=1, label="accepted: 5 %")
     left.set(title="Breaches that were missed", ylabel="% of breaches")
     right.set(title="Retrains", ylabel="per 100 requests")

@@ -29,7 +29,7 @@ from letheon.measures import (
     strength,
 )
 
-__all__ = ["CASES", "Case", "Reached", "run_case"]
+__all__ = ["CASES", "CoverageCase", "Reached", "run_case"]
 
 RESULT = Path(__file__).parent / "results" / "coverage.md"
 # Misses of the nominal 95 % that are still called nominal.
@@ -103,7 +103,7 @@ BEYOND = {
 }
 
 
-class Case(NamedTuple):
+class CoverageCase(NamedTuple):
     """One simulated interval."""
 
     measure: str
@@ -131,7 +131,7 @@ class Reached(NamedTuple):
     rough: float
 
 
-def run_case(case: Case, n_draws: int, seed: int = 0) -> Reached:
+def run_case(case: CoverageCase, n_draws: int, seed: int = 0) -> Reached:
     """Return how often the interval holds the truth."""
     rng = np.random.default_rng(seed)
     drawn = [case.draw(rng) for _ in range(n_draws)]
@@ -142,7 +142,7 @@ def run_case(case: Case, n_draws: int, seed: int = 0) -> Reached:
     return Reached(float(np.mean(~above & ~below)), float(above.mean()), float(below.mean()), rough)
 
 
-def _efficiency_cases() -> Iterator[Case]:
+def _efficiency_cases() -> Iterator[CoverageCase]:
     for name, law in (TIMES | {k: v for k, v in BEYOND.items() if "slow" in k}).items():
         for n in (5, 20, 60, 200):
             # Retrains differ less than removals; a few of them have to do.
@@ -153,7 +153,7 @@ def _efficiency_cases() -> Iterator[Case]:
             ) -> Measure:
                 return efficiency(20 * naive.draw(rng, k), law.draw(rng, n))
 
-            yield Case(
+            yield CoverageCase(
                 "efficiency",
                 name,
                 f"{n_naive} retrains, {n} removals",
@@ -172,7 +172,7 @@ def _kl_of(rows: Numbers, seed: int) -> Measure:
     return kl_consistency(certain, np.stack([q, 1 - q], axis=1), n_resamples=400, seed=seed)
 
 
-def _row_cases() -> Iterator[Case]:
+def _row_cases() -> Iterator[CoverageCase]:
     for name, law in (ROWS | {k: v for k, v in BEYOND.items() if "slow" not in k}).items():
         for n in (30, 100, 400):
             exceeds = "zeros" in name
@@ -181,7 +181,9 @@ def _row_cases() -> Iterator[Case]:
                 return _kl_of(law.draw(rng, n), int(rng.integers(2**31)))
 
             claimed = n >= 100 and name not in BEYOND
-            yield Case("kl_consistency", name, f"{n} rows", law.mean, draw, claimed, exceeds)
+            yield CoverageCase(
+                "kl_consistency", name, f"{n} rows", law.mean, draw, claimed, exceeds
+            )
 
             def gap(rng: Rng, law: Law = law, n: int = n) -> Measure:
                 gaps = np.sqrt(law.draw(rng, n))
@@ -191,7 +193,7 @@ def _row_cases() -> Iterator[Case]:
             truth = math.sqrt(law.mean)
             if name not in ("chi-square", "log-normal, 1"):
                 continue
-            yield Case(
+            yield CoverageCase(
                 "prediction_gap", f"squares {name}", f"{n} rows", truth, gap, claimed, exceeds
             )
     for n in (30, 100):
@@ -202,7 +204,7 @@ def _row_cases() -> Iterator[Case]:
                 rng.uniform(0, 2, n), np.zeros(n), 1.0, 1.0, n_resamples=400, seed=seed
             )
 
-        yield Case("kl_gaussian", "uniform gaps", f"{n} rows", 2 / 3, gaussian, n >= 100)
+        yield CoverageCase("kl_gaussian", "uniform gaps", f"{n} rows", 2 / 3, gaussian, n >= 100)
 
 
 def _accuracy(y: Any, p: Any) -> float:
@@ -223,7 +225,7 @@ def _negative_error(y: Any, p: Any) -> float:
     return -float(np.mean((y - p) ** 2))
 
 
-def _label_cases() -> Iterator[Case]:
+def _label_cases() -> Iterator[CoverageCase]:
     """Both models right, only the retrained, only the unlearned, neither: these shares."""
     for n, shares, claimed in (
         (20, [0.5, 0.45, 0.05, 0], False),
@@ -251,12 +253,14 @@ def _label_cases() -> Iterator[Case]:
 
         law = f"accuracy, {shares[1]:.0%} and {shares[2]:.0%} differ"
         truth = abs(shares[1] - shares[2])
-        yield Case("effectiveness", law, f"{n} rows", truth, draw, claimed)
+        yield CoverageCase("effectiveness", law, f"{n} rows", truth, draw, claimed)
         both = sape(shares[0] + shares[1], shares[0] + shares[2])
-        yield Case("certifiability_from_predictions", law, f"{n} rows", both, certify, claimed)
+        yield CoverageCase(
+            "certifiability_from_predictions", law, f"{n} rows", both, certify, claimed
+        )
 
 
-def _metric_cases() -> Iterator[Case]:
+def _metric_cases() -> Iterator[CoverageCase]:
     for n, positive in ((200, 0.5), (200, 0.1), (1000, 0.1)):
 
         def balanced(rng: Rng, n: int = n, positive: float = positive) -> Measure:
@@ -269,7 +273,7 @@ def _metric_cases() -> Iterator[Case]:
             return effectiveness(_balanced, y, unlearned, naive, n_resamples=400, seed=seed)
 
         law = f"balanced accuracy, {positive:.0%} positive"
-        yield Case("effectiveness", law, f"{n} rows", 0.07, balanced, n * positive >= 100)
+        yield CoverageCase("effectiveness", law, f"{n} rows", 0.07, balanced, n * positive >= 100)
 
     for n, positive in ((100, 0.5), (400, 0.1)):
 
@@ -281,7 +285,9 @@ def _metric_cases() -> Iterator[Case]:
             return effectiveness(_auc, y, signal + noise, signal, n_resamples=200, seed=seed)
 
         truth = stats.norm.cdf(1.2 / math.sqrt(2)) - stats.norm.cdf(1.2 / 2)
-        yield Case("effectiveness", f"AUC, {positive:.0%} positive", f"{n} rows", truth, auc, True)
+        yield CoverageCase(
+            "effectiveness", f"AUC, {positive:.0%} positive", f"{n} rows", truth, auc, True
+        )
 
     for n in (30, 100, 400):
         for name, spread in (("normal", 0.0), ("log-normal, 0.5", 0.5)):
@@ -298,10 +304,10 @@ def _metric_cases() -> Iterator[Case]:
             truth = 0.49
             law = f"squared errors, {name}"
             is_claimed = n >= 100 and spread == 0
-            yield Case("effectiveness", law, f"{n} rows", truth, squares, is_claimed)
+            yield CoverageCase("effectiveness", law, f"{n} rows", truth, squares, is_claimed)
 
 
-def _run_cases() -> Iterator[Case]:
+def _run_cases() -> Iterator[CoverageCase]:
     for n in (3, 10, 30):
 
         def normal(rng: Rng, n: int = n) -> Measure:
@@ -313,9 +319,9 @@ def _run_cases() -> Iterator[Case]:
         def logs(rng: Rng, n: int = n) -> Measure:
             return geometric_mean("efficiency", rng.lognormal(1, 0.7, n))
 
-        yield Case("over_seeds", "normal", f"{n} runs", 7.0, normal, True)
-        yield Case("over_seeds", "log-normal, 0.3", f"{n} runs", 1.0, skewed, n >= 10)
-        yield Case("geometric_mean", "log-normal", f"{n} runs", math.e, logs, True)
+        yield CoverageCase("over_seeds", "normal", f"{n} runs", 7.0, normal, True)
+        yield CoverageCase("over_seeds", "log-normal, 0.3", f"{n} runs", 1.0, skewed, n >= 10)
+        yield CoverageCase("geometric_mean", "log-normal", f"{n} runs", math.e, logs, True)
     for name in ("log-normal, 1", "gamma, 1"):
         law = TIMES[name]
         # what evaluate does: 20 removals a trial, and the geometric mean of the ratios of means
@@ -325,10 +331,12 @@ def _run_cases() -> Iterator[Case]:
         def ratios(rng: Rng, law: Law = law) -> Measure:
             return geometric_mean("efficiency", 1 / law.draw(rng, (3, 20)).mean(axis=1))
 
-        yield Case("geometric_mean", f"of ratios, {name}", "3 runs of 20", truth, ratios, True)
+        yield CoverageCase(
+            "geometric_mean", f"of ratios, {name}", "3 runs of 20", truth, ratios, True
+        )
 
 
-def _strength_cases() -> Iterator[Case]:
+def _strength_cases() -> Iterator[CoverageCase]:
     for name in ("gamma, 4", "gamma, 1", "log-normal, 1"):
         for n_sequences in (1, 6):
 
@@ -336,7 +344,7 @@ def _strength_cases() -> Iterator[Case]:
                 return strength(law.draw(rng, (n, 100))).exponent
 
             size = f"{n_sequences} x 100 removals"
-            yield Case("strength", name, size, 0.0, draw, n_sequences == 6, True)
+            yield CoverageCase("strength", name, size, 0.0, draw, n_sequences == 6, True)
 
 
 CASES = (
@@ -349,7 +357,7 @@ CASES = (
 )
 
 
-def _line(case: Case, n_draws: int) -> str:
+def _line(case: CoverageCase, n_draws: int) -> str:
     shares = " | ".join(f"{100 * share:.1f} %" for share in run_case(case, n_draws))
     claimed = "yes" if case.is_claimed else "no"
     return f"| `{case.measure}` | {case.law} | {case.size} | {claimed} | {n_draws:,} | {shares} |"

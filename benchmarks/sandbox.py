@@ -101,7 +101,7 @@ def hostile_files(folder: Path) -> dict[str, tuple[str, bytes]]:
     X, y = small_table(N_ROWS)
     model = NaiveUnlearner(SGDClassifier(max_iter=1, tol=None), random_state=0).fit(X, y)
     model.estimator.max_iter = 10**8
-    vars(model)["parameters_"] = model._parameters()
+    vars(model)["parameters_"] = model._digest_parameters()
     save(model, folder / "endless.letheon")
     table = io.StringIO()
     names = ",".join(f"x{number}" for number in range(X.shape[1]))

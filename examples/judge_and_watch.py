@@ -18,8 +18,7 @@ from sklearn.linear_model import LogisticRegression
 import letheon
 from letheon import DaREForestClassifier, DeltaGradClassifier, Monitor, SISAClassifier
 from letheon.datasets import Requests
-from letheon.monitor import Calibration
-from letheon.monitor import Tolerances as Watched
+from letheon.monitor import Calibration, MonitorTolerances
 from letheon.parallel import one_thread
 from letheon.select import Candidate, Comparison, Need, Tolerances, choose
 
@@ -63,7 +62,7 @@ def watch(model: Any, data: tuple[Any, ...], held_out: NDArray[np.bool_]) -> Mon
         X[held_out],
         y[held_out],
         test_ids=patients[held_out],
-        tolerances=Watched(effectiveness=0.02, certifiability=3.0),
+        tolerances=MonitorTolerances(effectiveness=0.02, certifiability=3.0),
         retrain_with=train,
         calibration=Calibration(
             kinds=("uniform",), assume="requests come uniformly", n_requests=5, n_looks=3

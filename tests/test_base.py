@@ -59,7 +59,7 @@ class Total(ForgetMixin, BaseEstimator):
 
     def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
         more = Rows(hold_table(X), None, as_ids(ids if ids is not None else []))
-        return self._learn(ids, lambda: self.rows_.concat(more))
+        return self._learn_rows(ids, lambda: self.rows_.concat(more))
 
     @property
     def n_rows_(self) -> int:
@@ -166,11 +166,11 @@ def test_ids_are_listed_once_and_sorted(ids: list[Any], listed: list[Any]) -> No
     assert model.n_rows_ == 4
 
 
-@pytest.mark.parametrize("nobody", [[], (), set(), np.array([], int), np.array([]), iter([])])
-def test_nobody_is_a_no_op_with_a_receipt(nobody: Any) -> None:
+@pytest.mark.parametrize("no_ids", [[], (), set(), np.array([], int), np.array([]), iter([])])
+def test_no_ids_are_a_no_op_with_a_receipt(no_ids: Any) -> None:
     model = total()
     before = model.digest()
-    receipt = model.forget(nobody)
+    receipt = model.forget(no_ids)
     assert (receipt.n_ids, receipt.n_rows, receipt.work, receipt.rebuilt) == (0, 0, 0.0, {})
     assert model.digest() == before
 
@@ -187,12 +187,12 @@ def test_digests_frame_the_request() -> None:
     ("ids", "error", "message"),
     [
         (
-            ["a", "nobody"],
+            ["a", "unknown"],
             UnknownIdError,
-            r"not in this model: \['nobody'\]; nothing was forgotten, see model.ids_",
+            r"not in this model: \['unknown'\]; nothing was forgotten, see model.ids_",
         ),
-        ([1], UnknownIdError, r"\[1\].*holds str ids and was given int, and 1 is not '1'"),
-        (["a", "b", "c"], EmptyModelError, r"3 id\(s\) own all 4 row\(s\).*Delete the model"),
+        ([1], UnknownIdError, r"\[1\].*has str ids, and the request has int ids: 1 is not '1'"),
+        (["a", "b", "c"], EmptyModelError, r"3 id\(s\) have all 4 row\(s\).*Delete the model"),
         ("a", IdsTypeError, r"give a list of ids: \['a'\]"),
         (["a", None], IdsTypeError, "NoneType"),
     ],
@@ -236,7 +236,7 @@ def test_no_missing_ids_no_error() -> None:
 
 def test_ids_of_the_other_kind_are_explained_before_any_change() -> None:
     model = Total().fit([[1.0], [2.0]])
-    with pytest.raises(UnknownIdError, match=r"\['0'\].*holds int ids and was given str"):
+    with pytest.raises(UnknownIdError, match=r"\['0'\].*has int ids, and the request has str ids"):
         model.forget(["0"])
     assert model.n_rows_ == 2
 
@@ -265,7 +265,7 @@ def test_tuning_becomes_part_of_the_claim_but_not_of_the_digest() -> None:
 
 
 def test_tuning_is_said_in_words() -> None:
-    with pytest.raises(ValueError, match="got an empty text"):
+    with pytest.raises(ValueError, match="how is empty"):
         total().declare_tuning("")
 
 
@@ -302,7 +302,7 @@ def test_learn_is_a_commit_too() -> None:
     model = total()
     assert model.learn([[16.0]], ids=["a"]) is model
     assert model.total_ == 31.0
-    with pytest.raises(IdsTypeError, match="ids=None; say whose rows they are"):
+    with pytest.raises(IdsTypeError, match="ids=None; expected one id per row"):
         model.learn([[16.0]], ids=None)
     with pytest.raises(ChangedParametersError):
         model.set_params(scale=2.0).learn([[16.0]], ids=["a"])
@@ -374,7 +374,7 @@ def test_changes_in_lists_and_dicts_of_estimators_are_noticed(hold: Any) -> None
 
 
 class Placed(LogisticRegression):  # type: ignore[misc]
-    """Somebody else's estimator, to whom a device and a limit of memory mean something."""
+    """An estimator of another library with parameters `device` and `max_memory`."""
 
     def __init__(self, device: str = "here", max_memory: int = 1, C: float = 1.0) -> None:
         super().__init__(C=C)
@@ -412,7 +412,7 @@ def test_a_change_inside_a_change_is_refused(change: Any, monkeypatch: pytest.Mo
     before = model.digest()
     with monkeypatch.context() as patch:
         patch.setattr(Nested, "also", staticmethod(change))
-        with pytest.raises(RuntimeError, match="of this Nested was called from inside another one"):
+        with pytest.raises(RuntimeError, match="of this Nested was called during another"):
             model.forget(["a"])
     assert model.digest() == before
     assert model.forget(["a"]).n_rows == 2
@@ -487,7 +487,7 @@ def count_hashes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def test_parameters_that_nobody_touched_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_parameters_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = total(scale=2.5, offset=1)
     calls = count_hashes(monkeypatch)
     model.forget(["a"])
@@ -527,13 +527,13 @@ def test_a_new_fit_forgets_what_was_verified() -> None:
 
 
 def test_an_own_way_to_tell_parameters_is_always_asked() -> None:
-    class Moody(Total):
+    class MoodyTotal(Total):
         mood = "calm"
 
-        def _parameters(self) -> str:
+        def _digest_parameters(self) -> str:
             return self.mood
 
-    model = total(Moody)
+    model = total(MoodyTotal)
     model.forget(["a"])
     model.mood = "angry"  # type: ignore[attr-defined]
     with pytest.raises(ChangedParametersError):
@@ -542,23 +542,23 @@ def test_an_own_way_to_tell_parameters_is_always_asked() -> None:
 
 def test_what_is_beside_a_model_neither_travels_nor_stays() -> None:
     gc.collect()
-    before = len(base_module._besides)
+    before = len(base_module._runtime_states)
     model = total()
     model.forget(["a"])
     twins = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model), clone(model).fit([[1.0]])]
     assert twins[0].digest() == twins[1].digest() == model.digest()
     del model, twins
     gc.collect()
-    assert len(base_module._besides) == before
+    assert len(base_module._runtime_states) == before
 
 
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda model: model.n_rows_, "must say how many rows it holds"),
-        (lambda model: model.ids_, "must return the ids it holds"),
-        (lambda model: model.guarantee_, "must state its guarantee"),
-        (lambda model: model.forget([1]), "must find the rows of people"),
+        (lambda model: model.n_rows_, "must return the number of its rows"),
+        (lambda model: model.ids_, "must return the ids of its rows"),
+        (lambda model: model.guarantee_, "must return its guarantee"),
+        (lambda model: model.forget([1]), "must find the rows of ids"),
         (lambda model: model._prepare(Removal(1, 1, None)), "must prepare a removal"),
         (lambda model: model._commit(None), "must commit a removal"),
     ],

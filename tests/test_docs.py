@@ -46,7 +46,7 @@ NETS = re.compile(r"\btorch\b|letheon\.deep|\w+NetClassifier|DeepObliviate|Certi
 NET_PAGES = {"deep.md"}
 
 
-class Block(NamedTuple):
+class DocBlock(NamedTuple):
     """Code in a page, where it stands, and the output that the page shows after it."""
 
     line: int
@@ -54,13 +54,13 @@ class Block(NamedTuple):
     expected: str
 
 
-def blocks(text: str) -> Iterator[Block]:
+def blocks(text: str) -> Iterator[DocBlock]:
     """Yield the Python blocks; a `text` block right after one is what it prints."""
     for fence in FENCE.finditer(text):
         if fence[1] == "python":
             shown = OUTPUT.match(text, fence.end())
             line = text.count("\n", 0, fence.start()) + 1
-            yield Block(line, fence[2], shown[1] if shown else "")
+            yield DocBlock(line, fence[2], shown[1] if shown else "")
 
 
 def run_blocks(text: str, module: ModuleType) -> None:
@@ -209,9 +209,9 @@ def test_figures_of_single_removals_have_a_column_per_table() -> None:
         {
             "title": f"One person leaves: {name}: 11,982 x 784, 48.8% positive",
             "note": note,
-            "rows": [dict(zip(("method", "x named", "cpu ms"), row, strict=True)) for row in found],
+            "rows": [dict(zip(("method", "x named", "cpu ms"), row, strict=True)) for row in table],
         }
-        for name, found in rows.items()
+        for name, table in rows.items()
     ]
     made = runpy.run_path(str(ROOT / "docs" / "make_figures.py"))
     lines = made["convex_table"]({"tables": [*tables, {"title": "Other", "rows": []}]})
@@ -271,8 +271,8 @@ def parameters(estimator: type) -> list[str]:
 
 
 def estimators(module: ModuleType) -> list[type[letheon.ForgetMixin]]:
-    found = [getattr(module, name) for name in public_names(module)]
-    classes = [each for each in found if inspect.isclass(each)]
+    members = [getattr(module, name) for name in public_names(module)]
+    classes = [each for each in members if inspect.isclass(each)]
     # Base classes have no facts.
     forgetting = [each for each in classes if issubclass(each, letheon.ForgetMixin)]
     return [each for each in forgetting if hasattr(each, "facts")]

@@ -86,7 +86,7 @@ HOLDERS: dict[str, Any] = {
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_compiled_state_is_refused_before_training(holder: str) -> None:
     model = HOLDERS[holder]()
-    with pytest.raises(UnsupportedStateError, match=r"neither be saved.*register_codec"):
+    with pytest.raises(UnsupportedStateError, match=r"cannot be saved.*register_codec"):
         model.fit(X, Y)
     assert max(Compiled.seen) <= 32  # the trial, and no training
     assert not model.__sklearn_is_fitted__()
@@ -145,7 +145,7 @@ def test_a_class_of_the_caller_with_plain_attributes_works() -> None:
 
 
 class Timed(Compiled):
-    """No two fits are equal, and nobody could tell what was forgotten."""
+    """No two fits are equal, so digests cannot be compared."""
 
     def fit(self, X: Any, y: Any) -> Self:
         self.key_ = uuid.uuid4().hex

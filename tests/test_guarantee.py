@@ -59,20 +59,20 @@ def test_defaults_claim_as_little_as_possible() -> None:
     ],
 )
 def test_unknown_words_are_refused(name: str, value: str, allowed: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name}='{value}' is not one of .*{allowed}"):
+    with pytest.raises(ValueError, match=rf"{name}='{value}'; expected one of .*{allowed}"):
         claim(**{name: value})
 
 
 @pytest.mark.parametrize("kind", ["exact", "empirical"])
 @pytest.mark.parametrize("number", ["epsilon", "delta", "spent", "budget"])
 def test_only_certified_claims_have_numbers(kind: str, number: str) -> None:
-    with pytest.raises(ValueError, match=f"only a certified guarantee.*{kind}"):
+    with pytest.raises(ValueError, match=f"need kind='certified'; got .{kind}"):
         claim(kind=kind, **{number: 0.0})
 
 
 @pytest.mark.parametrize("missing", [{"epsilon": 1.0}, {"delta": 0.1}, {}])
 def test_certified_claims_state_both_numbers(missing: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="states epsilon and delta"):
+    with pytest.raises(ValueError, match="needs epsilon and delta"):
         claim(kind="certified", **missing)
 
 
@@ -81,7 +81,7 @@ def test_certified_claims_state_both_numbers(missing: dict[str, float]) -> None:
     [(-0.1, 0.1), (1.0, 1.0), (1.0, -0.1), (float("nan"), 0.1), (1.0, float("nan"))],
 )
 def test_certified_numbers_are_in_range(epsilon: float, delta: float) -> None:
-    with pytest.raises(ValueError, match="need epsilon >= 0 and 0 <= delta < 1; got"):
+    with pytest.raises(ValueError, match="expected epsilon >= 0 and 0 <= delta < 1"):
         claim(kind="certified", epsilon=epsilon, delta=delta)
 
 
@@ -177,7 +177,7 @@ def test_exact_and_certificate_never_contradict(exact: bool, certificate: Any) -
 )
 def test_facts_speak_in_known_words(name: str, allowed: tuple[str, ...]) -> None:
     assert getattr(declare(**{name: allowed}), name) == allowed
-    with pytest.raises(ValueError, match=f"{name}='wooden' is not one of"):
+    with pytest.raises(ValueError, match=f"{name}='wooden'; expected one of"):
         declare(**{name: ("wooden",)})
 
 
@@ -194,3 +194,11 @@ def test_a_pipeline_is_as_good_as_its_weakest_step() -> None:
     assert (mixed.exact, mixed.certificate) == (False, "certified")
     assert (mixed.families, mixed.needs) == (linear.facts.families, linear.facts.needs)
     assert ForgetPipeline([scaler, ("model", NaiveUnlearner(None))]).facts.certificate == "exact"
+
+
+def test_one_line_of_text() -> None:
+    exact = Guarantee(kind="exact", reference="a theorem", residual_state=("file.bin",))
+    text = "exact, oblivious requests, latest-only; residual state: file.bin; a theorem"
+    assert str(exact) == text
+    certified = Guarantee(kind="certified", reference="a theorem", epsilon=1.0, delta=1e-4)
+    assert "; epsilon 1, delta 0.0001; a theorem" in str(certified)

@@ -192,7 +192,7 @@ def test_interrupted_calls_purges_and_models(
     assert "purge.json" not in files_of(client, early.run_id)
     assert verify_logged(early.run_id, ledger.public_key, client=client)
 
-    with pytest.warns(GuaranteeWarning, match="no purge of the ledger reaches"):
+    with pytest.warns(GuaranteeWarning, match="no purge of the ledger destroys"):
         later = log_version(ledger, "risk", with_model=True, **given)
     assert (later.run_id, later.is_new) == (early.run_id, False)
     assert {"purge.json", "model.letheon"} <= files_of(client, early.run_id)
@@ -201,7 +201,7 @@ def test_interrupted_calls_purges_and_models(
     forget(ledger, 2)
     log_version(ledger, "risk", **given)
     assert "model.letheon" not in files_of(client, early.run_id)
-    with pytest.raises(ValueError, match="not the one that is served"):
+    with pytest.raises(ValueError, match="not the served version"):
         log_version(ledger, "risk", version=1, with_model=True, **given)
     with pytest.raises(LedgerMissingError, match="no version 9"):
         log_version(ledger, "risk", version=9, **given)

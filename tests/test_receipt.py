@@ -88,6 +88,18 @@ def test_one_of_a_kind_is_singular() -> None:
     assert "forgot 0 people, 0 rows in" in str(receipt(n_ids=0, n_rows=0))
 
 
+def test_table_for_notebooks_is_escaped() -> None:
+    claim = dataclasses.replace(CLAIM, reference="a < b & c")
+    page = receipt(method="<b>mine</b>", rebuilt={"shards": 3}, guarantee=claim)._repr_html_()
+    assert "<td>&lt;b&gt;mine&lt;/b&gt;</td>" in page
+    assert "a &lt; b &amp; c" in page
+    assert "<td>2 people, 5 rows</td>" in page
+    assert "<td>0.500 s, 25.0% of a retrain</td>" in page
+    assert "<td>3 shards</td>" in page
+    assert "<td>nothing</td>" in receipt()._repr_html_()
+    assert page.startswith("<table>")
+
+
 def test_frozen_with_independent_defaults() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         receipt().n_ids = 0  # type: ignore[misc]
@@ -103,4 +115,5 @@ def test_no_digest_unless_asked() -> None:
 def test_never_names_a_person() -> None:
     model = NaiveUnlearner(DummyClassifier()).fit([[0.0]] * 3, [0, 1, 1], ids=["ann", "bob", "eve"])
     made = model.forget(["eve"], digest=True)
-    assert not any("eve" in text for text in (str(made), repr(made), json.dumps(made.to_dict())))
+    texts = (str(made), repr(made), made._repr_html_(), json.dumps(made.to_dict()))
+    assert not any("eve" in text for text in texts)

@@ -120,7 +120,7 @@ def test_mix64_contains_the_published_splitmix64_output(engine: str) -> None:
 @given(seeds128, texts, st.lists(parts, max_size=4))
 def test_pure_python_equals_compiled(seed: int, purpose: str, given_parts: list[Any]) -> None:
     core = pytest.importorskip("letheon._core")
-    key, message = seeds._seed_bytes(seed), seeds._message(purpose, tuple(given_parts))
+    key, message = seeds._seed_bytes(seed), seeds._frame_message(purpose, tuple(given_parts))
     assert core.siphash24(key, message) == seeds._siphash24(key, message)
 
 
@@ -136,7 +136,7 @@ def test_core_refuses_a_key_of_another_length_and_converts_nothing() -> None:
 def test_ints_equal_one_by_one(seed: int, values: list[int], head: list[Any]) -> None:
     array = np.array(values, dtype=np.int64)
     expected = [keyed_hash(seed, "p", *head, value) for value in values]
-    key, prefix = seeds._seed_bytes(seed), seeds._message("p", tuple(head))
+    key, prefix = seeds._seed_bytes(seed), seeds._frame_message("p", tuple(head))
     assert keyed_hash_ints(seed, "p", array, *head).tolist() == expected
     assert seeds._hash_ints_numpy(key, prefix, array).tolist() == expected
 
@@ -145,7 +145,7 @@ def test_ints_equal_one_by_one(seed: int, values: list[int], head: list[Any]) ->
 def test_texts_equal_one_by_one(seed: int, items: list[str], head: list[Any]) -> None:
     blob, offsets = cut(items)
     expected = [keyed_hash(seed, "p", *head, item) for item in items]
-    key, prefix = seeds._seed_bytes(seed), seeds._message("p", tuple(head))
+    key, prefix = seeds._seed_bytes(seed), seeds._frame_message("p", tuple(head))
     assert keyed_hash_texts(seed, "p", blob, offsets, *head).tolist() == expected
     assert seeds._hash_texts_numpy(key, prefix, blob, offsets).tolist() == expected
 

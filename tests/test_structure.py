@@ -2,7 +2,13 @@
 
 import pytest
 
-from tools.structure import Module, longest_chain, read_modules, record_twins, small_modules
+from tools.structure import (
+    SourceModule,
+    find_longest_chain,
+    find_similar_records,
+    list_small_modules,
+    read_modules,
+)
 
 MODULES = read_modules()
 PACKAGES = sorted({module.package for module in MODULES.values()})
@@ -11,23 +17,23 @@ LONGEST_CHAIN = 8
 INDEPENDENT = ("letheon.verifier.", "letheon.audit.")
 
 
-def of(**texts: str) -> dict[str, Module]:
+def of(**texts: str) -> dict[str, SourceModule]:
     names = {f"letheon.{name.replace('__', '.')}": text for name, text in texts.items()}
-    return {name: Module(name, text) for name, text in names.items()}
+    return {name: SourceModule(name, text) for name, text in names.items()}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_imports_inside_a_package_form_short_chains(package: str) -> None:
-    chain = longest_chain(MODULES, package)
-    assert len(chain) <= LONGEST_CHAIN, " -> ".join(chain)
+    find_chain = find_longest_chain(MODULES, package)
+    assert len(find_chain) <= LONGEST_CHAIN, " -> ".join(find_chain)
 
 
 def test_small_modules_stand_inside_their_only_importer() -> None:
-    assert small_modules(MODULES) == []
+    assert list_small_modules(MODULES) == []
 
 
 def test_one_record_per_thing() -> None:
-    twins = record_twins(MODULES)
+    twins = find_similar_records(MODULES)
     assert [pair for pair in twins if not any(name.startswith(INDEPENDENT) for name in pair)] == []
 
 
@@ -40,7 +46,7 @@ def test_modules_are_short() -> None:
 def test_code_lines_leave_out_docstrings_comments_and_blanks() -> None:
     head = '"""Doc."""\n\n# why\nx = 1\n'
     text = head + 'def f():\n    """Doc.\n\n    More.\n    """\n    return (\n        x)\n'
-    assert Module("letheon.x", text).code_lines == 4
+    assert SourceModule("letheon.x", text).code_lines == 4
 
 
 def test_a_chain_follows_imports_inside_the_package_only() -> None:
@@ -50,7 +56,7 @@ def test_a_chain_follows_imports_inside_the_package_only() -> None:
         a___two="",
         b="from letheon.a import x",
     )
-    assert longest_chain(modules, "a") == ("letheon.a", "letheon.a._one", "letheon.a._two")
+    assert find_longest_chain(modules, "a") == ("letheon.a", "letheon.a._one", "letheon.a._two")
 
 
 def test_twins_are_found_unless_one_is_the_base_of_the_other() -> None:
@@ -58,7 +64,7 @@ def test_twins_are_found_unless_one_is_the_base_of_the_other() -> None:
     modules = of(a___one=record.format("A"), a___two=record.format("B"), a=record.format("C(A)"))
     pairs = [("a", "a._two"), ("a._one", "a._two")]
     names = {"a": "letheon.a.C", "a._one": "letheon.a._one.A", "a._two": "letheon.a._two.B"}
-    assert sorted(map(sorted, record_twins(modules))) == sorted(
+    assert sorted(map(sorted, find_similar_records(modules))) == sorted(
         sorted(names[name] for name in pair) for pair in pairs
     )
 
@@ -71,4 +77,4 @@ def test_small_modules_with_one_importer_are_found() -> None:
         a___three="",
         a___four="from letheon.a._three import y",
     )
-    assert small_modules(modules) == ["letheon.a._two"]
+    assert list_small_modules(modules) == ["letheon.a._two"]

@@ -25,9 +25,9 @@ from letheon.validation import (
     TupleOf,
     Whole,
     check_parameter,
+    collect_rules,
     is_number,
     is_whole,
-    rules_of,
     validate_parameters,
 )
 
@@ -105,7 +105,7 @@ def make(cls: type) -> Any:
 CASES = [
     (cls, name)
     for cls in estimators()
-    for name in rules_of(cls)
+    for name in collect_rules(cls)
     if name in cls._get_param_names()  # type: ignore[attr-defined]
 ]
 
@@ -115,7 +115,7 @@ CASES = [
 )
 def test_bad_values_are_refused_by_fit(cls: type, name: str) -> None:
     model = make(cls)
-    rule, X, y = rules_of(cls)[name], np.eye(6)[:, :2] + 1, [0, 1, 0, 1, 0, 1]
+    rule, X, y = collect_rules(cls)[name], np.eye(6)[:, :2] + 1, [0, 1, 0, 1, 0, 1]
     values = list(bad_values(rule))
     assert values
     good = getattr(model, name)
@@ -134,7 +134,7 @@ def test_bad_values_are_refused_by_fit(cls: type, name: str) -> None:
 @pytest.mark.parametrize("cls", estimators(), ids=lambda cls: cls.__name__)
 def test_every_parameter_has_a_rule(cls: type) -> None:
     parameters = set(cls._get_param_names())  # type: ignore[attr-defined]
-    assert parameters - ELSEWHERE <= set(rules_of(cls))
+    assert parameters - ELSEWHERE <= set(collect_rules(cls))
 
 
 TEXTS = [
@@ -209,7 +209,7 @@ def test_rules_of_a_subclass_replace_those_of_its_base() -> None:
         _parameter_rules = {"b": Whole(5), "absent": Whole(1)}  # noqa: RUF012
 
     validate_parameters(Base())
-    assert list(rules_of(Child)) == ["a", "b", "absent"]
+    assert list(collect_rules(Child)) == ["a", "b", "absent"]
     with pytest.raises(InvalidParameterError, match="b=1; expected a whole number, 5 or more"):
         validate_parameters(Child())
 

@@ -10,17 +10,17 @@ from letheon.methods import METHODS
 
 
 class MethodLayers(LayersContract):
-    """Layers in which every registered method stands beside `naive`, unless it is listed."""
+    """Layers in which every registered method is in the layer of `naive`, unless it is listed."""
 
     type_name = "method-layers"
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        """Put the modules of methods into their layer, then check as usual."""
+        """Add the modules of methods to their layer, then check."""
         layers: Any = self.layers
         listed = {tail.name for layer in layers for tail in layer.module_tails}
-        beside_naive = next(layer for layer in layers if _NAIVE in layer.module_tails)
+        naive_layer = next(layer for layer in layers if _NAIVE in layer.module_tails)
         modules = {method.module.removeprefix("letheon.") for method in METHODS}
-        beside_naive.module_tails.update(ModuleTail(name) for name in modules - listed)
+        naive_layer.module_tails.update(ModuleTail(name) for name in modules - listed)
         return super().check(graph, verbose)
 
 
@@ -31,8 +31,7 @@ class PublicImports(Contract):
     """No package imports a private module of another.
 
     The public modules of ``letheon.x`` are ``letheon.x`` itself and those listed in
-    `public_modules`; all others are private, whatever their names. A name with an underscore
-    cannot be listed.
+    `public_modules`; all others are private. A name with an underscore cannot be listed.
     """
 
     type_name = "public"
@@ -45,7 +44,7 @@ class PublicImports(Contract):
             (importer, imported)
             for importer in sorted(graph.modules)
             for imported in sorted(graph.find_modules_directly_imported_by(importer))
-            if self._is_private(imported) and _package(importer) != _package(imported)
+            if self._is_private(imported) and _package_of(importer) != _package_of(imported)
         ]
         return ContractCheck(kept=not broken, metadata={"broken": broken})
 
@@ -60,5 +59,5 @@ class PublicImports(Contract):
         return "._" in module or (module.count(".") > 1 and module not in public)
 
 
-def _package(module: str) -> str:
+def _package_of(module: str) -> str:
     return ".".join(module.split(".")[:2])

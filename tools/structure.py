@@ -1,4 +1,4 @@
-"""Measures of the source tree: code lines, import chains, small modules, records that repeat.
+"""Measures of the source tree: code lines, import chains, small modules, similar records.
 
 Run ``python -m tools.structure`` for a table; ``tests/test_structure.py`` checks the limits.
 """
@@ -25,7 +25,7 @@ _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionD
 
 
 @dataclass(frozen=True)
-class Module:
+class SourceModule:
     """One module of the source tree."""
 
     name: str
@@ -65,8 +65,8 @@ class Module:
         """Number of statements."""
         return sum(isinstance(node, ast.stmt) for node in ast.walk(self.tree))
 
-    def imports(self, names: set[str]) -> set[str]:
-        """Return the modules among `names` that are imported when this one is."""
+    def find_imports(self, names: set[str]) -> set[str]:
+        """Return the modules among `names` that importing this module imports."""
         imported = set()
         todo: list[ast.AST] = [self.tree]
         while todo:
@@ -80,12 +80,12 @@ class Module:
                     todo.append(node)
         return imported - {self.name}
 
-    def bases(self, name: str) -> set[str]:
+    def list_bases(self, name: str) -> set[str]:
         """Return the names of the bases of a class."""
         nodes = [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
         return {ast.unparse(base) for node in nodes if node.name == name for base in node.bases}
 
-    def records(self) -> dict[str, set[str]]:
+    def list_records(self) -> dict[str, set[str]]:
         """Return the fields of each dataclass or model of pydantic that has three or more."""
         classes = [
             node
@@ -93,14 +93,14 @@ class Module:
             if isinstance(node, ast.ClassDef) and _is_record(node)
         ]
         fields = {
-            each.name: {
+            record.name: {
                 part.target.id
-                for part in each.body
+                for part in record.body
                 if isinstance(part, ast.AnnAssign)
                 and isinstance(part.target, ast.Name)
                 and not ast.unparse(part.annotation).startswith("ClassVar")
             }
-            for each in classes
+            for record in classes
         }
         return {name: names for name, names in fields.items() if len(names) >= 3}
 
@@ -111,46 +111,46 @@ def _is_record(node: ast.ClassDef) -> bool:
     return any(mark.partition("(")[0] in kinds for mark in marks)
 
 
-def read_modules(root: Path = SOURCES) -> dict[str, Module]:
+def read_modules(root: Path = SOURCES) -> dict[str, SourceModule]:
     """Return the modules below a folder by name."""
     modules = {}
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        modules[name] = Module(name, path.read_text(encoding="utf-8"))
+        modules[name] = SourceModule(name, path.read_text(encoding="utf-8"))
     return modules
 
 
-def longest_chain(modules: dict[str, Module], package: str) -> tuple[str, ...]:
+def find_longest_chain(modules: dict[str, SourceModule], package: str) -> tuple[str, ...]:
     """Return the longest chain of imports inside a package.
 
-    The package's own ``__init__`` ends no chain: it stands for all that it exports.
+    The ``__init__`` of the package never ends a chain, since it imports all that it exports.
     """
     inside = {name for name, module in modules.items() if module.package == package}
     inner = inside - {f"letheon.{package}"}
-    imports = {name: modules[name].imports(inner) for name in inside}
+    imports = {name: modules[name].find_imports(inner) for name in inside}
     known: dict[str, tuple[str, ...]] = {}
 
-    def chain(name: str, above: frozenset[str]) -> tuple[str, ...]:
+    def find_chain(name: str, above: frozenset[str]) -> tuple[str, ...]:
         if name not in known:
-            below = (chain(each, above | {name}) for each in imports[name] - above)
+            below = (find_chain(each, above | {name}) for each in imports[name] - above)
             known[name] = (name, *max(below, key=len, default=()))
         return known[name]
 
-    return max((chain(name, frozenset()) for name in inside), key=len)
+    return max((find_chain(name, frozenset()) for name in inside), key=len)
 
 
-def small_modules(modules: dict[str, Module], below: int = 60) -> list[str]:
-    """Return modules of packages, below so many code lines, that one other module imports.
+def list_small_modules(modules: dict[str, SourceModule], below: int = 60) -> list[str]:
+    """Return modules with fewer than `below` code lines that only one other module imports.
 
-    A package counts neither as small nor as an importer: it lists what it exports.
+    Packages themselves do not count: they list exports.
     """
     packages = {name.rpartition(".")[0] for name in modules}
     importers = Counter(
         imported
         for name, module in modules.items()
         if name not in packages
-        for imported in module.imports(set(modules) - packages)
+        for imported in module.find_imports(set(modules) - packages)
     )
     return [
         name
@@ -159,15 +159,17 @@ def small_modules(modules: dict[str, Module], below: int = 60) -> list[str]:
     ]
 
 
-def record_twins(modules: dict[str, Module], share: float = 0.6) -> list[tuple[str, str]]:
+def find_similar_records(
+    modules: dict[str, SourceModule], share: float = 0.6
+) -> list[tuple[str, str]]:
     """Return pairs of classes that have this share of their fields in common.
 
-    A class that gives fields of its base other defaults is no twin of it.
+    A class and its base do not count as a pair.
     """
     records = [
-        (f"{module.name}.{name}", fields, module.bases(name))
+        (f"{module.name}.{name}", fields, module.list_bases(name))
         for module in modules.values()
-        for name, fields in module.records().items()
+        for name, fields in module.list_records().items()
     ]
     return [
         (first, second)
@@ -181,13 +183,13 @@ def record_twins(modules: dict[str, Module], share: float = 0.6) -> list[tuple[s
 def _print_table() -> None:
     modules = read_modules()
     packages = sorted({module.package for module in modules.values()})
-    print(f"{'package':14} {'code':>6} {'files':>5} {'statements':>10} {'chain':>5}")  # noqa: T201
+    print(f"{'package':14} {'code':>6} {'files':>5} {'statements':>10} {'find_chain':>5}")  # noqa: T201
     totals = Counter[str]()
     for package in packages:
         inside = [module for module in modules.values() if module.package == package]
         code = sum(module.code_lines for module in inside)
         statements = sum(module.statements for module in inside)
-        length = len(longest_chain(modules, package))
+        length = len(find_longest_chain(modules, package))
         print(f"{package:14} {code:6} {len(inside):5} {statements:10} {length:5}")  # noqa: T201
         totals.update(code=code, files=len(inside), statements=statements)
     print(dict(totals))  # noqa: T201

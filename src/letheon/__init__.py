@@ -1,4 +1,4 @@
-"""Models that can forget: machine unlearning with scikit-learn's habits.
+"""Models that can forget: machine unlearning with the interface of scikit-learn.
 
 Names are imported when they are first used (PEP 562), so that ``import letheon`` is fast and
 needs neither scikit-learn nor torch.
@@ -78,7 +78,7 @@ __all__ = [
     "save",
 ]
 
-# Where each public name lives; the imports above say the same to type checkers and editors.
+# Module of each public name; the imports above are for type checkers and editors.
 _EXPORTS = class_paths() | {
     "DataIndependent": "letheon.compose",
     "Evaluation": "letheon.evaluation",
@@ -132,7 +132,7 @@ _MODULES = frozenset(
     }
 )
 
-# Third-party packages that come with an extra only.
+# Third-party packages that an extra installs.
 _EXTRAS = {
     "alembic": "letheon[ledger]",
     "cryptography": "letheon[ledger]",
@@ -148,8 +148,8 @@ _EXTRAS = {
 }
 
 
-def _import(module: str) -> Any:
-    """Import a module of this package, or say what to install."""
+def _import_module(module: str) -> Any:
+    """Import a module of this package; if a package is missing, say what to install."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -164,11 +164,11 @@ def _import(module: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name or module on first use, and keep it."""
+    """Import a public name or module on first use."""
     if name in _EXPORTS:
-        value = getattr(_import(_EXPORTS[name]), name)
+        value = getattr(_import_module(_EXPORTS[name]), name)
     elif name in _MODULES:
-        value = _import(f"letheon.{name}")
+        value = _import_module(f"letheon.{name}")
     else:
         raise AttributeError(f"module 'letheon' has no attribute {name!r}")
     globals()[name] = value

@@ -1,8 +1,8 @@
 """The contract of a model that forgets.
 
 A model that can forget is a training algorithm, a removal mechanism and a certificate (survey,
-Definition 7). `ForgetMixin` is the removal mechanism's public face: `forget` is a template that a
-new family fills with `_prepare` (may fail, changes nothing, trains replacements aside) and
+Definition 7). `ForgetMixin` is the public interface of the removal mechanism: `forget` is a
+template that calls `_prepare` of a method (trains replacements; may fail, changes nothing) and then
 `_commit` (cannot fail).
 """
 
@@ -33,80 +33,80 @@ from letheon.guarantee import Guarantee, MethodFacts
 from letheon.methods import find_method
 from letheon.receipt import Receipt
 
-# Parameters that never change what is learned, wherever they are nested.
+# Parameters that never change what a model learns, at any depth.
 NEUTRAL_PARAMETERS = state.NEUTRAL_PARAMETERS | {"random_state"}
 
-# Values of these types cannot change behind a model's back.
+# Values of these types are immutable.
 _CONSTANTS = frozenset({type(None), bool, int, float, str})
 _NEVER = object()
 
 
-class _Beside:
-    """What is kept beside a model and not in it, so that it is never copied, pickled or saved."""
+class _RuntimeState:
+    """State of a model outside the object, so that it is never copied, pickled or saved."""
 
     __slots__ = ("is_changing", "lock", "read", "recorded", "values")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.is_changing = False
-        # Parameters as they were when they were last hashed and found to be those of the fit: while
-        # they are the very same objects there is no need to hash them again.
+        # Parameters at the last successful comparison with those of the fit. While they are
+        # the same objects, they need not be hashed again.
         self.recorded: Any = _NEVER
         self.read: Callable[[Any], tuple[Any, ...]] = tuple
         self.values: tuple[Any, ...] = ()
 
 
-_besides: WeakKeyDictionary[object, _Beside] = WeakKeyDictionary()
-_besides_guard = threading.Lock()
+_runtime_states: WeakKeyDictionary[object, _RuntimeState] = WeakKeyDictionary()
+_runtime_states_lock = threading.Lock()
 
 
-def _beside(model: object) -> _Beside:
-    found = _besides.get(model)
-    if found is None:
-        with _besides_guard:
-            found = _besides.setdefault(model, _Beside())
-    return found
+def _get_runtime_state(model: object) -> _RuntimeState:
+    runtime = _runtime_states.get(model)
+    if runtime is None:
+        with _runtime_states_lock:
+            runtime = _runtime_states.setdefault(model, _RuntimeState())
+    return runtime
 
 
 def lock_model(model: object) -> AbstractContextManager[Any]:
-    """Return the model's lock, to be held: mutators are exclusive and wait for each other."""
-    return _beside(model).lock
+    """Return the lock of a model; use it in a ``with`` statement. Changes wait for each other."""
+    return _get_runtime_state(model).lock
 
 
 @contextmanager
 def lock_for_change(model: object) -> Iterator[None]:
-    """Hold the model's lock for a change; one that starts inside another one is refused.
+    """Hold the lock of a model for a change; raise if a change is under way in this thread.
 
-    The lock lets its own thread in again, so that a callback may predict. A second change there
-    would be undone when the first one puts what it prepared in place.
+    The lock is reentrant, so that a callback may predict. The commit of the outer change would
+    undo a change inside it.
 
     Raises
     ------
     RuntimeError
-        A change of this model is under way in this very thread.
+        A change of this model is under way in this thread.
     """
-    beside = _beside(model)
-    with beside.lock:
-        if beside.is_changing:
+    runtime = _get_runtime_state(model)
+    with runtime.lock:
+        if runtime.is_changing:
             raise RuntimeError(
-                f"a fit, forget or learn of this {type(model).__name__} was called from inside "
-                "another one, in a callback perhaps; nothing was changed. Call it afterwards."
+                f"fit, forget or learn of this {type(model).__name__} was called during another "
+                "change of it, perhaps in a callback; nothing was changed. Call it afterwards."
             )
-        beside.is_changing = True
+        runtime.is_changing = True
         try:
             yield
         finally:
-            beside.is_changing = False
+            runtime.is_changing = False
 
 
 def require_fitted(model: "ForgetMixin") -> None:
-    """Raise `NotFittedError` unless the model is fitted; quick when it is."""
+    """Raise `NotFittedError` unless the model is fitted."""
     if not model.__sklearn_is_fitted__():
         check_is_fitted(model)
 
 
 class Removal(NamedTuple):
-    """Rows to remove: how many people and rows, and where the family finds them."""
+    """Rows to remove: numbers of ids and rows, and their location in a form of the method's own."""
 
     n_ids: int
     n_rows: int
@@ -114,7 +114,7 @@ class Removal(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a commit did: work as a share of retraining, parts rebuilt, warnings, estimates."""
+    """Result of a commit: work as a share of retraining, parts rebuilt, warnings, estimates."""
 
     work: float
     rebuilt: Mapping[str, int] = MappingProxyType({})
@@ -123,64 +123,64 @@ class Outcome(NamedTuple):
 
 
 class ForgetMixin:
-    """Mixin for estimators that forget people; what a family must write stands at the end.
+    """Mixin for estimators that forget. The methods that a new estimator must write come last.
 
-    A family sets in `fit`, at the end and only after success: `seed_`, its rows, its model, and
-    what `_remember_settings` records. A commit swaps one attribute (or updates ``__dict__`` in one
-    call), so a concurrent `predict` sees the model before or after, never a mixture.
+    `fit` sets, at its end and only after success: `seed_`, the rows, the model, and the attributes
+    that `_remember_settings` returns. A commit replaces one attribute (or updates ``__dict__`` in
+    one call), so a concurrent `predict` uses the model before or after, never a mixture.
 
     Attributes
     ----------
     facts : MethodFacts
-        What the method declares about itself.
+        Facts about the method.
     """
 
     facts: ClassVar[MethodFacts]
-    # Parameters of this class, besides those of all, that never change what is learned.
+    # Parameters of this class that never change what it learns, besides `NEUTRAL_PARAMETERS`.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset()
-    # Attributes that tell how a model came to be or where it lies, not what it is.
+    # Attributes about the origin or location of a model, which are not part of its digest.
     _not_digested: ClassVar[frozenset[str]] = frozenset(
         {"environment_", "parameters_", "config_", "tuning_"}
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a certified method of this package that the registry does not know."""
+        """Raise for a certified method of this package that is not registered."""
         super().__init_subclass__(**kwargs)
         require_registered(cls)
 
     def forget(self, ids: Any, *, digest: bool = False) -> Receipt:
-        """Remove every row of these people, as if they had never been there.
+        """Remove every row of these ids from the model.
 
         Parameters
         ----------
         ids : sequence of int or of str
-            People to forget. Repeated ids count once; an empty list is a no-op with a receipt.
+            Ids to forget. Duplicates count once; an empty list changes nothing and gives a receipt.
         digest : bool, default=False
             Also record the digests before and after (each hashes the whole model).
 
         Returns
         -------
         Receipt
-            What was done: numbers, never the ids.
+            What was done, in numbers. It does not contain the ids.
 
         Raises
         ------
         UnknownIdError
-            Some ids are not held. Nothing was forgotten.
+            Some ids are not in the model. Nothing was forgotten.
         EmptyModelError
             `fit` on the remaining rows would raise. Nothing was forgotten.
         """
         return self._answer_request(ids, digest, self._prepare)
 
     def _answer_request(self, ids: Any, digest: bool, prepare: Callable[[Removal], Any]) -> Receipt:
-        """Template of `forget`; a family whose `forget` takes more gives its own `prepare`."""
+        """Template of `forget`; a method whose `forget` has more arguments passes its `prepare`."""
         require_fitted(self)
-        wanted = as_ids(ids).distinct()
+        requested = as_ids(ids).distinct()
         with lock_for_change(self):
             self._require_same_parameters()
             before = self.digest() if digest else None
             start = time.perf_counter()
-            removal, outcome = self._forget(wanted, prepare)
+            removal, outcome = self._run_removal(requested, prepare)
             seconds = time.perf_counter() - start
             receipt = Receipt(
                 method=self.facts.method,
@@ -197,16 +197,16 @@ class ForgetMixin:
         warn_all(outcome.warnings)
         return receipt
 
-    def _forget(self, wanted: Ids, prepare: Callable[[Removal], Any]) -> tuple[Removal, Outcome]:
-        if len(wanted) == 0:
+    def _run_removal(self, ids: Ids, prepare: Callable[[Removal], Any]) -> tuple[Removal, Outcome]:
+        if len(ids) == 0:
             return Removal(0, 0, None), Outcome(work=0.0)
-        removal = self._locate_rows(wanted)
+        removal = self._locate_rows(ids)
         if removal.n_rows == self.n_rows_:
-            kept = ", its files and its checkpoint directory"
-            kept = kept if _has_directory(self) else " and its files"
+            files = ", its files and its checkpoint directory"
+            files = files if _has_directory(self) else " and its files"
             raise EmptyModelError(
-                f"these {removal.n_ids} id(s) own all {removal.n_rows} row(s) of the model; "
-                f"nothing would be left to fit. Delete the model{kept} instead."
+                f"these {removal.n_ids} id(s) have all {removal.n_rows} row(s) of the model, so no "
+                f"rows to fit would remain. Delete the model{files} instead."
             )
         return removal, self._commit(prepare(removal))
 
@@ -214,8 +214,8 @@ class ForgetMixin:
         """Return the SHA-256 of the canonical state, as a hexadecimal string.
 
         Two exact models with the same digest are the same model: compare it with the digest of a
-        fresh `fit` on the remaining rows with ``random_state=model.seed_``. Confidential: whoever
-        holds the remaining rows can test guesses of a forgotten row against an old digest.
+        fresh `fit` on the remaining rows with ``random_state=model.seed_``. Keep it confidential:
+        with the remaining rows and an old digest, guesses of a forgotten row can be tested.
         """
         require_fitted(self)
         with lock_model(self):
@@ -223,50 +223,53 @@ class ForgetMixin:
 
     @property
     def ids_(self) -> NDArray[Any]:
-        """Ids of the people still held, each once, sorted."""
+        """Remaining ids, each once, sorted."""
         require_fitted(self)
         return np.sort(self._get_ids().distinct().to_array())
 
     @property
     def guarantee_(self) -> Guarantee:
-        """What is claimed about the model as it is now."""
+        """Guarantee of the model in its current state."""
         require_fitted(self)
         claim = self._make_guarantee()
         return claim.with_tuning(self.tuning_) if "tuning_" in vars(self) else claim
 
     @property
     def residual_state_(self) -> tuple[str, ...]:
-        """What a forgotten row may still have touched in the saved state; empty if nothing."""
+        """Parts of the saved state that forgotten rows may have affected; empty if none."""
         return self.guarantee_.residual_state
 
     def declare_tuning(self, how: str) -> Self:
-        """Record how hyper-parameters were chosen; it becomes part of the guarantee.
+        """Record how hyper-parameters were chosen; the text becomes part of the guarantee.
 
-        Tuning on rows that are forgotten later weakens every guarantee, so say it. A new `fit`
-        drops the note.
+        Tuning on rows that are forgotten later weakens every guarantee. A new `fit` deletes the
+        text.
         """
         if not how:
-            raise ValueError("say how hyper-parameters were chosen; got an empty text")
+            raise ValueError("how is empty; expected a text on how hyper-parameters were chosen")
         self.tuning_ = how
         return self
 
     def _remember_settings(self) -> dict[str, Any]:
-        """Return the attributes that tie a fitted model to its settings and libraries."""
-        return {"environment_": self._describe_environment(), "parameters_": self._parameters()}
+        """Return attributes that record the settings and libraries of a fitted model."""
+        return {
+            "environment_": self._describe_environment(),
+            "parameters_": self._digest_parameters(),
+        }
 
     def _describe_environment(self) -> dict[str, str]:
-        """Return what affects results besides data, settings and seed; a family may add to it."""
+        """Return versions and builds that affect results; a method may add to them."""
         return state.environment()
 
-    def _parameters(self) -> str:
-        """Digest of every parameter that affects the result, nested ones included."""
-        return state.digest(_plain(self))
+    def _digest_parameters(self) -> str:
+        """Return the digest of all parameters that affect the result, also nested ones."""
+        return state.digest(_parameters_as_data(self))
 
     def _require_same_parameters(self) -> None:
-        recorded, known = vars(self).get("parameters_"), _beside(self)
-        if known.recorded is recorded and all(map(is_, known.read(self), known.values)):
+        recorded, runtime = vars(self).get("parameters_"), _get_runtime_state(self)
+        if runtime.recorded is recorded and all(map(is_, runtime.read(self), runtime.values)):
             return
-        if self._parameters() != recorded:
+        if self._digest_parameters() != recorded:
             raise ChangedParametersError(
                 f"parameters of this {type(self).__name__} were changed after fit; a retrained "
                 "part would not match the rest. Set them back, or call fit again."
@@ -274,19 +277,19 @@ class ForgetMixin:
         _note_verified(self, recorded)
 
     def _digest_state(self) -> dict[str, Any]:
-        """State without settings that do not affect the result; `seed_` stands for the seed."""
+        """Return the state without settings that do not affect the result."""
         skipped = neutral_parameters(self) | self._not_digested
         return {name: value for name, value in vars(self).items() if name not in skipped}
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Fitted once `fit` has set the seed."""
+        """Return whether the model is fitted: `fit` sets `seed_`."""
         return "seed_" in vars(self)
 
-    def _learn(self, ids: Any, prepare: Callable[[], Any]) -> Self:
-        """Template of `learn`: as `forget`, a plan is prepared aside and then committed."""
+    def _learn_rows(self, ids: Any, prepare: Callable[[], Any]) -> Self:
+        """Template of `learn`: a plan is prepared and then committed, as in `forget`."""
         require_fitted(self)
         if ids is None:
-            raise IdsTypeError("learn got ids=None; say whose rows they are, one id per row")
+            raise IdsTypeError("learn got ids=None; expected one id per row")
         with lock_for_change(self):
             self._require_same_parameters()
             outcome = self._commit(prepare())
@@ -294,44 +297,44 @@ class ForgetMixin:
         return self
 
     def _destroy_files(self) -> list[str]:
-        """Destroy what the model keeps outside its object; return warnings."""
+        """Destroy files of the model; return warnings."""
         return []
 
     def _finish_pending(self) -> None:
-        """Do now what requests left for later, if anything; changes no answer and no digest.
+        """Do the work that earlier requests postponed; change no prediction and no digest.
 
-        Whoever times a request calls it before the clock stops. A lazy method that does not do
-        its work here looks faster than it is.
+        Code that measures the time of a request calls this before the clock stops, so that a lazy
+        method does not look faster than it is.
         """
 
     @property
     def n_rows_(self) -> int:
-        """Number of rows still held."""
-        raise NotImplementedError(f"{type(self).__name__} must say how many rows it holds")
+        """Number of remaining rows."""
+        raise NotImplementedError(f"{type(self).__name__} must return the number of its rows")
 
     def _get_ids(self) -> Ids:
-        """Return the ids of all rows held."""
-        raise NotImplementedError(f"{type(self).__name__} must return the ids it holds")
+        """Return the id of every remaining row."""
+        raise NotImplementedError(f"{type(self).__name__} must return the ids of its rows")
 
     def _make_guarantee(self) -> Guarantee:
-        """Return what the method claims about the model as it is now."""
-        raise NotImplementedError(f"{type(self).__name__} must state its guarantee")
+        """Return the guarantee of the model in its current state."""
+        raise NotImplementedError(f"{type(self).__name__} must return its guarantee")
 
-    def _locate_rows(self, wanted: Ids) -> Removal:
-        """Find the rows of these people; raise `UnknownIdError` for people not held."""
-        raise NotImplementedError(f"{type(self).__name__} must find the rows of people")
+    def _locate_rows(self, ids: Ids) -> Removal:
+        """Find the rows of these ids; raise `UnknownIdError` for ids that are not in the model."""
+        raise NotImplementedError(f"{type(self).__name__} must find the rows of ids")
 
     def _prepare(self, removal: Removal) -> Any:
-        """Train replacements aside. May fail; changes nothing."""
+        """Train replacements without changing the model. May fail."""
         raise NotImplementedError(f"{type(self).__name__} must prepare a removal")
 
     def _commit(self, plan: Any) -> Outcome:
-        """Put the replacements in place and destroy what saw the rows. Cannot fail."""
+        """Install the replacements and destroy states that depend on the rows. Cannot fail."""
         raise NotImplementedError(f"{type(self).__name__} must commit a removal")
 
 
 class KeywordScoreMixin:
-    """Mixin, before scikit-learn's, whose `score` cannot take ids for weights by position."""
+    """Mixin, before scikit-learn's, whose `score` takes weights by keyword only."""
 
     def score(self, X: Any, y: Any, *, sample_weight: Any = None) -> float:
         """Return the mean accuracy of a classifier, or R squared of a regressor."""
@@ -340,75 +343,78 @@ class KeywordScoreMixin:
 
 
 class InPlaceMixin:
-    """Mixin, before `ForgetMixin`, for models whose requests write into memory that they hold."""
+    """Mixin, before `ForgetMixin`, for models whose requests write into existing memory."""
 
     def __copy__(self) -> Self:
-        """Return a copy with memory of its own for what changes in place."""
-        twin = type(self).__new__(type(self))
+        """Return a copy with its own memory for attributes that change in place."""
+        duplicate = type(self).__new__(type(self))
         with lock_model(self):
-            vars(twin).update(vars(self))
+            vars(duplicate).update(vars(self))
             for name in self._in_place_attributes():
                 if name in vars(self):
-                    vars(twin)[name] = copy.copy(vars(self)[name])
-        return twin
+                    vars(duplicate)[name] = copy.copy(vars(self)[name])
+        return duplicate
 
     def _in_place_attributes(self) -> tuple[str, ...]:
-        """Names of attributes whose memory a request writes into."""
-        raise NotImplementedError(f"{type(self).__name__} must name what changes in place")
+        """Return the names of attributes whose memory a request writes into."""
+        raise NotImplementedError(f"{type(self).__name__} must list attributes changed in place")
 
 
 def _has_directory(model: ForgetMixin) -> bool:
-    """Whether the model, or a part of it, keeps states in a directory of its own."""
+    """Return whether the model, or a part of it, has a checkpoint directory."""
     params = model.get_params().items() if hasattr(model, "get_params") else ()
     return any(
         name.rpartition("__")[2] == "checkpoint_dir" and value is not None for name, value in params
     )
 
 
-def require_known(missing: Ids, held: Ids, *, done: str = "nothing was forgotten, ") -> None:
+def require_known(missing: Ids, remaining: Ids, *, done: str = "nothing was forgotten, ") -> None:
     """Raise `UnknownIdError` that shows up to five of the missing ids."""
     if len(missing) == 0:
         return
     hint = ""
-    if missing.kind != held.kind:
-        hint = f"; this model holds {held.kind} ids and was given {missing.kind}, and 1 is not '1'"
+    if missing.kind != remaining.kind:
+        kinds = f"{remaining.kind} ids, and the request has {missing.kind} ids"
+        hint = f"; this model has {kinds}: 1 is not '1'"
     shown = missing.take(np.arange(min(5, len(missing)))).to_list()
     more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
     raise UnknownIdError(f"ids not in this model: {shown}{more}; {done}see model.ids_{hint}")
 
 
-def locate_in(rows: Rows | SlotRows, wanted: Ids) -> Removal:
-    """Return the removal of these people from one block of rows, or raise `UnknownIdError`."""
-    matches = rows.find(wanted)
+def locate_in(rows: Rows | SlotRows, ids: Ids) -> Removal:
+    """Return the removal of these ids from one block of rows, or raise `UnknownIdError`."""
+    matches = rows.find(ids)
     if len(matches.missing):
         require_known(matches.missing, rows.ids)
-    return Removal(len(wanted), len(matches.positions), matches.positions)
+    return Removal(len(ids), len(matches.positions), matches.positions)
 
 
 def _note_verified(model: ForgetMixin, recorded: Any) -> None:
-    """Remember parameters that matched, if all of them are constants."""
-    if type(model)._parameters is not ForgetMixin._parameters or not hasattr(model, "get_params"):
+    """Remember parameters that matched, if all of them are immutable."""
+    if type(model)._digest_parameters is not ForgetMixin._digest_parameters or not hasattr(
+        model, "get_params"
+    ):
         return
     params = model.get_params(deep=False)
     names = [name for name in params if name not in neutral_parameters(model)]
     values = tuple(params[name] for name in names)
-    # Of one name `attrgetter` returns no tuple; such a model is hashed every time.
+    # With one name `attrgetter` does not return a tuple; such a model is hashed every time.
     if len(names) > 1 and all(type(value) in _CONSTANTS for value in values):
-        known = _beside(model)
-        known.read, known.values, known.recorded = attrgetter(*names), values, recorded
+        runtime = _get_runtime_state(model)
+        runtime.read, runtime.values, runtime.recorded = attrgetter(*names), values, recorded
 
 
 def require_registered(cls: type) -> None:
-    """Refuse a class of this package that declares a method in another way than the registry.
+    """Raise for a class of this package whose facts differ from the registry.
 
     Raises
     ------
     TypeError
-        It is not registered, or with another kind of certificate.
+        The method is not registered, or registered with another kind of certificate.
     """
     facts = vars(cls).get("facts")
     is_ours = cls.__module__.partition(".")[0] == "letheon"
-    # Controls of attacks have facts, too, but no definition text of letheon's.
+    # Controls of attacks have facts, too, but no definition text.
     if not (is_ours and isinstance(facts, MethodFacts) and facts.definition_name):
         return
     method = find_method(facts.method)
@@ -425,21 +431,21 @@ def neutral_parameters(model: Any) -> frozenset[str]:
     return NEUTRAL_PARAMETERS | getattr(type(model), "_neutral_parameters", frozenset())
 
 
-def _plain(value: Any) -> Any:
-    """Return a value with estimators in it, at any depth, as their classes and parameters."""
+def _parameters_as_data(value: Any) -> Any:
+    """Return a value with all estimators in it replaced by their classes and parameters."""
     if hasattr(value, "get_params") and not isinstance(value, type):
         params, neutral = value.get_params(deep=False).items(), neutral_parameters(value)
-        kept = {name: _plain(part) for name, part in params if name not in neutral}
+        kept = {name: _parameters_as_data(part) for name, part in params if name not in neutral}
         return [state.tag_of(type(value)), kept]
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_parameters_as_data(part) for part in value]
     if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    # Whoever searches a range of NumPy means the numbers themselves.
+        return {key: _parameters_as_data(part) for key, part in value.items()}
+    # NumPy scalars, as in searched ranges, are equal to the Python values.
     return value.item() if isinstance(value, np.number | np.bool | np.str_) else value
 
 
-def warn_all(found: tuple[Warning, ...]) -> None:
-    """Warn when all is done: a warning that is an error must not leave a half-done request."""
-    for warning in found:
+def warn_all(warnings: tuple[Warning, ...]) -> None:
+    """Issue warnings after a change, since a filter may turn them into errors."""
+    for warning in warnings:
         warn_caller(str(warning), type(warning))

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class _CentroidUpdate(NamedTuple):
-    """Rows that are left, with labels and centroids, and how many of them were averaged anew."""
+    """Remaining rows, labels and centroids, and the numbers of averaged rows and classes."""
 
     rows: Rows
     classes: NDArray[Any]
@@ -26,7 +26,7 @@ class _CentroidUpdate(NamedTuple):
 
 
 def _class_mean(rows: Rows, label: Any) -> Floats:
-    """Return the mean of the rows of one class, added up in held order."""
+    """Return the mean of the rows of one class, summed in stored order."""
     mean: Floats = rows.X[_label_array(rows) == label].mean(axis=0)
     return mean
 
@@ -36,18 +36,18 @@ def _label_array(rows: Rows) -> NDArray[Any]:
 
 
 class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstimator):
-    """The class whose mean is nearest, by Euclidean distance.
+    """Nearest-centroid classifier with Euclidean distance.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Labels still held, sorted.
+        Labels of the remaining rows, sorted.
     centroids_ : ndarray of shape (n_classes, n_features)
         The mean of each class.
 
     Notes
     -----
-    Guarantee: exact. `forget` averages the classes of the people who leave again, and no other.
+    Guarantee: exact. `forget` recomputes only the means of the classes of the removed rows.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
     centroids_: Floats
 
     def fit(self, X: Any, y: Any, *, ids: Any = None) -> Self:
-        """Average every class and keep the rows.
+        """Average every class and store the rows.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         y : array-like of shape (n_rows,)
             Labels.
         ids : sequence of int or of str, optional
-            Whose row each is; may repeat. Default ``0..n-1``.
+            Id of the person each row belongs to; may repeat. Default ``0..n-1``.
 
         Returns
         -------
@@ -106,9 +106,9 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         """Return the class with the nearest centroid for every row."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        # Labels and centroids of one moment, whatever is forgotten meanwhile.
-        seen = vars(self).copy()
-        classes, centroids = seen["classes_"], seen["centroids_"]
+        # A copy, so that labels and centroids match even if rows are forgotten meanwhile.
+        fitted = vars(self).copy()
+        classes, centroids = fitted["classes_"], fitted["centroids_"]
         # |x - c|^2 without |x|^2, which is the same for every class.
         scores = (centroids**2).sum(axis=1) - 2.0 * X @ centroids.T
         labels: NDArray[Any] = classes[np.argmin(scores, axis=1)]
@@ -116,7 +116,7 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
 
     @property
     def n_rows_(self) -> int:
-        """Number of rows still held."""
+        """Number of remaining rows."""
         check_is_fitted(self)
         return len(self.rows_)
 

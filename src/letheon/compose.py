@@ -1,7 +1,7 @@
-"""Pipelines that forget: every step either forgets too, or never looked at the data.
+"""Pipelines that forget: every step either can forget or is independent of the data.
 
-A scaler or encoder ahead of a model has seen the forgotten rows. A plain `Pipeline` would keep
-what it learned from them.
+A scaler or encoder before a model was fitted on the forgotten rows, too. A plain `Pipeline` would
+keep what it learned from them.
 """
 
 from dataclasses import dataclass, replace
@@ -52,13 +52,13 @@ Steps = list[tuple[str, Any]]
 
 
 def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
-    """Forget these people in any model that can; otherwise say what to do instead.
+    """Forget these ids in any model that can forget.
 
     Raises
     ------
     CannotForgetError
-        The model is no forgetting estimator: a plain `Pipeline`, say, whose scaler would keep what
-        it learned from the forgotten rows.
+        The model cannot forget, such as a plain `Pipeline`, whose scaler would keep what it learned
+        from the forgotten rows. The text says what to do instead.
     """
     if isinstance(model, ForgetMixin):
         return model.forget(ids, digest=digest)
@@ -78,22 +78,21 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
 class DataIndependent(TransformerMixin, BaseEstimator):
     """A transformer that the caller declares to learn nothing from data.
 
-    For steps whose `fit` looks at no values (a fixed projection, a hashing vectoriser, a column
-    selection by name) and whose every output row depends on its own input row only: a function
-    that subtracts the mean of what it is given is stateless, and yet mixes people.
-    scikit-learn's own stateless transformers need no such declaration, except
-    `FunctionTransformer`, whose function is yours.
+    For steps whose `fit` ignores values (a fixed projection, a hashing vectoriser, a column
+    selection by name) and whose output rows each depend on one input row only. A function that
+    subtracts the mean of its input is stateless, but it mixes rows. The stateless transformers of
+    scikit-learn need no declaration, except `FunctionTransformer`, whose function is yours.
 
-    The declaration is tried out. Of scikit-learn's transformers only those whose `fit` can do
-    without values are taken, with settings that say so (``OneHotEncoder(categories=...)``). Every
-    transformer is also fitted on a few rows at a time: states that differ, and rows that come out
-    otherwise beside other rows, are refused.
+    The declaration is checked. Of the transformers of scikit-learn only those whose `fit` can
+    ignore values are accepted, with suitable settings (``OneHotEncoder(categories=...)``). Every
+    transformer is also fitted on samples of a few rows: it is rejected if the states differ, or if
+    the output for a row depends on other rows.
 
     Parameters
     ----------
     transformer : transformer
-        Used as it is; `fit` is called once with the first rows, to set its attributes, and on
-        clones with a few of them. You vouch that no value in them is remembered.
+        `fit` of a clone is called once with the first rows, to set its attributes, and of further
+        clones with a few of them. You assert that it stores no value of them.
 
     Raises
     ------
@@ -107,7 +106,7 @@ class DataIndependent(TransformerMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit a clone of the transformer."""
         refuse_learner(self.transformer)
-        fresh = _seeded(self.transformer)
+        fresh = _clone_with_seeds(self.transformer)
         fitted = clone(fresh).fit(X, y)
         require_independence(fresh, fitted, X, y)
         self.transformer_ = fitted
@@ -120,17 +119,17 @@ class DataIndependent(TransformerMixin, BaseEstimator):
 
     @property
     def n_features_in_(self) -> int:
-        """Number of columns seen by the transformer, where it counts them."""
+        """Number of columns of the transformer, if it has `n_features_in_`."""
         check_is_fitted(self)
         return int(self.transformer_.n_features_in_)
 
     def __sklearn_tags__(self) -> Tags:
-        """Tags of the transformer inside."""
+        """Return the tags of the inner transformer."""
         return inherit_tags(super().__sklearn_tags__(), self.transformer)
 
 
 def is_data_independent(step: Any) -> bool:
-    """Return whether a step learns nothing from data: declared so, or stateless by its tags."""
+    """Return whether a step learns nothing from data, by declaration or by its tags."""
     if _passes_through(step) or isinstance(step, DataIndependent):
         return True
     learns = isinstance(step, ForgetMixin | FunctionTransformer) or get_tags(step).requires_fit
@@ -143,7 +142,7 @@ def _passes_through(step: Any) -> bool:
 
 @dataclass(frozen=True)
 class FittedSteps:
-    """The fitted steps; `rows` are the raw rows where a step before the last learns from them."""
+    """The fitted steps; `rows` are the raw rows if a step before the last learns from them."""
 
     steps: tuple[tuple[str, Any], ...]
     rows: Rows | None
@@ -160,19 +159,19 @@ class FittedSteps:
         return X
 
     def destroy_files(self) -> list[str]:
-        """Destroy what the steps keep outside their objects; return warnings."""
+        """Destroy files of the steps; return warnings."""
         forgetting = [step for _, step in self.steps if isinstance(step, ForgetMixin)]
         return [message for step in forgetting for message in step._destroy_files()]
 
 
-def _last(pipeline: "ForgetPipeline") -> Any:
-    """The last step, fitted if there is one."""
+def _last_step(pipeline: "ForgetPipeline") -> Any:
+    """Return the last step, the fitted one after `fit`."""
     fitted: FittedSteps | None = vars(pipeline).get("fitted_")
     return pipeline.steps[-1][1] if fitted is None else fitted.model
 
 
 class _PipelineFacts:
-    """Facts of pipelines in general; of one pipeline, limited by those of its steps."""
+    """Facts of pipelines in general; for one pipeline, limited by the facts of its steps."""
 
     def __init__(self, **facts: Any) -> None:
         self._general = MethodFacts(**facts)
@@ -199,17 +198,17 @@ class _PipelineFacts:
 
 
 class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
-    """Steps that all can forget, ending in a forgetting estimator.
+    """A pipeline of steps that can forget, with a forgetting estimator as the last step.
 
-    Forgetting through a step that learns from data refits that step and everything after it; when
-    all steps before the last are data-independent, only the last one forgets, at its own speed.
-    For speed put a plain `Pipeline` *inside* SISA instead.
+    If a step before the last learns from data, `forget` refits all steps. If all steps before the
+    last are data-independent, only the last step forgets, at its own speed. For speed put a plain
+    `Pipeline` *inside* SISA instead.
 
     Parameters
     ----------
     steps : list of (name, step)
-        Each step is a forgetting estimator (`NaiveUnlearner(StandardScaler())`, say), a stateless
-        transformer of scikit-learn, or a `DataIndependent`. The last one forgets.
+        Each step is a forgetting estimator (such as `NaiveUnlearner(StandardScaler())`), a
+        stateless transformer of scikit-learn, or a `DataIndependent`. The last step can forget.
 
     Attributes
     ----------
@@ -258,45 +257,45 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """Fit the steps in order; all of them get the same ids."""
         with lock_model(self):
             self._check_steps()
-            held, is_number = hold_table(X), is_regressor(self.steps[-1][1])
+            table, is_number = hold_table(X), is_regressor(self.steps[-1][1])
             target = None if y is None else hold_target(y, as_float=is_number)
-            state.ensure_supported((list(self.steps), held, target))
-            rows = Rows(held, target, row_ids(ids, table_length(held)))
+            state.ensure_supported((list(self.steps), table, target))
+            rows = Rows(table, target, row_ids(ids, table_length(table)))
             config = get_config()
-            steps = [(name, _seeded(step)) for name, step in self.steps]
+            steps = [(name, _clone_with_seeds(step)) for name, step in self.steps]
             fitted = self._fit_steps(steps, rows, config)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             messages = self._destroy_files()
-            self._install(fitted, config)
+            self._install_steps(fitted, config)
         for message in messages:
             warn_caller(message, CheckpointWarning)
         return self
 
-    @available_from(_last)
+    @available_from(_last_step)
     def predict(self, X: Any) -> Any:
         """Transform and predict with the last step."""
-        return self._apply("predict", X)
+        return self._apply_method("predict", X)
 
-    @available_from(_last)
+    @available_from(_last_step)
     def predict_proba(self, X: Any) -> Any:
         """Transform and return the last step's class probabilities."""
-        return self._apply("predict_proba", X)
+        return self._apply_method("predict_proba", X)
 
-    @available_from(_last)
+    @available_from(_last_step)
     def decision_function(self, X: Any) -> Any:
         """Transform and return the last step's decision values."""
-        return self._apply("decision_function", X)
+        return self._apply_method("decision_function", X)
 
-    @available_from(_last)
+    @available_from(_last_step)
     def transform(self, X: Any) -> Any:
         """Transform with all steps, the last included."""
-        return self._apply("transform", X)
+        return self._apply_method("transform", X)
 
-    @available_from(_last)
+    @available_from(_last_step)
     def score(self, X: Any, y: Any = None) -> float:
         """Transform and score with the last step."""
-        return float(self._apply("score", X, y))
+        return float(self._apply_method("score", X, y))
 
     @property
     def steps_(self) -> tuple[tuple[str, Any], ...]:
@@ -306,13 +305,13 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     @property
     def classes_(self) -> Any:
-        """Labels still held, sorted."""
+        """Remaining labels, sorted."""
         check_is_fitted(self)
         return self.fitted_.model.classes_
 
     @property
     def n_rows_(self) -> int:
-        """Number of rows still held."""
+        """Number of remaining rows."""
         check_is_fitted(self)
         return int(self.fitted_.model.n_rows_)
 
@@ -340,9 +339,9 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         super().set_params(**params)
         return self
 
-    def _apply(self, method: str, X: Any, *more: Any) -> Any:
+    def _apply_method(self, method: str, X: Any, *more: Any) -> Any:
         check_is_fitted(self)
-        fitted = self.fitted_  # read once: a commit may replace it meanwhile
+        fitted = self.fitted_  # read once: a concurrent commit may replace it
         return getattr(fitted.model, method)(fitted.transform(present_table(X)), *more)
 
     def _check_steps(self) -> None:
@@ -350,9 +349,9 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f"steps must be a list of (name, step); got {self.steps!r}")
         names = [name for name, _ in self.steps]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"steps need distinct names and at least one step; got {names}")
+            raise ValueError(f"expected at least one step, and distinct names; got {names}")
         if any(name == "steps" or "__" in name for name in names):
-            raise ValueError(f"no step may be called 'steps' or have '__' in its name; got {names}")
+            raise ValueError(f"names of steps must not be 'steps' or contain '__'; got {names}")
         *early, (last_name, last) = self.steps
         if not isinstance(last, ForgetMixin):
             kind = type(last).__name__
@@ -367,29 +366,29 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
                 kind = type(step).__name__
                 raise CannotForgetError(
                     f"step {name!r} learns from data and cannot forget: use "
-                    f"NaiveUnlearner({kind}(...)), or DataIndependent({kind}(...)) if it keeps "
-                    "nothing of the rows"
+                    f"NaiveUnlearner({kind}(...)), or DataIndependent({kind}(...)) if it learns "
+                    "nothing from the rows"
                 )
 
     def _fit_steps(self, steps: Steps, rows: Rows, config: dict[str, Any]) -> FittedSteps:
-        """Fit unfitted steps on the rows, keeping the raw rows only where they are needed."""
+        """Fit unfitted steps on the rows; store the raw rows only if they are needed."""
         is_needed = not all(is_data_independent(step) for _, step in self.steps[:-1])
         fitted = FittedSteps(tuple(steps), rows if is_needed else None)
-        X, _ = rows.slice(0, len(rows))  # a step that works in place must not spoil the held rows
+        X, _ = rows.slice(0, len(rows))  # a copy: a step may work in place
         try:
             with fix_environment(config, library_seed(0, Purpose.STEP)):
                 for name, step in steps:
                     with inner_training(f"step {name!r}"):
                         _fit_step(step, X, rows)
                         if step is not fitted.model and not _passes_through(step):
-                            is_apart = isinstance(step, ForgetMixin)
-                            X = step.transform(X) if is_apart else transform_alone(step, X)
+                            can_forget = isinstance(step, ForgetMixin)
+                            X = step.transform(X) if can_forget else transform_alone(step, X)
         except BaseException:
             fitted.destroy_files()
             raise
         return fitted
 
-    def _install(self, fitted: FittedSteps, config: dict[str, Any]) -> None:
+    def _install_steps(self, fitted: FittedSteps, config: dict[str, Any]) -> None:
         vars(self).update(
             fitted_=fitted, seed_=fitted.model.seed_, config_=config, **self._remember_settings()
         )
@@ -413,14 +412,14 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         claim: Guarantee = self.fitted_.model.guarantee_
         return claim
 
-    def _locate_rows(self, wanted: Ids) -> Removal:
+    def _locate_rows(self, ids: Ids) -> Removal:
         if self.fitted_.rows is not None:
-            return locate_in(self.fitted_.rows, wanted)
-        removal: Removal = self.fitted_.model._locate_rows(wanted)
+            return locate_in(self.fitted_.rows, ids)
+        removal: Removal = self.fitted_.model._locate_rows(ids)
         return removal
 
     def _prepare(self, removal: Removal) -> Any:
-        """Return a new set of fitted steps, or a plan of the last step alone."""
+        """Return new fitted steps, or a plan of the last step only."""
         rows = self.fitted_.rows
         if rows is None:
             self.fitted_.model._require_same_parameters()
@@ -434,11 +433,11 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             outcome: Outcome = self.fitted_.model._commit(plan)
             return outcome
         warnings = tuple(CheckpointWarning(message) for message in self._destroy_files())
-        self._install(plan, self.config_)
+        self._install_steps(plan, self.config_)
         return Outcome(1.0, {"steps": len(plan.steps)}, warnings)
 
     def __sklearn_tags__(self) -> Tags:
-        """Tags of the last step, input tags of the first."""
+        """Return the tags of the last step with the input tags of the first."""
         tags = super().__sklearn_tags__()
         if not (self.steps and isinstance(self.steps, list | tuple)):
             return tags
@@ -455,13 +454,13 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return tags
 
 
-def _clone(step: Any) -> Any:
+def _clone_step(step: Any) -> Any:
     return step if _passes_through(step) else clone(step)
 
 
-def _seeded(step: Any) -> Any:
-    """Return an unfitted clone; a step that does not forget keeps its seeds when it is refitted."""
-    fresh = _clone(step)
+def _clone_with_seeds(step: Any) -> Any:
+    """Return an unfitted clone with fixed seeds, so that a step is refitted with the same seeds."""
+    fresh = _clone_step(step)
     if fresh is None or isinstance(fresh, str | ForgetMixin):
         return fresh
     unset = {
@@ -473,8 +472,8 @@ def _seeded(step: Any) -> Any:
 
 
 def clone_unfitted(step: Any) -> Any:
-    """Return an unfitted clone that will draw the seeds the fitted step has."""
-    fresh = _clone(step)
+    """Return an unfitted clone with the seeds of the fitted step."""
+    fresh = _clone_step(step)
     if isinstance(step, ForgetPipeline):
         return fresh.set_params(steps=[(name, clone_unfitted(part)) for name, part in step.steps_])
     if isinstance(step, ForgetMixin) and "random_state" in fresh.get_params(deep=False):

@@ -1,4 +1,4 @@
-"""Every error and warning that letheon raises by name.
+"""All errors and warnings of letheon.
 
 ::
 
@@ -6,51 +6,51 @@
     ├── IdsTypeError          (TypeError)    ids of a wrong kind, or of mixed kinds
     ├── IdsLengthError        (ValueError)   not one id per row
     ├── InvalidParameterError (ValueError, TypeError)  a parameter of a wrong type or value
-    ├── AssumptionError       (ValueError)   what a guarantee rests on does not hold
-    ├── TrainingError         (ValueError)   a net diverged, or is not one that can be trained
+    ├── AssumptionError       (ValueError)   an assumption of a guarantee does not hold
+    ├── TrainingError         (ValueError)   a network diverged, or cannot be trained
     ├── NoCandidateError      (ValueError)   no method is within the tolerances
-    ├── DatasetMissingError   (FileNotFoundError)  files of a data set are not there
+    ├── DatasetMissingError   (FileNotFoundError)  files of a data set are missing
     ├── DatasetFormatError    (ValueError)   a file is not the one that the provider publishes
     ├── ForgetError
-    │   ├── UnknownIdError    (LookupError)  nobody of that id is held
-    │   ├── EmptyModelError   (ValueError)   nothing left that `fit` would accept
-    │   ├── CannotForgetError (TypeError)    this object has no way to forget
+    │   ├── UnknownIdError    (LookupError)  an id is not in the model
+    │   ├── EmptyModelError   (ValueError)   `fit` would reject the remaining rows
+    │   ├── CannotForgetError (TypeError)    the object cannot forget
     │   ├── BudgetSpentError  (ValueError)   the certificate covers no further removal
-    │   └── ChangedParametersError (ValueError)  set_params after fit; fit again
+    │   └── ChangedParametersError (ValueError)  parameters were changed after fit
     ├── StateError
-    │   ├── UnsupportedStateError (TypeError)   a value with no canonical bytes
+    │   ├── UnsupportedStateError (TypeError)   a value without canonical bytes
     │   ├── CorruptFileError      (ValueError)  truncated or altered
     │   │   └── MemoryLimitError               reading it would take too much memory
     │   ├── NewerFormatError      (ValueError)  written by a later letheon
-    │   ├── UntrustedClassError   (ValueError)  has a class or setting nobody allowed
+    │   ├── UntrustedClassError   (ValueError)  contains a class or setting not allowed
     │   └── CheckpointError       (OSError)     a checkpoint cannot be written
     └── LedgerError
         ├── LedgerMissingError  (FileNotFoundError)  no ledger in that folder
         ├── NewerLedgerError    (ValueError)    a later letheon wrote this ledger
         ├── OldDatabaseError    (RuntimeError)  the files are newer than the database
-        ├── LedgerBusyError     (RuntimeError)  another process holds it
+        ├── LedgerBusyError     (RuntimeError)  another process uses it
         ├── LedgerUnwritableError (OSError)     its disk is full or read-only; reading works
-        ├── UnknownModelError   (LookupError)   no model of that name here
-        ├── UnknownRequestError (LookupError)   no request of that id here
-        ├── RequestStateError   (ValueError)    a request cannot go there from its state
+        ├── UnknownModelError   (LookupError)   no model of that name
+        ├── UnknownRequestError (LookupError)   no request of that id
+        ├── RequestStateError   (ValueError)    not possible in the state of the request
         ├── IdempotencyError    (ValueError)    the key was used for another request
-        ├── BlockedIdsError     (ValueError)    rows of people who asked to be erased
-        ├── ClockError          (ValueError)    the clock went back
-        ├── KeyFileError        (OSError)       a key is missing, damaged or open to others
+        ├── BlockedIdsError     (ValueError)    rows of people with erasure requests
+        ├── ClockError          (ValueError)    the clock is behind the ledger
+        ├── KeyFileError        (OSError)       a key is missing, damaged or readable by others
         ├── StaleWorkerError    (RuntimeError)  another worker took over; nothing was published
         ├── SignerRefusedError  (ValueError)    a claim stronger than the method permits
-        ├── CertificateError    (ValueError)    a certificate, proof or bundle does not hold
-        └── ResidueError        (RuntimeError)  a store still holds what was to be erased
+        ├── CertificateError    (ValueError)    a certificate, proof or bundle is not valid
+        └── ResidueError        (RuntimeError)  a store still contains erased data
 
     LetheonWarning (UserWarning)
-    ├── ShardingWarning       more shards than people, and the like
+    ├── ShardingWarning       unsuitable shards, such as more shards than ids
     ├── CheckpointWarning     a checkpoint is missing or altered; it is rebuilt
-    ├── GuaranteeWarning      a guarantee is weaker than what was asked for
-    ├── PrecisionWarning      numbers are rounded coarsely, by a bound that is too large
-    ├── EnvironmentWarning    the model was built with other library versions
-    └── SearchWarning         files of a store cannot be searched for erased people
+    ├── GuaranteeWarning      a guarantee is weaker than requested
+    ├── PrecisionWarning      numbers are rounded coarsely because a bound is too large
+    ├── EnvironmentWarning    the model was trained with other library versions
+    └── SearchWarning         files of a store cannot be searched for erased ids
 
-`NotFittedError` is scikit-learn's own and is reachable here under that name.
+`NotFittedError` is the class of scikit-learn.
 """
 
 import sys
@@ -113,7 +113,7 @@ __all__ = [
 
 
 def find_own_line(error: BaseException) -> tuple[str, int] | None:
-    """Return the file name and line of letheon that an error passed last; None for no such line."""
+    """Return file name and line of the last frame of letheon in a traceback, None without one."""
     trace, place = error.__traceback__, None
     while trace is not None:
         if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "letheon":
@@ -123,7 +123,7 @@ def find_own_line(error: BaseException) -> tuple[str, int] | None:
 
 
 class LetheonError(Exception):
-    """Base of every error that letheon raises by name."""
+    """Base class of all errors of letheon."""
 
 
 class IdsTypeError(LetheonError, TypeError):
@@ -135,37 +135,37 @@ class IdsLengthError(LetheonError, ValueError):
 
 
 class InvalidParameterError(LetheonError, ValueError, TypeError):
-    """A parameter has a wrong type or value; the text says what was given and what is expected."""
+    """A parameter has a wrong type or value; the text states the value and what is expected."""
 
 
 class AssumptionError(LetheonError, ValueError):
-    """Something that the wanted guarantee rests on was looked at and does not hold."""
+    """An assumption of the requested guarantee was checked and does not hold."""
 
 
 class TrainingError(LetheonError, ValueError):
-    """A net diverged, or does not have the form that training needs; nothing was changed."""
+    """A network diverged, or does not have the form that training needs; nothing was changed."""
 
 
 class NoCandidateError(LetheonError, ValueError):
-    """No method that was compared is within the tolerances; the text says who failed in what."""
+    """No compared method is within the tolerances; the text says why each one failed."""
 
 
 class DatasetMissingError(LetheonError, FileNotFoundError):
-    """Files of a data set are not there; the text says which, from whom, and where to put them."""
+    """Files of a data set are missing; the text says which, their source and destination."""
 
-    # An OSError of one argument prints its text; `filename` stays None.
+    # An OSError with one argument prints its text; `filename` stays None.
 
 
 class DatasetFormatError(LetheonError, ValueError):
-    """A file is not the one that the provider publishes: other content, shape or values."""
+    """A file differs from the published one in content, shape or values."""
 
 
 class ForgetError(LetheonError):
-    """A `forget` (or `learn`) was refused; the model is as it was."""
+    """`forget` or `learn` was rejected; the model is unchanged."""
 
 
 class UnknownIdError(ForgetError, LookupError):
-    """Some ids belong to nobody in this model."""
+    """Some ids are not in this model."""
 
 
 class EmptyModelError(ForgetError, ValueError):
@@ -173,15 +173,15 @@ class EmptyModelError(ForgetError, ValueError):
 
 
 class CannotForgetError(ForgetError, TypeError):
-    """The object is no forgetting estimator, or holds a step that is none."""
+    """The object, or a step of it, is not a forgetting estimator."""
 
 
 class BudgetSpentError(ForgetError, ValueError):
-    """The removal would leave more than the certificate covers, and nothing can repair that."""
+    """The removal would exceed the budget of the certificate, and a retrain is not possible."""
 
 
 class ChangedParametersError(ForgetError, ValueError):
-    """Parameters were changed after `fit`; states of the old ones are not reused."""
+    """Parameters were changed after `fit`; the trained states do not match them."""
 
 
 class StateError(LetheonError):
@@ -193,7 +193,7 @@ class UnsupportedStateError(StateError, TypeError):
 
 
 class CorruptFileError(StateError, ValueError):
-    """A file is truncated, altered, or no letheon file."""
+    """A file is truncated, altered, or not a letheon file."""
 
 
 class MemoryLimitError(CorruptFileError):
@@ -201,23 +201,23 @@ class MemoryLimitError(CorruptFileError):
 
 
 class NewerFormatError(StateError, ValueError):
-    """A file was written in a format that this version does not know."""
+    """A file has a format that this version does not support."""
 
 
 class UntrustedClassError(StateError, ValueError):
-    """A file names a class, or has a setting, that is neither allowed nor trusted by the caller."""
+    """A file contains a class or setting that is neither allowed nor trusted by the caller."""
 
 
 class CheckpointError(StateError, OSError):
-    """A checkpoint cannot be written where the caller wants it."""
+    """A checkpoint cannot be written to the requested directory."""
 
 
 class LedgerError(LetheonError):
-    """Something about an erasure ledger; nothing was recorded unless the text says so."""
+    """Base class of errors of an erasure ledger; nothing was recorded unless the text says so."""
 
 
 class LedgerMissingError(LedgerError, FileNotFoundError):
-    """There is no ledger in that folder, or a file of it is gone."""
+    """There is no ledger in that folder, or a file of it is missing."""
 
 
 class NewerLedgerError(LedgerError, ValueError):
@@ -229,7 +229,7 @@ class OldDatabaseError(LedgerError, RuntimeError):
 
 
 class LedgerBusyError(LedgerError, RuntimeError):
-    """Another process is at work on the same thing; try again."""
+    """Another process works on the same object; try again."""
 
 
 class LedgerUnwritableError(LedgerError, OSError):
@@ -245,7 +245,7 @@ class UnknownRequestError(LedgerError, LookupError):
 
 
 class RequestStateError(LedgerError, ValueError):
-    """A request cannot go to that state from the one it is in."""
+    """A request cannot change from its state to the requested one."""
 
 
 class IdempotencyError(LedgerError, ValueError):
@@ -253,11 +253,11 @@ class IdempotencyError(LedgerError, ValueError):
 
 
 class BlockedIdsError(LedgerError, ValueError):
-    """Rows of people who asked to be erased are not trained on again."""
+    """Rows of people with erasure requests are not trained on again."""
 
 
 class ClockError(LedgerError, ValueError):
-    """The clock is behind what the ledger has recorded; due dates would be wrong."""
+    """The clock is behind the last event of the ledger; due dates would be wrong."""
 
 
 class KeyFileError(LedgerError, OSError):
@@ -265,27 +265,27 @@ class KeyFileError(LedgerError, OSError):
 
 
 class StaleWorkerError(LedgerError, RuntimeError):
-    """Another worker took over; what this one computed was not published."""
+    """Another worker took over; the result of this worker was not published."""
 
 
 class SignerRefusedError(LedgerError, ValueError):
-    """The signer refused: a claim is stronger than permitted, or a file was altered."""
+    """The signer rejected a claim that is stronger than permitted, or an altered file."""
 
 
 class CertificateError(LedgerError, ValueError):
-    """A certificate, a proof or a bundle does not hold; the text says where."""
+    """A certificate, proof or bundle is not valid; the text says where."""
 
 
 class ResidueError(LedgerError, RuntimeError):
-    """A registered store still holds something of erased people."""
+    """A registered store still contains data of erased people."""
 
 
 class LetheonWarning(UserWarning):
-    """Base of every warning that letheon gives by name."""
+    """Base class of all warnings of letheon."""
 
 
 class ShardingWarning(LetheonWarning):
-    """The shards asked for do not suit the people at hand."""
+    """The requested shards do not suit the number of ids."""
 
 
 class CheckpointWarning(LetheonWarning):
@@ -293,23 +293,23 @@ class CheckpointWarning(LetheonWarning):
 
 
 class GuaranteeWarning(LetheonWarning):
-    """A model is covered by a weaker guarantee than was asked for; the text says why."""
+    """A model has a weaker guarantee than requested; the text says why."""
 
 
 class PrecisionWarning(LetheonWarning):
-    """Numbers are rounded coarsely, because a bound that was given is far beyond them."""
+    """Numbers are rounded coarsely, because a bound is much larger than the numbers."""
 
 
 class EnvironmentWarning(LetheonWarning):
-    """The model was built with other library versions than those present."""
+    """The model was trained with other library versions than those installed."""
 
 
 class SearchWarning(LetheonWarning):
-    """Files of a registered store cannot be searched for erased people; the text names some."""
+    """Files of a registered store cannot be searched for erased ids; the text names some."""
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
-    """Warn in the name of the first line outside this package: that is whom it concerns."""
+    """Warn with the location of the first line outside this package."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back

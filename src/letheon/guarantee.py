@@ -1,4 +1,4 @@
-"""What a method claims: `Guarantee` of a model as it is, `MethodFacts` of a method in general."""
+"""`Guarantee`: the claim about a model. `MethodFacts`: facts about a method."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ KINDS = ("exact", "certified", "empirical")
 REQUESTS = ("oblivious", "adaptive")
 RELEASES = ("latest-only", "every-version", "labels-only")
 
-# What a method may need of the loss and of training (survey, Table 2), in words.
+# Requirements of methods on the loss and on training (survey, Table 2).
 NEEDS: dict[str, str] = {
     "strongly-convex": "a strongly convex loss",
     "smooth": "a smooth loss",
@@ -30,41 +30,41 @@ NEEDS: dict[str, str] = {
     "locally-quadratic": "a loss that is quadratic near its minimum",
     "sum-over-rows": "a loss that is a sum over rows",
     "gradient-descent": "training by plain gradient descent",
-    "incremental-training": "training that can go on from a saved state",
-    "frozen-backbone": "a backbone that never saw the rows",
+    "incremental-training": "training that can continue from a saved state",
+    "frozen-backbone": "a backbone that was not trained on the rows",
 }
 
-# The rule and the mechanism of a method outside letheon that names none.
+# Default rule and mechanism of a method outside letheon.
 DECLARED = "declared-by-method"
-# Makes a default that depends on another field possible, without a type that admits None.
+# A default that depends on another field, without None in the type.
 _FROM_EXACT: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """What is claimed about one model as it is now.
+    """The claim about one model in its current state.
 
     Attributes
     ----------
     kind : {"exact", "certified", "empirical"}
         *exact*: the model has the bytes of a fresh `fit` on the remaining rows (survey,
         Definition 2). *certified*: (epsilon, delta)-indistinguishable from one (Definition 5).
-        *empirical*: measured, not proved; it does not bound what the model still reveals.
+        *empirical*: measured, not proved; there is no bound on what the model reveals.
     reference : str
         Theorem or paper behind the claim.
     requests : {"oblivious", "adaptive"}
-        Whether people may choose to leave after seeing the model (Gupta et al., 2021).
+        Whether requests may depend on the model (Gupta et al., 2021).
     releases : {"latest-only", "every-version", "labels-only"}
-        What an observer may hold: only the newest model, every version, or only labels.
+        What an observer may have: only the newest model, every version, or only labels.
     assumptions : tuple of str
-        Short codes of what must hold for the claim.
+        Codes of the assumptions.
     epsilon, delta, spent, budget : float or None
-        Only for certified ones; `spent` counts the whole sequence of requests.
+        Only for certified guarantees; `spent` covers the whole sequence of requests.
     residual_state : tuple of str
-        What a forgotten row may still have touched in the saved state.
+        Parts of the saved state that forgotten rows may have affected.
     tuning : str or None
-        How hyper-parameters were chosen, when the caller says. Tuning on rows that are forgotten
-        later weakens every guarantee.
+        How hyper-parameters were chosen, if declared. Tuning on rows that are forgotten later
+        weakens every guarantee.
     """
 
     kind: Kind
@@ -80,28 +80,38 @@ class Guarantee:
     tuning: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a claim that contradicts itself."""
-        _one_of("kind", self.kind, KINDS)
-        _one_of("requests", self.requests, REQUESTS)
-        _one_of("releases", self.releases, RELEASES)
+        """Raise for fields that contradict each other."""
+        _require_one_of("kind", self.kind, KINDS)
+        _require_one_of("requests", self.requests, REQUESTS)
+        _require_one_of("releases", self.releases, RELEASES)
         accounting = (self.epsilon, self.delta, self.spent, self.budget)
         if self.kind == "certified":
             if self.epsilon is None or self.delta is None:
-                raise ValueError("a certified guarantee states epsilon and delta; got None")
+                raise ValueError("a certified guarantee needs epsilon and delta; got None")
             if not (self.epsilon >= 0 and 0 <= self.delta < 1):
-                raise ValueError(
-                    f"need epsilon >= 0 and 0 <= delta < 1; got {self.epsilon}, {self.delta}"
-                )
+                bounds = f"epsilon={self.epsilon}, delta={self.delta}"
+                raise ValueError(f"{bounds}; expected epsilon >= 0 and 0 <= delta < 1")
         elif any(number is not None for number in accounting):
-            raise ValueError(f"only a certified guarantee has a budget; this one is {self.kind}")
+            raise ValueError(
+                f"epsilon, delta, spent and budget need kind='certified'; got {self.kind!r}"
+            )
 
     def with_tuning(self, tuning: str | None) -> Self:
-        """Return the same claim with a note on how hyper-parameters were chosen."""
+        """Return the same guarantee with a text on how hyper-parameters were chosen."""
         return replace(self, tuning=tuning)
+
+    def __str__(self) -> str:
+        """Return one line of text."""
+        parts = [f"{self.kind}, {self.requests} requests, {self.releases}"]
+        if self.kind == "certified":
+            parts.append(f"epsilon {self.epsilon:g}, delta {self.delta:g}")
+        if self.residual_state:
+            parts.append(f"residual state: {', '.join(self.residual_state)}")
+        return "; ".join([*parts, self.reference])
 
 
 class TrainingSize(NamedTuple):
-    """How much there is: training people, people in the smallest request, levels of a tree."""
+    """Size of a problem: training ids, ids in the smallest request, levels of a tree."""
 
     n_people: int
     n_together: int
@@ -109,7 +119,7 @@ class TrainingSize(NamedTuple):
 
 
 class SearchRanges(NamedTuple):
-    """Values to try by parameter; those of efficiency from slow to fast."""
+    """Values to try by parameter; those of efficiency parameters from slow to fast."""
 
     efficiency: Mapping[str, tuple[Any, ...]] = {}
     certifiability: Mapping[str, tuple[Any, ...]] = {}
@@ -117,57 +127,57 @@ class SearchRanges(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MethodFacts:
-    """What a method declares about itself, as data.
+    """Facts about a method, as data.
 
-    The survey's Table 2, candidate selection and the hash in a certificate are made from this.
+    Used for the survey's Table 2, for candidate selection and for certificates.
 
     Attributes
     ----------
     method : str
         Short name, as in receipts and certificates.
     applicability : str
-        Models or losses it serves.
+        Models or losses that it applies to.
     exact : bool
         Whether the removal mechanism is exact (survey, Definition 2).
     strength : {"strong", "weak", "not stated"}
         Growth of the update time over a sequence of requests (survey, Definition 11).
     efficiency_parameters, certifiability_parameters : tuple of str
-        Constructor parameters that trade speed, and assurance, for something else.
+        Constructor parameters that affect speed, and the strength of the guarantee.
     requests, releases : str
-        The strongest claims that any model of this method may make; by default the weakest.
+        The strongest claims of any model of this method; by default the weakest.
     state_holds_rows : bool
-        Whether a saved model keeps its training rows, and so is personal data.
+        Whether a saved model contains its training rows, and so is personal data.
     definition_name : str
         Name of the definition text in `letheon.definitions`: claim, assumptions, pseudo-code,
         proof or reference.
     definition_text : str or None
-        The definition text itself, for a method that lives outside letheon.
+        The definition text itself, for a method outside letheon.
     families : tuple of {"any", "linear", "forest", "net"}
-        Kinds of model it serves. Empty: not stated.
+        Families of models that it applies to. Empty: not stated.
     tasks : tuple of {"classification", "regression"}
-        What its models can learn. Empty: not stated.
+        Tasks of its models. Empty: not stated.
     needs : tuple of str
-        Properties of the loss and of training that it rests on, keys of `NEEDS`. The classes of
-        letheon bring losses that have them.
+        Properties of the loss and of training that it requires, keys of `NEEDS`. The losses of
+        letheon's classes have them.
     certificate : {"exact", "certified", "empirical"}
         The strongest kind of guarantee that a model of this method may have. By default "exact"
-        or "empirical", as `exact` says; it is "exact" if and only if `exact` is true.
+        or "empirical", according to `exact`; it is "exact" if and only if `exact` is true.
     batches : bool
-        Whether one request of many people is cheaper than many requests of one.
+        Whether one request with many ids is cheaper than many requests with one id.
     accounting : str or callable
-        Code of the rule by which a certified model counts what it spends, or a function of the
+        Code of the rule by which a certified model counts its privacy loss, or a function of the
         model that returns it.
     adds_up : bool
-        Whether what is spent grows from request to request by that rule.
+        Whether the privacy loss grows from request to request by that rule.
     noise : str or callable
         Code of the mechanism that adds noise, or a function of the model that returns it.
     has_noise_at_fit : bool
-        Whether a fresh fit has noise, too.
+        Whether a fresh fit adds noise, too.
     replay : {"bitwise", "bitwise-same-kernel"}
-        How exactly a fresh fit gives an exact model again: on every machine (its decisions need
-        neither BLAS nor libm), or where the same kernels run.
+        Where a fresh fit gives the same bytes again: on every machine (without BLAS and libm), or
+        on machines with the same kernels.
     search_ranges : callable, optional
-        From a `TrainingSize` to the values of its parameters that `letheon.select` tries.
+        Function from a `TrainingSize` to the values of parameters that `letheon.select` tries.
     """
 
     method: str
@@ -194,30 +204,32 @@ class MethodFacts:
     search_ranges: Callable[[TrainingSize], SearchRanges] | None = None
 
     def __post_init__(self) -> None:
-        """Require one definition text, known words, and a certificate that fits `exact`."""
+        """Raise unless there is one definition text, and all codes are valid and consistent."""
         if bool(self.definition_name) == bool(self.definition_text):
-            raise ValueError("give definition_name (a text of letheon's) or definition_text")
+            raise ValueError(
+                "expected either definition_name (a text of letheon) or definition_text"
+            )
         for name, allowed in (("families", FAMILIES), ("tasks", TASKS), ("needs", tuple(NEEDS))):
             for word in getattr(self, name):
-                _one_of(name, word, allowed)
+                _require_one_of(name, word, allowed)
         if self.certificate is _FROM_EXACT:
             object.__setattr__(self, "certificate", "exact" if self.exact else "empirical")
-        _one_of("certificate", self.certificate, KINDS)
+        _require_one_of("certificate", self.certificate, KINDS)
         if self.exact != (self.certificate == "exact"):
             raise ValueError(
                 f"exact={self.exact} and certificate={self.certificate!r} contradict each other"
             )
 
     def accounting_code(self, model: Any) -> str:
-        """Return the code of the rule by which a model of this method counts what it spends."""
+        """Return the code of the rule by which a model counts its privacy loss."""
         return self.accounting if isinstance(self.accounting, str) else self.accounting(model)
 
     def noise_code(self, model: Any) -> str:
-        """Return the code of the mechanism that adds noise to a model of this method."""
+        """Return the code of the mechanism that adds noise to a model."""
         return self.noise if isinstance(self.noise, str) else self.noise(model)
 
     def values_to_try(self, size: TrainingSize) -> SearchRanges:
-        """Return the values of its parameters that `letheon.select` tries on data of a size."""
+        """Return the values of parameters that `letheon.select` tries on data of a size."""
         return SearchRanges() if self.search_ranges is None else self.search_ranges(size)
 
     @property
@@ -230,10 +242,10 @@ class MethodFacts:
 
     @property
     def definition_digest(self) -> str:
-        """SHA-256 of the definition text, as certificates quote it."""
+        """SHA-256 of the definition text, as in certificates."""
         return hashlib.sha256(self.definition.encode()).hexdigest()
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def _require_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"{name}={value!r} is not one of {allowed}")
+        raise ValueError(f"{name}={value!r}; expected one of {allowed}")

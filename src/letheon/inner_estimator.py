@@ -1,8 +1,8 @@
-"""How a wrapper treats the estimator inside it: clone, seeds, errors, tags, independence of rows.
+"""Helpers of wrappers for the inner estimator: clones, seeds, errors, tags, data independence.
 
-Whether a transformer that is declared to learn nothing from rows keeps its word is found by a known
-list and a trial: clones that are fitted on different rows must hold equal states, and a row must
-come out the same alone and among others.
+A transformer may be declared to learn nothing from rows. A list of known classes and a trial check
+this: clones fitted on different rows must have equal states, and the output for a row must not
+depend on other rows.
 """
 
 import random
@@ -44,14 +44,14 @@ from letheon.seeds import Purpose, library_seed
 
 # Rows of a trial fit: enough for most estimators, too few to take long.
 _FEW_ROWS = 32
-# Transformers of scikit-learn whose `fit` can do without the values of rows; others cannot.
-_CAN_DO_WITHOUT_ROWS = (
+# Transformers of scikit-learn whose `fit` can be independent of the rows; no others are.
+_CAN_BE_INDEPENDENT = (
     "AdditiveChi2Sampler Binarizer ColumnTransformer CountVectorizer FeatureHasher FeatureUnion "
     "FunctionTransformer GaussianRandomProjection HashingVectorizer MissingIndicator Normalizer "
     "OneHotEncoder OrdinalEncoder Pipeline PolynomialCountSketch PolynomialFeatures RBFSampler "
     "SimpleImputer SkewedChi2Sampler SparseRandomProjection SplineTransformer"
 )
-# Settings with which they learn from rows all the same.
+# Settings with which they do learn from rows.
 _LEARNS_WITH: dict[str, tuple[str, tuple[str | None, ...]]] = {
     "CountVectorizer": ("vocabulary", (None,)),
     "GaussianRandomProjection": ("n_components", ("auto",)),
@@ -64,7 +64,7 @@ _LEARNS_WITH: dict[str, tuple[str, tuple[str | None, ...]]] = {
 }
 _TRIAL_ROWS = 64
 _ALONE = 3
-_turn = threading.RLock()
+_training_lock = threading.RLock()
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -74,27 +74,27 @@ def clone_with_seed(estimator: Any, seed: int, purpose: Purpose, *parts: int) ->
     Raises
     ------
     CannotForgetError
-        A part stays fitted in a clone, so that a retrain would keep what it learned before, or has
-        noise that nobody can repeat, so that a retrain could not be compared.
+        A nested estimator stays fitted in a clone, so a retrain would keep what it learned; or its
+        noise cannot be repeated, so a retrained model could not be compared.
     """
     fresh = clone(estimator)
     for _, part, params in iter_estimators(fresh):
         if isinstance(part, FrozenEstimator):
             raise CannotForgetError(
-                f"{type(fresh).__name__} holds a FrozenEstimator, which keeps what it learned "
-                "before and cannot forget it; give the estimator inside it, unfitted"
+                f"{type(fresh).__name__} contains a FrozenEstimator, which keeps what it learned "
+                "and cannot forget; pass the estimator inside it, unfitted"
             )
         if params.get("noise_seed", 0) is None:
             raise CannotForgetError(
-                f"{type(part).__name__} draws secret noise, so no two fits are equal and an exact "
-                "method cannot hold it. It forgets by itself: use it without a wrapper"
+                f"{type(part).__name__} draws secret noise, so no two fits are equal, and an exact "
+                "method cannot wrap it. It can forget: use it without a wrapper"
             )
     SeedSlots(fresh).fill(seed, purpose, *parts)
     return fresh
 
 
 class NestedEstimator(NamedTuple):
-    """An estimator, where it stands in the outermost one, and its own parameters."""
+    """An estimator, its path in the outermost estimator, and its own parameters."""
 
     path: str
     estimator: Any
@@ -102,7 +102,7 @@ class NestedEstimator(NamedTuple):
 
 
 def iter_estimators(estimator: Any, path: str = "") -> Iterator[NestedEstimator]:
-    """Yield an estimator and all that are nested in its parameters, lists and dicts included."""
+    """Yield an estimator and all estimators in its parameters, also in lists and dicts."""
     params = estimator.get_params(deep=False)
     yield NestedEstimator(path, estimator, params)
     for name in sorted(params):
@@ -123,9 +123,9 @@ def _iter_nested(value: Any, path: str) -> Iterator[NestedEstimator]:
 
 
 class SeedSlots:
-    """Every place in an estimator where a `random_state` stands, found once and set often.
+    """All `random_state` parameters in an estimator.
 
-    Splitters among the parameters (a shuffled `KFold`, say) are replaced by copies of their own.
+    Splitters among the parameters (such as a shuffled `KFold`) are replaced by copies.
     """
 
     def __init__(self, estimator: Any) -> None:
@@ -140,27 +140,27 @@ class SeedSlots:
                     self._slots.append((path + name, splitter))
 
     def fill(self, seed: int, purpose: Purpose, *parts: int) -> None:
-        """Set every slot from (seed, purpose, parts, place in the estimator)."""
-        for place, owner in self._slots:
-            owner.random_state = library_seed(seed, purpose, *parts, place)
+        """Set every slot from (seed, purpose, parts, path in the estimator)."""
+        for path, owner in self._slots:
+            owner.random_state = library_seed(seed, purpose, *parts, path)
 
 
 def refuse_nested_files(estimator: Any) -> None:
-    """Raise for a part that would keep files of its own: nobody could destroy them in time."""
+    """Raise for a nested estimator with files, which could not be destroyed in time."""
     for part in iter_estimators(estimator):
         if part.params.get("checkpoint_dir") is not None:
             raise CannotForgetError(
                 f"{type(part.estimator).__name__} inside another estimator has checkpoint_dir set; "
-                "files of a nested model cannot be destroyed reliably; use checkpoint_dir=None"
+                "files of a nested model cannot be destroyed reliably; set checkpoint_dir=None"
             )
 
 
 def refuse_unencodable(estimator: Any, rows: Rows, seed: int, config: dict[str, Any]) -> None:
-    """Raise, before training, if the trained model could have no digest that can be compared.
+    """Raise, before training, if the trained model could not have a digest to compare.
 
-    A class that is not on the allow-list shows only after a fit what it keeps, so clones are
-    fitted on a few rows: twice, since nobody can check a model of which no two fits are equal. If
-    that fails (too few rows, say), `require_encodable` still sees the trained model.
+    The state of a class that is not on the allow-list is known only after a fit. So two clones are
+    fitted on a few rows, and must be equal. If that fails (for example with too few rows),
+    `require_encodable` still checks the trained model.
     """
     state.ensure_supported(estimator)
     if len(rows) <= _FEW_ROWS or _is_surely_encodable(estimator, rows):
@@ -170,14 +170,14 @@ def refuse_unencodable(estimator: Any, rows: Rows, seed: int, config: dict[str, 
         trial = again = _fit_trial(estimator, few, seed, config)
         if not state.has_listed_classes(estimator):
             again = _fit_trial(estimator, few, seed, config)
-    except Exception:  # noqa: BLE001 - of the trial only; training says what is wrong
+    except Exception:  # noqa: BLE001 - of the trial only; training raises the error again
         return
     require_encodable(trial, estimator, rows)
     if state.digest(trial) != state.digest(again):
         raise CannotForgetError(
-            f"two fits of {type(estimator).__name__} on the same rows differ, so a digest could "
-            "not show what it has forgotten. Draw random numbers from random_state, and keep no "
-            "times, counters or results of earlier fits"
+            f"two fits of {type(estimator).__name__} on the same rows differ, so digests cannot "
+            "be compared. Draw random numbers from random_state, and store no times, counters or "
+            "results of earlier fits"
         )
 
 
@@ -189,20 +189,20 @@ def _fit_trial(estimator: Any, few: Rows, seed: int, config: dict[str, Any]) -> 
 
 
 def require_encodable(model: Any, estimator: Any, rows: Rows) -> None:
-    """Raise unless the model that was trained from `estimator` on such rows can have a digest."""
+    """Raise unless a model that was trained from `estimator` on such rows can have a digest."""
     if _is_surely_encodable(estimator, rows):
         return
     try:
         state.ensure_supported(model)
     except UnsupportedStateError as error:
         raise UnsupportedStateError(
-            f"{type(estimator).__name__}, once it is fitted, could neither be saved nor have a "
-            f"digest that shows what it has forgotten; nothing was changed: {error}"
+            f"{type(estimator).__name__} cannot be saved or have a digest once it is fitted; "
+            f"nothing was changed: {error}"
         ) from error
 
 
 def _is_surely_encodable(estimator: Any, rows: Rows) -> bool:
-    """Whether classes and rows alone say so: dates of a frame, say, become objects of pandas."""
+    """Return whether the classes and the kind of rows suffice to know."""
     is_array = isinstance(rows.X, np.ndarray) or sp.issparse(rows.X)
     return is_array and state.has_listed_classes(estimator)
 
@@ -211,28 +211,28 @@ def versions_of(estimator: Any) -> dict[str, str]:
     """Return the versions of the packages that the estimator and its parts come from."""
     kinds = {type(part.estimator) for part in iter_estimators(estimator)}
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
-    found = {}
+    versions = {}
     for package in sorted(packages - {"sklearn", "letheon"}):
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            versions[package] = version(package)
+    return versions
 
 
 @contextmanager
 def fix_environment(config: dict[str, Any], seed: int) -> Iterator[None]:
     """Fix everything outside an estimator that could change what it learns.
 
-    One BLAS and OpenMP thread; no parallel loops inside (threads add up in order of arrival);
-    scikit-learn's settings of the first fit; Python's and NumPy's global generators seeded, and put
-    back afterwards. The generators belong to the whole process, so models that train in threads
-    of one process take turns.
+    One BLAS and OpenMP thread; no parallel loops (the order of sums would vary); the scikit-learn
+    settings of the first fit; global generators of Python and NumPy seeded, and restored
+    afterwards. The generators are global, so models in threads of one process train one after the
+    other.
     """
     shared = check_random_state(None)
     with (
         one_thread(),
         joblib.parallel_config(backend="sequential"),
         config_context(**config),
-        _turn,
+        _training_lock,
     ):
         before = shared.get_state(), random.getstate()
         try:
@@ -245,32 +245,32 @@ def fix_environment(config: dict[str, Any], seed: int) -> Iterator[None]:
 
 def seed_globally(seed: int) -> None:
     """Seed Python's and NumPy's global generators; inside `fix_environment` only."""
-    check_random_state(None).seed(seed)  # what np.random.rand and its like draw from
+    check_random_state(None).seed(seed)  # the generator of np.random.rand etc.
     random.seed(seed)
 
 
-_REFUSAL = "raised by the estimator inside"
+_NOTE = "raised by the estimator inside"
 
 
 @contextmanager
-def inner_training(what: str) -> Iterator[None]:
-    """Note on every error of the inner estimator where it came from."""
+def inner_training(name: str) -> Iterator[None]:
+    """Add a note to errors of the inner estimator that says where they came from."""
     try:
         yield
     except Exception as error:
-        error.add_note(f"{_REFUSAL} {what}")
+        error.add_note(f"{_NOTE} {name}")
         raise
 
 
 @contextmanager
 def translate_fit_errors() -> Iterator[None]:
-    """Turn a refusal by the inner `fit` into `EmptyModelError`: a fresh fit would raise too."""
+    """Turn errors of the inner `fit` into `EmptyModelError`: a fresh fit would raise too."""
     try:
         yield
     except (LetheonError, OSError, MemoryError):
         raise
     except Exception as error:
-        if not any(note.startswith(_REFUSAL) for note in getattr(error, "__notes__", ())):
+        if not any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
             raise
         raise EmptyModelError(
             f"fit on the remaining rows would fail, so nothing was changed: {error}"
@@ -278,23 +278,23 @@ def translate_fit_errors() -> Iterator[None]:
 
 
 def available_from(find: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
-    """Return a decorator: the method exists where what `find` returns has one of that name."""
+    """Return a decorator: the method exists if the object that `find` returns has it, too."""
 
     def decorate(method: _Method) -> _Method:
-        def check(model: Any) -> bool:
+        def has_method(model: Any) -> bool:
             getattr(find(model), method.__name__)
             return True
 
-        offered: _Method = available_if(check)(method)
-        return offered
+        available: _Method = available_if(has_method)(method)
+        return available
 
     return decorate
 
 
 def require_acceptable(estimator: Any, X: Any) -> None:
-    """Raise for NaN and infinity where the estimator says it refuses them.
+    """Raise for NaN and infinity if the tags of the estimator do not allow them.
 
-    For rows that the estimator itself is never shown.
+    For rows that are not passed to the estimator itself.
     """
     numeric = sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype.kind == "f")
     if numeric and not get_tags(estimator).input_tags.allow_nan:
@@ -302,7 +302,7 @@ def require_acceptable(estimator: Any, X: Any) -> None:
 
 
 def inherit_tags(tags: Tags, estimator: Any) -> Tags:
-    """Copy what the inner estimator can take and do into the wrapper's tags."""
+    """Copy the tags of the inner estimator into the tags of the wrapper."""
     inner = get_tags(estimator)
     tags.input_tags = inner.input_tags
     tags.target_tags = inner.target_tags
@@ -329,27 +329,27 @@ def require_copy(prototype: Any, copy: Any) -> Any:
     """Return a clone, or raise if it is not another object of the same class."""
     if copy is prototype or type(copy) is not type(prototype):
         name = type(prototype).__name__
-        what = "itself" if copy is prototype else f"a {type(copy).__name__}"
+        returned = "itself" if copy is prototype else f"a {type(copy).__name__}"
         raise TypeError(
-            f"clone of a {name} returned {what}, so it would not be judged itself; remove its "
+            f"clone of a {name} returned {returned}; expected another {name}. Remove its "
             "__sklearn_clone__"
         )
     return copy
 
 
 def fresh_copy(prototype: Any, seed: int) -> Any:
-    """Return an unfitted copy with this seed that keeps no files.
+    """Return an unfitted copy with this seed and without a checkpoint directory.
 
-    A copy is trained on people who leave the original later, or who never asked to be in it. So it
-    must not leave states in the `checkpoint_dir` of the original, at any depth.
+    A copy may be trained on rows that the original forgets later, or never had. So it must not
+    write states to the `checkpoint_dir` of the original, at any depth.
 
     Parameters
     ----------
     prototype : estimator
-        It is cloned, and never changed.
+        Cloned, never changed.
     seed : int
-        Becomes the `random_state`. Where the estimator has none of its own (a pipeline), every
-        `random_state` inside it is derived from the seed and its place.
+        Becomes the `random_state`. If the estimator has none (a pipeline), every `random_state`
+        inside it is derived from the seed and its path.
 
     Returns
     -------
@@ -367,14 +367,14 @@ def fresh_copy(prototype: Any, seed: int) -> Any:
 
 
 def refuse_learner(transformer: Any) -> None:
-    """Raise for a transformer that is known to learn from rows, at any depth."""
+    """Raise for a transformer that is known to learn from rows, at any depth of nesting."""
     for _, part, params in iter_estimators(transformer):
         if not type(part).__module__.startswith("sklearn."):
             continue
         kind = type(part).__name__
         setting, learning = _LEARNS_WITH.get(kind, ("", ()))
         value = params.get(setting)
-        if kind not in _CAN_DO_WITHOUT_ROWS.split():
+        if kind not in _CAN_BE_INDEPENDENT.split():
             raise _no_independence(transformer, f"the fit of {kind} depends on the rows")
         if isinstance(value, str | None) and value in learning:
             raise _no_independence(
@@ -385,14 +385,14 @@ def refuse_learner(transformer: Any) -> None:
 def _no_independence(transformer: Any, reason: str) -> CannotForgetError:
     kind = type(transformer).__name__
     return CannotForgetError(
-        f"{kind} is not data-independent: {reason}, so what it keeps of people would stay when "
-        f"they are forgotten. Use NaiveUnlearner({kind}(...)) as the step, or put the whole "
-        "Pipeline inside SISAClassifier or NaiveUnlearner"
+        f"{kind} is not data-independent: {reason}, so it would keep information about forgotten "
+        f"rows. Use NaiveUnlearner({kind}(...)) as the step, or put the whole Pipeline inside "
+        "SISAClassifier or NaiveUnlearner"
     )
 
 
 def require_independence(fresh: Any, fitted: Any, X: Any, y: Any) -> None:
-    """Raise if clones of `fresh` learn different things from different rows, or rows are mixed."""
+    """Raise if clones of `fresh` differ after fits on different rows, or if rows are mixed."""
     expected = state.digest(fitted)
     X, y = indexable(X, y)
     few = min(_TRIAL_ROWS, _count_rows(X))
@@ -410,23 +410,23 @@ def require_independence(fresh: Any, fitted: Any, X: Any, y: Any) -> None:
                 raise _no_independence(fresh, "fits on different values differ")
         after = fitted.transform(_draw_rows(X, y, few, 0)[0])
         if not _is_close(_as_array(before), _as_array(after)):
-            raise _no_independence(fresh, "fits on other rows change what it makes of a row")
+            raise _no_independence(fresh, "fits on other rows change its output for a row")
         if state.digest(fitted) != expected:
             raise _no_independence(fresh, "it learns when it transforms")
 
 
 def transform_alone(transformer: Any, X: Any) -> Any:
-    """Transform all rows; raise if some of them come out otherwise than alone."""
+    """Transform all rows; raise if the output for a row depends on other rows."""
     n_rows = _count_rows(X)
-    # Copies: a transformer may work in place.
-    rows, places = shuffle(X, np.arange(n_rows), n_samples=min(_ALONE, n_rows), random_state=0)
+    # `shuffle` copies: a transformer may work in place.
+    rows, positions = shuffle(X, np.arange(n_rows), n_samples=min(_ALONE, n_rows), random_state=0)
     together = transformer.transform(X)
-    for number, place in enumerate(places):
+    for number, position in enumerate(positions):
         alone = _as_array(transformer.transform(rows[number : number + 1]))
         is_complete = _count_rows(together) == n_rows
-        if not is_complete or not _is_close(alone, _as_array(together[place : place + 1])):
+        if not is_complete or not _is_close(alone, _as_array(together[position : position + 1])):
             inner = getattr(transformer, "transformer", transformer)
-            raise _no_independence(inner, "what it makes of a row depends on other rows")
+            raise _no_independence(inner, "its output for a row depends on other rows")
     return together
 
 
@@ -442,7 +442,7 @@ def _draw_rows(X: Any, y: Any, size: int, seed: int) -> tuple[Any, Any]:
 
 
 def _digest_of_fit(fresh: Any, X: Any, y: Any) -> str | None:
-    """Digest of a clone that was fitted on these rows, None if it cannot be."""
+    """Return the digest of a clone fitted on these rows, None if the fit fails."""
     try:
         return state.digest(clone(fresh).fit(X, y))
     except Exception:  # noqa: BLE001 - a trial may have too few rows
@@ -453,7 +453,7 @@ def _as_array(table: Any) -> Any:
     return table.toarray() if sp.issparse(table) else np.asarray(table)
 
 
-def _is_close(one: Any, other: Any) -> bool:
-    if one.dtype.kind in "biuf" and other.dtype.kind in "biuf":
-        return one.shape == other.shape and np.allclose(one, other, rtol=1e-5, equal_nan=True)
-    return np.array_equal(one, other)
+def _is_close(a: Any, b: Any) -> bool:
+    if a.dtype.kind in "biuf" and b.dtype.kind in "biuf":
+        return a.shape == b.shape and np.allclose(a, b, rtol=1e-5, equal_nan=True)
+    return np.array_equal(a, b)

@@ -1,8 +1,8 @@
 """The registry of methods: one line per method, read by every other part of the package.
 
 Exports of `letheon`, type tags of files, certificates, audits, candidate selection, benchmarks and
-generated pages come from this table and from the `MethodFacts` of the classes that it names. The
-table imports nothing, so that all of them can read it.
+generated pages use this table and the `MethodFacts` of its classes. The table imports nothing, so
+that all of them can import it.
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ class Method:
     certificate : {"exact", "certified", "empirical"}
         The strongest kind of guarantee: `MethodFacts.certificate` of its classes.
     bound : str, optional
-        Name under which `letheon.audit` computes the (epsilon, delta) of such a model again, by
-        formulas of its own; ``"inner"`` if the model inside is certified and checked. A certified
-        method has one, so that no certificate rests on the word of the method alone.
+        Name of the function in `letheon.audit` that recomputes the (epsilon, delta) of such a model
+        with independent formulas; ``"inner"`` if the inner model is certified and checked. Every
+        certified method has one, so that no certificate relies on the method alone.
     is_candidate : bool, default=True
         Whether `letheon.select` tries it with its defaults.
 
@@ -48,10 +48,10 @@ class Method:
     is_candidate: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a certified method that no audit can check."""
+        """Raise for a certified method without a bound that audits can check."""
         if self.certificate == "certified" and not self.bound:
             raise ValueError(
-                f"the certified method {self.name!r} has no bound; write one in letheon.audit and "
+                f"the certified method {self.name!r} has no bound; add one to letheon.audit and "
                 "name it in the registry, or register the method as 'empirical'"
             )
 

@@ -1,4 +1,4 @@
-"""Naive retraining: the yardstick of every other method (survey, Definitions 3 and 9)."""
+"""Naive retraining: the baseline of every other method (survey, Definitions 3 and 9)."""
 
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -35,22 +35,22 @@ from letheon.inner_estimator import (
 from letheon.seeds import Purpose, library_seed, seed_from
 
 
-class _Retrained(NamedTuple):
+class _RetrainedModel(NamedTuple):
     rows: Rows
     estimator: Any
 
 
-def _inner(model: "NaiveUnlearner") -> Any:
-    """The estimator inside, fitted if there is one."""
+def _inner_estimator(model: "NaiveUnlearner") -> Any:
+    """Return the inner estimator, the fitted one after `fit`."""
     return vars(model).get("estimator_", model.estimator)
 
 
 class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     r"""Any scikit-learn estimator, made to forget by retraining on the remaining rows.
 
-    The removal mechanism of the survey's Definition 3: ``U*(A(D), D, D_u) = A(D \ D_u)``. Slow and
-    plain; what every other method is measured against. A transformer inside makes a forgetting
-    step for `letheon.ForgetPipeline`.
+    The removal mechanism of the survey's Definition 3: ``U*(A(D), D, D_u) = A(D \ D_u)``. It is
+    slow and simple, and the baseline of every other method. With a transformer inside it is a
+    forgetting step for `letheon.ForgetPipeline`.
 
     Parameters
     ----------
@@ -66,15 +66,15 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     seed_ : int
         128 bits; ``random_state=model.seed_`` gives the same model on the same rows.
     rows_ : Rows
-        The training rows still held. A saved model is personal data.
+        The remaining training rows. A saved model is personal data.
     ids_, guarantee_, n_rows_
         See `ForgetMixin`.
 
     Notes
     -----
-    Guarantee: exact, for requests that do not depend on the model (oblivious), towards an observer
-    of the latest model: after any sequence of `forget` and `learn` the model has the bytes of a
-    fresh `fit` on the rows it holds, with the same seed, library versions and CPU kernel.
+    Guarantee: exact, for requests that do not depend on the model (oblivious), against an observer
+    of the latest model. After any sequence of `forget` and `learn` the model has the bytes of a
+    fresh `fit` on the remaining rows, with the same seed, library versions and CPU kernel.
 
     Examples
     --------
@@ -116,7 +116,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
-        """Fit on all rows and keep them.
+        """Fit on all rows and store them.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         y : array-like, optional
             Labels or targets, where the estimator needs them.
         ids : sequence of int or of str, optional
-            Whose row each is; may repeat. Default ``0..n-1``.
+            Id of each row; may repeat. Default ``0..n-1``.
 
         Returns
         -------
@@ -135,98 +135,98 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             seed = seed_from(self.random_state)
             refuse_nested_files(self.estimator)
             config = get_config()
-            rows = self._hold(X, y, ids)
+            rows = self._collect_rows(X, y, ids)
             refuse_unencodable(self.estimator, rows, seed, config)
-            estimator = self._train(rows, seed, config)
+            estimator = self._train_estimator(rows, seed, config)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
-            self._install(rows, estimator, seed, config)
+            self._install_model(rows, estimator, seed, config)
         return self
 
     def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
-        """Add rows and retrain; rows of a known id are added to that person."""
-        return self._learn(ids, lambda: self._prepare_learn(X, y, ids))
+        """Add rows and retrain; rows of a known id are added to that id."""
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids))
 
-    @available_from(_inner)
+    @available_from(_inner_estimator)
     def predict(self, X: Any) -> Any:
         """Predict with the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.predict(present_table(X))
 
-    @available_from(_inner)
+    @available_from(_inner_estimator)
     def predict_proba(self, X: Any) -> Any:
-        """Class probabilities of the fitted estimator."""
+        """Return class probabilities of the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.predict_proba(present_table(X))
 
-    @available_from(_inner)
+    @available_from(_inner_estimator)
     def decision_function(self, X: Any) -> Any:
-        """Decision values of the fitted estimator."""
+        """Return decision values of the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.decision_function(present_table(X))
 
-    @available_from(_inner)
+    @available_from(_inner_estimator)
     def transform(self, X: Any) -> Any:
         """Transform with the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.transform(present_table(X))
 
-    @available_from(_inner)
+    @available_from(_inner_estimator)
     def inverse_transform(self, X: Any) -> Any:
-        """Undo the transform with the fitted estimator."""
+        """Invert the transform with the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.inverse_transform(present_table(X))
 
-    @available_from(_inner)
+    @available_from(_inner_estimator)
     def get_feature_names_out(self, input_features: Any = None) -> Any:
-        """Names of the columns that `transform` returns."""
+        """Return the names of the columns that `transform` returns."""
         check_is_fitted(self)
         return self.estimator_.get_feature_names_out(input_features)
 
-    @available_from(_inner)
+    @available_from(_inner_estimator)
     def fit_transform(self, X: Any, y: Any = None, *, ids: Any = None) -> Any:
         """Fit, then transform the same rows."""
         return self.fit(X, y, ids=ids).transform(X)
 
-    @available_from(_inner)
+    @available_from(_inner_estimator)
     def score(self, X: Any, y: Any = None) -> float:
-        """Score of the fitted estimator, by its own rule."""
+        """Return the score of the fitted estimator."""
         check_is_fitted(self)
         return float(self.estimator_.score(present_table(X), y))
 
     @property
     def classes_(self) -> Any:
-        """Labels still held, sorted."""
+        """Remaining labels, sorted."""
         check_is_fitted(self)
         return self.estimator_.classes_
 
     @property
     def n_rows_(self) -> int:
-        """Number of rows still held."""
+        """Number of remaining rows."""
         check_is_fitted(self)
         return len(self.rows_)
 
-    def _hold(self, X: Any, y: Any, ids: Any) -> Rows:
+    def _collect_rows(self, X: Any, y: Any, ids: Any) -> Rows:
         if y is None and get_tags(self.estimator).target_tags.required:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
-        held = hold_table(X)
+        table = hold_table(X)
         target = None if y is None else hold_target(y, as_float=is_regressor(self.estimator))
         if target is not None:
-            check_consistent_length(held, target)
-        state.ensure_supported((held, target))
-        return Rows(held, target, row_ids(ids, table_length(held)))
+            check_consistent_length(table, target)
+        state.ensure_supported((table, target))
+        return Rows(table, target, row_ids(ids, table_length(table)))
 
-    def _train(self, rows: Rows, seed: int, config: dict[str, Any]) -> Any:
+    def _train_estimator(self, rows: Rows, seed: int, config: dict[str, Any]) -> Any:
         estimator = clone_with_seed(self.estimator, seed, Purpose.RETRAIN)
         with fix_environment(config, library_seed(seed, Purpose.RETRAIN)), inner_training("it"):
             trained = estimator.fit(*rows.slice(0, len(rows)))
         require_encodable(trained, self.estimator, rows)
         return trained
 
-    def _install(self, rows: Rows, estimator: Any, seed: int, config: dict[str, Any]) -> None:
-        # One call, so that a concurrent predict never sees half of it.
+    def _install_model(self, rows: Rows, estimator: Any, seed: int, config: dict[str, Any]) -> None:
+        # One call, so that a concurrent predict never uses a mixture.
         vars(self).update(
             rows_=rows,
             estimator_=estimator,
@@ -250,24 +250,24 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             assumptions=("seed-independent-of-requests", "same-libraries-and-cpu-kernel"),
         )
 
-    def _locate_rows(self, wanted: Ids) -> Removal:
-        return locate_in(self.rows_, wanted)
+    def _locate_rows(self, ids: Ids) -> Removal:
+        return locate_in(self.rows_, ids)
 
-    def _prepare(self, removal: Removal) -> _Retrained:
+    def _prepare(self, removal: Removal) -> _RetrainedModel:
         rows = self.rows_.without(removal.where)
         with translate_fit_errors():
-            return _Retrained(rows, self._train(rows, self.seed_, self.config_))
+            return _RetrainedModel(rows, self._train_estimator(rows, self.seed_, self.config_))
 
-    def _prepare_learn(self, X: Any, y: Any, ids: Any) -> _Retrained:
-        rows = self.rows_.concat(self._hold(X, y, ids))
-        return _Retrained(rows, self._train(rows, self.seed_, self.config_))
+    def _prepare_learn(self, X: Any, y: Any, ids: Any) -> _RetrainedModel:
+        rows = self.rows_.concat(self._collect_rows(X, y, ids))
+        return _RetrainedModel(rows, self._train_estimator(rows, self.seed_, self.config_))
 
-    def _commit(self, plan: _Retrained) -> Outcome:
-        self._install(plan.rows, plan.estimator, self.seed_, self.config_)
+    def _commit(self, plan: _RetrainedModel) -> Outcome:
+        self._install_model(plan.rows, plan.estimator, self.seed_, self.config_)
         return Outcome(work=1.0, rebuilt={"models": 1})
 
     def __sklearn_tags__(self) -> Tags:
-        """Tags of the inner estimator."""
+        """Return the tags of the inner estimator."""
         tags = inherit_tags(super().__sklearn_tags__(), self.estimator)
         inner = get_tags(self.estimator)
         tags.estimator_type = inner.estimator_type

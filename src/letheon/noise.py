@@ -43,14 +43,14 @@ Floats = NDArray[np.float64]
 Words = Callable[[int], NDArray[np.uint64]]
 
 LARGEST_SCALE = 1 << 24
-# A candidate is one word: its sign, a fraction of the scale for its place, and its block.
+# A candidate is one word: its sign, a fraction of the scale for its offset, and its block.
 _PLACE_BITS, _BLOCK_BITS = 38, 25
 # Random bits of the uniform number that is tried first.
 _TRIAL_BITS = 32
 # Random bits of a number below 1 in `long_normals`: in its first and in its second float.
 _HIGH_BITS, _LOW_BITS = 46, 53
 LONG_BITS = _HIGH_BITS + _LOW_BITS
-# More than the error of a probability below 1 that was computed in floats.
+# An upper bound of the rounding error of a probability in floats.
 _MARGIN = 2.0**-44
 _WORD_BITS = 64
 _REJECTED, _KEPT, _UNDECIDED = range(3)
@@ -64,8 +64,8 @@ class LongFloats(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Law:
-    """A law whose probabilities are proportional to ``exp(-energy(y / s))``.
+class _Distribution:
+    """A distribution with probabilities proportional to ``exp(-energy(y / s))``.
 
     Attributes
     ----------
@@ -80,22 +80,22 @@ class _Law:
     energy: Callable[[Any], Any]
 
 
-_NORMAL = _Law(Fraction(4, 5), lambda x: x * x / 2)
-_LAPLACE = _Law(Fraction(1), lambda x: x)
+_NORMAL = _Distribution(Fraction(4, 5), lambda x: x * x / 2)
+_LAPLACE = _Distribution(Fraction(1), lambda x: x)
 
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Numbers of which some are kept.
+    """Candidates, of which some are kept.
 
     Attributes
     ----------
     values
         The numbers, along the last axis.
     fates
-        Whether each is kept: 0, 1, or 2 where floats cannot decide.
+        Whether each is kept: 0 no, 1 yes, 2 if floats cannot decide.
     decide
-        Decides about one of the last, exactly; may change its value.
+        Decides a candidate of fate 2 exactly; may change its value.
     """
 
     values: NDArray[Any]
@@ -103,14 +103,16 @@ class _Candidates:
     decide: Callable[[int], bool]
 
 
-def _draw(words: Words, n: int, propose: Callable[[Words, int], _Candidates]) -> NDArray[Any]:
+def _draw_accepted(
+    words: Words, n: int, propose: Callable[[Words, int], _Candidates]
+) -> NDArray[Any]:
     parts: list[NDArray[Any]] = []
     n_missing = n
     while n_missing or not parts:
         candidates = propose(words, _n_candidates(n_missing))
         is_kept = candidates.fates == _KEPT
         for i in np.flatnonzero(candidates.fates == _UNDECIDED).tolist():
-            # Those after the last one needed draw no bits: the core does not look at them either.
+            # Candidates after the last one needed draw no bits, as in the core.
             if is_kept[:i].sum() >= n_missing:
                 break
             is_kept[i] = candidates.decide(i)
@@ -120,40 +122,47 @@ def _draw(words: Words, n: int, propose: Callable[[Words, int], _Candidates]) ->
 
 
 def _n_candidates(n_wanted: int) -> int:
-    """Return an even number of candidates, of which mostly enough are kept."""
+    """Return an even number of candidates, of which usually enough are kept."""
     return 9 * n_wanted // 8 * 2 + 32
 
 
-def _draw_integers(words: Words, n: int, scale: int, law: _Law) -> Ints:
+def _draw_integers(words: Words, n: int, scale: int, distribution: _Distribution) -> Ints:
     """Return n integers z with probabilities proportional to ``exp(-energy(|z| / scale))``.
 
-    `words` returns as many random words of 64 bits as it is asked for.
+    `words(n)` returns n random words of 64 bits.
     """
     if not 1 <= scale <= LARGEST_SCALE:
         raise ValueError(f"scale must be a whole number from 1 to {LARGEST_SCALE}, got {scale}")
-    given = words(3 * _n_candidates(n) // 2)
+    block_words = words(3 * _n_candidates(n) // 2)
     if _core is not None:
-        kept = _core.keep_candidates(law is _NORMAL, scale, given, n)
+        kept = _core.keep_candidates(distribution is _NORMAL, scale, block_words, n)
         if len(kept) == n:
             return kept
-    # Too few were kept, or one could not be decided: the same words, looked at more closely.
-    first = [given]
-    return _draw(lambda size: first.pop() if first else words(size), n, _integers_of(scale, law))
+    # Too few were kept, or one could not be decided: use the same words with exact decisions.
+    first = [block_words]
+    return _draw_accepted(
+        lambda size: first.pop() if first else words(size), n, _integers_of(scale, distribution)
+    )
 
 
-def _integers_of(scale: int, law: _Law) -> Callable[[Words, int], _Candidates]:
+def _integers_of(scale: int, distribution: _Distribution) -> Callable[[Words, int], _Candidates]:
     def propose(words: Words, size: int) -> _Candidates:
-        given = words(3 * size // 2)
-        values, fates = _try_candidates(law, scale, given)
+        block_words = words(3 * size // 2)
+        values, fates = _try_candidates(distribution, scale, block_words)
 
         def decide(i: int) -> bool:
-            is_negative, place, block = (int(part[0]) for part in _parts(given[i : i + 1], scale))
+            is_negative, place, block = (
+                int(part[0]) for part in _split_words(block_words[i : i + 1], scale)
+            )
             if block == _BLOCK_BITS:
                 block += int(_draw_blocks(words, 1)[0])
                 values[i] = (block * scale + place) * (-1 if is_negative else 1)
             share = Fraction(abs(int(values[i])), scale)
-            trial, height = int(_halves(given[size:])[i]), law.factor * (1 << block)
-            return _is_below(words, trial, law.energy(share), height, _TRIAL_BITS)
+            trial, height = (
+                int(_split_halves(block_words[size:])[i]),
+                distribution.factor * (1 << block),
+            )
+            return _is_below(words, trial, distribution.energy(share), height, _TRIAL_BITS)
 
         return _Candidates(values, fates, decide)
 
@@ -161,24 +170,24 @@ def _integers_of(scale: int, law: _Law) -> Callable[[Words, int], _Candidates]:
 
 
 def _try_candidates(
-    law: _Law, scale: int, words: NDArray[np.uint64]
+    distribution: _Distribution, scale: int, words: NDArray[np.uint64]
 ) -> tuple[Ints, NDArray[np.uint8]]:
-    """Return candidates and their fates: the rule of the core's `keep_candidates`."""
+    """Return candidates and their fates, as `keep_candidates` of the core does."""
     size = len(words) // 3 * 2
-    is_negative, place, block = _parts(words[:size], scale)
+    is_negative, place, block = _split_words(words[:size], scale)
     absolute = block * scale + place
-    uniform = (_halves(words[size:]).astype(np.float64) + 0.5) * 2.0**-_TRIAL_BITS
-    fates = _try_floats(law, block, place / scale, uniform, 0.5 * 2.0**-_TRIAL_BITS)
+    uniform = (_split_halves(words[size:]).astype(np.float64) + 0.5) * 2.0**-_TRIAL_BITS
+    fates = _try_floats(distribution, block, place / scale, uniform, 0.5 * 2.0**-_TRIAL_BITS)
     fates[block == _BLOCK_BITS] = _UNDECIDED
     fates[(place < 0) | (is_negative & (absolute == 0))] = _REJECTED
     return np.where(is_negative, -absolute, absolute), fates
 
 
-def _parts(word: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.bool_], Ints, Ints]:
-    """Return signs, places (-1: none) and blocks of candidates.
+def _split_words(word: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.bool_], Ints, Ints]:
+    """Return signs, offsets (-1: rejected) and blocks of candidates.
 
-    A place is a number of `_PLACE_BITS` bits times the scale, without its fraction. Those with the
-    least fractions have none, so that every place has equally many (Lemire 2019).
+    An offset is a number of `_PLACE_BITS` bits times the scale, without its fraction. Those with
+    the smallest fractions are rejected, so that all offsets are equally likely (Lemire 2019).
     """
     product = (word >> np.uint64(1) & np.uint64((1 << _PLACE_BITS) - 1)) * np.uint64(scale)
     place = (product >> np.uint64(_PLACE_BITS)).astype(np.int64)
@@ -188,7 +197,7 @@ def _parts(word: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.bool_], Int
     return (word & np.uint64(1)).astype(bool), place, block
 
 
-def _halves(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _split_halves(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the lower and the upper 32 bits of each word in turn."""
     low, high = words & np.uint64((1 << 32) - 1), words >> np.uint64(32)
     return np.stack([low, high], axis=-1).ravel()
@@ -212,7 +221,7 @@ def _long_floats(words: Words, size: int) -> _Candidates:
 
 
 def _draw_blocks(words: Words, size: int) -> Ints:
-    """Return how many ones come before the first zero in fresh random bits."""
+    """Return the number of ones before the first zero in new random bits."""
     block = _count_ones(words(size))
     endless = np.flatnonzero(block == _WORD_BITS)
     if len(endless):
@@ -230,13 +239,13 @@ def _count_ones(word: NDArray[np.uint64]) -> Ints:
 
 
 def _try_floats(
-    law: _Law, block: Ints, part: Floats, uniform: Floats, error: float = 0.0
+    distribution: _Distribution, block: Ints, part: Floats, uniform: Floats, error: float = 0.0
 ) -> NDArray[np.uint8]:
-    """Return which numbers lie below ``factor 2**block exp(-energy(block + part))``.
+    """Return which numbers are below ``factor 2**block exp(-energy(block + part))``.
 
-    `error`: how far a number may be off, beyond what `_MARGIN` has room for.
+    `error` is the error of a number, in addition to `_MARGIN`.
     """
-    decay = float(law.factor) * np.exp(-law.energy(block + part))
+    decay = float(distribution.factor) * np.exp(-distribution.energy(block + part))
     gap = np.ldexp(decay, np.minimum(block, 1000)) - uniform
     fates: NDArray[np.uint8] = (gap > 0.0).astype(np.uint8)
     fates[np.abs(gap) <= error + _MARGIN] = _UNDECIDED
@@ -246,9 +255,9 @@ def _try_floats(
 def _is_below(
     words: Words, bits: int, energy: Fraction, height: Fraction, n_bits: int = 64
 ) -> bool:
-    """Whether the uniform number that begins with `bits` is below ``height exp(-energy)``."""
+    """Return whether the uniform number that begins with `bits` is below `height exp(-energy)`."""
     while True:
-        # So many digits that the exponent, and with it the result, is off by less than `error`.
+        # With this many digits the error of the result is below `error`.
         n_digits = n_bits // 3
         context = Context(prec=n_digits + len(str(int(energy))) + 20)
         exponent = context.divide(Decimal(-energy.numerator), Decimal(energy.denominator))
@@ -265,21 +274,21 @@ Shape = int | tuple[int, ...]
 
 
 class NoiseSource:
-    """Draws noise: from the operating system, or from a seed.
+    """Draws noise from the operating system, or from a seed.
 
-    A draw with a seed is a function of the seed and of how many draws were made before. A plan that
-    may still fail draws from a ``copy.copy`` of the source, which its commit puts in place.
+    A draw with a seed is a function of the seed and the number of earlier draws. A plan that may
+    still fail draws from a ``copy.copy`` of the source, which its commit installs.
 
     Parameters
     ----------
     seed : int or None
-        None asks the operating system for every draw (`os.urandom`). An int,
+        None: every draw comes from the operating system (`os.urandom`). An int,
         ``0 <= seed < 2**128``, makes the draws repeatable.
 
     Attributes
     ----------
     n_draws : int
-        Draws made so far with the seed. Without one it stays 0: nothing depends on it.
+        Number of draws with the seed so far; stays 0 without a seed.
 
     Examples
     --------
@@ -288,20 +297,20 @@ class NoiseSource:
     """
 
     def __init__(self, seed: int | None) -> None:
-        self.seed = None if seed is None else _verified(seed)
+        self.seed = None if seed is None else _check_seed(seed)
         self.n_draws = 0
 
     def __copy__(self) -> Self:
-        """Return a source that goes on alike; without a seed there is nothing to copy."""
+        """Return a source with the same next draws; without a seed the source itself."""
         if self.seed is None:
             return self
-        twin = type(self)(self.seed)
-        twin.n_draws = self.n_draws
-        return twin
+        duplicate = type(self)(self.seed)
+        duplicate.n_draws = self.n_draws
+        return duplicate
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether a seed was given, so that the noise is no secret."""
+        """Whether the source has a seed, so that the noise is not secret."""
         return self.seed is not None
 
     def uniforms(self, n: int) -> Floats:
@@ -315,30 +324,30 @@ class NoiseSource:
 
     def integers(self, shape: Shape, n: int) -> NDArray[np.int64]:
         """Return independent integers from 0 to n - 1, all exactly equally likely."""
-        size, largest = _size(shape), np.uint64(2**64 - 2**64 % n - 1)
-        found = np.empty(0, np.uint64)
-        while len(found) < size:
-            words = self._words(size - len(found))
-            found = np.concatenate([found, words[words <= largest]])
-        return (found % np.uint64(n)).astype(np.int64).reshape(shape)
+        size, largest = _count_entries(shape), np.uint64(2**64 - 2**64 % n - 1)
+        accepted = np.empty(0, np.uint64)
+        while len(accepted) < size:
+            words = self._words(size - len(accepted))
+            accepted = np.concatenate([accepted, words[words <= largest]])
+        return (accepted % np.uint64(n)).astype(np.int64).reshape(shape)
 
     def normals(self, shape: Shape) -> Floats:
         """Return independent standard normal numbers, ``ndtri(u)``.
 
-        The tails end at 8.2 standard deviations, beyond which lies a mass of ``2**-53``.
+        The tails end at 8.2 standard deviations; the mass beyond is ``2**-53``.
         """
-        return ndtri(self.uniforms(_size(shape))).reshape(shape)
+        return ndtri(self.uniforms(_count_entries(shape))).reshape(shape)
 
     def ball(self, shape: Shape, scale: float) -> Floats:
         """Return one vector ``b`` with density proportional to ``exp(-|b| / scale)``.
 
         With ``d`` entries the radius has the density ``r^(d-1) exp(-r / scale)``, that of a gamma
-        law of shape ``d``, and the direction is uniform (Chaudhuri, Monteleoni and Sarwate, 2011).
-        ``|.|`` is the Euclidean (Frobenius) norm over all entries.
+        distribution of shape ``d``, and the direction is uniform (Chaudhuri, Monteleoni and
+        Sarwate, 2011). ``|.|`` is the Euclidean (Frobenius) norm over all entries.
         """
         if not scale >= 0:
-            raise ValueError(f"scale must be a number that is not negative, got {scale}")
-        size = _size(shape)
+            raise ValueError(f"scale must not be negative, got {scale}")
+        size = _count_entries(shape)
         if size == 0:
             return np.zeros(shape)
         radius = scale * float(gammaincinv(size, self.uniforms(1)[0]))
@@ -346,20 +355,20 @@ class NoiseSource:
         return direction * (radius / float(np.linalg.norm(direction)))
 
     def discrete_normals(self, shape: Shape, scale: int) -> NDArray[np.int64]:
-        """Return independent integers, exactly of the discrete Gaussian law of this scale."""
-        return _draw_integers(self._words, _size(shape), scale, _NORMAL).reshape(shape)
+        """Return independent integers from the exact discrete Gaussian distribution."""
+        return _draw_integers(self._words, _count_entries(shape), scale, _NORMAL).reshape(shape)
 
     def laplaces(self, shape: Shape, scale: int) -> NDArray[np.int64]:
-        """Return independent integers, exactly of the discrete Laplace law of this scale."""
-        return _draw_integers(self._words, _size(shape), scale, _LAPLACE).reshape(shape)
+        """Return independent integers from the exact discrete Laplace distribution."""
+        return _draw_integers(self._words, _count_entries(shape), scale, _LAPLACE).reshape(shape)
 
     def long_normals(self, n: int) -> LongFloats:
         """Return n multiples z of ``2**-LONG_BITS``, probabilities as ``exp(-z**2 / 2)``.
 
-        A normal number that is rounded to such a multiple has this law but for a total variation of
-        less than ``2**-200``. They are sums of two floats.
+        A normal number rounded to such a multiple has this distribution up to a total variation of
+        less than ``2**-200``. The results are sums of two floats.
         """
-        return LongFloats(*_draw(self._words, n, _long_floats))
+        return LongFloats(*_draw_accepted(self._words, n, _long_floats))
 
     def salt(self) -> str:
         """Return 32 random bytes as hexadecimal digits, for a commitment."""
@@ -383,22 +392,22 @@ class NoiseSource:
     def _from_state(cls, state: dict[str, Any]) -> Self:
         source, n_draws = cls(state["seed"]), state["n_draws"]
         if type(n_draws) is not int or n_draws < 0:
-            raise ValueError("n_draws must be an int that is not negative")
+            raise ValueError(f"n_draws={n_draws!r}; expected an int of at least 0")
         source.n_draws = n_draws
         return source
 
 
 class SecretArray:
-    """Holds one array that nobody should see: secret noise, or a state without its noise.
+    """Holds a secret array: noise, or a state without its noise.
 
-    However it is printed it reads ``<secret>``. It compares by identity, is no array, no sequence
-    and no JSON. Files and pickles carry the value, as a model that goes on needs it: they are as
-    private as the rows.
+    It is printed as ``<secret>`` and compared by identity; it is not an array, a sequence or JSON.
+    Files and pickles contain the value, since a loaded model needs it: they are as private as the
+    rows.
 
     Parameters
     ----------
     value : ndarray of float64
-        Becomes the seal's own: do not keep it.
+        The object owns the array afterwards: do not use it elsewhere.
 
     Examples
     --------
@@ -409,12 +418,12 @@ class SecretArray:
     -2.75
     """
 
-    # No __dict__: `vars` and generic serialisers find nothing.
+    # No __dict__, so that `vars` and generic serialisers do not see the value.
     __slots__ = ("__weakref__", "_value")
 
     def __init__(self, value: Floats) -> None:
         if not isinstance(value, np.ndarray) or value.dtype != np.float64:
-            raise TypeError("a sealed value must be an array of float64")
+            raise TypeError("a secret value must be an array of float64")
         owned = value.flags.owndata and value.flags.writeable and value.flags.c_contiguous
         self._value: Floats | None = value if owned else np.array(value, order="C")
 
@@ -424,10 +433,10 @@ class SecretArray:
         Raises
         ------
         ValueError
-            It was wiped: zeros in place of noise would protect nobody.
+            The value was wiped: zeros instead of noise would protect nothing.
         """
         if self._value is None:
-            raise ValueError("this sealed value was wiped")
+            raise ValueError("this secret value was wiped")
         view = self._value.view()
         view.flags.writeable = False
         return view
@@ -438,7 +447,7 @@ class SecretArray:
         return self.open().size
 
     def wipe(self) -> None:
-        """Fill the memory with zeros, also for whoever still holds an opened view."""
+        """Fill the memory with zeros; views that `open` returned become zero, too."""
         if self._value is not None:
             self._value.fill(0.0)
             self._value = None
@@ -466,7 +475,7 @@ class SecretArray:
         return cls(state["value"])
 
 
-def _verified(seed: Any) -> int:
+def _check_seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
         raise TypeError(f"noise_seed must be None or an int, got {type(seed).__name__}")
     if not 0 <= seed < 2**128:
@@ -474,5 +483,5 @@ def _verified(seed: Any) -> int:
     return int(seed)
 
 
-def _size(shape: Shape) -> int:
+def _count_entries(shape: Shape) -> int:
     return shape if isinstance(shape, int) else prod(shape)

@@ -1,4 +1,4 @@
-"""Save and load models: files around `letheon.state`; no pickle."""
+"""Save and load models as files of `letheon.state`, without pickle."""
 
 import os
 import warnings
@@ -33,7 +33,7 @@ KIND = "model"
 
 @dataclass(frozen=True)
 class FileInfo:
-    """What a file says about itself.
+    """Description of a file, from `inspect`.
 
     Parameters
     ----------
@@ -46,12 +46,12 @@ class FileInfo:
     size : int
         Bytes on disk.
     classes : tuple of str
-        Every class and function that the file names, sorted.
+        All classes and functions in the file, sorted.
     trained_with : dict
-        What the model was trained with, as far as it affects results: versions, and for a net the
-        device. Empty where the file does not say.
+        Versions that affect results at training time, and the device of a network. Empty if the
+        file does not have them.
     needs_trust : str
-        What `load` refuses in it without `trusted`, and what to trust; empty if nothing.
+        Why `load` needs `trusted`, and what to trust; empty if it does not.
     """
 
     format: str
@@ -62,14 +62,30 @@ class FileInfo:
     trained_with: dict[str, str]
     needs_trust: str = ""
 
+    def __str__(self) -> str:
+        """Return a readable text of several lines."""
+        versions = {"written with": self.versions, "trained with": self.trained_with}
+        return "\n".join(
+            [
+                f"{self.class_name}, format {self.format}, {self.size:,} bytes",
+                *(
+                    f"{label}: " + ", ".join(f"{name} {value}" for name, value in table.items())
+                    for label, table in versions.items()
+                    if table
+                ),
+                f"classes and functions: {len(self.classes)}",
+                f"needs trust: {self.needs_trust or 'no'}",
+            ]
+        )
+
 
 def save(model: Any, path: str | os.PathLike[str]) -> None:
-    """Save a fitted model to one file that `load` reads: no pickle, nothing executable.
+    """Save a fitted model to one file that `load` reads, without pickle or executable content.
 
-    The file appears whole or not at all, and only its owner can read it. The same model gives the
-    same bytes. A model that keeps its rows saves them too: the file is personal data. A model with
-    classes of yours, or with settings that `load` does not take from files, is saved as any other;
-    to load it they must be trusted.
+    The file is written completely or not at all, and only its owner can read it. The same model
+    gives the same bytes. A model that stores its rows saves them too: the file is personal data. A
+    model with classes of yours, or with settings that `load` does not accept from files, is saved,
+    too; to load it, pass them as `trusted`.
 
     Parameters
     ----------
@@ -81,13 +97,13 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
     Raises
     ------
     CannotForgetError
-        If the object is no forgetting estimator.
+        If the object is not a forgetting estimator.
     NotFittedError
-        If the model was not fitted: it holds nothing but settings.
+        If the model is not fitted.
     UnsupportedStateError
         If something in the model has no canonical bytes.
     OSError
-        If the file cannot be written; an old one is still there then.
+        If the file cannot be written; an existing file stays as it is.
     """
     if isinstance(model, type) or not _can_forget(model):
         raise CannotForgetError(
@@ -96,8 +112,8 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
         )
     if not _is_fitted(model):
         raise NotFittedError(
-            f"this {type(model).__qualname__} is not fitted, so there is nothing to save but its "
-            "settings; call fit first"
+            f"this {type(model).__qualname__} is not fitted, so there is nothing to save; call fit "
+            "first"
         )
     with lock_model(model):
         write_file(path, model, kind=KIND)
@@ -108,9 +124,9 @@ def _can_forget(model: Any) -> bool:
 
 
 def _is_fitted(model: Any) -> bool:
-    """Whether the model says so; one that does not know is taken as it is."""
-    asked = getattr(model, "__sklearn_is_fitted__", None)
-    return asked is None or bool(asked())
+    """Return whether the model is fitted; True if it does not have `__sklearn_is_fitted__`."""
+    is_fitted = getattr(model, "__sklearn_is_fitted__", None)
+    return is_fitted is None or bool(is_fitted())
 
 
 def load(
@@ -125,10 +141,10 @@ def load(
     trusted : iterable of class, function or str, optional
         Classes and functions of yours, or their qualified names, that the file may use besides
         letheon's and scikit-learn's. Trust only what you would import yourself. A class of letheon
-        or scikit-learn in it may have any settings, also those that read files or run code.
+        or scikit-learn in this list may have any settings, also those that read files or run code.
     max_memory : int, optional
         Bytes that loading may take. By default 64 MiB and 4 times the size of the file, and
-        64 MiB and 16 times the size for a forest of letheon. Honest files stay far below, except
+        64 MiB and 16 times the size for a forest of letheon. Ordinary files stay far below, except
         those with many small Python objects, such as a vocabulary of a million words.
 
     Returns
@@ -141,39 +157,39 @@ def load(
     TypeError
         If `trusted` is a single name or class instead of several.
     CorruptFileError
-        If the file is truncated, altered, or no letheon file.
+        If the file is truncated, altered, or not a letheon file.
     MemoryLimitError
-        If loading would take more memory than `max_memory`; it was not allocated.
+        If loading would take more memory than `max_memory`; nothing was allocated.
     NewerFormatError
         If a later letheon wrote it.
     UntrustedClassError
-        If it names a class that nobody allowed, or a known class has a setting that could read
-        files or run code; nothing was built then.
+        If it names a class that is not allowed, or a known class has a setting that could read
+        files or run code; nothing was built.
 
     Warns
     -----
     EnvironmentWarning
         If library versions differ: a retrained part may not match the rest bit by bit.
     """
-    _require_several(trusted)
+    _require_collection(trusted)
     contents = read_contents(path, max_memory=max_memory)
     if contents.kind != KIND:
-        raise CorruptFileError(f"{contents.name} holds a {contents.kind}, not a model")
+        raise CorruptFileError(f"{contents.name} contains a {contents.kind}; expected a model")
     model = contents.build(trusted)
     try:
         can_forget = _can_forget(model)
-    except Exception as error:  # attributes that are computed from what the file says
-        raise CorruptFileError(f"{contents.name} makes no sense: {error!r}") from error
+    except Exception as error:  # properties may fail on values of the file
+        raise CorruptFileError(f"{contents.name} is not valid: {error!r}") from error
     if not can_forget:
         raise CorruptFileError(
-            f"{contents.name} holds a {type(model).__qualname__}, which cannot forget"
+            f"{contents.name} contains a {type(model).__qualname__}, which cannot forget"
         )
-    _warn_about(contents)
+    _warn_version_mismatch(contents)
     return model
 
 
-def _require_several(trusted: Any) -> None:
-    # A string is iterable too: its letters would be taken for names.
+def _require_collection(trusted: Any) -> None:
+    # A string is iterable, too: its letters would be used as names.
     if isinstance(trusted, str) or callable(trusted):
         shown = getattr(trusted, "__qualname__", repr(trusted))
         raise TypeError(f"trusted={shown} is a single value; give a list: trusted=[{shown}]")
@@ -181,24 +197,24 @@ def _require_several(trusted: Any) -> None:
         raise TypeError(f"trusted={trusted!r}; expected a list of classes, functions or names")
 
 
-def _warn_about(contents: Contents) -> None:
-    here, versions = environment(), contents.versions
+def _warn_version_mismatch(contents: Contents) -> None:
+    current, versions = environment(), contents.versions
     differ = [
-        f"{name} {versions.get(name, 'absent')} (here {here.get(name, 'absent')})"
-        for name in sorted(versions.keys() | here.keys())
-        if versions.get(name) != here.get(name)
+        f"{name} {versions.get(name, 'absent')} (now {current.get(name, 'absent')})"
+        for name in sorted(versions.keys() | current.keys())
+        if versions.get(name) != current.get(name)
     ]
     if differ:
         warnings.warn(
-            f"{contents.name} was written with {', '.join(differ)}; parts trained from now on "
-            "may differ from it in the last bits",
+            f"{contents.name} was written with {', '.join(differ)}; newly trained parts may differ "
+            "in the last bits",
             EnvironmentWarning,
             stacklevel=3,
         )
 
 
 def inspect(path: str | os.PathLike[str], *, max_memory: int | None = None) -> FileInfo:
-    """Say what is in a file, verified, without importing or constructing anything from it.
+    """Describe a file after verification, without importing or constructing anything from it.
 
     Parameters
     ----------
@@ -219,12 +235,12 @@ def inspect(path: str | os.PathLike[str], *, max_memory: int | None = None) -> F
         versions=contents.versions,
         size=contents.size,
         classes=names,
-        trained_with=_trained_with(contents.tree),
-        needs_trust=_needed_trust(contents.tree),
+        trained_with=_read_environment(contents.tree),
+        needs_trust=_describe_missing_trust(contents.tree),
     )
 
 
-def _needed_trust(tree: Any) -> str:
+def _describe_missing_trust(tree: Any) -> str:
     try:
         require_trust(tree)
     except UntrustedClassError as error:
@@ -232,10 +248,10 @@ def _needed_trust(tree: Any) -> str:
     return ""
 
 
-def _trained_with(tree: Any) -> dict[str, str]:
-    """Return the model's `environment_` as the tree has it; whatever else is there is left out."""
+def _read_environment(tree: Any) -> dict[str, str]:
+    """Return the texts in `environment_` of the model."""
     attributes = dict(tree.state.items) if isinstance(tree, Instance) else {}
-    found = attributes.get("environment_")
-    if not isinstance(found, Record):
+    record = attributes.get("environment_")
+    if not isinstance(record, Record):
         return {}
-    return {name: text for name, text in found.items if isinstance(text, str)}
+    return {name: text for name, text in record.items if isinstance(text, str)}

@@ -1,6 +1,7 @@
-"""What one `forget` did."""
+"""The receipt of one `forget`."""
 
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any
 
 from letheon.guarantee import Guarantee
@@ -8,30 +9,30 @@ from letheon.guarantee import Guarantee
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What one `forget` did: numbers of people and rows, never who they were.
+    """What one `forget` did, in numbers. It contains no ids.
 
-    It is for whoever runs the model. Give `for_requester` to the people who asked.
+    A receipt is for the operator. Give `for_requester` to the data subjects.
 
     Attributes
     ----------
     method : str
         Name of the method (`MethodFacts.method`).
     n_ids, n_rows : int
-        Distinct people and rows that were removed.
+        Number of distinct ids and of rows removed.
     guarantee : Guarantee
-        What is claimed about the model after it.
+        Guarantee of the model after the removal.
     seconds : float
-        Wall-clock time of the call, digests not counted.
+        Wall-clock time of the call, without digests.
     work : float
         Training work done, as a share of naive retraining on the remaining rows.
     rebuilt : dict of str to int
-        What was trained again, counted in the method's own parts.
+        Number of retrained parts, by kind; the kinds depend on the method.
     estimates : dict of str to float
-        What the method estimated about the result, by its own names; no part of the guarantee.
+        Estimates of the method about the result, by name; not part of the guarantee.
     digest_before, digest_after : str or None
-        SHA-256 of the canonical state; only with ``forget(ids, digest=True)``. The digest of a
-        model is confidential: with the remaining rows at hand, the old one tells a guesser when
-        a guess of the forgotten row is right.
+        SHA-256 of the canonical state; only with ``forget(ids, digest=True)``. Digests are
+        confidential: with the remaining rows and an old digest, guesses of a forgotten row can
+        be tested.
     """
 
     method: str
@@ -50,10 +51,10 @@ class Receipt:
         return asdict(self)
 
     def for_requester(self) -> dict[str, Any]:
-        """Return what the people who asked may see, as plain values: method, counts and claim.
+        """Return the values that a data subject may see: method, counts and guarantee.
 
-        Time, work, `rebuilt`, estimates, digests and what was spent are left out: they depend on
-        the rows that left, and the guarantee is about the parameters only.
+        Time, work, `rebuilt`, estimates, digests and the privacy loss spent are left out: they
+        depend on the removed rows, and the guarantee covers the parameters only.
         """
         claim = asdict(self.guarantee)
         shown = {name: claim[name] for name in claim if name not in ("spent", "budget")}
@@ -61,18 +62,38 @@ class Receipt:
         return counts | {"guarantee": shown}
 
     def __str__(self) -> str:
-        """One line for people."""
-        people = "1 person" if self.n_ids == 1 else f"{self.n_ids} people"
-        parts = ", ".join(_count(number, name) for name, number in self.rebuilt.items())
+        """Return one line of text."""
+        rebuilt = self._format_rebuilt()
         return (
-            f"{self.method}: forgot {people}, {_count(self.n_rows, 'rows')} in "
-            f"{self.seconds:.3f} s, {self.work:.1%} of a retrain"
-            + (f"; rebuilt {parts}" if parts else "")
+            f"{self.method}: forgot {self._format_counts()} in {self.seconds:.3f} s, "
+            f"{self.work:.1%} of a retrain"
+            + (f"; rebuilt {rebuilt}" if rebuilt else "")
             + f"; {self.guarantee.kind}"
         )
 
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        cells = {
+            "Method": self.method,
+            "Forgotten": self._format_counts(),
+            "Time": f"{self.seconds:.3f} s, {self.work:.1%} of a retrain",
+            "Rebuilt": self._format_rebuilt() or "nothing",
+            "Guarantee": str(self.guarantee),
+        }
+        rows = "".join(
+            f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in cells.items()
+        )
+        return f"<table><caption>Receipt</caption><tbody>{rows}</tbody></table>"
 
-def _count(number: int, things: str) -> str:
-    """Return ``1 row`` or ``4 rows``: parts are named in the plural."""
+    def _format_counts(self) -> str:
+        people = "1 person" if self.n_ids == 1 else f"{self.n_ids} people"
+        return f"{people}, {_format_count(self.n_rows, 'rows')}"
+
+    def _format_rebuilt(self) -> str:
+        return ", ".join(_format_count(number, name) for name, number in self.rebuilt.items())
+
+
+def _format_count(number: int, things: str) -> str:
+    """Return ``1 row`` or ``4 rows``; `things` is a plural."""
     ending = "es" if things.endswith(("sses", "xes", "ches", "shes")) else "s"
     return f"{number} {things.removesuffix(ending) if number == 1 else things}"

@@ -1,12 +1,12 @@
-"""What the linear models and the nets share to remove rows.
+"""Code for removing rows that linear models and networks share.
 
 - `TrainingRows`: rows with their classes, and the same without some of them.
-- `RowsMixin`: a model that holds such rows.
-- `Change`: what a request will change, decided before anything is changed.
-- `Cache`: what can be computed again. `Opaque`: what a traceback must not spell out.
-- `RecordedPath` and `descend`: a descent that keeps every step, on arrays or tensors.
-- `Exactness` and `secant_matrix`: its replay, where L-BFGS stands in for the Hessian.
-- `allocate_file`: memory that lies in a temporary file without a name.
+- `RowsMixin`: a model that stores such rows.
+- `Change`: what a request will change, computed before anything is changed.
+- `Cache`: a value that can be computed again. `Opaque`: a repr that shows no values.
+- `RecordedPath` and `descend`: a descent that records every step, on arrays or tensors.
+- `Exactness` and `secant_matrix`: its replay, with L-BFGS in place of the Hessian.
+- `allocate_file`: memory in a temporary file without a name.
 """
 
 import copy
@@ -38,21 +38,21 @@ Floats = NDArray[np.float64]
 
 
 class Opaque:
-    """Shows its class and nothing else: it holds secrets."""
+    """Base of classes with secrets: the repr shows the class name only."""
 
     def __repr__(self) -> str:
         return opaque_repr(self)
 
 
 def opaque_repr(value: object) -> str:
-    """Return the name of the class, for named tuples too."""
+    """Return a repr with the class name only; also for named tuples."""
     return f"<{type(value).__name__}>"
 
 
 class Cache(Generic[Content]):
-    """Holds one thing that can be computed again, or nothing.
+    """Holds a value that can be computed again, or None.
 
-    To every file, digest, pickle and copy it is empty.
+    In files, digests, pickles and copies it is empty.
     """
 
     def __init__(self, content: Content | None = None) -> None:
@@ -66,23 +66,23 @@ class Cache(Generic[Content]):
         return cls()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave the content behind."""
+        """Pickle without the content."""
         return type(self), ()
 
     def __copy__(self) -> Self:
-        """Return an empty one: contents change in place."""
+        """Return an empty cache: contents change in place."""
         return type(self)()
 
     def __deepcopy__(self, _: Any) -> Self:
-        """Return an empty one."""
+        """Return an empty cache."""
         return type(self)()
 
 
 @dataclass(frozen=True, repr=False)
 class Change(Opaque):
-    """Attributes to replace at once, and writes into memory that already exists.
+    """Attributes to replace at once, and writes into existing memory.
 
-    Readers look at attributes only, so they see the model before or after.
+    Predictions read attributes only, so they use the model before or after the change.
     """
 
     attributes: dict[str, Any]
@@ -90,11 +90,11 @@ class Change(Opaque):
     writes: tuple[Callable[[], None], ...] = field(default=())
 
     def with_rebuilt(self, rebuilt: dict[str, int]) -> "Change":
-        """Return the change with other counts of what was trained again."""
+        """Return the change with other counts of retrained parts."""
         return replace(self, outcome=self.outcome._replace(rebuilt=rebuilt))
 
     def commit(self, model: Any) -> Outcome:
-        """Make the change. Cannot fail."""
+        """Apply the change. Cannot fail."""
         vars(model).update(self.attributes)
         for write in self.writes:
             write()
@@ -110,7 +110,7 @@ class TrainingRows(Opaque):
     counts: Counts = None
 
     def without(self, positions: NDArray[np.int64]) -> "TrainingRows":
-        """Return the other rows in fresh memory; classes without rows are dropped."""
+        """Return the other rows in new memory, without classes that have no rows."""
         rows = copy.copy(self.rows)
         rows.wipe(positions)
         rows = rows.compact_copy()
@@ -119,27 +119,27 @@ class TrainingRows(Opaque):
         counts = np.bincount(rows.y, minlength=len(self.classes))
         kept = np.flatnonzero(counts)
         rows.y[:] = np.searchsorted(kept, rows.y)
-        # Of the narrowest text dtype: a wide one would still show the length of an absent label.
+        # With the narrowest text dtype: a wider one would reveal the length of a removed label.
         return TrainingRows(rows, hold_target(self.classes[kept]), counts[kept])
 
 
 class RowsMixin(InPlaceMixin, ForgetMixin):
-    """Mixin of models that hold their rows, and the number of rows of every class."""
+    """Mixin of models that store their rows, and the number of rows of every class."""
 
     rows_: SlotRows
     counts_: Counts
 
     @property
     def n_rows_(self) -> int:
-        """Number of rows still held."""
+        """Number of remaining rows."""
         require_fitted(self)
         return len(self.rows_)
 
     def _get_ids(self) -> Ids:
         return self.rows_.ids
 
-    def _locate_rows(self, wanted: Ids) -> Removal:
-        return locate_in(self.rows_, wanted)
+    def _locate_rows(self, ids: Ids) -> Removal:
+        return locate_in(self.rows_, ids)
 
     def _commit(self, plan: Any) -> Outcome:
         outcome: Outcome = plan.commit(self)
@@ -148,15 +148,15 @@ class RowsMixin(InPlaceMixin, ForgetMixin):
     def _counts_without(self, positions: NDArray[np.int64]) -> Counts:
         return None if self.counts_ is None else self._counts_after(self.rows_.y[positions])
 
-    def _counts_after(self, leaving: NDArray[Any]) -> Counts:
-        """Return the rows left per class when targets leave; raise if fewer than two stay."""
+    def _counts_after(self, removed: NDArray[Any]) -> Counts:
+        """Return the rows per class without these targets; raise if one class would remain."""
         if self.counts_ is None:
             return None
-        counts = self.counts_ - np.bincount(leaving, minlength=len(self.counts_))
+        counts = self.counts_ - np.bincount(removed, minlength=len(self.counts_))
         if np.count_nonzero(counts) < 2:
             raise EmptyModelError(
-                "only one class would be left, and fit needs two; nothing was changed. Delete the "
-                "model and its files instead, or keep somebody of another class."
+                "only one class would remain, and fit needs two; nothing was changed. Delete the "
+                "model and its files instead, or keep rows of another class."
             )
         return counts
 
@@ -174,8 +174,8 @@ class ProbabilitiesMixin:
 class RecordedPath(Generic[Numbers]):
     """Points w_t, mean gradients g_t and numbers of rows of T steps, w_(t+1) = w_t - rate_t g_t.
 
-    Written once, by the code that allocated it; a request makes another one. With few bytes at hand
-    the numbers lie in a private temporary file that has no name.
+    Only the code that allocated it writes it; a request allocates a new one. If memory is limited,
+    the numbers are in a private temporary file without a name.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class RecordedPath(Generic[Numbers]):
         if points.shape != gradients.shape or sizes.shape != points.shape[:1]:
             raise ValueError(
                 f"points {tuple(points.shape)}, gradients {tuple(gradients.shape)} and sizes "
-                f"{tuple(sizes.shape)} do not belong together"
+                f"{tuple(sizes.shape)} do not match"
             )
         self.points = points
         self.gradients = gradients
@@ -199,12 +199,12 @@ class RecordedPath(Generic[Numbers]):
         return len(self.sizes)
 
     def __repr__(self) -> str:
-        """Tell the size only: the last point is the model without its noise."""
+        """Return the size only: the last point is the model without its noise."""
         name, width = type(self).__name__.lower(), self.points.shape[1]
         return f"<{name} of {len(self)} steps, {width} parameters>"
 
     def write(self, step: int, point: Numbers, gradient: Numbers, size: int) -> None:
-        """Keep a step."""
+        """Record a step."""
         self.points[step], self.gradients[step], self.sizes[step] = point, gradient, size
 
 
@@ -217,12 +217,12 @@ def descend(
     first: int = 0,
     after: Callable[[int, Numbers], object] | None = None,
 ) -> Numbers:
-    """Descend from w and record every step; return where the path ends.
+    """Descend from w and record every step; return the last point.
 
     Parameters
     ----------
     path : RecordedPath
-        Room for the steps.
+        Receives the steps.
     w : array or tensor
         Parameters before step `first`.
     rates : sequence of float
@@ -232,7 +232,7 @@ def descend(
     first : int
         Number of the first step.
     after : callable, optional
-        Called with the number of every step and the parameters after it.
+        Called after every step with its number and the parameters.
     """
     for t in range(first, len(path)):
         g, size = gradient(t, w)
@@ -245,14 +245,14 @@ def descend(
 
 @dataclass(frozen=True)
 class Exactness:
-    """Which steps of a replay are computed from all rows, and how many pairs are kept between."""
+    """Which steps of a replay use all rows, and how many pairs L-BFGS keeps in between."""
 
     burn_in: int
     period: int
     history: int
 
     def is_exact(self, step: int) -> bool:
-        """Whether a step is computed from all rows."""
+        """Return whether a step is computed from all rows."""
         return step <= self.burn_in or (step - self.burn_in) % self.period == 0
 
 
@@ -273,7 +273,7 @@ def secant_matrix(inner: Floats, gram: Floats, ages: NDArray[np.int64], scale: f
     inner, gram : ndarray of shape (k, k)
         S'Y and S'S, the pairs in any order.
     ages : ndarray of shape (k,)
-        When each pair was kept: larger is newer.
+        Age of each pair: a larger number is newer.
     scale : float
         c.
     """
@@ -282,13 +282,13 @@ def secant_matrix(inner: Floats, gram: Floats, ages: NDArray[np.int64], scale: f
 
 
 def allocate_file(n_bytes: int) -> mmap.mmap:
-    """Return zeros in a file without a name, which only this user reads and ends with the process.
+    """Return zeros in a file without a name that is private and ends with the process.
 
-    Its blocks are given back to the system then, and are not overwritten.
+    The system then frees its blocks without overwriting them.
     """
     with tempfile.TemporaryFile(prefix="letheon-") as file:
         if hasattr(os, "posix_fallocate"):
-            # A full disk is an error now, and not a crash when a page is written.
+            # A full disk is an error here, not a crash when a page is written.
             os.posix_fallocate(file.fileno(), 0, n_bytes)
         else:
             file.truncate(n_bytes)

@@ -1,12 +1,12 @@
-"""Scores that a constant answer cannot win, and how sure a model is of a label."""
+"""Scores for unbalanced classes, and the probability of a label."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Share of the largest class from which on classes count as unbalanced: a model that always answers
-# with it has this accuracy.
+# Classes are unbalanced if the largest class has at least this share of the rows: a model that
+# always predicts it has this accuracy.
 UNBALANCED = 2 / 3
 
 
@@ -23,9 +23,9 @@ def is_unbalanced(y: Any) -> bool:
 
 
 def balanced_accuracy(y_true: Any, y_pred: Any) -> float:
-    """Return the mean over the classes of the share of their rows that are answered right.
+    """Return the mean over the classes of the share of rows that are predicted correctly.
 
-    As scikit-learn's, without its warnings where an answer is a class that no row has.
+    Equal to scikit-learn's, without warnings for predicted classes that no row has.
     """
     truth, right = np.asarray(y_true), np.asarray(y_true) == np.asarray(y_pred)
     _, inverse = np.unique(truth, return_inverse=True)
@@ -33,7 +33,7 @@ def balanced_accuracy(y_true: Any, y_pred: Any) -> float:
 
 
 def label_probability(model: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the probability of each row's own label; 0 for a class that the model never saw."""
+    """Return the probability of each row's label; 0 for a class that the model does not have."""
     classes, shares = np.asarray(model.classes_), np.asarray(model.predict_proba(X))
     column = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     return np.where(classes[column] == y, shares[np.arange(len(y)), column], 0.0)

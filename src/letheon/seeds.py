@@ -1,8 +1,8 @@
-"""Keyed randomness: every random decision is a pure function of a seed and what it is about.
+"""Keyed randomness: every random decision is a pure function of a seed and its subject.
 
-A generator that is consumed row after row remembers who was there. Here nothing is consumed:
-a decision about an id, a slice or a step is ``keyed_hash(seed, purpose, ...)``, so a model that
-forgot a row and a model that never saw it decide everything else alike.
+The state of an ordinary generator depends on all rows before. Here a decision about an id, a slice
+or a step is ``keyed_hash(seed, purpose, ...)``. So a model that forgot a row and a model that never
+had it make the same decisions about everything else.
 
 The hash, byte by byte
 ----------------------
@@ -23,7 +23,7 @@ Bernstein, 2012).
   ========= ====== ============================== ==========================
 
   A frame is never a prefix of another one, so no two lists of parts share a message;
-  ``1``, ``"1"`` and ``b"1"`` differ. A ``bool`` is refused.
+  ``1``, ``"1"`` and ``b"1"`` differ. A ``bool`` is rejected.
 * SipHash reads the message as 8-byte little-endian words; the last word is filled with zeros
   and has the length of the message modulo 256 as its top byte.
 
@@ -46,7 +46,7 @@ multiplied, after it, all modulo ``2**32``::
     return x ^ (x >> 16)
 
 The compiled core (`letheon._core`) and the NumPy code below give the same bits; golden vectors
-in the tests hold both to this text. These rules are frozen: changing them changes every digest.
+in the tests check both. These rules are frozen: changing them changes every digest.
 """
 
 import secrets
@@ -61,7 +61,7 @@ from letheon.purposes import Purpose
 
 try:
     from letheon import _core
-except ImportError:  # a pure-Python install (no compiler) is slower, not different
+except ImportError:  # without the compiled core: slower, same results
     _core = None  # type: ignore[assignment]
 
 __all__ = [
@@ -103,9 +103,9 @@ def keyed_hash(seed: int, purpose: str, *parts: int | str | bytes) -> int:
     seed : int
         The key, ``0 <= seed < 2**128``.
     purpose : str
-        What the decision is about; a member of `Purpose` inside letheon.
+        Subject of the decision; a member of `Purpose` inside letheon.
     *parts : int, str or bytes
-        Whom or what it concerns. Ints are 64 bits wide; the kind of a part matters.
+        Objects of the decision, such as ids. Ints have 64 bits; the type of a part matters.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def keyed_hash(seed: int, purpose: str, *parts: int | str | bytes) -> int:
     >>> keyed_hash(0, "shard", "17") == keyed_hash(0, "shard", 17)
     False
     """
-    key, message = _seed_bytes(seed), _message(purpose, parts)
+    key, message = _seed_bytes(seed), _frame_message(purpose, parts)
     return _siphash24(key, message) if _core is None else _core.siphash24(key, message)
 
 
@@ -134,7 +134,7 @@ def keyed_hash_ints(
     seed : int
         The key, ``0 <= seed < 2**128``.
     purpose : str
-        What the decisions are about.
+        Subject of the decisions.
     values : ndarray of int64, shape (n,)
         The ints, each the last part of its message.
     *parts : int, str or bytes
@@ -149,8 +149,8 @@ def keyed_hash_ints(
     >>> keyed_hash_ints(7, "shard", np.array([17, 204])) % np.uint64(5)
     array([4, 3], dtype=uint64)
     """
-    key, prefix = _seed_bytes(seed), _message(purpose, parts)
-    values = _vector(values, np.int64, "values")
+    key, prefix = _seed_bytes(seed), _frame_message(purpose, parts)
+    values = _check_vector(values, np.int64, "values")
     if _core is not None:
         return _core.hash_ints(key, prefix, values)
     return _hash_ints_numpy(key, prefix, values)
@@ -170,11 +170,11 @@ def keyed_hash_texts(
     seed : int
         The key, ``0 <= seed < 2**128``.
     purpose : str
-        What the decisions are about.
+        Subject of the decisions.
     blob : ndarray of uint8
         The UTF-8 bytes of all texts; text ``k`` is ``blob[offsets[k]:offsets[k + 1]]``.
     offsets : ndarray of int64, shape (n + 1,)
-        Where the texts begin and end; never decreasing, inside `blob`.
+        Start and end of each text in `blob`; never decreasing.
     *parts : int, str or bytes
         Parts that all messages share, before the text.
 
@@ -189,8 +189,11 @@ def keyed_hash_texts(
     >>> int(hashes[1]) == keyed_hash(7, "shard", "c-204")
     True
     """
-    key, prefix = _seed_bytes(seed), _message(purpose, parts)
-    blob, offsets = _vector(blob, np.uint8, "blob"), _vector(offsets, np.int64, "offsets")
+    key, prefix = _seed_bytes(seed), _frame_message(purpose, parts)
+    blob, offsets = (
+        _check_vector(blob, np.uint8, "blob"),
+        _check_vector(offsets, np.int64, "offsets"),
+    )
     _verify_offsets(offsets, blob.size)
     if _core is not None:
         return _core.hash_texts(key, prefix, blob, offsets)
@@ -251,8 +254,8 @@ def mix32(key: int, bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     array([ 122611108, 3565037292], dtype=uint32)
     """
     _verify_dtype(bits, np.uint32, "bits")
-    one_key, flat = _verify_key(key), np.ascontiguousarray(np.ravel(bits))
-    mixed = _mix32_numpy(one_key, flat) if _core is None else _core.mix32(one_key, flat)
+    checked_key, flat = _verify_key(key), np.ascontiguousarray(np.ravel(bits))
+    mixed = _mix32_numpy(checked_key, flat) if _core is None else _core.mix32(checked_key, flat)
     return mixed.reshape(bits.shape)
 
 
@@ -263,7 +266,7 @@ def seed_from(random_state: int | np.random.RandomState | np.random.Generator | 
     ----------
     random_state : None, int, RandomState or Generator
         An int ``0 <= r < 2**128`` is itself the seed, so ``random_state=model.seed_`` reproduces
-        a model. A generator gives 16 bytes, once. None asks the operating system.
+        a model. A generator gives 16 bytes, once. None draws from the operating system.
 
     Returns
     -------
@@ -286,7 +289,7 @@ def seed_from(random_state: int | np.random.RandomState | np.random.Generator | 
             "random_state must be None, an int, a numpy RandomState or a numpy Generator, "
             f"got {random_state!r} of type {type(random_state).__name__}"
         )
-    return _verify_seed(int(random_state), "random_state")
+    return _check_seed_range(int(random_state), "random_state")
 
 
 def library_seed(seed: int, purpose: str, *parts: int | str | bytes) -> int:
@@ -297,9 +300,9 @@ def library_seed(seed: int, purpose: str, *parts: int | str | bytes) -> int:
     seed : int
         The key, ``0 <= seed < 2**128``.
     purpose : str
-        What the generator is for.
+        Purpose of the generator.
     *parts : int, str or bytes
-        The boundary at which it is seeded afresh: shard, slice, epoch, node.
+        The part of training that it is seeded for: shard, slice, epoch, node.
 
     Returns
     -------
@@ -314,14 +317,14 @@ def library_seed(seed: int, purpose: str, *parts: int | str | bytes) -> int:
     return keyed_hash(seed, purpose, *parts) & 0xFFFFFFFF
 
 
-def _integer(value: Any, name: str) -> int:
-    """Return `value` as int; a bool and everything that is no integer is a TypeError."""
+def _check_integer(value: Any, name: str) -> int:
+    """Return `value` as int; raise TypeError for bools and other types."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
     return int(value)
 
 
-def _verify_seed(seed: int, name: str) -> int:
+def _check_seed_range(seed: int, name: str) -> int:
     """Return `seed` if it has at most 128 bits and no sign."""
     if not 0 <= seed < 2**_SEED_BITS:
         raise ValueError(f"{name} must be in 0 .. 2**{_SEED_BITS} - 1, got {seed}")
@@ -330,45 +333,47 @@ def _verify_seed(seed: int, name: str) -> int:
 
 def _verify_key(key: Any) -> int:
     """Return `key` if it is an int of at most 64 bits without a sign."""
-    one_key = _integer(key, "key")
-    if not 0 <= one_key <= _MASK:
-        raise ValueError(f"key must be in 0 .. 2**64 - 1, got {one_key}")
-    return one_key
+    checked_key = _check_integer(key, "key")
+    if not 0 <= checked_key <= _MASK:
+        raise ValueError(f"key must be in 0 .. 2**64 - 1, got {checked_key}")
+    return checked_key
 
 
 def _seed_bytes(seed: int) -> bytes:
     """Return the 16 bytes of SipHash's key."""
-    return _verify_seed(_integer(seed, "seed"), "seed").to_bytes(16, "little")
+    return _check_seed_range(_check_integer(seed, "seed"), "seed").to_bytes(16, "little")
 
 
-def _frame(part: _Part) -> bytes:
+def _frame_part(part: _Part) -> bytes:
     """Return the bytes of one part; no frame is a prefix of another."""
     if isinstance(part, str):
         payload = part.encode()
         return b"s" + len(payload).to_bytes(4, "big") + payload
     if isinstance(part, bytes):
         return b"b" + len(part).to_bytes(4, "big") + part
-    value = _integer(part, "a part that is neither str nor bytes")
+    value = _check_integer(part, "a part that is neither str nor bytes")
     if not -(2**63) <= value < 2**63:
         raise ValueError(f"a part must fit in 64 bits (int64), got {value}")
     return b"i" + value.to_bytes(8, "big", signed=True)
 
 
-def _message(purpose: str, parts: tuple[_Part, ...]) -> bytes:
+def _frame_message(purpose: str, parts: tuple[_Part, ...]) -> bytes:
     """Return the frames of `purpose` and `parts`, one after the other."""
     if not isinstance(purpose, str):
         raise TypeError(f"purpose must be a str, got {purpose!r}")
-    return _frame(purpose) + b"".join(map(_frame, parts))
+    return _frame_part(purpose) + b"".join(map(_frame_part, parts))
 
 
 def _verify_dtype(array: Any, dtype: type[np.generic], name: str) -> None:
     """Raise unless `array` is an array of exactly this dtype: a silent cast changes hashes."""
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
-        given = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise TypeError(f"{name} must be an array of {dtype.__name__}, got {given}")
+        actual = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise TypeError(f"{name} must be an array of {dtype.__name__}, got {actual}")
 
 
-def _vector(array: npt.NDArray[_Scalar], dtype: type[_Scalar], name: str) -> npt.NDArray[_Scalar]:
+def _check_vector(
+    array: npt.NDArray[_Scalar], dtype: type[_Scalar], name: str
+) -> npt.NDArray[_Scalar]:
     """Return the one-dimensional `array`, contiguous."""
     _verify_dtype(array, dtype, name)
     if array.ndim != 1:
@@ -379,7 +384,7 @@ def _vector(array: npt.NDArray[_Scalar], dtype: type[_Scalar], name: str) -> npt
 def _verify_offsets(offsets: npt.NDArray[np.int64], size: int) -> None:
     """Raise unless `offsets` cut a blob of `size` bytes into texts that fit a frame."""
     if offsets.size == 0:
-        raise ValueError("offsets must hold n + 1 numbers for n texts, got none")
+        raise ValueError("offsets must have n + 1 numbers for n texts, got none")
     lengths = np.diff(offsets)
     if offsets[0] < 0 or offsets[-1] > size or np.any(lengths < 0):
         raise ValueError(f"offsets must not decrease and must lie in 0 .. {size} (the blob)")
@@ -431,7 +436,7 @@ def _siphash24_numpy(key: bytes, words: _UInt64Array) -> _UInt64Array:
     return v0 ^ v1 ^ v2 ^ v3
 
 
-def _rotate(values: _UInt64Array, bits: int) -> None:
+def _rotate_left(values: _UInt64Array, bits: int) -> None:
     """Rotate every element to the left, in place."""
     low = values >> (64 - bits)
     values <<= bits
@@ -452,22 +457,22 @@ def _half_round(
 ) -> None:
     """Apply one half of SipRound in place: its halves differ in roles and rotations only."""
     a += b
-    _rotate(b, left)
+    _rotate_left(b, left)
     b ^= a
-    _rotate(a, 32)
+    _rotate_left(a, 32)
     c += d
-    _rotate(d, right)
+    _rotate_left(d, right)
     d ^= c
 
 
-def _words(messages: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> _UInt64Array:
+def _to_words(messages: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> _UInt64Array:
     """Return zero-filled messages, one per row, as SipHash's words, one message per column."""
     messages[:, -1] = lengths & 0xFF
     return np.ascontiguousarray(messages.view("<u8").T, dtype=np.uint64)
 
 
 def _hash_ints_numpy(key: bytes, prefix: bytes, values: npt.NDArray[np.int64]) -> _UInt64Array:
-    """Twin of the core's `hash_ints`."""
+    """NumPy version of `hash_ints` of the core."""
     out = np.empty(values.size, dtype=np.uint64)
     head = np.frombuffer(prefix + b"i", dtype=np.uint8)
     length = head.size + 8
@@ -478,7 +483,7 @@ def _hash_ints_numpy(key: bytes, prefix: bytes, values: npt.NDArray[np.int64]) -
         messages = np.zeros((block.size, width), dtype=np.uint8)
         messages[:, : head.size] = head
         messages[:, head.size : length] = block.astype(">i8").view(np.uint8).reshape(-1, 8)
-        words = _words(messages, np.full(block.size, length))
+        words = _to_words(messages, np.full(block.size, length))
         out[start : start + rows] = _siphash24_numpy(key, words)
     return out
 
@@ -486,17 +491,17 @@ def _hash_ints_numpy(key: bytes, prefix: bytes, values: npt.NDArray[np.int64]) -
 def _hash_texts_numpy(
     key: bytes, prefix: bytes, blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
 ) -> _UInt64Array:
-    """Twin of the core's `hash_texts`: texts whose messages have as many words go together."""
+    """NumPy version of `hash_texts` of the core; messages of equal length form a block."""
     out = np.empty(offsets.size - 1, dtype=np.uint64)
     head = np.frombuffer(prefix + b"s", dtype=np.uint8)
     lengths = np.diff(offsets)
-    for rows, width in _blocks(head.size + 4 + lengths):
+    for rows, width in _iter_blocks(head.size + 4 + lengths):
         messages = _text_messages(head, width, blob, offsets[rows], lengths[rows])
-        out[rows] = _siphash24_numpy(key, _words(messages, head.size + 4 + lengths[rows]))
+        out[rows] = _siphash24_numpy(key, _to_words(messages, head.size + 4 + lengths[rows]))
     return out
 
 
-def _blocks(lengths: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.intp], int]]:
+def _iter_blocks(lengths: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.intp], int]]:
     """Cut messages of these lengths into blocks of one width: (rows, padded bytes)."""
     if lengths.size == 0:
         return
@@ -538,12 +543,12 @@ def _mix64_flat(key: int | _UInt64Array, bits: _UInt64Array) -> _UInt64Array:
 
 
 def _mix64_numpy(key: int | _UInt64Array, bits: _UInt64Array) -> _UInt64Array:
-    """Twin of the core's `mix64` and `mix64_pairs`."""
+    """NumPy version of `mix64` and `mix64_pairs` of the core."""
     keys = key if isinstance(key, np.ndarray) else np.uint64(key)
-    return _finalise(keys ^ _finalise(bits + _GOLDEN_GAMMA))
+    return _finalise_bits(keys ^ _finalise_bits(bits + _GOLDEN_GAMMA))
 
 
-def _finalise(z: _UInt64Array) -> _UInt64Array:
+def _finalise_bits(z: _UInt64Array) -> _UInt64Array:
     """SplitMix64's finaliser, Stafford's variant 13."""
     z = (z ^ (z >> np.uint64(30))) * _MULTIPLIER_1
     z = (z ^ (z >> np.uint64(27))) * _MULTIPLIER_2
@@ -551,7 +556,7 @@ def _finalise(z: _UInt64Array) -> _UInt64Array:
 
 
 def _mix32_numpy(key: int, bits: _UInt32Array) -> _UInt32Array:
-    """Twin of the core's `mix32`."""
+    """NumPy version of `mix32` of the core."""
     low, high = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
     x = bits ^ low
     x = (x ^ (x >> np.uint32(16))) * _LOWBIAS_1

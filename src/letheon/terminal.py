@@ -1,6 +1,6 @@
-"""What commands print to a terminal or a pipe: no trailing blanks, no truncated number.
+"""Output of commands to a terminal or a pipe, without trailing blanks or truncated numbers.
 
-Names in files of others are shown too. They cannot steer the terminal.
+Control characters in names from foreign files are replaced.
 """
 
 import re
@@ -26,17 +26,17 @@ __all__ = [
 
 # Wider than any table of numbers.
 _UNBOUNDED = 10_000
-# All but tab and line feed; and what turns the direction of writing round.
+# All but tab and line feed, and characters that change the writing direction.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def hide_controls(text: str) -> str:
-    """Return a text in which nothing moves the cursor, clears the screen or reverses words."""
+    """Return a text with all control characters replaced."""
     return _CONTROLS.sub("\ufffd", text)
 
 
 class PlainConsole(Console):
-    """A console without automatic highlighting whose lines end with their last word on a pipe."""
+    """A console without automatic highlighting, and without trailing blanks on a pipe."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"highlight": False, **options})
@@ -44,18 +44,18 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Render as `Console` does; control characters in texts are hidden."""
+        """Render as `Console` does, with control characters replaced."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=hide_controls(segment.text))
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as `Console` does; strip what only fills up a line unless a terminal shows it."""
+        """Print as `Console` does; on a pipe, strip trailing blanks."""
         if self.is_terminal:
             super().print(*objects, **options)
             return
-        with self.capture() as said:
+        with self.capture() as output:
             super().print(*objects, **options)
-        self.file.write(re.sub(r" +$", "", said.get(), flags=re.MULTILINE))
+        self.file.write(re.sub(r" +$", "", output.get(), flags=re.MULTILINE))
 
 
 def make_table(
@@ -66,12 +66,12 @@ def make_table(
     no_wrap: Collection[str] = (),
     **look: Any,
 ) -> Table:
-    """Return a table whose cells are text, never markup; None is an empty cell.
+    """Return a table; cells are text, not markup, and None is an empty cell.
 
     Parameters
     ----------
     columns : sequence of str
-        Their names.
+        Names of the columns.
     rows : iterable
         Cells: values, or `rich.text.Text`.
     right, no_wrap : collection of str
@@ -90,9 +90,9 @@ def make_table(
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table in its own width, whatever that of the terminal.
+    """Print a table in its full width.
 
-    A terminal that is too narrow wraps the lines; rich alone would cut digits off.
+    A narrow terminal wraps the lines; otherwise rich would truncate numbers.
     """
     width = console.width
     unbounded = console.options.update(width=_UNBOUNDED)
@@ -108,7 +108,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def size_text(n_bytes: float) -> str:
-    """Return a number of bytes in a unit that is read at once."""
+    """Return a number of bytes with a suitable unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n_bytes < 1024:
             return f"{n_bytes:.4g} {unit}"

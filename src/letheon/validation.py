@@ -1,8 +1,8 @@
-"""Parameter rules as data: what each parameter may be, and one error that says so.
+"""Rules for parameters, as data.
 
 A class declares ``_parameter_rules``, a mapping from the name of a parameter to a rule, and calls
-`validate_parameters` where it uses them; rules of base classes count too. `check_parameter` checks
-an argument of a function by the same rules.
+`validate_parameters` before it uses them; rules of base classes apply, too. `check_parameter`
+checks an argument of a function.
 """
 
 from abc import ABC, abstractmethod
@@ -17,16 +17,16 @@ from letheon.exceptions import InvalidParameterError
 
 
 class ParameterRule(ABC):
-    """What a parameter may be."""
+    """Base class of rules: which values a parameter may have."""
 
     @abstractmethod
     def accepts(self, value: Any) -> bool:
-        """Whether a value is allowed."""
+        """Return whether a value is allowed."""
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """What is expected, for the error."""
+        """The expected values, for the error message."""
 
 
 Rules = Mapping[str, ParameterRule]
@@ -43,7 +43,7 @@ class Interval(ParameterRule):
     closed : {"both", "left", "right", "neither"}
         Which ends are allowed themselves.
     expected : str
-        Text of the error; by default it says the ends.
+        Text of the error; by default it states the ends.
     why : str
         Reason for the rule, appended to the text.
     """
@@ -55,7 +55,7 @@ class Interval(ParameterRule):
     why: str = ""
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value is a number between the ends."""
+        """Return whether a value is a number between the ends."""
         if not self._is_of_kind(value):
             return False
         has_low, has_high = self.closed in ("both", "left"), self.closed in ("both", "right")
@@ -66,7 +66,7 @@ class Interval(ParameterRule):
 
     @property
     def text(self) -> str:
-        """What is expected: the ends, unless a text was given."""
+        """The expected values: the ends, or the text in `expected`."""
         return (self.expected or self._ends()) + (f": {self.why}" if self.why else "")
 
     def _is_of_kind(self, value: Any) -> bool:
@@ -107,12 +107,12 @@ class OneOf(ParameterRule):
     expected: str = ""
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value is one of the options; True is not 1."""
+        """Return whether a value is one of the options; True is not 1."""
         return (isinstance(value, str) or is_number(value)) and value in self.options
 
     @property
     def text(self) -> str:
-        """What is expected: the options, unless a text was given."""
+        """The expected values: the options, or the text in `expected`."""
         return self.expected or f"one of {self.options}"
 
 
@@ -122,7 +122,7 @@ class Boolean(ParameterRule):
     text = "True or False"
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value is one of the two, also NumPy's."""
+        """Return whether a value is a bool of Python or NumPy."""
         return isinstance(value, bool | np.bool)
 
 
@@ -132,41 +132,41 @@ class AnyCallable(ParameterRule):
     text = "a callable"
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value can be called."""
+        """Return whether a value can be called."""
         return callable(value)
 
 
 class Either(ParameterRule):
-    """What any of several rules allows."""
+    """Values that at least one of several rules allows."""
 
     def __init__(self, *rules: ParameterRule) -> None:
         self.rules = rules
 
     def accepts(self, value: Any) -> bool:
-        """Whether one of the rules allows a value."""
+        """Return whether one of the rules allows a value."""
         return any(rule.accepts(value) for rule in self.rules)
 
     @property
     def text(self) -> str:
-        """What is expected: the texts of all rules."""
+        """The expected values: the texts of all rules."""
         *first, last = (rule.text for rule in self.rules)
         return f"{', '.join(first)} or {last}"
 
 
 @dataclass(frozen=True)
 class OrNone(ParameterRule):
-    """What another rule allows, or None, which means something of its own."""
+    """Values that another rule allows, or None; `meaning` says what None means."""
 
     rule: ParameterRule
     meaning: str = ""
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value is None, or allowed by the rule."""
+        """Return whether a value is None, or allowed by the rule."""
         return value is None or self.rule.accepts(value)
 
     @property
     def text(self) -> str:
-        """What is expected: the text of the rule, and what None means."""
+        """The expected values: the text of the rule, and the meaning of None."""
         return f"{self.rule.text}, or None{self.meaning and f' ({self.meaning})'}"
 
 
@@ -178,13 +178,13 @@ class TupleOf(ParameterRule):
     is_empty_allowed: bool = True
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value is a tuple of allowed entries."""
+        """Return whether a value is a tuple of allowed entries."""
         has_length = isinstance(value, tuple) and (self.is_empty_allowed or len(value) > 0)
         return has_length and all(map(self.rule.accepts, value))
 
     @property
     def text(self) -> str:
-        """What is expected: a tuple, and the text of its entries."""
+        """The expected values: a tuple, and the text of its entries."""
         many = "" if self.is_empty_allowed else " of one or more entries"
         return f"a tuple{many}, each {self.rule.text}"
 
@@ -193,19 +193,19 @@ JOBS = OrNone(Either(Whole(1), Whole(high=-1, expected="a negative one as in job
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite real number, and no bool."""
+    """Return whether a value is a finite real number and not a bool."""
     if is_whole(value):
         return True
     return isinstance(value, float | np.floating) and isfinite(value)
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is an int of Python or NumPy, and no bool."""
+    """Return whether a value is an int of Python or NumPy and not a bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def rules_of(cls: type) -> Rules:
-    """Return the rules of a class and its bases; those of a subclass replace its bases'."""
+def collect_rules(cls: type) -> Rules:
+    """Return the rules of a class and its bases; a subclass may replace rules."""
     rules: dict[str, ParameterRule] = {}
     for base in reversed(cls.__mro__):
         rules |= vars(base).get("_parameter_rules", {})
@@ -215,21 +215,21 @@ def rules_of(cls: type) -> Rules:
 def validate_parameters(model: Any) -> None:
     """Raise `InvalidParameterError` for the first parameter that breaks its rule.
 
-    A rule of a base class for a parameter that this model does not have is left out.
+    Rules for parameters that the model does not have are ignored.
     """
-    for name, rule in rules_of(type(model)).items():
+    for name, rule in collect_rules(type(model)).items():
         if hasattr(model, name):
             check_parameter(name, getattr(model, name), rule)
 
 
 def check_parameter(name: str, value: Any, rule: ParameterRule) -> None:
-    """Raise `InvalidParameterError` unless a value is what the rule allows."""
+    """Raise `InvalidParameterError` unless the rule allows a value."""
     if not rule.accepts(value):
         raise InvalidParameterError(f"{name}={value!r}; expected {rule.text}")
 
 
 def require_target(model: Any, y: Any) -> None:
-    """Raise ValueError if the target is missing, in the words that scikit-learn's checks expect."""
+    """Raise ValueError if y is None, with the text that the checks of scikit-learn expect."""
     if y is None:
         raise ValueError(
             f"{type(model).__name__} requires y to be passed, but the target y is None"

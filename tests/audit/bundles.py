@@ -115,15 +115,15 @@ def computing(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> N
 
 def signing(patch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], Any]) -> None:
     """Sign something else than what follows from the database, and look at nothing before."""
-    honest: Callable[..., Any] = vars(certify)["unlearning"]
+    honest: Callable[..., Any] = vars(certify)["make_statement"]
 
     def boasting(*given: Any) -> dict[str, Any]:
         statement: dict[str, Any] = honest(*given)
         change(statement["predicate"])
         return statement
 
-    patch.setattr(certify, "unlearning", boasting)
-    patch.setattr(certify, "_inspect", lambda *_: None)
+    patch.setattr(certify, "make_statement", boasting)
+    patch.setattr(certify, "_check_statement", lambda *_: None)
 
 
 def rewrite(

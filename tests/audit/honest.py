@@ -60,7 +60,7 @@ def new_ledger(folder: Path, *kinds: str) -> Ledger:
     return ledger
 
 
-class Honest(NamedTuple):
+class HonestModel(NamedTuple):
     """A ledger of three models and four certificates, and what it exported."""
 
     ledger: Ledger

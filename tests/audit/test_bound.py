@@ -110,7 +110,7 @@ def test_an_overstated_budget_fails(kind: str) -> None:
 def test_an_eighth_of_what_noise_hides_is_for_a_fresh_fit() -> None:
     model, rows = forgotten("influence")
     settings = model.sigma, model.epsilon, model.delta, model.weights_.size
-    hides = build_objective(model, rows).ridge * _bound._compute_hidden_distance(*settings)
+    hides = build_objective(model, rows).ridge * _bound._compute_hidden(*settings)
     finding = bound(model, rows).details["what-is-left-is-hidden"]
     assert finding["limit"] == f"{0.875 * hides:.4g}"
 
@@ -118,7 +118,7 @@ def test_an_eighth_of_what_noise_hides_is_for_a_fresh_fit() -> None:
 def test_a_number_that_is_none_holds_nothing() -> None:
     checks = _bound._BoundConditions()
     for number, (value, limit) in enumerate([(np.nan, 1.0), (1.0, np.nan), (np.inf, 1.0)]):
-        checks.add_limit(f"check-{number}", value, limit)
+        checks.limit(f"check-{number}", value, limit)
     assert len(checks.violations) == 3
 
 
@@ -197,7 +197,7 @@ def test_noise_that_was_not_committed_to_fails() -> None:
 
 
 def of_all_rows(model: Any) -> Any:
-    """Parameters of a fit on everybody, those who left included."""
+    """Return the parameters of a fit on all rows, including removed ones."""
     rng = np.random.default_rng(3)
     X = rng.normal(size=(200, 4))
     y = target_of("influence", X + 0.3 * rng.normal(size=X.shape))
@@ -237,7 +237,7 @@ def be_data_free(model: Any) -> Any:
     """Whose rows cannot be compared."""
     twin = lie_about_the_account(model)
     twin.data_free = True
-    twin.parameters_ = twin._parameters()
+    twin.parameters_ = twin._digest_parameters()
     return twin
 
 
@@ -320,7 +320,7 @@ def test_a_stop_rule_that_permits_everything_does_not_help() -> None:
     model, rows = forgotten("fisher-secret")
     model.account_ = replace(model.account_, used=0.0)
     model.tol, model.parameters_ = 1e9, ""
-    model.parameters_ = model._parameters()
+    model.parameters_ = model._digest_parameters()
     weights = sealed(model)
     assert bound(release_shaped(model, weights), rows).verdict == "pass"
     finding = bound(release_shaped(model, weights + 0.02), rows)
@@ -366,7 +366,7 @@ def test_laplace_noise_hides_a_distance_in_each_coordinate(state: str) -> None:
 def claim_objective_noise(model: Any) -> Any:
     twin = choose_the_noise(model)
     twin.mechanism, twin.parameters_ = "objective", ""
-    twin.parameters_ = twin._parameters()
+    twin.parameters_ = twin._digest_parameters()
     return twin
 
 
@@ -391,7 +391,7 @@ def test_both_ways_to_compute_what_a_grid_hides_agree(
     grid = ReleaseGrid.of_sigma(sigma)
     assert _bound._compute_grid(sigma) == (grid.step, grid.scale)
     for least in (delta, 0.0):
-        second = _bound._compute_hidden_distance(sigma, epsilon, least, size)
+        second = _bound._compute_hidden(sigma, epsilon, least, size)
         assert second == pytest.approx(grid.max_hidden_distance(epsilon, least, size), rel=1e-6)
 
 
@@ -400,7 +400,7 @@ def test_an_epsilon_that_claims_nothing_fails() -> None:
     model, rows = forgotten("influence")
     twin = copy.copy(model)
     twin.epsilon = math.inf
-    twin.parameters_ = twin._parameters()
+    twin.parameters_ = twin._digest_parameters()
     finding = bound(twin, rows, claim=claim_of(model))
     assert (finding.verdict, "epsilon is in range" in finding.reason) == ("fail", True)
 
@@ -423,7 +423,7 @@ def test_a_row_that_was_kept_fails(kind: str) -> None:
 def test_rows_longer_than_declared_fail() -> None:
     model, rows = forgotten("influence-softmax")
     model.rows, model.parameters_ = "refuse", ""
-    model.parameters_ = model._parameters()
+    model.parameters_ = model._digest_parameters()
     finding = bound(model, rows)
     assert (finding.verdict, "rows are bounded" in finding.reason) == ("fail", True)
 

@@ -35,7 +35,7 @@ Erase = Callable[..., None]
 
 
 @dataclasses.dataclass
-class Scene:
+class AuditSetup:
     """An honest ledger of two erasures, its bundle, and an earlier checkpoint of it."""
 
     ledger: Ledger
@@ -45,26 +45,26 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditSetup]:
     folder = tmp_path_factory.mktemp("cheats")
     with ledger_of(folder / "home", "naive") as ledger:
         erase(ledger, "naive", 3)
         older = ledger.export(folder / "older", tier="auditor")
         erase(ledger, "naive", 5, 7)
         seen = ledger.log.checkpoint().note
-        yield Scene(ledger, ledger.export(folder / "bundle", tier="auditor"), seen, older)
+        yield AuditSetup(ledger, ledger.export(folder / "bundle", tier="auditor"), seen, older)
 
 
-def said(scene: Scene, bundle: Path, **options: Any) -> dict[str, str]:
-    return verdicts(audit(bundle, key=scene.ledger.public_key, **options))
+def said(setup: AuditSetup, bundle: Path, **options: Any) -> dict[str, str]:
+    return verdicts(audit(bundle, key=setup.ledger.public_key, **options))
 
 
 def model_folder(bundle: Path) -> Path:
     return bundle / "models" / "default" / "naive"
 
 
-def test_an_honest_bundle_passes(scene: Scene) -> None:
-    by_level = said(scene, scene.bundle, seen=scene.seen)
+def test_an_honest_bundle_passes(setup: AuditSetup) -> None:
+    by_level = said(setup, setup.bundle, seen=setup.seen)
     assert set(by_level.values()) == {"pass"}
     assert set(by_level) == {"V0", "V1", "V2", "V3", "V4"}
 
@@ -113,26 +113,26 @@ def test_a_model_that_did_not_forget_fails_v4(
     assert by_level == {"V0": "pass", "V1": "pass", "V2": "pass", "V4": "fail"}
 
 
-def test_a_swapped_model_fails_v4(scene: Scene) -> None:
-    bundle = copied(scene.bundle, "swapped")
+def test_a_swapped_model_fails_v4(setup: AuditSetup) -> None:
+    bundle = copied(setup.bundle, "swapped")
     X, y = table(60)
     other = NaiveUnlearner(GaussianNB(), random_state=1).fit(X, y)
     (model_folder(bundle) / "model.blob").write_bytes(bytes(32) + state.encode(other))
-    assert said(scene, bundle)["V4"] == "fail"
+    assert said(setup, bundle)["V4"] == "fail"
 
 
-def test_an_older_model_in_a_newer_bundle_fails_v4(scene: Scene) -> None:
-    bundle = copied(scene.bundle, "restored")
-    older = (model_folder(scene.older) / "model.blob").read_bytes()
+def test_an_older_model_in_a_newer_bundle_fails_v4(setup: AuditSetup) -> None:
+    bundle = copied(setup.bundle, "restored")
+    older = (model_folder(setup.older) / "model.blob").read_bytes()
     (model_folder(bundle) / "model.blob").write_bytes(older)
-    assert said(scene, bundle)["V4"] == "fail"
+    assert said(setup, bundle)["V4"] == "fail"
 
 
-def test_an_edited_metric_fails_v0(scene: Scene) -> None:
-    bundle = copied(scene.bundle, "edited")
+def test_an_edited_metric_fails_v0(setup: AuditSetup) -> None:
+    bundle = copied(setup.bundle, "edited")
     path = bundle / "certificates" / "000002.json"
     path.write_bytes(path.read_bytes().replace(b"A", b"B", 1))
-    assert said(scene, bundle)["V0"] == "fail"
+    assert said(setup, bundle)["V0"] == "fail"
 
 
 def with_a_row_again(bundle: Path) -> None:
@@ -151,24 +151,24 @@ def with_a_row_again(bundle: Path) -> None:
     (place / "vault.blob").write_bytes(bytes(32) + state.encode(again._asdict()))
 
 
-def test_a_row_that_came_back_fails_v2(scene: Scene) -> None:
-    bundle = copied(scene.bundle, "again")
+def test_a_row_that_came_back_fails_v2(setup: AuditSetup) -> None:
+    bundle = copied(setup.bundle, "again")
     with_a_row_again(bundle)
-    assert said(scene, bundle)["V2"] == "fail"
+    assert said(setup, bundle)["V2"] == "fail"
 
 
-def test_a_salt_that_was_changed_fails_v2(scene: Scene) -> None:
-    bundle = copied(scene.bundle, "salted")
+def test_a_salt_that_was_changed_fails_v2(setup: AuditSetup) -> None:
+    bundle = copied(setup.bundle, "salted")
     place = model_folder(bundle) / "vault.blob"
     vault = state.decode(place.read_bytes()[32:])
     vault["salts"] = np.roll(vault["salts"], 1, axis=0)
     place.write_bytes(bytes(32) + state.encode(vault))
-    assert said(scene, bundle)["V2"] == "fail"
+    assert said(setup, bundle)["V2"] == "fail"
 
 
 @pytest.mark.parametrize("name", ["model.blob", "rows.blob", "vault.blob", "training.json"])
-def test_no_changed_byte_of_a_models_files_is_accepted(scene: Scene, name: str) -> None:
-    bundle = copied(scene.bundle, f"changed-{name}")
+def test_no_changed_byte_of_a_models_files_is_accepted(setup: AuditSetup, name: str) -> None:
+    bundle = copied(setup.bundle, f"changed-{name}")
     path = model_folder(bundle) / name
     honest = path.read_bytes()
     places = np.linspace(0, len(honest) - 1, 8).astype(int).tolist()
@@ -176,57 +176,57 @@ def test_no_changed_byte_of_a_models_files_is_accepted(scene: Scene, name: str) 
     changed += [honest[:-1], honest + b"\0", honest[:32] + b"\0" + honest[32:]]
     for data in changed:
         path.write_bytes(data)
-        assert "fail" in said(scene, bundle, levels=["V2", "V4"]).values()
+        assert "fail" in said(setup, bundle, levels=["V2", "V4"]).values()
 
 
 def flipped(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
-def test_a_hidden_request_fails_v1(scene: Scene) -> None:
-    bundle = copied(scene.bundle, "hidden")
+def test_a_hidden_request_fails_v1(setup: AuditSetup) -> None:
+    bundle = copied(setup.bundle, "hidden")
     for kind in ("certificates", "purges"):
         (bundle / kind / "000002.json").unlink()
-    assert said(scene, bundle)["V1"] == "fail"
+    assert said(setup, bundle)["V1"] == "fail"
 
 
-def test_two_certificates_of_one_number_fail_v1(scene: Scene) -> None:
-    bundle = copied(scene.bundle, "twice")
+def test_two_certificates_of_one_number_fail_v1(setup: AuditSetup) -> None:
+    bundle = copied(setup.bundle, "twice")
     path = bundle / "certificates" / "000002.json"
 
     def flatter(statement: dict[str, Any]) -> None:
         statement["predicate"]["measurements"]["efficiency"]["value"] = "9999"
 
-    resign(scene.ledger, path, flatter)
-    reindex(scene.ledger, bundle)
-    by_level = said(scene, bundle)
+    resign(setup.ledger, path, flatter)
+    reindex(setup.ledger, bundle)
+    by_level = said(setup, bundle)
     assert (by_level["V0"], by_level["V1"]) == ("pass", "fail")
 
 
-def test_a_stronger_claim_signed_anew_fails_v1(scene: Scene) -> None:
-    bundle = copied(scene.bundle, "stronger")
+def test_a_stronger_claim_signed_anew_fails_v1(setup: AuditSetup) -> None:
+    bundle = copied(setup.bundle, "stronger")
 
     def boast(statement: dict[str, Any]) -> None:
         statement["predicate"]["guarantee"]["requests"] = "adaptive"
 
-    resign(scene.ledger, bundle / "certificates" / "000002.json", boast)
-    assert said(scene, bundle)["V1"] == "fail"
+    resign(setup.ledger, bundle / "certificates" / "000002.json", boast)
+    assert said(setup, bundle)["V1"] == "fail"
 
 
-def test_a_rolled_back_ledger_fails_v1_for_who_saw_more(scene: Scene) -> None:
-    assert said(scene, scene.older)["V1"] == "pass"
-    assert said(scene, scene.older, seen=scene.seen)["V1"] == "fail"
+def test_a_rolled_back_ledger_fails_v1_for_who_saw_more(setup: AuditSetup) -> None:
+    assert said(setup, setup.older)["V1"] == "pass"
+    assert said(setup, setup.older, seen=setup.seen)["V1"] == "fail"
 
 
-def test_a_fork_fails_v1_for_who_saw_the_other_branch(scene: Scene, tmp_path: Path) -> None:
+def test_a_fork_fails_v1_for_who_saw_the_other_branch(setup: AuditSetup, tmp_path: Path) -> None:
     with ledger_of(tmp_path / "home", "naive") as other:
         erase(other, "naive", 3)
         forked = other.log.checkpoint().note
-    assert said(scene, scene.bundle, seen=forked)["V1"] == "fail"
+    assert said(setup, setup.bundle, seen=forked)["V1"] == "fail"
 
 
-def test_another_key_fails_v0(scene: Scene) -> None:
-    report = audit(scene.bundle, key="11" * 32)
+def test_another_key_fails_v0(setup: AuditSetup) -> None:
+    report = audit(setup.bundle, key="11" * 32)
     assert verdicts(report) == {"V0": "fail", "V1": "skipped", "V2": "skipped", "V3": "skipped"}
     assert not report.passed
 
@@ -256,18 +256,18 @@ def test_a_seed_that_was_chosen_fails_v4(tmp_path: Path, monkeypatch: pytest.Mon
     assert "seed" in report.failures[0].reason
 
 
-def test_a_training_key_of_another_commitment_fails_v4(scene: Scene) -> None:
-    bundle = copied(scene.bundle, "key")
+def test_a_training_key_of_another_commitment_fails_v4(setup: AuditSetup) -> None:
+    bundle = copied(setup.bundle, "key")
     path = model_folder(bundle) / "training.json"
     path.write_bytes(path.read_bytes().replace(b"caller-seed-v1", b"caller-seed-v2"))
-    assert said(scene, bundle)["V4"] == "fail"
+    assert said(setup, bundle)["V4"] == "fail"
 
 
-def test_settings_that_changed_between_certificates_fail_v4(scene: Scene) -> None:
+def test_settings_that_changed_between_certificates_fail_v4(setup: AuditSetup) -> None:
     from letheon.audit._bundle import Bundle
     from letheon.audit._levels import find_claim_mismatch
 
-    audited = Bundle(scene.bundle, scene.ledger.public_key).models[0]
+    audited = Bundle(setup.bundle, setup.ledger.public_key).models[0]
     model = audited.build_model()
     assert find_claim_mismatch(audited, model) is None
     model.estimator.var_smoothing = 0.5
@@ -308,17 +308,17 @@ def test_a_certified_model_that_was_moved_fails_v5(
     assert by_level == {"V0": "pass", "V2": "pass", "V5": "fail"}
 
 
-def test_residue_in_a_store_fails_v3(scene: Scene, tmp_path: Path) -> None:
+def test_residue_in_a_store_fails_v3(setup: AuditSetup, tmp_path: Path) -> None:
     (tmp_path / "backup").mkdir()
-    (tmp_path / "backup" / "people.txt").write_text("somebody: planted-canary-0042\n")
+    (tmp_path / "backup" / "people.txt").write_text("person: planted-canary-0042\n")
     options: dict[str, Any] = {"stores": {"backup": tmp_path / "backup"}}
-    assert said(scene, scene.bundle, markers=["planted-canary-0042"], **options)["V3"] == "fail"
-    assert said(scene, scene.bundle, markers=["planted-canary-0043"], **options)["V3"] == "pass"
+    assert said(setup, setup.bundle, markers=["planted-canary-0042"], **options)["V3"] == "fail"
+    assert said(setup, setup.bundle, markers=["planted-canary-0043"], **options)["V3"] == "pass"
 
 
 def test_a_model_that_is_nonsense_fails_v4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cheating(monkeypatch, lambda model, _: vars(model).update(rows_=None))
-    monkeypatch.setattr(certify, "_inspect", lambda *_: None)
+    monkeypatch.setattr(certify, "_check_statement", lambda *_: None)
     with ledger_of(tmp_path / "home", "naive") as ledger:
         erase(ledger, "naive", 3)
         by_level = verdicts(judged(ledger, tmp_path / "bundle"))
@@ -330,18 +330,18 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         audit(tmp_path / "nothing", key="11" * 32)
 
 
-def test_unknown_levels_are_refused(scene: Scene) -> None:
+def test_unknown_levels_are_refused(setup: AuditSetup) -> None:
     with pytest.raises(ValueError, match="V9"):
-        said(scene, scene.bundle, levels=["V9"])
+        said(setup, setup.bundle, levels=["V9"])
 
 
-def test_a_public_bundle_says_what_it_cannot_show(scene: Scene, tmp_path: Path) -> None:
-    bundle = scene.ledger.export(tmp_path / "public")
-    by_level = said(scene, bundle)
+def test_a_public_bundle_says_what_it_cannot_show(setup: AuditSetup, tmp_path: Path) -> None:
+    bundle = setup.ledger.export(tmp_path / "public")
+    by_level = said(setup, bundle)
     assert (by_level["V0"], by_level["V2"], by_level["V4"]) == ("pass", "skipped", "skipped")
 
 
-def test_measures_of_the_auditor_run_on_the_rederived_model(scene: Scene) -> None:
+def test_measures_of_the_auditor_run_on_the_rederived_model(setup: AuditSetup) -> None:
     def disagreement(model: Any, rederived: Any, rows: Rows) -> float:
         return float(np.mean(model.predict(rows.X) != rederived.predict(rows.X)))
 
@@ -350,16 +350,16 @@ def test_measures_of_the_auditor_run_on_the_rederived_model(scene: Scene) -> Non
         "is-a-copy": lambda model, rederived, _: model.digest() == rederived.digest(),
         "fails": lambda *_: False,
     }
-    report = audit(scene.bundle, key=scene.ledger.public_key, measures=measures)
+    report = audit(setup.bundle, key=setup.ledger.public_key, measures=measures)
     outcomes = {result.reason.split(":")[0]: result.verdict for result in report.of("own")}
     assert outcomes == {"disagreement = 0": "pass", "is-a-copy": "pass", "fails": "fail"}
 
 
-def test_an_export_to_an_auditor_is_an_event(scene: Scene) -> None:
-    lines = (scene.bundle / "events.jsonl").read_text().splitlines()
+def test_an_export_to_an_auditor_is_an_event(setup: AuditSetup) -> None:
+    lines = (setup.bundle / "events.jsonl").read_text().splitlines()
     assert sum('"kind":"export"' in line for line in lines) == 2
 
 
-def test_a_bundle_is_not_written_over_something(scene: Scene) -> None:
+def test_a_bundle_is_not_written_over_something(setup: AuditSetup) -> None:
     with pytest.raises(FileExistsError, match="not empty"):
-        scene.ledger.export(scene.bundle)
+        setup.ledger.export(setup.bundle)

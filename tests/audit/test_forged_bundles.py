@@ -24,12 +24,12 @@ from letheon.audit import AuditReport, audit
 from letheon.ledger.models.commitment import RowSlots
 from letheon.verifier import INDEX_FILES, canonical
 from tests.audit.bundles import erase, payload_of, reindex, resign
-from tests.audit.honest import IDS, Honest, N, new_ledger, place
+from tests.audit.honest import IDS, HonestModel, N, new_ledger, place
 from tests.audit.people import table
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HonestModel]:
     folder = tmp_path_factory.mktemp("forged")
     with new_ledger(folder / "other-home", "bayes") as other:
         erase(other, "bayes", 3)
@@ -42,10 +42,10 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
         erase(ledger, "bayes", 7)
         bundle = ledger.export(folder / "bundle", tier="auditor")
         public = ledger.export(folder / "public")
-        yield Honest(ledger, bundle, public, older, strange)
+        yield HonestModel(ledger, bundle, public, older, strange)
 
 
-def test_honest_bundles_pass(honest: Honest) -> None:
+def test_honest_bundles_pass(honest: HonestModel) -> None:
     report = audit(honest.bundle, key=honest.ledger.public_key)
     assert (report.verdict, report.skipped) == ("passed", ())
     assert report.scope == "an auditor's bundle, all levels of its tier, all its models"
@@ -57,7 +57,7 @@ def test_honest_bundles_pass(honest: Honest) -> None:
 
 # Bundles whose files were changed, and signed for again.
 
-Forge = Callable[[Path, Honest], Any]
+Forge = Callable[[Path, HonestModel], Any]
 FAILED: dict[str, Forge] = {}
 INCOMPLETE: dict[str, Forge] = {}
 
@@ -83,51 +83,51 @@ def listed_without(bundle: Path, model: str) -> list[Any]:
 
 
 @failed
-def dropped_model(bundle: Path, _: Honest) -> None:
+def dropped_model(bundle: Path, _: HonestModel) -> None:
     shutil.rmtree(place(bundle, "bayes"))
 
 
 @failed
-def dropped_model_and_its_entry(bundle: Path, _: Honest) -> None:
+def dropped_model_and_its_entry(bundle: Path, _: HonestModel) -> None:
     describe(bundle, models=listed_without(bundle, "bayes"))
     shutil.rmtree(place(bundle, "bayes"))
 
 
 @failed
-def dropped_model_that_another_scope_hides_badly(bundle: Path, _: Honest) -> None:
+def dropped_model_that_another_scope_hides_badly(bundle: Path, _: HonestModel) -> None:
     describe(bundle, scope={"tenant": "default"}, models=listed_without(bundle, "bayes"))
     shutil.rmtree(place(bundle, "bayes"))
 
 
 @incomplete
-def limited_to_an_honest_model(bundle: Path, _: Honest) -> None:
+def limited_to_an_honest_model(bundle: Path, _: HonestModel) -> None:
     for kind in ("bayes", "newton"):
         describe(bundle, scope={"model": "forest"}, models=listed_without(bundle, kind))
         shutil.rmtree(place(bundle, kind))
 
 
 @failed
-def dropped_rows(bundle: Path, _: Honest) -> None:
+def dropped_rows(bundle: Path, _: HonestModel) -> None:
     place(bundle, "bayes", "rows.blob").unlink()
 
 
 @failed
-def dropped_salts(bundle: Path, _: Honest) -> None:
+def dropped_salts(bundle: Path, _: HonestModel) -> None:
     place(bundle, "forest", "vault.blob").unlink()
 
 
 @failed
-def dropped_training_key(bundle: Path, _: Honest) -> None:
+def dropped_training_key(bundle: Path, _: HonestModel) -> None:
     place(bundle, "forest", "training.json").unlink()
 
 
 @failed
-def dropped_model_file(bundle: Path, _: Honest) -> None:
+def dropped_model_file(bundle: Path, _: HonestModel) -> None:
     place(bundle, "newton", "model.blob").unlink()
 
 
 @failed
-def an_erased_row_is_kept(bundle: Path, _: Honest) -> None:
+def an_erased_row_is_kept(bundle: Path, _: HonestModel) -> None:
     rows = state.decode(place(bundle, "bayes", "rows.blob").read_bytes()[32:])
     vault = RowSlots(**state.decode(place(bundle, "bayes", "vault.blob").read_bytes()[32:]))
     empty = np.setdiff1d(np.arange(64), vault.slots)[:1]
@@ -143,40 +143,40 @@ def an_erased_row_is_kept(bundle: Path, _: Honest) -> None:
 
 
 @failed
-def permuted_rows(bundle: Path, _: Honest) -> None:
+def permuted_rows(bundle: Path, _: HonestModel) -> None:
     path = place(bundle, "bayes", "rows.blob")
     rows = state.decode(path.read_bytes()[32:])
     path.write_bytes(bytes(32) + state.encode(rows.take(np.arange(len(rows))[::-1])))
 
 
 @failed
-def swapped_models(bundle: Path, _: Honest) -> None:
+def swapped_models(bundle: Path, _: HonestModel) -> None:
     place(bundle, "bayes").rename(bundle / "aside")
     place(bundle, "forest").rename(place(bundle, "bayes"))
     (bundle / "aside").rename(place(bundle, "forest"))
 
 
 @failed
-def older_model(bundle: Path, honest: Honest) -> None:
+def older_model(bundle: Path, honest: HonestModel) -> None:
     data = place(honest.older, "bayes", "model.blob").read_bytes()
     place(bundle, "bayes", "model.blob").write_bytes(data)
 
 
 @failed
-def another_nonce(bundle: Path, _: Honest) -> None:
+def another_nonce(bundle: Path, _: HonestModel) -> None:
     path = place(bundle, "bayes", "model.blob")
     path.write_bytes(bytes(32) + path.read_bytes()[32:])
 
 
 @failed
-def model_of_another_class(bundle: Path, _: Honest) -> None:
+def model_of_another_class(bundle: Path, _: HonestModel) -> None:
     X, y = table(N)
     other = NaiveUnlearner(DecisionTreeClassifier(), random_state=1).fit(X, y, ids=IDS)
     place(bundle, "bayes", "model.blob").write_bytes(bytes(32) + state.encode(other))
 
 
 @failed
-def newest_certificate_removed(bundle: Path, _: Honest) -> None:
+def newest_certificate_removed(bundle: Path, _: HonestModel) -> None:
     for kind in ("certificates", "purges"):
         max((bundle / kind).iterdir()).unlink()
     log = json.loads((bundle / "log.json").read_bytes())
@@ -185,19 +185,19 @@ def newest_certificate_removed(bundle: Path, _: Honest) -> None:
 
 
 @failed
-def certificate_removed_from_the_middle(bundle: Path, _: Honest) -> None:
+def certificate_removed_from_the_middle(bundle: Path, _: HonestModel) -> None:
     (bundle / "certificates" / "000002.json").unlink()
 
 
 @failed
-def all_certificates_removed(bundle: Path, _: Honest) -> None:
+def all_certificates_removed(bundle: Path, _: HonestModel) -> None:
     for kind in ("certificates", "purges", "models"):
         shutil.rmtree(bundle / kind)
     describe(bundle, models=[])
 
 
 @failed
-def signed_certificate_of_another_claim(bundle: Path, honest: Honest) -> None:
+def signed_certificate_of_another_claim(bundle: Path, honest: HonestModel) -> None:
     def flatter(statement: dict[str, Any]) -> None:
         statement["predicate"]["measurements"]["efficiency"]["value"] = "9999"
 
@@ -205,120 +205,120 @@ def signed_certificate_of_another_claim(bundle: Path, honest: Honest) -> None:
 
 
 @failed
-def auditor_bundle_called_public(bundle: Path, _: Honest) -> str:
+def auditor_bundle_called_public(bundle: Path, _: HonestModel) -> str:
     describe(bundle, tier="public")
     return "public"
 
 
 @failed
-def auditor_bundle_without_what_makes_it_one(bundle: Path, _: Honest) -> None:
+def auditor_bundle_without_what_makes_it_one(bundle: Path, _: HonestModel) -> None:
     for kind in ("models", "proofs", "definitions"):
         shutil.rmtree(bundle / kind)
     (bundle / "events.jsonl").unlink()
 
 
 @failed
-def auditor_bundle_without_proofs(bundle: Path, _: Honest) -> None:
+def auditor_bundle_without_proofs(bundle: Path, _: HonestModel) -> None:
     shutil.rmtree(bundle / "proofs")
 
 
 @failed
-def auditor_bundle_without_events(bundle: Path, _: Honest) -> None:
+def auditor_bundle_without_events(bundle: Path, _: HonestModel) -> None:
     (bundle / "events.jsonl").unlink()
 
 
 @failed
-def another_training_key(bundle: Path, _: Honest) -> None:
+def another_training_key(bundle: Path, _: HonestModel) -> None:
     path = place(bundle, "forest", "training.json")
     path.write_bytes(canonical(json.loads(path.read_bytes()) | {"key": "11" * 32}))
 
 
 @failed
-def another_rule_of_the_seed(bundle: Path, _: Honest) -> None:
+def another_rule_of_the_seed(bundle: Path, _: HonestModel) -> None:
     path = place(bundle, "forest", "training.json")
     path.write_bytes(canonical(json.loads(path.read_bytes()) | {"rule": "caller-seed-v2"}))
 
 
 @failed
-def description_of_another_size(bundle: Path, _: Honest) -> None:
+def description_of_another_size(bundle: Path, _: HonestModel) -> None:
     describe(bundle, size=1)
 
 
 @failed
-def description_of_another_version(bundle: Path, _: Honest) -> None:
+def description_of_another_version(bundle: Path, _: HonestModel) -> None:
     models = json.loads((bundle / "bundle.json").read_bytes())["models"]
     describe(bundle, models=[one | {"sequence": 1} for one in models])
 
 
 @failed
-def description_of_another_ledger(bundle: Path, _: Honest) -> None:
+def description_of_another_ledger(bundle: Path, _: HonestModel) -> None:
     describe(bundle, ledger="another")
 
 
 @failed
-def description_with_a_model_that_nobody_certified(bundle: Path, _: Honest) -> None:
+def description_with_a_model_that_nobody_certified(bundle: Path, _: HonestModel) -> None:
     models = json.loads((bundle / "bundle.json").read_bytes())["models"]
     describe(bundle, models=[*models, {"tenant": "default", "name": "ghost", "sequence": 1}])
 
 
 @failed
-def changed_definition(bundle: Path, _: Honest) -> None:
+def changed_definition(bundle: Path, _: HonestModel) -> None:
     path = min((bundle / "definitions").iterdir())
     path.write_bytes(path.read_bytes() + b"\nor something weaker\n")
 
 
 @failed
-def dropped_definition(bundle: Path, _: Honest) -> None:
+def dropped_definition(bundle: Path, _: HonestModel) -> None:
     certificate = payload_of((bundle / "certificates" / "000004.json").read_bytes())
     digest = certificate["predicate"]["method"]["definition"]["sha256"]
     (bundle / "definitions" / f"{digest}.md").unlink()
 
 
 @failed
-def more_files_in_a_model(bundle: Path, _: Honest) -> None:
+def more_files_in_a_model(bundle: Path, _: HonestModel) -> None:
     place(bundle, "bayes", "note.blob").write_bytes(b"the erased row")
 
 
 @failed
-def more_files_in_the_bundle(bundle: Path, _: Honest) -> None:
+def more_files_in_the_bundle(bundle: Path, _: HonestModel) -> None:
     (bundle / "note.txt").write_bytes(b"the erased row")
 
 
 @failed
-def symlinked_model(bundle: Path, honest: Honest) -> None:
+def symlinked_model(bundle: Path, honest: HonestModel) -> None:
     path = place(bundle, "bayes", "model.blob")
     path.unlink()
     path.symlink_to(place(honest.bundle, "bayes", "model.blob"))
 
 
 @failed
-def symlinked_rows(bundle: Path, honest: Honest) -> None:
+def symlinked_rows(bundle: Path, honest: HonestModel) -> None:
     path = place(bundle, "bayes", "rows.blob")
     path.unlink()
     path.symlink_to(place(honest.bundle, "bayes", "rows.blob"))
 
 
 @failed
-def symlinked_certificate(bundle: Path, honest: Honest) -> None:
+def symlinked_certificate(bundle: Path, honest: HonestModel) -> None:
     path = bundle / "certificates" / "000001.json"
     path.unlink()
     path.symlink_to(honest.bundle / "certificates" / "000001.json")
 
 
 @failed
-def symlinked_folder(bundle: Path, honest: Honest) -> None:
+def symlinked_folder(bundle: Path, honest: HonestModel) -> None:
     shutil.rmtree(place(bundle, "bayes"))
     place(bundle, "bayes").symlink_to(place(honest.bundle, "bayes"))
 
 
 @failed
-def folder_in_the_place_of_a_file(bundle: Path, _: Honest) -> None:
+def folder_in_the_place_of_a_file(bundle: Path, _: HonestModel) -> None:
     place(bundle, "bayes", "rows.blob").unlink()
     place(bundle, "bayes", "rows.blob").mkdir()
 
 
 @failed
-def changed_proof(bundle: Path, _: Honest) -> None:
+def changed_proof(bundle: Path, _: HonestModel) -> None:
     """A slot that was empty already is erased a second time."""
     path = min((bundle / "proofs").iterdir())
     proof = json.loads(path.read_bytes())
@@ -327,53 +327,55 @@ def changed_proof(bundle: Path, _: Honest) -> None:
 
 
 @failed
-def dropped_purge(bundle: Path, _: Honest) -> None:
+def dropped_purge(bundle: Path, _: HonestModel) -> None:
     (bundle / "purges" / "000004.json").unlink()
 
 
 @failed
-def purge_of_another_certificate(bundle: Path, _: Honest) -> None:
+def purge_of_another_certificate(bundle: Path, _: HonestModel) -> None:
     data = (bundle / "purges" / "000001.json").read_bytes()
     (bundle / "purges" / "000004.json").write_bytes(data)
 
 
 @failed
-def shortened_log(bundle: Path, _: Honest) -> None:
+def shortened_log(bundle: Path, _: HonestModel) -> None:
     max((bundle / "checkpoints").iterdir()).unlink()
 
 
 @failed
-def shortened_events(bundle: Path, _: Honest) -> None:
+def shortened_events(bundle: Path, _: HonestModel) -> None:
     lines = (bundle / "events.jsonl").read_bytes().splitlines(keepends=True)
     (bundle / "events.jsonl").write_bytes(b"".join(lines[:-1]))
 
 
 @failed
-def checkpoint_of_another_ledger(bundle: Path, honest: Honest) -> None:
+def checkpoint_of_another_ledger(bundle: Path, honest: HonestModel) -> None:
     newest = max((honest.other / "checkpoints").iterdir())
     (bundle / "checkpoints" / newest.name).write_bytes(newest.read_bytes())
 
 
 @failed
-def key_of_another_ledger(bundle: Path, honest: Honest) -> None:
+def key_of_another_ledger(bundle: Path, honest: HonestModel) -> None:
     for path in (honest.other / "certificates").iterdir():
         (bundle / "certificates" / path.name).write_bytes(path.read_bytes())
 
 
 @pytest.mark.parametrize("name", FAILED)
-def test_a_forged_bundle_fails(name: str, honest: Honest, tmp_path: Path) -> None:
+def test_a_forged_bundle_fails(name: str, honest: HonestModel, tmp_path: Path) -> None:
     report = forged(FAILED[name], honest, tmp_path)
     assert report.verdict == "failed"
     assert not report.passed
 
 
 @pytest.mark.parametrize("name", INCOMPLETE)
-def test_a_bundle_with_less_in_it_is_incomplete(name: str, honest: Honest, tmp_path: Path) -> None:
+def test_a_bundle_with_less_in_it_is_incomplete(
+    name: str, honest: HonestModel, tmp_path: Path
+) -> None:
     report = forged(INCOMPLETE[name], honest, tmp_path)
     assert (report.verdict, bool(report.open_results)) == ("incomplete", True)
 
 
-def forged(forge: Forge, honest: Honest, tmp_path: Path) -> AuditReport:
+def forged(forge: Forge, honest: HonestModel, tmp_path: Path) -> AuditReport:
     bundle = Path(shutil.copytree(honest.bundle, tmp_path / "bundle"))
     tier = forge(bundle, honest)
     reindex(honest.ledger, bundle, tier)
@@ -383,14 +385,14 @@ def forged(forge: Forge, honest: Honest, tmp_path: Path) -> AuditReport:
 # Bundles whose index does not fit.
 
 
-def test_a_public_bundle_called_auditor_fails(honest: Honest, tmp_path: Path) -> None:
+def test_a_public_bundle_called_auditor_fails(honest: HonestModel, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(honest.public, tmp_path / "bundle"))
     describe(bundle, tier="auditor")
     reindex(honest.ledger, bundle)
     assert audit(bundle, key=honest.ledger.public_key).verdict == "failed"
 
 
-def test_a_bundle_without_an_index_is_incomplete(honest: Honest, tmp_path: Path) -> None:
+def test_a_bundle_without_an_index_is_incomplete(honest: HonestModel, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(honest.bundle, tmp_path / "bundle"))
     for name in INDEX_FILES:
         (bundle / name).unlink()
@@ -402,7 +404,7 @@ def test_a_bundle_without_an_index_is_incomplete(honest: Honest, tmp_path: Path)
     assert audit(bundle, key=honest.ledger.public_key).verdict == "incomplete"
 
 
-def test_an_index_of_another_bundle_fails(honest: Honest, tmp_path: Path) -> None:
+def test_an_index_of_another_bundle_fails(honest: HonestModel, tmp_path: Path) -> None:
     for number, source in enumerate((honest.older, honest.other)):
         bundle = Path(shutil.copytree(honest.bundle, tmp_path / str(number)))
         for name in INDEX_FILES:
@@ -410,11 +412,11 @@ def test_an_index_of_another_bundle_fails(honest: Honest, tmp_path: Path) -> Non
         assert audit(bundle, key=honest.ledger.public_key).verdict == "failed"
 
 
-def test_a_wrong_key_fails(honest: Honest) -> None:
+def test_a_wrong_key_fails(honest: HonestModel) -> None:
     assert audit(honest.bundle, key="11" * 32).verdict == "failed"
 
 
-def test_a_pipe_does_not_hold_up_the_audit(honest: Honest, tmp_path: Path) -> None:
+def test_a_pipe_does_not_hold_up_the_audit(honest: HonestModel, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(honest.bundle, tmp_path / "bundle"))
     for path in (place(bundle, "bayes", "rows.blob"), bundle / "events.jsonl"):
         path.unlink()
@@ -434,7 +436,7 @@ def test_a_ledger_that_erased_nobody_is_incomplete(tmp_path: Path) -> None:
 # What an auditor asks for.
 
 
-def test_levels_that_were_asked_for_are_what_the_verdict_is_about(honest: Honest) -> None:
+def test_levels_that_were_asked_for_are_what_the_verdict_is_about(honest: HonestModel) -> None:
     key = honest.ledger.public_key
     report = audit(honest.bundle, key=key, levels=["V0", "V4"], model="forest")
     assert report.verdict == "passed"
@@ -448,7 +450,9 @@ def test_levels_that_were_asked_for_are_what_the_verdict_is_about(honest: Honest
     assert audit(honest.public, key=key, levels=["V0", "V1", "V3"]).verdict == "passed"
 
 
-def test_a_bundle_of_one_model_passes_for_that_model_only(honest: Honest, tmp_path: Path) -> None:
+def test_a_bundle_of_one_model_passes_for_that_model_only(
+    honest: HonestModel, tmp_path: Path
+) -> None:
     key = honest.ledger.public_key
     bundle = honest.ledger.export(tmp_path / "one", tier="auditor", model="forest")
     assert audit(bundle, key=key, model="forest").verdict == "passed"

@@ -17,29 +17,31 @@ from letheon import (
 )
 from letheon.audit import AuditReport, audit
 from tests.audit.bundles import erase, rewrite
-from tests.audit.honest import IDS, MODELS, Honest, N, new_ledger, place
+from tests.audit.honest import IDS, MODELS, HonestModel, N, new_ledger, place
 from tests.audit.people import table
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HonestModel]:
     """A ledger with a model of every kind, each of which forgot the same person."""
     folder = tmp_path_factory.mktemp("many")
     with new_ledger(folder / "home", *MODELS) as ledger:
         for kind in MODELS:
             erase(ledger, kind, 3)
         bundle = ledger.export(folder / "bundle", tier="auditor")
-        yield Honest(ledger, bundle, bundle, bundle, bundle)
+        yield HonestModel(ledger, bundle, bundle, bundle, bundle)
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_honest_models_of_every_kind_have_the_documented_verdict(kind: str, many: Honest) -> None:
+def test_honest_models_of_every_kind_have_the_documented_verdict(
+    kind: str, many: HonestModel
+) -> None:
     report = audit(many.bundle, key=many.ledger.public_key, model=kind)
     assert report.verdict == ("incomplete" if kind == "deltagrad" else "passed")
 
 
 def publish(
-    many: Honest,
+    many: HonestModel,
     folder: Path,
     kind: str,
     change: Callable[[Any, Any], Any],
@@ -65,7 +67,7 @@ def publish(
 
 
 def test_a_history_that_was_signed_anew_passes_all_but_the_model(
-    many: Honest, tmp_path: Path
+    many: HonestModel, tmp_path: Path
 ) -> None:
     """The test of the tests: what fails below fails for the reason that it names."""
     for kind in ("logit", "forest", "newton"):
@@ -100,14 +102,16 @@ def keep_old_coefficients(before: Any, after: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["logit", "sisa", "bayes", "scaled", "steps"])
-def test_old_coefficients_with_another_numpy_fail(kind: str, many: Honest, tmp_path: Path) -> None:
+def test_old_coefficients_with_another_numpy_fail(
+    kind: str, many: HonestModel, tmp_path: Path
+) -> None:
     report = publish(many, tmp_path, kind, keep_old_coefficients, another_machine)
     assert report.verdict == "failed"
     assert "more than the tolerance of its method" in report.failures[0].reason
 
 
 def test_where_no_tolerance_is_known_other_libraries_are_incomplete(
-    many: Honest, tmp_path: Path
+    many: HonestModel, tmp_path: Path
 ) -> None:
     report = publish(many, tmp_path, "tree", keep_old_coefficients, another_machine)
     assert report.verdict == "incomplete"
@@ -128,7 +132,7 @@ def add_a_library(_: Any, after: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [keep_old_forest, keep_old_forest_elsewhere, add_a_library])
-def test_an_integer_method_has_no_excuse(change: Any, many: Honest, tmp_path: Path) -> None:
+def test_an_integer_method_has_no_excuse(change: Any, many: HonestModel, tmp_path: Path) -> None:
     report = publish(many, tmp_path, "forest", change, another_machine)
     assert report.verdict == "failed"
 
@@ -142,13 +146,13 @@ def other_libraries_only(_: Any, after: Any) -> None:
     rename_libraries(after)
 
 
-def test_rounding_on_other_libraries_is_incomplete(many: Honest, tmp_path: Path) -> None:
+def test_rounding_on_other_libraries_is_incomplete(many: HonestModel, tmp_path: Path) -> None:
     report = publish(many, tmp_path, "logit", rounding_on_other_libraries, another_machine)
     assert report.verdict == "incomplete"
     assert "Repeat the audit with these libraries" in report.open_results[0].reason
 
 
-def test_the_same_bytes_with_other_libraries_pass(many: Honest, tmp_path: Path) -> None:
+def test_the_same_bytes_with_other_libraries_pass(many: HonestModel, tmp_path: Path) -> None:
     report = publish(many, tmp_path, "logit", other_libraries_only, another_machine)
     assert report.verdict == "passed"
     assert "numpy 2.3.5 (here" in report.of("V4")[0].reason
@@ -221,11 +225,11 @@ def a_note(before: Any, after: Any) -> None:
         ("logit", a_note),
     ],
 )
-def test_a_spoilt_model_fails(kind: str, change: Any, many: Honest, tmp_path: Path) -> None:
+def test_a_spoilt_model_fails(kind: str, change: Any, many: HonestModel, tmp_path: Path) -> None:
     assert publish(many, tmp_path, kind, change, another_machine).verdict == "failed"
 
 
-def test_a_setting_that_the_reader_refuses_is_no_pass(many: Honest, tmp_path: Path) -> None:
+def test_a_setting_that_the_reader_refuses_is_no_pass(many: HonestModel, tmp_path: Path) -> None:
     """The auditor may trust the class; until then nothing was shown."""
     assert publish(many, tmp_path, "logit", many_jobs, another_machine).verdict == "incomplete"
 
@@ -260,12 +264,14 @@ def another_method(claims: dict[str, Any]) -> None:
     ],
 )
 def test_a_certificate_that_claims_less_does_not_choose_the_level(
-    kind: str, change: Any, claim: Any, many: Honest, tmp_path: Path
+    kind: str, change: Any, claim: Any, many: HonestModel, tmp_path: Path
 ) -> None:
     assert publish(many, tmp_path, kind, change, claim).verdict == "failed"
 
 
-def test_a_model_that_calls_itself_empirical_does_not_pass(many: Honest, tmp_path: Path) -> None:
+def test_a_model_that_calls_itself_empirical_does_not_pass(
+    many: HonestModel, tmp_path: Path
+) -> None:
     def downgrade(_: Any, after: Any) -> None:
         after.downgraded_ = "by its operator"
 
@@ -273,6 +279,6 @@ def test_a_model_that_calls_itself_empirical_does_not_pass(many: Honest, tmp_pat
     assert report.verdict != "passed"
 
 
-def test_an_honest_empirical_model_is_incomplete(many: Honest, tmp_path: Path) -> None:
+def test_an_honest_empirical_model_is_incomplete(many: HonestModel, tmp_path: Path) -> None:
     report = publish(many, tmp_path, "deltagrad", lambda before, after: None)
     assert report.verdict == "incomplete"

@@ -120,7 +120,7 @@ def test_a_setting_that_changed_fails_v4(tmp_path: Path, monkeypatch: Patch) -> 
     with registered(tmp_path / "home", "naive") as ledger:
         erase(ledger, "naive", 3)
         computing(monkeypatch, tune)
-        monkeypatch.setattr(certify, "_inspect", lambda *_: None)
+        monkeypatch.setattr(certify, "_check_statement", lambda *_: None)
         erase(ledger, "naive", 5)
         report = judged(ledger, tmp_path / "bundle", "V0", "V4")
     assert verdicts(report) == {"V0": "pass", "V4": "fail"}
@@ -269,7 +269,7 @@ def test_an_honest_model_with_noise_is_no_false_alarm(
 
 
 class Retrain(NaiveUnlearner):
-    """A class of somebody else's that calls its method as the ledger calls a retrain."""
+    """A class outside letheon whose method has the name of a retrain."""
 
     facts = dataclasses.replace(NaiveUnlearner.facts, method="retrain")
 
@@ -380,7 +380,7 @@ def test_a_request_that_is_left_lying_fails_v1(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "home", name="audited", clock=lambda: now[0]) as ledger:
         ledger.models.register(KINDS["naive"]().fit(X, y, ids=IDS), X, y, ids=IDS, name="naive")
         erase(ledger, "naive", 3)
-        ledger.requests.submit([4], model="naive")  # nobody knows yet who asks
+        ledger.requests.submit([4], model="naive")  # not verified yet
         held_back = ledger.requests.submit([5], model="naive", verified=True)
         ledger.requests.hold(held_back.id, "gdpr.art17.3.e", "2030-01-01")
         ledger.requests.submit([6], model="naive", verified=True)

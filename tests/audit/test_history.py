@@ -73,9 +73,9 @@ def kept_by_forest(rows: Rows, all_rows: Rows) -> Any:
 @pytest.mark.parametrize("kept", [kept_by_naive, kept_by_sisa, kept_by_forest])
 def test_a_model_that_kept_one_forgotten_row_fails_fifty_times_of_fifty(kept: Any) -> None:
     X, y = table(60)
-    everybody = held(X, y, np.arange(60))
+    all_rows = held(X, y, np.arange(60))
     verdict_list = []
     for person in range(50):
-        rows = without(everybody, [person])
-        verdict_list.append(check_rederivation(kept(rows, everybody), rows)[0].verdict)
+        rows = without(all_rows, [person])
+        verdict_list.append(check_rederivation(kept(rows, all_rows), rows)[0].verdict)
     assert verdict_list == ["fail"] * 50

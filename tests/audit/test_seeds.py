@@ -105,7 +105,7 @@ def test_a_seed_that_changes_at_an_erasure_is_refused(
                     conn, "training", {"training": training["keyCommitment"]}, core.clock()
                 )
         reseeding(monkeypatch, ledger, training | {"beacon": beacons(ledger, 3)[1]})
-        monkeypatch.setattr(certify, "_require_line", lambda *_: None)
+        monkeypatch.setattr(certify, "_check_continuation", lambda *_: None)
         erase(ledger, "forest", 3)
         by_level = verdicts(judged(ledger, tmp_path / "bundle", "V0", "V4"))
     assert by_level == ({"V0": "pass", "V1": "fail", "V4": "fail"} if first else {"V0": "fail"})
@@ -146,7 +146,7 @@ def test_another_beacon_of_a_retrain_fails_v4(
 def test_a_beacon_is_the_first_checkpoint_though_another_worker_took_it(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """Between commitment and beacon somebody else takes a checkpoint, and things go on."""
+    """Another process takes a checkpoint between commitment and beacon."""
     with trained(tmp_path / "home") as ledger:
         erase(ledger, "forest", 5)
         honest = certify.take_beacon

@@ -86,8 +86,8 @@ def attack(cell: BenchmarkCell, name: str, value: float, floor: float) -> dict[s
     record = _record(replace(cell, kind="attack"), BenchmarkOptions())
     measures = {"AUC": _measure("AUC", value)}
     floors = {"AUC": _measure("AUC", floor)}
-    found = {"attack": name, "about": "forgotten", "measures": measures, "floor": floors}
-    record["attacks"] = [found]
+    entry = {"attack": name, "about": "forgotten", "measures": measures, "floor": floors}
+    record["attacks"] = [entry]
     return record
 
 

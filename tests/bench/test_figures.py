@@ -21,17 +21,17 @@ def test_measured_and_published_ranges_are_drawn() -> None:
         measured(BenchmarkCell(dataset="a", removed="1", **DARE), efficiency=4.0),
         measured(BenchmarkCell(dataset="b", removed="1", **DARE), efficiency=25.0),
     ]
-    (found,) = draw_pictures(records)
-    left, right = found.figure.axes
+    (picture,) = draw_pictures(records)
+    left, right = picture.figure.axes
     assert {(4.0, 25.0), (8.0, 50.0), (10.0, 9735.0)} <= drawn(left)
     assert (1.0, 1.0) in drawn(right)
 
 
 def test_attacks_are_drawn_with_their_floor() -> None:
     cell = BenchmarkCell(dataset="a", removed="1", **DARE)
-    found = draw_pictures([measured(cell), attack(cell, "rmia", 0.75, 0.5)])
-    assert len(found) == 2
-    assert (0.5, 0.75) in drawn(found[1].figure.axes[0])
+    pictures = draw_pictures([measured(cell), attack(cell, "rmia", 0.75, 0.5)])
+    assert len(pictures) == 2
+    assert (0.5, 0.75) in drawn(pictures[1].figure.axes[0])
 
 
 def test_no_cells_no_pictures() -> None:

@@ -62,7 +62,7 @@ def test_an_exact_method_is_exact_in_its_cells(tiny: tuple[Path, list[dict[str, 
     _, records = tiny
     dare = [r["evaluation"] for r in records if r["cell"]["method"] == "DaRE"]
     assert len(dare) == 4
-    assert all(found["equal_digests"] for found in dare)
+    assert all(evaluation["equal_digests"] for evaluation in dare)
 
 
 def test_real_cells_make_a_report(tiny: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
@@ -90,8 +90,14 @@ def test_one_attack_cell_for_real() -> None:
     )
     record = run_cell(cell, options)
     assert record["error"] is None
-    assert {found["attack"] for found in record["attacks"]} == {"rmia", "backdoor", "before-after"}
-    assert all(found["floor"].keys() == found["measures"].keys() for found in record["attacks"])
+    assert {outcome["attack"] for outcome in record["attacks"]} == {
+        "rmia",
+        "backdoor",
+        "before-after",
+    }
+    assert all(
+        outcome["floor"].keys() == outcome["measures"].keys() for outcome in record["attacks"]
+    )
 
 
 def test_resume_keeps_what_is_there(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ _DEFINITION = """**Claim.** Near a retrain, measured. **Assumptions.** A convex 
 **Removal.** One Newton step on the remaining rows."""
 
 
-class _Plan(NamedTuple):
+class _ApproximatePlan(NamedTuple):
     rows: Rows
     coef: Floats
     classes: Any
@@ -55,13 +55,13 @@ class _Newton(ForgetMixin, BaseEstimator):
             self._install(seed, *self._from_scratch(rows))
         return self
 
-    def _from_scratch(self, rows: Rows) -> _Plan:
+    def _from_scratch(self, rows: Rows) -> _ApproximatePlan:
         classes = self._classes(rows)
         shape = (rows.X.shape[1] + 1, 1 if classes is None else len(classes))
         coef = np.zeros(shape)
         for _ in range(30):
             coef = self._newton(rows, coef, classes)
-        return _Plan(rows, coef, classes)
+        return _ApproximatePlan(rows, coef, classes)
 
     def _newton(self, rows: Rows, coef: Floats, classes: Any) -> Floats:
         design = np.column_stack([rows.X, np.ones(len(rows))])
@@ -105,12 +105,12 @@ class _Newton(ForgetMixin, BaseEstimator):
     def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
-    def _prepare(self, removal: Removal) -> _Plan:
+    def _prepare(self, removal: Removal) -> _ApproximatePlan:
         rows = self.rows_.without(removal.where)
         classes = self._classes(rows)
         if not np.array_equal(classes, self.classes_):
             return self._from_scratch(rows)
-        return _Plan(rows, self._newton(rows, self.coef_, classes), classes)
+        return _ApproximatePlan(rows, self._newton(rows, self.coef_, classes), classes)
 
     def _commit(self, plan: Any) -> Outcome:
         self._install(self.seed_, *plan)

@@ -21,7 +21,7 @@ _DEFINITION = """**Claim.** The Gaussian mechanism. **Assumptions.** Secret nois
 Move to within the permitted distance of the new optimum, and draw noise anew."""
 
 
-class _Plan(NamedTuple):
+class _CertifiedPlan(NamedTuple):
     rows: Rows
     state: SecretArray
     published: tuple[Floats, Any]
@@ -80,9 +80,11 @@ class _Lazy(ForgetMixin, BaseEstimator):
             self._install(plan, seed_=seed_from(self.random_state), **self._remember_settings())
         return self
 
-    def _plan(self, rows: Rows, state: Floats, noise: NoiseSource, *, first: bool) -> _Plan:
+    def _plan(
+        self, rows: Rows, state: Floats, noise: NoiseSource, *, first: bool
+    ) -> _CertifiedPlan:
         coef = state + self._noise(noise, state.shape, first=first)
-        return _Plan(rows, SecretArray(state.copy()), (coef, self._classes(rows)), noise)
+        return _CertifiedPlan(rows, SecretArray(state.copy()), (coef, self._classes(rows)), noise)
 
     def _noise(self, noise: NoiseSource, shape: tuple[int, ...], *, first: bool) -> Floats:
         return self.sigma * noise.normals(shape)
@@ -90,8 +92,8 @@ class _Lazy(ForgetMixin, BaseEstimator):
     def _argmin(self, rows: Rows) -> Floats:
         design = _design(rows.X)
         ridge = self.l2 * np.eye(design.shape[1])
-        found = np.linalg.solve(design.T @ design + ridge, design.T @ self._targets(rows))
-        return np.asarray(found, np.float64)
+        solution = np.linalg.solve(design.T @ design + ridge, design.T @ self._targets(rows))
+        return np.asarray(solution, np.float64)
 
     def _targets(self, rows: Rows) -> Floats:
         return np.asarray(rows.y, np.float64)
@@ -103,7 +105,7 @@ class _Lazy(ForgetMixin, BaseEstimator):
     def _permitted(self) -> float:
         return self.sigma * self.epsilon / sqrt(2 * log(1.25 / self.delta))
 
-    def _install(self, plan: _Plan, **settings: Any) -> None:
+    def _install(self, plan: _CertifiedPlan, **settings: Any) -> None:
         vars(self).update(
             rows_=plan.rows,
             state_=plan.state,
@@ -136,7 +138,7 @@ class _Lazy(ForgetMixin, BaseEstimator):
     def _locate_rows(self, wanted: Ids) -> Removal:
         return locate_in(self.rows_, wanted)
 
-    def _prepare(self, removal: Removal) -> _Plan:
+    def _prepare(self, removal: Removal) -> _CertifiedPlan:
         rows = self.rows_.without(removal.where)
         goal, state = self._argmin(rows), self.state_.open()
         if goal.shape != state.shape:
@@ -216,7 +218,7 @@ class WhispersAlways(LazyRidge):
 class KeepsTheInfluence(LazyRidge):
     """Takes the row out of its rows, and draws new noise around the old coefficients."""
 
-    def _prepare(self, removal: Removal) -> _Plan:
+    def _prepare(self, removal: Removal) -> _CertifiedPlan:
         state = self.state_.open().copy()
         rows = self.rows_.without(removal.where)
         return self._plan(rows, state, copy.copy(self.noise_), first=False)
@@ -225,13 +227,13 @@ class KeepsTheInfluence(LazyRidge):
 class KeepsTheLabels(LazyLabels):
     """Takes the row out of its rows, and goes on with the labels that it gave before."""
 
-    def _prepare(self, removal: Removal) -> _Plan:
+    def _prepare(self, removal: Removal) -> _CertifiedPlan:
         plan = super()._prepare(removal)
         return plan._replace(published=self.published_)
 
 
 class StepsTheWrongWay(LazyRidge):
-    def _prepare(self, removal: Removal) -> _Plan:
+    def _prepare(self, removal: Removal) -> _CertifiedPlan:
         plan = super()._prepare(removal)
         wrong = 2 * self.state_.open() - plan.state.open()
         return self._plan(plan.rows, wrong, copy.copy(self.noise_), first=False)
@@ -268,7 +270,9 @@ class OverdrawsItsBudget(LazyRidge):
 
 
 class LogsItsNoise(LazyRidge):
-    def _plan(self, rows: Rows, state: Floats, noise: NoiseSource, *, first: bool) -> _Plan:
+    def _plan(
+        self, rows: Rows, state: Floats, noise: NoiseSource, *, first: bool
+    ) -> _CertifiedPlan:
         logging.getLogger("tests.checks.toy").debug("from %s", state)
         return super()._plan(rows, state, noise, first=first)
 

@@ -33,9 +33,9 @@ class ChangesOnFailure(NaiveUnlearner):
     """Removes whom it knows before it complains about the others."""
 
     def _locate_rows(self, wanted: Any) -> Removal:
-        found = self.rows_.find(wanted)
-        if len(found.missing) and len(found.positions):
-            self._commit(self._prepare(Removal(1, len(found.positions), found.positions)))
+        matches = self.rows_.find(wanted)
+        if len(matches.missing) and len(matches.positions):
+            self._commit(self._prepare(Removal(1, len(matches.positions), matches.positions)))
         return super()._locate_rows(wanted)
 
 
@@ -43,9 +43,9 @@ class LosesRowsOnFailure(NaiveUnlearner):
     """Keeps its model on failure, but its rows are gone."""
 
     def _locate_rows(self, wanted: Any) -> Removal:
-        found = self.rows_.find(wanted)
-        if len(found.missing) and len(found.positions):
-            self.rows_ = self.rows_.without(found.positions)
+        matches = self.rows_.find(wanted)
+        if len(matches.missing) and len(matches.positions):
+            self.rows_ = self.rows_.without(matches.positions)
         return super()._locate_rows(wanted)
 
 
@@ -119,8 +119,8 @@ class ShowsTheGapBetweenTwoAttributes(NaiveUnlearner):
 
     offset_: float
 
-    def _install(self, rows: Any, *others: Any) -> None:
-        super()._install(rows, *others)
+    def _install_model(self, rows: Any, *others: Any) -> None:
+        super()._install_model(rows, *others)
         self.offset_ = float(np.asarray(rows.y).mean())
 
     def predict(self, X: Any) -> Any:
@@ -154,14 +154,14 @@ class RefusesSettingsVaguely(NaiveUnlearner):
     """Refuses, but by an error that says nothing about parameters."""
 
     def _require_same_parameters(self) -> None:
-        if self._parameters() != vars(self).get("parameters_"):
+        if self._digest_parameters() != vars(self).get("parameters_"):
             raise ValueError("no")
 
 
 class NoticesNumbersOnly(NaiveUnlearner):
     """Compares numeric parameters and overlooks all others."""
 
-    def _parameters(self) -> str:
+    def _digest_parameters(self) -> str:
         params = self.get_params(deep=True)
         return repr(sorted((k, v) for k, v in params.items() if type(v) in (int, float)))
 
@@ -179,8 +179,8 @@ class DigestsNoLists(NaiveUnlearner):
 
     learned_: list[float]
 
-    def _install(self, rows: Any, estimator: Any, *others: Any) -> None:
-        super()._install(rows, estimator, *others)
+    def _install_model(self, rows: Any, estimator: Any, *others: Any) -> None:
+        super()._install_model(rows, estimator, *others)
         self.learned_ = [float(value) for value in np.ravel(estimator.coef_)]
 
     def _digest_state(self) -> dict[str, Any]:

@@ -253,7 +253,7 @@ def test_cases_are_known_and_runs_enough() -> None:
 
 
 def test_models_without_sealed_parameters_are_named() -> None:
-    with pytest.raises(TypeError, match="InfluenceClassifier holds no parameters before noise"):
+    with pytest.raises(TypeError, match="InfluenceClassifier has no parameters before noise"):
         get_secret_parameters(InfluenceClassifier())
 
 

@@ -172,7 +172,7 @@ def test_a_seal_does_not_hide_a_value_from_the_checks() -> None:
 
     sealed = SecretArray(np.array([0.5, 2.0]))
     (leaf,) = iter_leaves([sealed])
-    assert leaf.path == "list[0][sealed]"
+    assert leaf.path == "list[0][secret]"
     assert leaf.put is not None
     leaf.put(np.array([1.0, 1.0]))
     assert sealed.open().tolist() == [1.0, 1.0]

@@ -28,7 +28,7 @@ class Unfinished(ForgetMixin, BaseEstimator):
 
 
 def _lacks(estimator: Any) -> str:
-    with pytest.raises(TypeError, match="no forgetting estimator") as caught:
+    with pytest.raises(TypeError, match="not a forgetting estimator") as caught:
         yield_checks(estimator)
     return str(caught.value)
 
@@ -45,15 +45,15 @@ def test_a_duck_lacks_the_mixin_and_the_base() -> None:
     for part in ("ForgetMixin", "get_params", "set_params", "MethodFacts", "guarantee_"):
         assert part in text
     assert "ids=None" not in text
-    assert "- fit(X, y, *, ids): everything after y by keyword only" in text
+    assert "- fit(X, y, *, ids): keyword-only parameters after y" in text
 
 
 def test_an_unfinished_method_is_told_what_to_write() -> None:
     text = _lacks(Unfinished())
     for part in (
-        "_commit: still",
-        "_make_guarantee: still",
-        "n_rows_: still",
+        "_commit: not",
+        "_make_guarantee: not",
+        "n_rows_: not",
         "MethodFacts",
         "ids=None",
     ):
@@ -66,10 +66,10 @@ def test_an_unfinished_method_is_told_what_to_write() -> None:
     "run", [check_forgetting_estimator, lambda e: parametrize_with_checks([e])]
 )
 def test_every_entry_says_so(run: Any) -> None:
-    with pytest.raises(TypeError, match="LogisticRegression is no forgetting estimator"):
+    with pytest.raises(TypeError, match="LogisticRegression is not a forgetting estimator"):
         run(LogisticRegression())
 
 
 def test_a_class_is_no_instance() -> None:
-    with pytest.raises(TypeError, match="NaiveUnlearner is a class; give an instance"):
+    with pytest.raises(TypeError, match="NaiveUnlearner is a class; pass an unfitted instance"):
         yield_checks(NaiveUnlearner)

@@ -70,13 +70,13 @@ def test_sums_per_class_reveal_the_row() -> None:
     assert find_revealing_aggregate(old.T.copy(), row, rest) == "product of X and y"
 
 
-class Pair(NamedTuple):
+class NamedPair(NamedTuple):
     first: int
     second: Any
 
 
 @dataclass(frozen=True)
-class Box:
+class SlottedBox:
     content: Any
 
 
@@ -85,8 +85,8 @@ VALUES = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.text(max_size=2), inner, max_size=3)
-        | st.builds(Pair, st.integers(0, 9), inner)
-        | st.builds(Box, inner)
+        | st.builds(NamedPair, st.integers(0, 9), inner)
+        | st.builds(SlottedBox, inner)
     ),
     max_leaves=12,
 )
@@ -94,7 +94,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_every_leaf_can_be_changed_and_put_back(value: Any) -> None:
-    box = Box(value)
+    box = SlottedBox(value)
     before = repr(box)
     for leaf in list(iter_leaves(box)):
         assert leaf.put is not None
@@ -112,14 +112,14 @@ def test_compiled_state_is_seen_but_not_changed() -> None:
 
 
 def test_a_model_that_contains_itself_ends() -> None:
-    box = Box([1])
+    box = SlottedBox([1])
     box.content.append(box)
     assert [leaf.value for leaf in iter_leaves(box)] == [1]
 
 
 def test_of_long_sequences_both_ends_are_enough() -> None:
-    paths = [leaf.path for leaf in iter_leaves(Box(list(range(50))), brief=True)]
-    assert paths == ["Box.content[0]", "Box.content[49]"]
+    paths = [leaf.path for leaf in iter_leaves(SlottedBox(list(range(50))), brief=True)]
+    assert paths == ["SlottedBox.content[0]", "Box.content[49]"]
 
 
 @pytest.mark.parametrize(

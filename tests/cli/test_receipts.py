@@ -99,7 +99,11 @@ def test_what_cannot_be_done_is_said(story: ReceiptStory, tmp_path: Path) -> Non
         (2, ("open", story.code), "--sealed FILE or --desk URL"),
         (2, ("open", story.code, "--desk", "desk.example.org"), "https://"),
         (3, ("open", story.code, "--sealed", file), "no file"),
-        (1, ("open", story.code, "--sealed", story.bundle / "log.json"), "no sealed receipt"),
+        (
+            1,
+            ("open", story.code, "--sealed", story.bundle / "log.json"),
+            "not an encrypted receipt",
+        ),
         (2, ("check", story.sealed, "--bundle", story.bundle), "--key KEY"),
         (2, ("check", story.sealed), "--bundle DIR"),
         (3, ("export", story.waiting, "--out", file, "--ledger", story.home), "no receipt"),
@@ -126,7 +130,9 @@ def test_the_desk_gets_the_public_key_only(
         sent.append((request.full_url, body))
         with Ledger.open(story.home) as ledger:
             if "public_key" in body:
-                sealed = ledger.certificates.receipts.sealed(body["request"], body["public_key"])
+                sealed = ledger.certificates.receipts.get_encrypted(
+                    body["request"], body["public_key"]
+                )
                 values: Any = {"sealed": sealed and base64.b64encode(sealed).decode()}
             else:
                 covered = (

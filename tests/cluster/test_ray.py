@@ -138,7 +138,9 @@ def test_without_retries_the_run_is_lost(
 ) -> None:
     monkeypatch.setattr(tasks, "_RAY_ARGUMENTS", {})
     monkeypatch.setattr(tasks, "_TRIES", 1)
-    with pytest.raises(ConnectionError, match="1 times in a row tasks were lost with their node"):
+    with pytest.raises(
+        ConnectionError, match="tasks were lost with their Ray node in 1 consecutive"
+    ):
         run_and_lose_the_node(ray_cluster, tmp_path)
 
 

@@ -141,7 +141,7 @@ def test_sizes_are_near_their_mean() -> None:
 
 def test_more_blocks_than_people_is_said_and_works() -> None:
     people = make_people(6)
-    with pytest.warns(ShardingWarning, match="n_blocks=9 is more than the 6 people"):
+    with pytest.warns(ShardingWarning, match=r"n_blocks=9 exceeds the number of people \(6\)"):
         model = fitted(people, n_blocks=9, epsilon=0.0)
     assert 0 in model.block_sizes_
     model.forget([2])

@@ -34,7 +34,7 @@ def burn(seconds: float) -> None:
         pass
 
 
-class Honest(ClassifierMixin, BaseEstimator):
+class HonestMethod(ClassifierMixin, BaseEstimator):
     """Retrains a tree in every request."""
 
     facts: ClassVar[MethodFacts] = FACTS
@@ -48,7 +48,7 @@ class Honest(ClassifierMixin, BaseEstimator):
     @staticmethod
     def take(seconds: float) -> None:
         """Let the clock run."""
-        Honest.seconds += seconds
+        HonestMethod.seconds += seconds
 
     def fit(self, X: Any, y: Any, *, ids: Any = None) -> Any:
         self.diary.append("fit")
@@ -110,7 +110,7 @@ class Honest(ClassifierMixin, BaseEstimator):
         return self.tree_.predict_proba(X)
 
 
-class Lazy(Honest):
+class Lazy(HonestMethod):
     """Trains when it is asked for an answer, or for a digest."""
 
     def update(self) -> None:
@@ -130,7 +130,7 @@ class LazyUntilDigest(Lazy):
     """Answers with the old model until its digest is asked for."""
 
     def predict_proba(self, X: Any) -> Any:
-        return Honest.predict_proba(self, X)
+        return HonestMethod.predict_proba(self, X)
 
     def digest(self) -> str:
         self.settle()
@@ -140,7 +140,7 @@ class LazyUntilDigest(Lazy):
 class LazyUntilScore(LazyUntilDigest):
     """Answers with the old model until its score is asked for."""
 
-    digest = Honest.digest
+    digest = HonestMethod.digest
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         self.settle()
@@ -150,7 +150,7 @@ class LazyUntilScore(LazyUntilDigest):
 class LazyUntilPickled(LazyUntilDigest):
     """Answers with the old model until it is saved."""
 
-    digest = Honest.digest
+    digest = HonestMethod.digest
 
     def __getstate__(self) -> Any:
         self.settle()
@@ -160,23 +160,23 @@ class LazyUntilPickled(LazyUntilDigest):
 class LazyForOtherRows(LazyUntilDigest):
     """Answers with the old model while it is asked about as many rows as the first time."""
 
-    digest = Honest.digest
+    digest = HonestMethod.digest
 
     def predict_proba(self, X: Any) -> Any:
         self.n_asked_ = getattr(self, "n_asked_", len(X))
         if len(X) != self.n_asked_:
             self.settle()
-        return Honest.predict_proba(self, X)
+        return HonestMethod.predict_proba(self, X)
 
 
 class LazyUntilDecision(LazyUntilDigest):
     """Answers with the old model until it is asked for its decision function."""
 
-    digest = Honest.digest
+    digest = HonestMethod.digest
 
     def decision_function(self, X: Any) -> Any:
         self.settle()
-        return Honest.predict_proba(self, X)[:, -1]
+        return HonestMethod.predict_proba(self, X)[:, -1]
 
 
 class LazyUntilSecondAnswer(Lazy):
@@ -201,7 +201,7 @@ class SlowAfterFit(Lazy):
         return super().predict_proba(X)
 
 
-class SlowRetrain(Honest):
+class SlowRetrain(HonestMethod):
     """Trains slowly when it is a baseline, which has fewer rows."""
 
     n_rows: ClassVar[int] = 0
@@ -213,7 +213,7 @@ class SlowRetrain(Honest):
         return super().fit(X, y, ids=ids)
 
 
-class StopsTime(Honest):
+class StopsTime(HonestMethod):
     """Replaces the clocks of the process by ones that stand still."""
 
     def update(self) -> None:
@@ -221,7 +221,7 @@ class StopsTime(Honest):
         super().update()
 
 
-class Threaded(Honest):
+class Threaded(HonestMethod):
     """Returns at once and trains in a thread."""
 
     def update(self) -> None:
@@ -260,7 +260,7 @@ class LatePool(Threaded):
         self.work_on()
 
 
-class JoinsThread(Honest):
+class JoinsThread(HonestMethod):
     """Works in a thread, and waits for it."""
 
     def train(self) -> None:
@@ -273,7 +273,7 @@ class JoinsThread(Honest):
         thread.join()
 
 
-class WithProcess(Honest):
+class WithProcess(HonestMethod):
     """Returns at once and leaves the work to another process."""
 
     children: ClassVar[list[Any]] = []
@@ -290,7 +290,7 @@ class WithEndlessProcess(WithProcess):
     cost = 300.0
 
 
-class WithSleeper(Honest):
+class WithSleeper(HonestMethod):
     """Leaves a thread that does nothing yet."""
 
     stop: ClassVar[threading.Event] = threading.Event()
@@ -301,7 +301,7 @@ class WithSleeper(Honest):
         self.train()
 
 
-class Keeps(Honest):
+class Keeps(HonestMethod):
     """Keeps the model that knows the people."""
 
     def update(self) -> None:
@@ -315,7 +315,7 @@ class FalseDigest(Keeps):
         return "the same"
 
 
-class CountsNoRows(Honest):
+class CountsNoRows(HonestMethod):
     """Its receipts count no rows."""
 
     def forget(self, ids: Any) -> Receipt:
@@ -326,7 +326,7 @@ class ClonesAnother(Keeps):
     """What is cloned is honest."""
 
     def __sklearn_clone__(self) -> Any:
-        return Honest(kind=self.kind, random_state=self.random_state)
+        return HonestMethod(kind=self.kind, random_state=self.random_state)
 
 
 class ClonesItself(Keeps):
@@ -336,7 +336,7 @@ class ClonesItself(Keeps):
         return self
 
 
-class Half(Honest):
+class Half(HonestMethod):
     """Forgets every other person."""
 
     def whom(self, ids: Any) -> Any:
@@ -354,7 +354,7 @@ class Noisy(Keeps):
         return (p + 0.3 * noise) / (p + 0.3 * noise).sum(axis=1, keepdims=True)
 
 
-class Remembers(Honest):
+class Remembers(HonestMethod):
     """Its state is that of a retrain, but it answers from a memory that all models share."""
 
     memory: ClassVar[dict[str, Any]] = {}
@@ -371,7 +371,7 @@ class Remembers(Honest):
         return self.memory.get(self.key_, self.tree_).predict_proba(X)
 
 
-class SharesResults(Honest):
+class SharesResults(HonestMethod):
     """Looks up what any model has trained on the same rows before."""
 
     memory: ClassVar[dict[bytes, Any]] = {}
@@ -384,14 +384,14 @@ class SharesResults(Honest):
         self.tree_ = self.memory[key]
 
 
-class ClaimsLittle(Honest):
+class ClaimsLittle(HonestMethod):
     """Trains anew each time and says that this was a thousandth of the work."""
 
     def work(self) -> float:
         return 0.001
 
 
-class ClaimsConstant(Honest):
+class ClaimsConstant(HonestMethod):
     """Its requests take longer and longer, and it says that they do not."""
 
     def update(self) -> None:
@@ -403,7 +403,7 @@ class TimedDummy(DummyClassifier):  # type: ignore[misc]
     """A constant that takes as long to train as the others."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        Honest.diary.append("baseline")
+        HonestMethod.diary.append("baseline")
         # Times that never vary have no interval.
-        Honest.take(FIT_SECONDS * (1 + 0.05 * (len(Honest.diary) % 3)))
+        HonestMethod.take(FIT_SECONDS * (1 + 0.05 * (len(HonestMethod.diary) % 3)))
         return super().fit(X, y, sample_weight)

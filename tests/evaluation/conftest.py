@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from tests.evaluation.stubs import Planted
+from tests.evaluation.stubs import StubUnlearner
 
 
 @pytest.fixture(autouse=True)
 def diary() -> Iterator[list[tuple[str, Any]]]:
-    Planted.diary.clear()
-    yield Planted.diary
-    Planted.diary.clear()
+    StubUnlearner.diary.clear()
+    yield StubUnlearner.diary
+    StubUnlearner.diary.clear()

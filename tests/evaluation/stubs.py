@@ -42,11 +42,11 @@ FACTS = MethodFacts(
 )
 
 
-class Planted(ClassifierMixin, BaseEstimator):
+class StubUnlearner(ClassifierMixin, BaseEstimator):
     """Predicts the first column's sign, but for planted errors after a removal.
 
-    `errors`: share of rows, those with the largest second column, that are mislabelled once
-    somebody has left. `diary` takes note of every call.
+    `errors`: share of rows, those with the largest second column, that are mislabelled after
+    the first removal. `diary` records every call.
     """
 
     facts: ClassVar[MethodFacts] = FACTS
@@ -59,7 +59,7 @@ class Planted(ClassifierMixin, BaseEstimator):
         self.kind = kind
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, ids: Any = None) -> "Planted":
+    def fit(self, X: Any, y: Any, *, ids: Any = None) -> "StubUnlearner":
         self.diary.append(("fit", len(y)))
         self.classes_ = np.unique(y)
         self.seed_ = 0 if self.random_state is None else self.random_state

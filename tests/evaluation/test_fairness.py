@@ -18,12 +18,12 @@ from letheon.datasets import Requests
 from letheon.evaluation import ORDINARY, SAME
 from letheon.guarantee import Guarantee
 from letheon.inner_estimator import fresh_copy
-from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, evaluate, trials_in
+from tests.evaluation.stubs import SIMPLE, TEST, StubUnlearner, X, Y, evaluate, trials_in
 
 DELAY = 0.02
 
 
-class Lazy(Planted):
+class LazyStub(StubUnlearner):
     """Puts its work off."""
 
     def _finish_pending(self) -> None:
@@ -32,8 +32,8 @@ class Lazy(Planted):
 
 
 def test_what_a_method_puts_off_is_timed(diary: list[tuple[str, Any]]) -> None:
-    found = evaluate(Lazy(), (X, Y), 4, seeds=1, **SIMPLE)
-    assert min(found.trials[0].forget_seconds) >= DELAY
+    evaluation = evaluate(LazyStub(), (X, Y), 4, seeds=1, **SIMPLE)
+    assert min(evaluation.trials[0].forget_seconds) >= DELAY
     names = [name for name, _ in diary]
     after = [names[i + 1] for i, name in enumerate(names) if name == "forget"]
     assert set(after) == {"finish"}
@@ -71,7 +71,7 @@ def test_by_default_nothing_is_left_for_later() -> None:
 def test_who_goes_first_changes_from_one_comparison_to_the_next(
     diary: list[tuple[str, Any]], n_requests: int, seeds: list[int]
 ) -> None:
-    evaluate(Planted(), (X, Y), n_requests, seeds=seeds, comparisons=3, **SIMPLE)
+    evaluate(StubUnlearner(), (X, Y), n_requests, seeds=seeds, comparisons=3, **SIMPLE)
     trials = trials_in(diary)
     assert len(trials) == len(seeds)
     for number, calls in enumerate(trials):
@@ -81,16 +81,16 @@ def test_who_goes_first_changes_from_one_comparison_to_the_next(
 
 def baselines_first(calls: list[tuple[str, Any]]) -> list[bool]:
     """Return for each retrain whether it came before the request; people leave one by one."""
-    left, found = 440, []
+    left, flags = 440, []
     for name, size in calls:
         if name == "forget":
             left -= size
         else:
-            found.append(size < left)
-    return found[:-2]  # the last two are fresh fits to compare with
+            flags.append(size < left)
+    return flags[:-2]  # the last two are fresh fits to compare with
 
 
-class Spy:
+class SpyAttack:
     """An attack that takes note of what it is given."""
 
     name = "spy"
@@ -107,38 +107,40 @@ class Spy:
 def test_attackers_are_given_rows_of_people_who_never_trained() -> None:
     test_x, test_y = TEST
     owners = np.arange(200) + 400  # the first forty of them train too
-    spy = Spy()
+    spy = SpyAttack()
     arguments: dict[str, Any] = {"seeds": 1, "ordinary": LogisticRegression(), "attacks": spy}
-    evaluate(Planted(), (X, Y), 2, test=(test_x, test_y, owners), **arguments)
+    evaluate(StubUnlearner(), (X, Y), 2, test=(test_x, test_y, owners), **arguments)
     assert np.array_equal(spy.population[0], test_x[40:])
     assert np.array_equal(spy.population[1], test_y[40:])
-    evaluate(Planted(), (X, Y), 2, test=(test_x, test_y, owners - 300), **arguments)
-    assert spy.population is None  # nobody is left
-    spy = Spy()
+    evaluate(StubUnlearner(), (X, Y), 2, test=(test_x, test_y, owners - 300), **arguments)
+    assert spy.population is None  # all test rows belong to training people
+    spy = SpyAttack()
     arguments["attacks"] = spy
-    evaluate(Planted(), (X, Y), 2, test=TEST, **arguments)
+    evaluate(StubUnlearner(), (X, Y), 2, test=TEST, **arguments)
     assert len(spy.population[1]) == 200
 
 
 def test_an_attack_that_fails_leaves_the_rest_standing() -> None:
-    class Broken(Spy):
+    class Broken(SpyAttack):
         name = "broken"
 
         def run(self, *_: Any, **__: Any) -> tuple[Any, ...]:
             raise RuntimeError("too few people")
 
-    spy = Spy()
-    found = evaluate(Planted(), (X, Y), 2, seeds=1, attacks=[Broken(), spy], **SIMPLE)
-    assert found.failed_attacks == {"broken": "RuntimeError: too few people"}
-    assert "'broken' could not run: RuntimeError: too few people" in str(found)
+    spy = SpyAttack()
+    evaluation = evaluate(StubUnlearner(), (X, Y), 2, seeds=1, attacks=[Broken(), spy], **SIMPLE)
+    assert evaluation.failed_attacks == {"broken": "RuntimeError: too few people"}
+    assert "'broken' failed: RuntimeError: too few people" in str(evaluation)
     assert len(spy.forget) == 2
-    assert letheon.Evaluation.from_dict(found.to_dict()) == found
+    assert letheon.Evaluation.from_dict(evaluation.to_dict()) == evaluation
 
 
 def test_one_attack_may_be_given_by_its_name() -> None:
     tree = NaiveUnlearner(LogisticRegression())
-    found = evaluate(tree, (X[:60], Y[:60]), 4, seeds=1, attacks="forgetting-quality", **SIMPLE)
-    assert [result.attack for result in found.attacks] == ["forgetting-quality"]
+    evaluation = evaluate(
+        tree, (X[:60], Y[:60]), 4, seeds=1, attacks="forgetting-quality", **SIMPLE
+    )
+    assert [result.attack for result in evaluation.attacks] == ["forgetting-quality"]
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "worst", "uniform"])
@@ -147,10 +149,10 @@ def test_requests_that_look_at_the_model_are_told(kind: Any) -> None:
     oblivious = evaluate(NaiveUnlearner(LogisticRegression()), (X, Y), requests, seeds=1, **SIMPLE)
     told = " ".join(oblivious.fairness)
     assert ("the guarantee covers only requests that do" in told) == (kind != "uniform")
-    assert ("another method is asked by other people" in told) == (kind != "uniform")
+    assert ("other methods get other requests" in told) == (kind != "uniform")
 
 
-class Guarded(Planted):
+class Guarded(StubUnlearner):
     """Its guarantee covers requests that look at the model."""
 
     @property
@@ -159,20 +161,20 @@ class Guarded(Planted):
 
 
 def test_a_guarantee_for_adaptive_requests_is_not_doubted() -> None:
-    found = evaluate(Guarded(), (X, Y), Requests(kind="adaptive", n=2), seeds=1, **SIMPLE)
-    told = " ".join(found.fairness)
-    assert "another method is asked" in told
+    evaluation = evaluate(Guarded(), (X, Y), Requests(kind="adaptive", n=2), seeds=1, **SIMPLE)
+    told = " ".join(evaluation.fairness)
+    assert "other methods get other" in told
     assert "the guarantee covers only" not in told
 
 
-class Growing(Planted):
+class Growing(StubUnlearner):
     """Always the work of one row: a growing share of ever fewer."""
 
     def work_of(self, n_left: int) -> float:
         return 1 / n_left
 
 
-class Lucky(Planted):
+class Lucky(StubUnlearner):
     """Every other request costs nothing."""
 
     def work_of(self, n_left: int) -> float:
@@ -181,15 +183,15 @@ class Lucky(Planted):
 
 def test_strength_counts_work_and_not_shares_of_what_is_left() -> None:
     requests = Requests(n=400, batch=10)
-    found = evaluate(Growing(), (X, Y), requests, seeds=1, comparisons=1, **SIMPLE)
-    assert found.strength is not None
-    assert found.strength.kind == "strong"
-    assert found.strength.exponent.value == pytest.approx(0, abs=1e-6)
+    evaluation = evaluate(Growing(), (X, Y), requests, seeds=1, comparisons=1, **SIMPLE)
+    assert evaluation.strength is not None
+    assert evaluation.strength.kind == "strong"
+    assert evaluation.strength.exponent.value == pytest.approx(0, abs=1e-6)
 
 
 def test_requests_without_work_have_a_strength() -> None:
-    found = evaluate(Lucky(), (X, Y), 40, seeds=2, comparisons=1, **SIMPLE)
-    assert found.strength is not None
+    evaluation = evaluate(Lucky(), (X, Y), 40, seeds=2, comparisons=1, **SIMPLE)
+    assert evaluation.strength is not None
     few = evaluate(Lucky(), (X, Y), 15, seeds=1, comparisons=1, **SIMPLE)
     assert few.strength is None
 
@@ -203,8 +205,8 @@ def test_requests_without_work_have_a_strength() -> None:
     ],
 )
 def test_only_requests_of_one_size_show_a_growth(requests: Any, n_counted: int | None) -> None:
-    found = evaluate(Planted(), (X, Y), requests, seeds=1, comparisons=1, **SIMPLE)
-    assert (None if found.strength is None else found.strength.exponent.n) == n_counted
+    evaluation = evaluate(StubUnlearner(), (X, Y), requests, seeds=1, comparisons=1, **SIMPLE)
+    assert (None if evaluation.strength is None else evaluation.strength.exponent.n) == n_counted
 
 
 def test_copies_keep_no_files_and_have_their_own_seed(tmp_path: Any) -> None:
@@ -231,20 +233,20 @@ def test_nothing_is_left_in_the_directory_of_the_caller(tmp_path: Any, wrapped: 
     )
     if wrapped:
         model = ForgetPipeline([("scale", Normalizer()), ("model", model)])
-    found = evaluate(model, (X, Y), 2, seeds=2, **SIMPLE)
+    evaluation = evaluate(model, (X, Y), 2, seeds=2, **SIMPLE)
     assert list(tmp_path.rglob("*")) == []
-    assert str(tmp_path) not in found.to_json() + repr(found)
+    assert str(tmp_path) not in evaluation.to_json() + repr(evaluation)
 
 
 def test_runs_that_agree_still_have_the_error_of_the_forgotten_rows() -> None:
     """Ten rows a trial, all answered alike: Agresti and Min with n + 2, by hand."""
-    found = evaluate(Planted(), (X, Y), Requests(n=10), seeds=4, **SIMPLE)
-    ours = found.measures[SAME]["certifiability"]
+    evaluation = evaluate(StubUnlearner(), (X, Y), Requests(n=10), seeds=4, **SIMPLE)
+    ours = evaluation.measures[SAME]["certifiability"]
     assert ours.value == 0
     assert ours.high is not None
     error = 100 * np.sqrt(2 / 12 / 10) / 2
-    assert found.trials[0].row_errors[SAME]["certifiability"] == pytest.approx(error)
-    fixed = evaluate(Planted(), (X, Y), [[i] for i in range(10)], seeds=4, **SIMPLE)
+    assert evaluation.trials[0].row_errors[SAME]["certifiability"] == pytest.approx(error)
+    fixed = evaluate(StubUnlearner(), (X, Y), [[i] for i in range(10)], seeds=4, **SIMPLE)
     same_people = fixed.measures[SAME]["certifiability"]
     assert same_people.high is not None
     # Four groups of people tell more than one group four times.
@@ -254,13 +256,15 @@ def test_runs_that_agree_still_have_the_error_of_the_forgotten_rows() -> None:
 def test_equal_numbers_are_a_fact_and_others_have_an_error() -> None:
     target = 3 * X[:, 0] + np.random.default_rng(0).normal(size=440)
     rows: dict[str, Any] = {"test": (TEST[0], 3 * TEST[0][:, 0]), "seeds": 2}
-    found = evaluate(NaiveUnlearner(Ridge()), (X, target), 3, ordinary=Ridge(), **rows)
+    evaluation = evaluate(NaiveUnlearner(Ridge()), (X, target), 3, ordinary=Ridge(), **rows)
     for name in ("effectiveness", "score lost", "prediction gap"):
-        measure = found.measures[ORDINARY][name]
+        measure = evaluation.measures[ORDINARY][name]
         assert (measure.low, measure.value, measure.high) == (0, 0, 0)
     asked = [[0], [1], [2]]  # the same people in both trials: no spread over seeds
-    found = evaluate(NaiveUnlearner(Ridge()), (X, target), asked, ordinary=DummyRegressor(), **rows)
-    gap = found.measures[ORDINARY]["prediction gap"]
+    evaluation = evaluate(
+        NaiveUnlearner(Ridge()), (X, target), asked, ordinary=DummyRegressor(), **rows
+    )
+    gap = evaluation.measures[ORDINARY]["prediction gap"]
     assert gap.low is not None
     assert gap.high is not None
     assert gap.low < gap.value < gap.high
@@ -268,4 +272,6 @@ def test_equal_numbers_are_a_fact_and_others_have_an_error() -> None:
     squares = (ours - target[3:].mean()) ** 2
     drawn = np.random.default_rng(1).integers(200, size=(2000, 200))
     error = np.sqrt(squares[drawn].mean(axis=1)).std()
-    assert found.trials[0].row_errors[ORDINARY]["prediction gap"] == pytest.approx(error, rel=0.1)
+    assert evaluation.trials[0].row_errors[ORDINARY]["prediction gap"] == pytest.approx(
+        error, rel=0.1
+    )

@@ -11,7 +11,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import letheon
 from letheon.measures.attacks import KeepsEverything
-from tests.evaluation.cheats import Half, Honest, Noisy, Remembers
+from tests.evaluation.cheats import Half, HonestMethod, Noisy, Remembers
 
 HONEST: dict[str, Any] = {
     "naive tree": letheon.NaiveUnlearner(DecisionTreeClassifier()),
@@ -19,7 +19,7 @@ HONEST: dict[str, Any] = {
     "DaRE": letheon.DaREForestClassifier(n_estimators=10),
     "SISA": letheon.SISAClassifier(DecisionTreeClassifier(), n_shards=4),
     "influence": letheon.InfluenceClassifier(sigma=0.5, if_unproved="downgrade"),
-    "stub": Honest(),
+    "stub": HonestMethod(),
 }
 CHEATS: dict[str, Any] = {
     "keeps a tree": KeepsEverything(DecisionTreeClassifier()),
@@ -72,18 +72,18 @@ def test_false_alarms_are_rare() -> None:
 @pytest.mark.parametrize("name", CHEATS)
 def test_cheats_are_found(name: str) -> None:
     """Or nothing was tested: a logistic regression may know too few people by heart."""
-    found = []
+    detections = []
     for seed in range(20):
         report = evaluated(CHEATS[name], seed)
-        found.append(any("People who should be forgotten" in each for each in report.warnings))
+        detections.append(any("People who should be forgotten" in each for each in report.warnings))
         if "keeps" in name:
-            assert found[-1] or "Forgetting was not tested" in report.tested
-    assert np.mean(found) >= (0.3 if "logistic" in name else 0.9)
+            assert detections[-1] or "Forgetting was not tested" in report.tested
+    assert np.mean(detections) >= (0.3 if "logistic" in name else 0.9)
 
 
 def test_a_regression_is_tested_by_wrong_targets() -> None:
     X, y = make_regression(200, 30, noise=20.0, random_state=0)
     model = KeepsEverything(Ridge(alpha=0.1))
-    found = letheon.evaluate(model, (X, y), 2, seeds=1, ordinary=DummyRegressor())
-    assert "tested by canary u-lira (found)" in found.tested
-    assert "Could not run: canary backdoor" in found.tested
+    evaluation = letheon.evaluate(model, (X, y), 2, seeds=1, ordinary=DummyRegressor())
+    assert "tested by canary u-lira (found)" in evaluation.tested
+    assert "Failed: canary backdoor" in evaluation.tested

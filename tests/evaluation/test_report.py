@@ -21,7 +21,7 @@ from letheon.evaluation import SAME, LearningProblem
 from letheon.evaluation._problem import describe_function, list_settings
 from letheon.exceptions import CannotForgetError
 from letheon.measures import Measure
-from tests.evaluation.stubs import SIMPLE, TEST, Planted, X, Y, evaluate
+from tests.evaluation.stubs import SIMPLE, TEST, StubUnlearner, X, Y, evaluate
 
 
 def strict(text: str) -> Any:
@@ -34,7 +34,7 @@ def strict(text: str) -> Any:
 
 
 def test_infinite_numbers_are_written_as_json_and_read_back(tmp_path: Path) -> None:
-    found = evaluate(Planted(), (X, Y), 2, seeds=1, title="inf", **SIMPLE)
+    evaluation = evaluate(StubUnlearner(), (X, Y), 2, seeds=1, title="inf", **SIMPLE)
     endless = Measure(
         name="KL consistency",
         value=math.inf,
@@ -44,23 +44,23 @@ def test_infinite_numbers_are_written_as_json_and_read_back(tmp_path: Path) -> N
         better="lower",
         basis="measured",
     )
-    trial = replace(found.trials[0], measures={SAME: {"KL consistency": endless}})
-    found = replace(found, measures={SAME: {"KL consistency": endless}}, trials=(trial,))
-    text = found.to_json(tmp_path / "found.json")
+    trial = replace(evaluation.trials[0], measures={SAME: {"KL consistency": endless}})
+    evaluation = replace(evaluation, measures={SAME: {"KL consistency": endless}}, trials=(trial,))
+    text = evaluation.to_json(tmp_path / "found.json")
     written = strict((tmp_path / "found.json").read_text())
     assert written == strict(text)
     assert written["measures"][SAME]["KL consistency"]["low"] == "-inf"
-    for plain in (written, found.to_dict()):
+    for plain in (written, evaluation.to_dict()):
         again = Evaluation.from_dict(plain)
-        assert again == found
+        assert again == evaluation
         assert again.title == "inf"
 
 
 def test_settings_tell_no_paths_and_no_addresses() -> None:
     inner = make_pipeline(FunctionTransformer(np.log1p), LogisticRegression(C=math.inf, n_jobs=3))
-    sisa = letheon.SISAClassifier(inner, n_shards=3, checkpoint_dir="/home/somebody/states")
+    sisa = letheon.SISAClassifier(inner, n_shards=3, checkpoint_dir="/home/alice/states")
     text = json.dumps(list_settings(sisa), allow_nan=False)
-    assert "somebody" not in text
+    assert "alice" not in text
     assert " at 0x" not in text
     assert "n_jobs" not in text
     assert "log1p" in text
@@ -86,7 +86,7 @@ def test_a_function_is_told_by_its_name(value: Any, words: str) -> None:
     [
         ([1, len], "[1, len]"),
         ({"a": max}, "{a: max}"),
-        (Path("/home/somebody"), None),
+        (Path("/home/alice"), None),
         (np.float64(0.5), 0.5),
         (object(), "object"),
         (np.zeros(3), "ndarray"),
@@ -99,17 +99,17 @@ def test_a_setting_is_told_in_words(value: Any, words: Any) -> None:
 
 def test_a_partial_metric_has_a_name() -> None:
     problem = LearningProblem.from_arguments(
-        Planted(), (X, Y), TEST, partial(fbeta_score, beta=2), 0
+        StubUnlearner(), (X, Y), TEST, partial(fbeta_score, beta=2), 0
     )
     assert problem.metric_name == "fbeta(beta=2)"
 
 
 def test_the_state_of_the_same_algorithm_is_a_fresh_unlearner() -> None:
     model = letheon.InfluenceClassifier(sigma=0.1)
-    found = evaluate(model, (X, Y), 2, seeds=1, **SIMPLE)
-    size = found.storage[SAME]
-    assert f"{size:,} (fresh unlearner)" in str(found)
-    assert size > found.storage["ordinary model"]
+    evaluation = evaluate(model, (X, Y), 2, seeds=1, **SIMPLE)
+    size = evaluation.storage[SAME]
+    assert f"{size:,} (fresh unlearner)" in str(evaluation)
+    assert size > evaluation.storage["ordinary model"]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_tables_of_any_kind(table: Any) -> None:
     model = letheon.InfluenceClassifier(sigma=0.1)
     for labels in (Y.tolist(), Y[:, None]):
         arguments: dict[str, Any] = {"seeds": 1, "ordinary": LogisticRegression(), "test": 0.5}
-        found = evaluate(model, (table, labels), letheon.datasets.Requests(n=2), **arguments)
-        assert found.n_people == 2
+        evaluation = evaluate(model, (table, labels), letheon.datasets.Requests(n=2), **arguments)
+        assert evaluation.n_people == 2
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_tables_of_any_kind(table: Any) -> None:
 )
 def test_numbers_of_any_kind(requests: Any, n_people: int) -> None:
     arguments: dict[str, Any] = {"seeds": np.int64(2), "random_state": None}
-    found = evaluate(Planted(), (X, Y), requests, **arguments, **SIMPLE)
-    assert found.n_people == n_people
-    assert len(found.trials) == 2
-    assert json.loads(found.to_json())["n_people"] == n_people
+    evaluation = evaluate(StubUnlearner(), (X, Y), requests, **arguments, **SIMPLE)
+    assert evaluation.n_people == n_people
+    assert len(evaluation.trials) == 2
+    assert json.loads(evaluation.to_json())["n_people"] == n_people
 
 
 @pytest.mark.parametrize(
@@ -143,18 +143,22 @@ def test_a_model_that_cannot_forget_is_refused_with_what_to_do(model: Any) -> No
 
 
 def test_a_class_is_no_model() -> None:
-    with pytest.raises(TypeError, match="is a class; give an unfitted model"):
+    with pytest.raises(TypeError, match="is a class; pass an object"):
         evaluate(letheon.DaREForestClassifier, (X, Y), 2, **SIMPLE)
 
 
 def test_test_rows_must_not_all_be_forgotten() -> None:
     test = (TEST[0][:3], TEST[1][:3], [1, 2, 3])
-    with pytest.raises(ValueError, match="everybody among the test rows"):
-        evaluate(Planted(), (X, Y), [[1, 2, 3]], seeds=1, test=test, ordinary=LogisticRegression())
+    with pytest.raises(ValueError, match="no test rows remain"):
+        evaluate(
+            StubUnlearner(), (X, Y), [[1, 2, 3]], seeds=1, test=test, ordinary=LogisticRegression()
+        )
 
 
 def test_accuracy_of_unbalanced_classes_is_said_to_favour_a_constant() -> None:
     labels = (X[:, 0] > 1.2).astype(int)
-    said = "makes up 92% of the training rows, and a constant answer has about that accuracy"
-    assert said in str(evaluate(Planted(), (X, labels), 1, seeds=1, **SIMPLE))
-    assert "a constant answer has" not in str(evaluate(Planted(), (X, Y), 1, seeds=1, **SIMPLE))
+    said = "makes up 92% of the training rows, so a constant prediction has about that accuracy"
+    assert said in str(evaluate(StubUnlearner(), (X, labels), 1, seeds=1, **SIMPLE))
+    assert "a constant prediction has" not in str(
+        evaluate(StubUnlearner(), (X, Y), 1, seeds=1, **SIMPLE)
+    )

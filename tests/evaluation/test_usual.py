@@ -26,7 +26,7 @@ from letheon.evaluation._problem import LearningProblem
 from letheon.exceptions import IdsTypeError
 from letheon.parallel import one_thread
 from letheon.select import Candidate, Tolerances, choose
-from tests.evaluation.stubs import TEST, Planted, X, Y, evaluate
+from tests.evaluation.stubs import TEST, StubUnlearner, X, Y, evaluate
 
 N = 120
 RNG = np.random.default_rng(0)
@@ -88,22 +88,22 @@ def test_sparse_tables_have_no_boosted_trees() -> None:
 
 @pytest.mark.parametrize("table", [PANDAS, POLARS], ids=["pandas", "polars"])
 def test_evaluate_takes_a_frame_with_texts(table: Any) -> None:
-    found = evaluate(encoding_sisa(), (table, LABELS), 2, seeds=1)
-    assert found.scores[ORDINARY].value == 1.0
-    assert "failed" not in found.baselines[ORDINARY]
+    evaluation = evaluate(encoding_sisa(), (table, LABELS), 2, seeds=1)
+    assert evaluation.scores[ORDINARY].value == 1.0
+    assert "failed" not in evaluation.baselines[ORDINARY]
 
 
 def test_choose_takes_a_frame_with_texts() -> None:
-    found = choose(
+    comparison = choose(
         (PANDAS, LABELS),
         candidates=[Candidate(encoding_sisa(), efficiency={})],
         requests=2,
         tolerances=Tolerances(effectiveness=0.5),
         cv=2,
     )
-    assert found.best is not None
-    assert "failed" not in found.ordinary_chosen
-    assert found.ordinary_chosen.count(",") == 2
+    assert comparison.best is not None
+    assert "failed" not in comparison.ordinary_chosen
+    assert comparison.ordinary_chosen.count(",") == 2
 
 
 class _Refuses(ClassifierMixin, BaseEstimator):
@@ -115,7 +115,7 @@ def test_the_first_cause_is_named_and_chained() -> None:
     def score(model: Any) -> float:
         return float(model.fit(X, Y).score(X, Y))
 
-    text = r"no usual ordinary model .* \(_Refuses: could not convert string.*ordinary="
+    text = r"no default ordinary model .* \(_Refuses: could not convert string.*ordinary="
     with pytest.raises(ValueError, match=text) as caught:
         choose_best([_Refuses(), _Refuses()], score, are_given=False)
     assert isinstance(caught.value.__cause__, ValueError)
@@ -131,14 +131,16 @@ def test_a_metric_that_fails_is_to_blame_itself() -> None:
     words = np.where(Y == 1, "yes", "no")
     text = "the metric roc auc fails on these labels and predictions"
     with pytest.raises(ValueError, match=text):
-        evaluate(Planted(), (X, words), 2, seeds=1, metric=roc_auc_score)
+        evaluate(StubUnlearner(), (X, words), 2, seeds=1, metric=roc_auc_score)
     with pytest.raises(ValueError, match=text):
         choose((X, words), requests=2, metric=roc_auc_score)
 
 
 def test_labels_are_no_numbers() -> None:
     words = np.where(Y == 1, "yes", "no")
-    with pytest.raises(ValueError, match=r"DaREForestRegressor predicts .* labels \('no', 'yes'\)"):
+    with pytest.raises(
+        ValueError, match=r"DaREForestRegressor is a regressor.* strings \('no', 'yes'\)"
+    ):
         evaluate(DaREForestRegressor(), (X, words), 2, seeds=1)
 
 
@@ -153,9 +155,9 @@ def test_labels_are_no_numbers() -> None:
     ids=["pandas text", "pandas Int64", "polars", "list"],
 )
 def test_missing_ids_are_counted(ids: Any) -> None:
-    text = r"ids has 2 missing value\(s\), in row 7 first; every row needs an owner"
+    text = r"ids has 2 missing value\(s\), the first in row 7; every row needs an id"
     with pytest.raises(IdsTypeError, match=text):
-        evaluate(Planted(), (X, Y, ids), 2, seeds=1, test=TEST)
+        evaluate(StubUnlearner(), (X, Y, ids), 2, seeds=1, test=TEST)
     with pytest.raises(IdsTypeError, match=text):
         choose((X, Y, ids), requests=2, test=TEST)
 
@@ -163,14 +165,14 @@ def test_missing_ids_are_counted(ids: Any) -> None:
 def test_ids_of_two_kinds_are_refused() -> None:
     mixed = np.array(["a", *range(1, 440)], dtype=object)
     with pytest.raises(IdsTypeError, match="contains values of type int, str"):
-        evaluate(Planted(), (X, Y, mixed), 2, seeds=1, test=TEST)
+        evaluate(StubUnlearner(), (X, Y, mixed), 2, seeds=1, test=TEST)
 
 
 def test_an_interval_of_r2_ends_at_1() -> None:
     table, numbers = make_regression(150, 3, noise=30.0, random_state=0)
     forest = DaREForestRegressor(n_estimators=3)
-    found = evaluate(forest, (table, numbers), 2, seeds=2)
-    for score in found.scores.values():
+    evaluation = evaluate(forest, (table, numbers), 2, seeds=2)
+    for score in evaluation.scores.values():
         assert score.high is not None
         assert score.value <= score.high <= 1.0
 

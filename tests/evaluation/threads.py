@@ -13,7 +13,7 @@ import pytest
 import letheon
 from letheon.evaluation._clock import _Background, _Clocks
 from tests.evaluation import cheats
-from tests.evaluation.cheats import Honest
+from tests.evaluation.cheats import HonestMethod
 from tests.evaluation.test_cheats import clean, evaluate, first_lines, timing_said
 
 __all__ = ["clean"]
@@ -21,13 +21,13 @@ __all__ = ["clean"]
 
 @pytest.mark.parametrize("cheat", [cheats.Threaded, cheats.RawThread, cheats.LatePool])
 def test_a_thread_is_waited_for_on_the_clock_and_named(cheat: Any) -> None:
-    found = evaluate(cheat(), requests=2, seeds=1, canaries=False)
+    evaluation = evaluate(cheat(), requests=2, seeds=1, canaries=False)
     is_working = False
-    for entry in Honest.diary:
+    for entry in HonestMethod.diary:
         assert not (is_working and entry == "baseline"), "it was timed beside the thread"
         is_working = entry == "begin" or (is_working and entry != "end")
-    assert "2 of 2 requests left work behind" in first_lines(found)
-    for trial in found.trials:
+    assert "2 of 2 requests left background work" in first_lines(evaluation)
+    for trial in evaluation.trials:
         assert min(trial.forget_seconds) > 0.03
         assert min(map(sub, trial.forget_seconds, trial.returned_seconds)) > 0
 
@@ -37,7 +37,7 @@ def test_a_thread_that_was_joined_is_not_left_behind() -> None:
 
 
 def test_threads_from_before_are_not_blamed_on_the_method() -> None:
-    class Works(Honest):
+    class Works(HonestMethod):
         def train(self) -> None:
             cheats.burn(0.05)
             super().train()
@@ -51,12 +51,12 @@ def test_threads_from_before_are_not_blamed_on_the_method() -> None:
     other = threading.Thread(target=work)
     other.start()
     try:
-        found = evaluate(Works(), seeds=1, canaries=False)
+        evaluation = evaluate(Works(), seeds=1, canaries=False)
     finally:
         stop.set()
         other.join()
-    assert "left work behind" not in first_lines(found)
-    assert "Threads that ran before the evaluation used" in first_lines(found)
+    assert "left background work" not in first_lines(evaluation)
+    assert "Threads that were started before the evaluation used" in first_lines(evaluation)
 
 
 def test_looking_at_threads_is_not_counted_as_work() -> None:
@@ -88,29 +88,29 @@ def test_looking_at_threads_is_not_counted_as_work() -> None:
 
 
 def test_a_process_is_waited_for_and_named() -> None:
-    found = evaluate(cheats.WithProcess(), requests=1, seeds=1, canaries=False)
-    assert "requests left work behind" in first_lines(found)
-    assert found.trials[0].forget_seconds[0] > 0.2
+    evaluation = evaluate(cheats.WithProcess(), requests=1, seeds=1, canaries=False)
+    assert "requests left background work" in first_lines(evaluation)
+    assert evaluation.trials[0].forget_seconds[0] > 0.2
 
 
 def test_what_never_ends_is_given_up_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("letheon.evaluation._clock._LEAST_WAIT_SECONDS", 0.05)
-    found = evaluate(cheats.WithEndlessProcess(), requests=2, seeds=1, canaries=False)
-    assert "longer than they were waited for" in first_lines(found)
-    assert "NOT timed to its end" in timing_said(found)
+    evaluation = evaluate(cheats.WithEndlessProcess(), requests=2, seeds=1, canaries=False)
+    assert "exceeded the time limit" in first_lines(evaluation)
+    assert "NOT timed until its end" in timing_said(evaluation)
 
 
 def test_an_idle_thread_is_no_work_but_is_mentioned() -> None:
-    found = evaluate(cheats.WithSleeper(), requests=2, seeds=1, canaries=False)
-    assert found.warnings == ()
-    assert any("stayed alive, idle" in line for line in found.fairness)
+    evaluation = evaluate(cheats.WithSleeper(), requests=2, seeds=1, canaries=False)
+    assert evaluation.warnings == ()
+    assert any("stayed alive, but idle" in line for line in evaluation.fairness)
 
 
 def test_an_honest_method_gets_no_warning() -> None:
-    found = evaluate(Honest(), requests=16)
-    assert found.warnings == ()
+    evaluation = evaluate(HonestMethod(), requests=16)
+    assert evaluation.warnings == ()
     said = "Forgetting was tested by canary backdoor (not found), canary u-lira (not found)"
-    assert said in first_lines(found)
-    assert "people who leave one by one were not tested" in first_lines(found)
-    assert "strong by the receipts" in str(found)
-    assert letheon.Evaluation.from_dict(found.to_dict()) == found
+    assert said in first_lines(evaluation)
+    assert "single removals were not tested" in first_lines(evaluation)
+    assert "strong, according to receipts" in str(evaluation)
+    assert letheon.Evaluation.from_dict(evaluation.to_dict()) == evaluation

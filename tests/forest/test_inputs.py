@@ -136,7 +136,7 @@ def test_every_kind_of_missing_value_is_nan(table: Any) -> None:
 )
 def test_columns_that_are_no_numbers_are_named(column: Any) -> None:
     frame = pl.DataFrame if isinstance(column, pl.Series) else pd.DataFrame
-    with pytest.raises(ValueError, match="columns 'kind' hold no numbers; encode them"):
+    with pytest.raises(ValueError, match="columns 'kind' are not numeric; encode them"):
         classifier().fit(frame({"n": X[:, 0], "kind": column}), Y)
 
 
@@ -144,14 +144,14 @@ def test_columns_that_are_no_numbers_are_named(column: Any) -> None:
 def test_dates_are_named_with_advice_of_their_own(frame: Any) -> None:
     days = np.array(["2020-01-01", "2021-01-01"] * 30, "datetime64[us]")
     table = frame({"n": X[:, 0], "kind": ["x"] * 60, "day": days, "for": days - days[0]})
-    with pytest.raises(ValueError, match="columns 'day', 'for' hold no numbers; turn dates"):
+    with pytest.raises(ValueError, match="columns 'day', 'for' are not numeric; convert dates"):
         classifier().fit(table, Y)
 
 
 @pytest.mark.parametrize("wrong", ["a", [1], pd.Timestamp("2020-01-01")])
 def test_an_object_that_is_no_number_is_shown_with_its_column(wrong: Any) -> None:
     column = pd.Series([wrong, *X[1:, 0].tolist()], dtype=object)
-    with pytest.raises(ValueError, match="column 'kind' holds more than numbers"):
+    with pytest.raises(ValueError, match="column 'kind' has values that are not numbers"):
         classifier().fit(pd.DataFrame({"n": X[:, 0], "kind": column}), Y)
 
 
@@ -312,10 +312,10 @@ def test_targets_that_make_no_sense_are_refused(y: Any, message: str) -> None:
 
 
 def test_targets_beyond_their_bound_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"holds 1, which is beyond y_max=0\.5"):
+    with pytest.raises(ValueError, match=r"contains 1, which exceeds y_max=0\.5"):
         regressor(y_max=0.5).fit(X, Y)
     model = regressor(y_max=1).fit(X, Y)
-    with pytest.raises(ValueError, match=r"holds -1\.01, which is beyond y_max=1"):
+    with pytest.raises(ValueError, match=r"contains -1\.01, which exceeds y_max=1"):
         model.learn(X[:1], [-1.01], ids=[99])
     assert model.digest() == regressor(y_max=1).fit(X, Y).digest()
 
@@ -348,13 +348,13 @@ def test_targets_of_any_size(scale: float) -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.full(60, 0.5), r"holds 0\.5; expected non-negative whole numbers"),
-        (np.array([1] * 59 + [-7]), "holds -7; expected non-negative whole numbers"),
+        (np.full(60, 0.5), r"contains 0\.5; expected non-negative whole numbers"),
+        (np.array([1] * 59 + [-7]), "contains -7; expected non-negative whole numbers"),
         (np.full(60, np.nan), "NaN"),
         (np.ones(59), "one weight per row"),
         (np.ones((60, 2)), "one weight per row"),
         (np.array(["1"] * 60), "whole numbers"),
-        ([f"p{i}" for i in range(60)], r"holds 'p0'; .* Ids go by keyword \(ids=...\)"),
+        ([f"p{i}" for i in range(60)], r"contains 'p0'; .* Pass ids by keyword \(ids=...\)"),
         (2, r"sample_weight=2; expected one weight per row \(60\)"),
         (np.zeros(60), "zero"),
         (np.full(60, 2**30), "add up"),

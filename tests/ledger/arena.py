@@ -43,7 +43,7 @@ from letheon.ledger.db import engines
 from letheon.ledger.settings import Settings
 from tests.ledger import planted
 from tests.ledger.arena_checks import DONE, Expected, no_trace, quick_violations, violations
-from tests.postgres import Server, find_binaries
+from tests.postgres import PostgresServer, find_binaries
 
 N_PEOPLE = 240
 PEOPLE_PER_ROUND = 3
@@ -141,12 +141,12 @@ class Arena:
         self.people = {name: table[2] for name, table in self.tables.items()}
         self.erased: dict[str, list[str]] = {name: [] for name in MODELS}
         self.registered: list[str] = []
-        self.server: Server | None = None
+        self.server: PostgresServer | None = None
         self.database = plan.database
         if plan.database == "own":
             binaries = find_binaries()
             assert binaries is not None
-            self.server = Server(binaries)
+            self.server = PostgresServer(binaries)
             self.database = self.server.create()
 
     def open(self) -> Ledger:

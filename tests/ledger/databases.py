@@ -24,7 +24,7 @@ from letheon.ledger.requests.deadlines import Calendar
 from letheon.ledger.requests.intake import make_intake_group, prepare_request
 from letheon.ledger.requests.listing import find_request
 from letheon.ledger.requests.people import move_requests
-from letheon.ledger.requests.requests import Requests
+from letheon.ledger.requests.requests import LedgerRequests
 from letheon.ledger.schemas import Request
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import batches, blocked, events, models, requests
@@ -39,7 +39,7 @@ class Everyone:
     """An index of a model that holds each person who is named."""
 
     def find(self, ids: Ids) -> Any:
-        return SimpleNamespace(found=np.ones(len(ids), bool))
+        return SimpleNamespace(has_rows=np.ones(len(ids), bool))
 
 
 class KnownModels:
@@ -56,9 +56,9 @@ class KnownModels:
         return self.people
 
 
-def requests_of(core: Core, people: Any = None) -> Requests:
+def requests_of(core: Core, people: Any = None) -> LedgerRequests:
     """The requests of a ledger whose models hold these people, or everyone."""
-    return Requests(core, KnownModels(core, people or Everyone()))  # type: ignore[arg-type]
+    return LedgerRequests(core, KnownModels(core, people or Everyone()))  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -29,7 +29,7 @@ from letheon import (
 )
 from letheon.data import Rows
 from letheon.guarantee import Guarantee
-from letheon.ledger.certificates.facts import facts_of
+from letheon.ledger.certificates.facts import collect_facts
 from letheon.ledger.models.examine import hold_rows
 from letheon.receipt import Receipt
 
@@ -175,7 +175,7 @@ def erased(maker: Maker, kind: str = "erase", **more: Any) -> Erased:
         "removed": 2,
         "since_retrain": 2,
     }
-    facts = facts_of(
+    facts = collect_facts(
         guarantee_before=before,
         after=model,
         receipt=receipt,

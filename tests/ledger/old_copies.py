@@ -13,7 +13,7 @@ from letheon.ledger import Ledger, Policy
 from letheon.ledger import core as faults
 from tests.ledger.databases import NOON, Clock
 from tests.ledger.homes import IDS, X, Y, fitted, person
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 _NUMBERS = itertools.count()
 KINDS = ("wal", "delete", "postgresql")
@@ -38,7 +38,7 @@ class Story:
 
     home: Path
     kind: str = "wal"
-    server: Server | None = None
+    server: PostgresServer | None = None
     clock: Clock = field(default_factory=lambda: Clock(NOON))
     copies: dict[str, Path | str] = field(default_factory=dict)
 

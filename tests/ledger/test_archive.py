@@ -93,7 +93,7 @@ def test_a_damaged_certificate_does_not_hide_the_others(story: Ledger, data: st.
     place = data.draw(st.integers(0, len(envelope) - 1))
     envelope[place] ^= data.draw(st.integers(1, 255))
     cut = data.draw(st.sampled_from([0, place, len(envelope)]))
-    method, guarantee, n_rows = certificates._summary(bytes(envelope[:cut]))
+    method, guarantee, n_rows = certificates._summarize(bytes(envelope[:cut]))
     assert isinstance(method, str)
     assert isinstance(guarantee, str)
     assert type(n_rows) is int

@@ -1,4 +1,4 @@
-"""The signer: one certificate for each number, whoever dies, races or cheats."""
+"""The signer: one certificate for each number, with killed, concurrent or malicious workers."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from letheon.exceptions import CertificateError, SignerRefusedError
 from letheon.ledger import Ledger
 from letheon.ledger import core as faults
 from letheon.ledger.certificates.certify import (
-    _claimed,
     _next_version,
+    _set_certificate_time,
     certify_next,
     take_checkpoint,
 )
@@ -68,7 +68,7 @@ def ledger(home: Path, tmp_path: Path) -> Iterator[Ledger]:
 
 @pytest.fixture
 def hook() -> Iterator[Callable[[Any], None]]:
-    """Let a test wait at the named places; afterwards nobody does."""
+    """Let a test wait at the named places; reset them afterwards."""
 
     def install(wanted: Any) -> None:
         faults.hook = wanted
@@ -94,12 +94,12 @@ def counted(ledger: Ledger) -> tuple[int, int]:
 
 def require_sound(ledger: Ledger, n: int) -> list[verifier.SignedStatement]:
     """Check that there are n certificates, in one chain, in files and database alike."""
-    found = all_envelopes(ledger)
+    envelopes = all_envelopes(ledger)
     core = core_of(ledger)
     files = [signed_path(core, "certificates", each + 1).read_bytes() for each in range(n)]
-    assert (len(found), files) == (n, found)
+    assert (len(envelopes), files) == (n, envelopes)
     assert counted(ledger) == (n, n)
-    return check_chain(found, core.keys.trust())
+    return check_chain(envelopes, core.keys.trust())
 
 
 def refused(ledger: Ledger, match: str, error: type[Exception] = SignerRefusedError) -> None:
@@ -195,11 +195,11 @@ def test_whoever_claims_first_decides_for_all(ledger: Ledger) -> None:
     unclaimed = _next_version(core_of(ledger))
     assert unclaimed is not None
     assert unclaimed.certified_at is None
-    first_claim = _claimed(core_of(ledger), unclaimed)
+    first_claim = _set_certificate_time(core_of(ledger), unclaimed)
     with Ledger.open(ledger.folder, clock=lambda: NOW + 60) as later:
         with core_of(later).database.transaction() as conn:
             record_event(conn, "noise", {"n": 1}, NOW + 60)
-        assert _claimed(core_of(later), unclaimed) == first_claim
+        assert _set_certificate_time(core_of(later), unclaimed) == first_claim
     assert certify_next(core_of(ledger)) == 1
     require_sound(ledger, 1)
 
@@ -209,7 +209,7 @@ def met_at(point: str) -> Callable[[str], None]:
     meeting = threading.Barrier(2)
 
     def wait(name: str) -> None:
-        # A transaction lets one in at a time: there is nobody to meet inside.
+        # A transaction admits one worker at a time, so no other worker is inside.
         if name == point and not name.endswith("before-commit"):
             meeting.wait(timeout=20)
 
@@ -248,7 +248,7 @@ def test_an_altered_blob_is_not_certified(ledger: Ledger, how: str) -> None:
         file.unlink()
     else:
         file.write_bytes(changed[how])
-    refused(ledger, "cannot be certified")
+    refused(ledger, "cannot be read")
     file.write_bytes(whole)
     assert certify_next(core_of(ledger)) == 1
 
@@ -281,7 +281,7 @@ def test_claims_that_the_model_does_not_make_are_not_signed(
         facts[path[-1]] = value
 
     edited(ledger, edit)
-    refused(ledger, "stronger|leaves out|the model is of|not those of the model")
+    refused(ledger, "stronger|omits|the model has|differ from the model")
 
 
 def test_stronger_releases_of_the_operator_are_not_signed(ledger: Ledger) -> None:
@@ -327,7 +327,7 @@ def test_a_transition_that_the_proof_does_not_show_is_not_signed(ledger: Ledger,
 def test_a_number_is_never_signed_with_two_contents(ledger: Ledger, content: bytes) -> None:
     path = signed_path(core_of(ledger), "certificates", 1)
     path.write_bytes(content)
-    with pytest.raises(SignerRefusedError, match="another content"):
+    with pytest.raises(SignerRefusedError, match="other content"):
         certify_next(core_of(ledger))
     assert path.read_bytes() == content
     assert counted(ledger) == (0, 0)
@@ -346,12 +346,12 @@ def test_a_certificate_of_this_number_from_a_fork_is_noticed(
 
 def test_a_database_that_contradicts_itself_is_not_signed(ledger: Ledger) -> None:
     edited(ledger, lambda facts: facts.update(rows=7))
-    refused(ledger, "the facts say 7", CertificateError)
+    refused(ledger, "the facts have 7", CertificateError)
 
 
 def test_a_statement_outside_the_schema_is_not_signed(ledger: Ledger) -> None:
     edited(ledger, lambda facts: facts["notClaimed"].append("Free text about Jane"))
-    refused(ledger, "breaks its schema")
+    refused(ledger, "does not match its schema")
 
 
 def test_a_rotation_does_not_change_who_signs_numbers_given_before(ledger: Ledger) -> None:
@@ -384,17 +384,17 @@ def test_a_file_that_a_kill_left_out_is_written_later(ledger: Ledger) -> None:
 def test_a_checkpoint_that_was_not_committed_leaves_no_file(
     ledger: Ledger, hook: Callable[[Any], None]
 ) -> None:
-    class Stop(BaseException):
+    class StopWorker(BaseException):
         pass
 
     def stop(name: str) -> None:
         if name == "checkpoint.before-commit":
-            raise Stop
+            raise StopWorker
 
     core = core_of(ledger)
     before = {file.name for file in (ledger.folder / "checkpoints").iterdir()}
     hook(stop)
-    with pytest.raises(Stop):
+    with pytest.raises(StopWorker):
         take_checkpoint(core)
     hook(None)
     assert {file.name for file in (ledger.folder / "checkpoints").iterdir()} == before

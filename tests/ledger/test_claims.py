@@ -14,17 +14,17 @@ from letheon.exceptions import SignerRefusedError
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.ledger.certificates.claims import (
     OWN_METHODS,
-    _refuse_accounts,
+    _check_accounts,
     certificate_account,
-    claim_of,
     guarantee_section,
     is_of_letheon,
-    published_account,
-    refuse_beyond_method,
-    refuse_stronger,
+    make_claim,
+    make_published_account,
+    reject_beyond_method,
+    reject_stronger_claims,
     weaker_releases,
 )
-from letheon.ledger.certificates.facts import refuse_boasts
+from letheon.ledger.certificates.facts import reject_false_claims
 from tests.ledger.forgetters import (
     EVERY,
     MAKERS,
@@ -45,7 +45,7 @@ STRONGER: dict[str, tuple[str, ...]] = {
 
 
 def check(model: Any, facts: dict[str, Any], kind: str = "erase") -> None:
-    refuse_stronger(claim_of(model, kind), facts["method"], facts["guarantee"])
+    reject_stronger_claims(make_claim(model, kind), facts["method"], facts["guarantee"])
 
 
 def refused(model: Any, facts: dict[str, Any], kind: str, match: str) -> None:
@@ -146,13 +146,13 @@ def test_certificates_leave_out_what_was_spent(name: str) -> None:
 @pytest.mark.parametrize("spent", [1.0000001, float("inf"), float("nan")])
 def test_an_overdrawn_account_is_not_signed(spent: float) -> None:
     own = replace(COUNTED, spent=1.0, budget=1.0)
-    said = guarantee_section(claim_of(counting(own), "erase"), since_retrain=1)
+    said = guarantee_section(make_claim(counting(own), "erase"), since_retrain=1)
     # The guarantee itself refuses such numbers; a model of another class may not.
     object.__setattr__(own, "spent", spent)
-    claim = claim_of(counting(replace(COUNTED, spent=1.0, budget=1.0)), "erase")
+    claim = make_claim(counting(replace(COUNTED, spent=1.0, budget=1.0)), "erase")
     claim = claim._replace(guarantee=own)
     with pytest.raises(SignerRefusedError, match="more than the budget"):
-        _refuse_accounts(claim, certificate_account(said["accounting"]))
+        _check_accounts(claim, certificate_account(said["accounting"]))
 
 
 def counting(own: Guarantee) -> Any:
@@ -174,8 +174,8 @@ def test_what_is_spent_is_told_in_tenths_of_the_budget(share: float, budget: flo
     paid = min(share * budget, budget)
     own = replace(COUNTED, spent=paid, budget=budget)
     odd = _Odd(own, exact=False, certificate="certified")
-    said = guarantee_section(claim_of(odd, "erase"), since_retrain=1)["accounting"]
-    told = published_account(said)
+    said = guarantee_section(make_claim(odd, "erase"), since_retrain=1)["accounting"]
+    told = make_published_account(said)
     spent, limit = float(told["spent"]), float(told["budget"])
     assert paid <= float(said["spent"]) <= spent <= limit
     assert spent <= 1.11 * (float(said["spent"]) + limit / 10)
@@ -185,18 +185,18 @@ def test_what_is_spent_is_told_in_tenths_of_the_budget(share: float, budget: flo
 @pytest.mark.parametrize("name", ["fisher", "descent", "descent 3.1"])
 def test_where_nothing_adds_up_only_the_budget_is_told(name: str) -> None:
     model, _, facts = erased(MAKERS[name])
-    facts["guarantee"]["accounting"] = published_account(facts["guarantee"]["accounting"])
+    facts["guarantee"]["accounting"] = make_published_account(facts["guarantee"]["accounting"])
     assert facts["guarantee"]["accounting"]["spent"] == facts["guarantee"]["accounting"]["budget"]
     check(model, facts)
 
 
 def test_without_a_budget_nothing_is_told() -> None:
     accounting = erased(MAKERS["forest"]).facts["guarantee"]["accounting"]
-    assert published_account(accounting) == accounting
+    assert make_published_account(accounting) == accounting
 
 
 class _Odd:
-    """A method of somebody else's, with facts and a guarantee as the test says."""
+    """A method outside letheon, with facts and a guarantee from the test."""
 
     def __init__(self, guarantee: Guarantee, **facts: Any) -> None:
         self.guarantee_ = guarantee
@@ -222,20 +222,20 @@ def test_a_claim_is_no_stronger_than_the_method(
     own: Guarantee, certificate: str, kind: str
 ) -> None:
     odd = _Odd(own, exact=certificate == "exact", certificate=certificate)
-    found = claim_of(odd, "erase").guarantee
-    assert found.kind == kind
-    assert (found.epsilon is None) == (kind != "certified")
+    claimed = make_claim(odd, "erase").guarantee
+    assert claimed.kind == kind
+    assert (claimed.epsilon is None) == (kind != "certified")
 
 
 def test_requests_and_releases_are_no_stronger_than_the_method() -> None:
     own = replace(EXACT, requests="adaptive", releases="every-version")
-    found = claim_of(_Odd(own), "erase").guarantee
-    assert (found.requests, found.releases) == ("oblivious", "latest-only")
+    claimed = make_claim(_Odd(own), "erase").guarantee
+    assert (claimed.requests, claimed.releases) == ("oblivious", "latest-only")
 
 
 def test_methods_of_others_are_certified_by_their_own_rule_and_name() -> None:
     odd = _Odd(COUNTED, method="Their Method", exact=False, certificate="certified")
-    claim = claim_of(odd, "erase")
+    claim = make_claim(odd, "erase")
     assert claim.rule == "declared-by-method"
     assert claim.method.endswith("_odd")
     assert guarantee_section(claim, since_retrain=3)["accounting"]["deletionsSinceRetrain"] == 3
@@ -243,9 +243,9 @@ def test_methods_of_others_are_certified_by_their_own_rule_and_name() -> None:
 
 def test_a_retrain_mends_no_backbone() -> None:
     own = replace(EXACT, assumptions=("backbone-never-saw-the-rows", "noise-secret"))
-    found = claim_of(_Odd(own), "retrain").guarantee.assumptions
-    assert "backbone-never-saw-the-rows" in found
-    assert "noise-secret" not in found
+    codes = make_claim(_Odd(own), "retrain").guarantee.assumptions
+    assert "backbone-never-saw-the-rows" in codes
+    assert "noise-secret" not in codes
 
 
 @pytest.mark.parametrize("permitted", RELEASES)
@@ -259,26 +259,26 @@ def test_operators_may_publish_weaker_releases_only(permitted: str, wanted: str 
 
 
 def test_an_unknown_word_for_releases_is_refused() -> None:
-    with pytest.raises(ValueError, match="not one of"):
-        weaker_releases("latest-only", "nobody")
+    with pytest.raises(ValueError, match="is unknown"):
+        weaker_releases("latest-only", "unknown")
 
 
 @needs_torch
 def test_names_of_letheons_methods_are_reserved() -> None:
     classes = [getattr(letheon, name) for name in letheon.__all__ if name[0].isupper()]
     facts = [getattr(each, "facts", None) for each in classes]
-    found = {each.method for each in facts if isinstance(each, MethodFacts)}
-    assert found | {"pipeline"} == OWN_METHODS
+    names = {each.method for each in facts if isinstance(each, MethodFacts)}
+    assert names | {"pipeline"} == OWN_METHODS
 
 
 @pytest.mark.parametrize("name", ["retrain", "naive", "dare"])
 def test_a_class_of_others_gets_no_name_of_ours(name: str) -> None:
     facts = replace(NaiveUnlearner.facts, method=name)
-    other = type("Other", (NaiveUnlearner,), {"facts": facts, "__module__": "somebody.else"})
+    other = type("Other", (NaiveUnlearner,), {"facts": facts, "__module__": "outside.package"})
     model = deepcopy(erased(MAKERS["naive"]).model)
     model.__class__ = other
-    claim = claim_of(model, "erase")
-    assert claim.method == "somebody.else.other"
+    claim = make_claim(model, "erase")
+    assert claim.method == "outside.package.other"
     assert not is_of_letheon(model)
     assert is_of_letheon(erased(MAKERS["pipeline"]).model)
 
@@ -295,10 +295,10 @@ def test_an_honest_certificate_is_no_boast(maker: Maker, kind: str) -> None:
     model, claims = newest(maker, kind)
     claims["erasure"]["rows"] = 2
     # Certificates that were issued earlier have what was spent in them.
-    for shown in (published_account, certificate_account):
+    for shown in (make_published_account, certificate_account):
         said = claims["guarantee"] | {"accounting": shown(claims["guarantee"]["accounting"])}
-        refuse_boasts(model, claims | {"guarantee": said})
-        refuse_beyond_method(model, claims | {"guarantee": said})
+        reject_false_claims(model, claims | {"guarantee": said})
+        reject_beyond_method(model, claims | {"guarantee": said})
 
 
 @pytest.mark.parametrize("maker", EVERY)
@@ -310,12 +310,12 @@ def test_no_limit_can_be_left_out(maker: Maker) -> None:
         claims["notClaimed"] = [other for other in codes if other != code]
         if code in ("batch-of-one", "guarantee-of-the-version-before"):
             continue
-        with pytest.raises(SignerRefusedError, match=f"leaves out {code}"):
-            refuse_boasts(model, claims)
+        with pytest.raises(SignerRefusedError, match=f"omits {code}"):
+            reject_false_claims(model, claims)
     claims |= {"notClaimed": codes, "erasure": claims["erasure"] | {"rows": 1}}
     if "batch-of-one" not in codes:
-        with pytest.raises(SignerRefusedError, match="leaves out batch-of-one"):
-            refuse_boasts(model, claims)
+        with pytest.raises(SignerRefusedError, match="omits batch-of-one"):
+            reject_false_claims(model, claims)
 
 
 @pytest.mark.parametrize("maker", EVERY)
@@ -325,7 +325,7 @@ def test_no_figure_is_proved_that_is_not(maker: Maker) -> None:
     for name, honest in claims["measurements"].items():
         claims["measurements"][name] = honest | {"basis": "by-proof", "value": "0.5"}
         with pytest.raises(SignerRefusedError, match=f"measurements.{name} does not follow"):
-            refuse_boasts(model, claims)
+            reject_false_claims(model, claims)
         claims["measurements"][name] = honest
 
 

@@ -208,7 +208,7 @@ def test_an_extension_must_be_announced_in_the_first_period() -> None:
     received = at("2026-06-10")
     last_moment = CALENDAR.end_of(date(2026, 7, 10)) - timedelta(seconds=1)
     assert extend_due_date("gdpr", received, CALENDAR, noticed=last_moment) == date(2026, 9, 10)
-    with pytest.raises(RequestStateError, match="announced by 2026-07-10, and it is 2026-07-11"):
+    with pytest.raises(RequestStateError, match="announced by 2026-07-10, and today is 2026-07-11"):
         extend_due_date("gdpr", received, CALENDAR, noticed=last_moment + timedelta(seconds=1))
 
 
@@ -376,14 +376,14 @@ def test_a_file_of_holidays_is_read(tmp_path: Path) -> None:
 def test_a_file_of_holidays_names_the_wrong_line(tmp_path: Path) -> None:
     file = tmp_path / "days.txt"
     file.write_text("2026-07-13\n13.7.2026\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"line 2: '13\.7\.2026' is no day"):
+    with pytest.raises(ValueError, match=r"line 2: '13\.7\.2026' is not a date"):
         Calendar.from_file(file)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"seat": "XX"}, "seat='XX' is not one of none, EU"),
+        ({"seat": "XX"}, "seat='XX' is unknown; expected one of: none, EU"),
         ({"timezone": "Europe/Atlantis"}, "Europe/Atlantis"),
         ({"timezone": "../../etc/passwd"}, "not in the IANA database"),
         ({"timezone": ""}, "not in the IANA database"),
@@ -402,7 +402,7 @@ def test_a_moment_without_a_zone_is_refused() -> None:
 
 
 def test_an_unknown_law_is_refused() -> None:
-    with pytest.raises(ValueError, match="regime='lgpd' is not one of gdpr, ccpa"):
+    with pytest.raises(ValueError, match="regime='lgpd' is unknown; expected one of: gdpr, ccpa"):
         due_on("lgpd", at("2026-01-01"), CALENDAR)
 
 

@@ -65,5 +65,5 @@ def test_codes_that_no_small_model_shows_are_explained() -> None:
     rules = {"guo2020-residual-sum", "golatkar2020-closeness-per-request", *_THEOREMS.values()}
     assert rules <= explained("Rules of accounting")
     assert {CALLER["rule"], EPOCH["rule"]} <= explained("Seeds of training")
-    unmeasured = {f"{name}-not-measured" for name in PROPERTIES}
-    assert {*_NEVER_CLAIMED, *unmeasured, "batch-of-one"} <= explained("Not claimed")
+    list_unmeasured = {f"{name}-not-measured" for name in PROPERTIES}
+    assert {*_NEVER_CLAIMED, *list_unmeasured, "batch-of-one"} <= explained("Not claimed")

@@ -9,21 +9,26 @@ from typing import Any
 import pytest
 
 import letheon
-from letheon.ledger.certificates.facts import describe, folder_digest, kernel_code, replay_of
+from letheon.ledger.certificates.facts import (
+    describe_execution,
+    folder_digest,
+    kernel_code,
+    replay_of,
+)
 from tests.ledger.forgetters import MAKERS, NETS, erased, needs_torch
 
 HEX = re.compile("[0-9a-f]{64}")
 
 
 def test_a_description_has_every_field_of_the_schema_but_replay() -> None:
-    found = describe()
-    assert set(found) == {"code", "lockfile", "image", "python", "kernel", "threads"}
-    assert all(HEX.fullmatch(found[name]["sha256"]) for name in ("code", "lockfile", "image"))
-    assert (found["threads"], describe()) == (1, found)
+    description = describe_execution()
+    assert set(description) == {"code", "lockfile", "image", "python", "kernel", "threads"}
+    assert all(HEX.fullmatch(description[name]["sha256"]) for name in ("code", "lockfile", "image"))
+    assert (description["threads"], describe_execution()) == (1, description)
 
 
 def test_the_image_is_the_one_of_the_settings() -> None:
-    assert describe("ab" * 32)["image"] == {"sha256": "ab" * 32}
+    assert describe_execution("ab" * 32)["image"] == {"sha256": "ab" * 32}
 
 
 def test_the_lockfile_is_the_list_of_packages() -> None:
@@ -32,7 +37,7 @@ def test_the_lockfile_is_the_list_of_packages() -> None:
         for each in distributions()
     }
     expected = hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
-    assert describe()["lockfile"]["sha256"] == expected
+    assert describe_execution()["lockfile"]["sha256"] == expected
 
 
 def test_the_compiled_core_is_part_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,5 +132,5 @@ def test_how_exactly_a_model_can_be_had_again(name: str, replay: str) -> None:
     ],
 )
 def test_how_exactly_a_net_can_be_had_again(name: str, replay: str) -> None:
-    found: Any = erased(NETS[name]).facts["execution"]["replay"]
-    assert found == replay
+    actual: Any = erased(NETS[name]).facts["execution"]["replay"]
+    assert actual == replay

@@ -21,7 +21,7 @@ import pytest
 from tests.ledger.arena import Plan
 from tests.ledger.planted import BUGS
 from tests.ledger.points import POINTS
-from tests.postgres import Server, quick_place
+from tests.postgres import PostgresServer, quick_place
 
 ROOT = Path(__file__).resolve().parents[2]
 # A worker that sleeps here wakes up beside others that have done its work. One that sleeps inside
@@ -77,7 +77,7 @@ def fight(folder: Path, *plans: Plan) -> list[dict[str, Any]]:
 def address(database: str, request: pytest.FixtureRequest) -> dict[str, Any]:
     """Return where the ledger's tables lie, as an option of a plan."""
     if database == "postgresql":
-        server: Server = request.getfixturevalue("postgres_server")
+        server: PostgresServer = request.getfixturevalue("postgres_server")
         return {"database": server.create()}
     return {"journal": "delete" if database == "sqlite-delete" else None}
 

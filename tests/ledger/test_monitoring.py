@@ -33,13 +33,13 @@ from letheon.ledger.models.monitoring import (
     pack_monitor,
     unpack_monitor,
 )
-from letheon.monitor import Calibration, Monitor, Tolerances, make_record
+from letheon.monitor import Calibration, Monitor, MonitorTolerances, make_record
 from tests.monitor.drifters import QUICK, Keeper, make_people, share_right
 from tests.sharded.people import examples
 
 PEOPLE = make_people(n_people=30, n_test=20)
-LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
-STRICT = Tolerances(effectiveness=1e-9, certifiability=1e-9)
+LOOSE = MonitorTolerances(effectiveness=10.0, certifiability=1000.0)
+STRICT = MonitorTolerances(effectiveness=1e-9, certifiability=1e-9)
 # Told apart from everything else in the bytes.
 NAMES = np.array([f"person-{n:03d}-{n * 7919 % 104729:06d}" for n in range(30)], dtype=object)
 IDS = NAMES[PEOPLE.ids]
@@ -102,7 +102,7 @@ def test_everything_comes_back() -> None:
     tolerances=st.sampled_from([LOOSE, STRICT]),
 )
 def test_a_monitor_that_travels_sees_what_one_sees_that_stays(
-    requests: list[int], tolerances: Tolerances
+    requests: list[int], tolerances: MonitorTolerances
 ) -> None:
     stays = watched(tolerances=tolerances, on_breach="advise")
     moves = watched(tolerances=tolerances)

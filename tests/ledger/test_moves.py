@@ -149,7 +149,10 @@ def test_a_request_cannot_be_removed_while_it_is_open(desk: Desk) -> None:
 def test_all_move_or_none(desk: Desk) -> None:
     one, two = desk.submit(1), desk.submit(2, verified=True)
     before = desk.snapshot()
-    with pytest.raises(RequestStateError, match="is queued"), desk.database.transaction() as conn:
+    with (
+        pytest.raises(RequestStateError, match="cannot change from queued"),
+        desk.database.transaction() as conn,
+    ):
         move_requests(conn, [one.id, two.id], "verified", at=NOON)
     assert desk.snapshot() == before
 

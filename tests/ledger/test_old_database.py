@@ -21,7 +21,7 @@ from tests.ledger.databases import die, in_processes
 from tests.ledger.homes import IDS, X, Y, person
 from tests.ledger.old_copies import KINDS, STEPS, Story, copy_database, inventory, other_model
 from tests.marks import soak
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 WRITES: dict[str, Callable[[Ledger], Any]] = {
     "work": lambda ledger: ledger.run_once(force=True),
@@ -42,7 +42,9 @@ def stories(
     @functools.cache
     def play(kind: str) -> Story:
         is_server = kind == "postgresql"
-        server: Server | None = request.getfixturevalue("postgres_server") if is_server else None
+        server: PostgresServer | None = (
+            request.getfixturevalue("postgres_server") if is_server else None
+        )
         story = Story(tmp_path_factory.mktemp(kind) / "home", kind, server)
         story.play()
         return story
@@ -398,7 +400,9 @@ def test_an_export_after_an_adoption_holds(tmp_path: Path) -> None:
     assert report.passed, str(report)
 
 
-def test_a_server_that_takes_no_writes_is_named(tmp_path: Path, postgres_server: Server) -> None:
+def test_a_server_that_takes_no_writes_is_named(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
     story = Story(tmp_path / "home", "postgresql", postgres_server)
     with story.create() as ledger:
         ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")

@@ -17,13 +17,13 @@ from sqlalchemy import event, insert, text
 from letheon.ledger import Page
 from letheon.ledger.db.cursor import LARGEST_PAGE, decode_cursor, encode_cursor
 from letheon.ledger.requests.listing import list_requests
-from letheon.ledger.requests.requests import Requests
+from letheon.ledger.requests.requests import LedgerRequests
 from letheon.ledger.requests.states import FINAL, STATES
 from letheon.ledger.schemas import Request
 from letheon.ledger.tables import requests
 from tests.ledger.databases import NOON, Desk, add_model, open_kind, requests_of, sqlite_desk
 from tests.ledger.homes import make, person
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 from tests.sharded.people import examples
 
 __all__ = ["sqlite_desk"]
@@ -44,7 +44,7 @@ def opened(
             folder = tmp_path_factory.mktemp("desk")
             place: Any = folder
             if request.param == "postgresql":
-                server: Server = request.getfixturevalue("postgres_server")
+                server: PostgresServer = request.getfixturevalue("postgres_server")
                 place = server.create()
             desk = Desk(folder, request.param, place)
             stack.callback(desk.database.dispose)
@@ -160,7 +160,7 @@ def today(desk: Desk) -> date:
     return desk.core.settings.calendar.day_of(datetime.fromtimestamp(desk.clock(), UTC))
 
 
-def pages(public: Requests, **given: Any) -> Iterator[Page[Request]]:
+def pages(public: LedgerRequests, **given: Any) -> Iterator[Page[Request]]:
     after = None
     for _ in range(1000):
         page = public.find(after=after, **given)
@@ -308,7 +308,7 @@ def test_every_changed_cursor_is_refused(still_desk: Desk) -> None:
     assert accepted == []
 
 
-def accepts(public: Requests, after: str) -> bool:
+def accepts(public: LedgerRequests, after: str) -> bool:
     try:
         public.find(after=after, limit=1)
     except ValueError as error:

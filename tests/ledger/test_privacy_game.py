@@ -33,7 +33,7 @@ from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier, state
 from letheon.data import Rows, as_ids
 from letheon.ledger import Ledger
 from letheon.ledger import core as _blobs
-from letheon.ledger.certificates.facts import Judged
+from letheon.ledger.certificates.facts import JudgementBasis
 from letheon.ledger.certificates.statement import requests_root
 from letheon.ledger.core import BlobStore
 from letheon.ledger.db.log import compute_root
@@ -263,7 +263,7 @@ def test_figures_of_an_exact_method_are_the_same_whoever_was_erased(name: str) -
             rows=state.encode(rows),
             ids=[person],
             trusted=(),
-            judged=Judged(None, rows, 0.5),
+            judged=JudgementBasis(None, rows, 0.5),
             training=training,
             since_retrain=0,
             retrain_seconds_per_row=None,

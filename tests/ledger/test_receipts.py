@@ -21,7 +21,7 @@ from letheon.exceptions import CorruptFileError, IdempotencyError, RequestStateE
 from letheon.ledger import Ledger, Policy
 from letheon.ledger import core as faults
 from letheon.ledger.certificates import certify as receipts
-from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
+from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_receipt
 from letheon.ledger.models.commitment import SlotTree, encode_rows
 from letheon.ledger.models.examine import hold_rows
 from letheon.ledger.models.versions import read_row_slots
@@ -60,10 +60,10 @@ def ask(ledger: Ledger, number: int, **more: Any) -> tuple[Any, str]:
 
 
 def open_code(ledger: Ledger, code: str) -> Any:
-    found = ReceiptCode.parse(code)
-    sealed = ledger.certificates.receipts.sealed(found.request, found.public)
+    parsed = ReceiptCode.parse(code)
+    sealed = ledger.certificates.receipts.get_encrypted(parsed.request, parsed.public)
     assert sealed is not None
-    return open_sealed(found, sealed)
+    return open_receipt(parsed, sealed)
 
 
 def certificate(ledger: Ledger, number: int) -> SignedStatement:
@@ -88,9 +88,9 @@ def test_a_person_checks_alone_what_left_with_their_certificate(ledger: Ledger) 
     places = [opening["place"] for opening in opened.openings]
     assert sorted(places) == [6, 7]
     for number, place in enumerate(places):
-        check_receipt(opened.salted(number), bytes_of(3)[place - 6], signed)
+        check_receipt(opened.with_salt(number), bytes_of(3)[place - 6], signed)
         with pytest.raises(VerificationError, match="does not lead to rootBefore"):
-            check_receipt(opened.salted(number), bytes_of(4)[place - 6], signed)
+            check_receipt(opened.with_salt(number), bytes_of(4)[place - 6], signed)
 
 
 def test_the_commitment_is_the_hmac_of_the_row(sqlite_ledger: Ledger) -> None:
@@ -118,9 +118,13 @@ def test_receipts_of_a_retrain_start_at_the_training_before(ledger: Ledger) -> N
     for number, code in codes.items():
         receipt = open_code(ledger, code).receipt
         assert check_receipt_commitment(receipt, certificate(ledger, number)) == 2
-        found = ledger.certificates.receipts.coverage(receipt)
-        assert found is not None
-        assert (found.certificate, found.guarantee, found.in_log) == (number, "exact", True)
+        coverage = ledger.certificates.receipts.coverage(receipt)
+        assert coverage is not None
+        assert (coverage.certificate, coverage.guarantee, coverage.in_log) == (
+            number,
+            "exact",
+            True,
+        )
         with pytest.raises(VerificationError, match="another certificate"):
             check_receipt_commitment(receipt, certificate(ledger, number % 3 + 1))
 
@@ -152,7 +156,7 @@ def test_who_was_overtaken_by_another_request_has_a_receipt(ledger: Ledger) -> N
     ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     ledger.run_once(force=True)
     assert ledger.certificates.receipts.open(code) is not None
-    with pytest.raises(RequestStateError, match="until it is applied"):
+    with pytest.raises(RequestStateError, match="before the request is applied"):
         ledger.certificates.receipts.new_code(slow.id)
 
 
@@ -179,12 +183,12 @@ def test_before_the_certificate_nothing_is_there(sqlite_ledger: Ledger) -> None:
     request, code = ask(sqlite_ledger, 1)
     own = ReceiptCode.parse(code)
     assert own.request == request.id
-    assert sqlite_ledger.certificates.receipts.sealed(own.request, own.public) is None
+    assert sqlite_ledger.certificates.receipts.get_encrypted(own.request, own.public) is None
     assert sqlite_ledger.certificates.receipts.open(code) is None
     sqlite_ledger.run_once(force=True)
     other = ReceiptCode("0" * 32, own.private)
     assert sqlite_ledger.certificates.receipts.open(str(other)) is None
-    assert sqlite_ledger.certificates.receipts.sealed(own.request, "0" * 64) is None
+    assert sqlite_ledger.certificates.receipts.get_encrypted(own.request, "0" * 64) is None
     assert sqlite_ledger.certificates.receipts.open(code) == open_code(sqlite_ledger, code).receipt
 
 
@@ -205,8 +209,8 @@ def test_a_receipt_for_a_key_that_was_replaced_meanwhile_is_not_kept(
     key = ReceiptCode.parse(code).public
     for used, kept in (("0" * 64, None), (key, b"sealed")):
         with sqlite_ledger._core.database.transaction() as conn:
-            receipts.keep_receipts(conn, [receipts.SealedReceipt(request.id, used, b"sealed")])
-        assert sqlite_ledger.certificates.receipts.sealed(request.id, key) == kept
+            receipts.store_receipts(conn, [receipts.EncryptedReceipt(request.id, used, b"sealed")])
+        assert sqlite_ledger.certificates.receipts.get_encrypted(request.id, key) == kept
 
 
 def test_a_repeat_with_another_receipt_key_is_refused(sqlite_ledger: Ledger) -> None:
@@ -224,7 +228,7 @@ def test_a_receipt_is_for_one_person(sqlite_ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="one person, and this request names 2"):
         sqlite_ledger.requests.submit_with_code([person(1), person(2)], model="risk")
     request = sqlite_ledger.requests.submit([person(1), person(2)], model="risk")
-    with pytest.raises(RequestStateError, match="names 2 people"):
+    with pytest.raises(RequestStateError, match="has 2 people"):
         sqlite_ledger.certificates.receipts.new_code(request.id)
 
 
@@ -243,7 +247,7 @@ def test_a_lost_code_is_replaced_until_the_request_is_applied(ledger: Ledger) ->
     assert ledger.certificates.receipts.open(lost) is None
     assert ledger.certificates.receipts.open(code) is not None
     assert "receipt-code" in [entry.kind for entry in ledger.requests.timeline(request.id)]
-    with pytest.raises(RequestStateError, match="until it is applied"):
+    with pytest.raises(RequestStateError, match="before the request is applied"):
         ledger.certificates.receipts.new_code(request.id)
     assert ledger.certificates.receipts.open(code) is not None
 
@@ -255,7 +259,7 @@ def test_a_code_for_who_waits_behind_an_applied_request_is_refused(
     second, _ = ask(sqlite_ledger, 1)
     sqlite_ledger.certificates.receipts.new_code(second.id)
     sqlite_ledger.run_once(force=True)
-    with pytest.raises(RequestStateError, match="until it is applied"):
+    with pytest.raises(RequestStateError, match="before the request is applied"):
         sqlite_ledger.certificates.receipts.new_code(second.id)
 
 
@@ -264,7 +268,7 @@ def test_a_request_that_ended_gets_no_code(end: str, sqlite_ledger: Ledger) -> N
     request, code = ask(sqlite_ledger, 1)
     more = ["gdpr.art17.3.b"] if end == "reject" else []
     getattr(sqlite_ledger.requests, end)(request.id, *more)
-    with pytest.raises(RequestStateError, match="until it is applied"):
+    with pytest.raises(RequestStateError, match="before the request is applied"):
         sqlite_ledger.certificates.receipts.new_code(request.id)
     assert sqlite_ledger.certificates.receipts.open(code) is None
 
@@ -301,7 +305,7 @@ def test_a_purge_keeps_the_sealed_receipt_and_no_salt(sqlite_ledger: Ledger) -> 
 def test_planted_receipts_in_clear_are_found_by_the_purge(
     sqlite_ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receipts, "seal_receipt", lambda key, request, data: data)
+    monkeypatch.setattr(receipts, "encrypt_receipt", lambda key, request, data: data)
     request, _ = ask(sqlite_ledger, 1)
     steps = sqlite_ledger.run_once(force=True)
     assert sqlite_ledger.requests.get(request.id).state == "purging"
@@ -382,12 +386,12 @@ def _kept_leaf(proof: bytes) -> Any:
     return [{slot: (old, old) for slot, (old, _) in level.items()} for level in levels]
 
 
-ORIGINAL_VAULT, ORIGINAL_LEVELS = read_row_slots, receipts._levels
+ORIGINAL_VAULT, ORIGINAL_LEVELS = read_row_slots, receipts._list_proof_levels
 PLANTED: dict[str, tuple[str, Any]] = {
     "row that stayed": ("IdIndex.find_one", _another_row),
     "wrong slot": ("read_row_slots", _shifted),
     "wrong salt": ("read_row_slots", _other_salts),
-    "leaf not tombstoned": ("_levels", _kept_leaf),
+    "leaf not tombstoned": ("_list_proof_levels", _kept_leaf),
 }
 
 
@@ -409,7 +413,7 @@ def test_planted_bugs_make_the_signer_refuse(
     steps = sqlite_ledger.run_once(force=True)
     failed = [step.detail for step in steps if step.what == "failed"]
     assert len(failed) > 0
-    assert "a row of somebody who asked to be erased" in failed[0]
+    assert "a row of a person to be erased" in failed[0]
     assert counted(sqlite_ledger) == (0, 0)
 
 
@@ -450,8 +454,8 @@ def test_a_change_of_up_to_three_neighbours_is_noticed(code: ReceiptCode, data: 
         ("", "begins with"),
         ("lethe-", "80 characters"),
         ("lethe-" + "0" * 79, "80 characters"),
-        ("lethe-" + "U" * 80, "no such character"),
-        ("lethe-" + "٠" * 80, "no such character"),
+        ("lethe-" + "U" * 80, "invalid character"),
+        ("lethe-" + "٠" * 80, "invalid character"),
         ("lethe-" + "0" * 80, "typing error"),
     ],
 )
@@ -471,10 +475,10 @@ def made(
     with make(tmp_path_factory.mktemp("made"), model=fitted()) as ledger:
         _, code = ask(ledger, 1)
         ledger.run_once(force=True)
-        found = ReceiptCode.parse(code)
-        sealed = ledger.certificates.receipts.sealed(found.request, found.public)
+        parsed = ReceiptCode.parse(code)
+        sealed = ledger.certificates.receipts.get_encrypted(parsed.request, parsed.public)
         assert sealed is not None
-        return open_sealed(found, sealed).receipt, found, sealed, certificate(ledger, 1)
+        return open_receipt(parsed, sealed).receipt, parsed, sealed, certificate(ledger, 1)
 
 
 def mutants(data: bytes, step: int = 1) -> Iterator[bytes]:
@@ -504,9 +508,9 @@ def naive(certificate: SignedStatement) -> Callable[[bytes], None]:
     """What one writes first: parse, look for the certificate, follow the path before."""
 
     def check(data: bytes) -> None:
-        found = json.loads(data)
-        assert_that(found["certificate"] == certificate.id)
-        for row in found["rows"]:
+        content = json.loads(data)
+        assert_that(content["certificate"] == certificate.id)
+        for row in content["rows"]:
             node = hashlib.sha256(b"\0" + bytes.fromhex(row["commitment"])).digest()
             for level, text in enumerate(row["before"]):
                 both = [node, bytes.fromhex(text)]
@@ -534,37 +538,40 @@ def test_a_naive_verifier_accepts_mutants(made: Any) -> None:
 
 def test_no_mutant_of_a_sealed_receipt_opens(made: Any) -> None:
     _, code, sealed, _ = made
-    assert accepted(sealed, lambda data: open_sealed(code, data), step=5) == 0
+    assert accepted(sealed, lambda data: open_receipt(code, data), step=5) == 0
 
 
 def test_a_sealed_receipt_is_bound_to_request_and_key(made: Any) -> None:
     _, code, sealed, _ = made
     for other in (ReceiptCode("0" * 32, code.private), ReceiptCode(code.request, os.urandom(32))):
         with pytest.raises(VerificationError, match="does not open"):
-            open_sealed(other, sealed)
+            open_receipt(other, sealed)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda found: found["rows"].reverse(), "order of their slots"),
-        (lambda found: found["rows"].append(found["rows"][0]), "order of their slots"),
-        (lambda found: found["rows"].clear(), "minItems"),
-        (lambda found: found.update(rows=found["rows"] * 33), "maxItems"),
-        (lambda found: found["rows"][-1].update(slot=1 << 40), "a wrong length"),
-        (lambda found: found["rows"][0].update(after=found["rows"][0]["before"]), "rootAfter"),
-        (lambda found: found["rows"][0]["before"].pop(), "a wrong length"),
-        (lambda found: found["rows"][0].update(salt="00" * 32), "unknown key"),
+        (lambda content: content["rows"].reverse(), "order of their slots"),
+        (lambda content: content["rows"].append(content["rows"][0]), "order of their slots"),
+        (lambda content: content["rows"].clear(), "minItems"),
+        (lambda content: content.update(rows=content["rows"] * 33), "maxItems"),
+        (lambda content: content["rows"][-1].update(slot=1 << 40), "a wrong length"),
+        (
+            lambda content: content["rows"][0].update(after=content["rows"][0]["before"]),
+            "rootAfter",
+        ),
+        (lambda content: content["rows"][0]["before"].pop(), "a wrong length"),
+        (lambda content: content["rows"][0].update(salt="00" * 32), "unknown key"),
     ],
 )
 def test_receipts_of_other_forms_are_refused(
     change: Callable[[Any], Any], reason: str, made: Any
 ) -> None:
     receipt, _, _, signed = made
-    found = json.loads(receipt)
-    change(found)
+    content = json.loads(receipt)
+    change(content)
     with pytest.raises(VerificationError, match=reason):
-        check_receipt_commitment(verifier.canonical(found), signed)
+        check_receipt_commitment(verifier.canonical(content), signed)
 
 
 def test_a_receipt_is_not_checked_against_a_purge(made: Any, tmp_path: Path) -> None:
@@ -583,9 +590,9 @@ def test_paths_are_those_of_the_whole_trees(data: Any) -> None:
     leaves = [hashlib.sha256(bytes([slot])).digest() for slot in sorted(taken)]
     before = SlotTree.build(slots, sorted(taken), leaves)
     proof, after = before.transition(sorted(gone))
-    levels = receipts._levels(proof)
+    levels = receipts._list_proof_levels(proof)
     for slot in gone:
-        paths = receipts._paths(levels, slot)
+        paths = receipts._extract_paths(levels, slot)
         assert paths["before"] == [node.hex() for node in before.inclusion(slot)]
         assert paths["after"] == [node.hex() for node in after.inclusion(slot)]
 

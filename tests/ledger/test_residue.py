@@ -18,7 +18,7 @@ from letheon.ledger.purge import stores
 from letheon.ledger.purge.scan import Markers
 from tests.ledger import points
 from tests.ledger.residue import NAME, Marked, Witness, make_marked, quick_folder, without_step
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 POINTS = [name for name in points.POINTS if name.startswith("purge.")]
 
@@ -96,7 +96,7 @@ def test_nothing_is_left_on_a_server(
     temporary: Path,
     caplog: pytest.LogCaptureFixture,
     postgres_url: str,
-    postgres_server: Server,
+    postgres_server: PostgresServer,
 ) -> None:
     with closing(make_marked(folder / "home", 60, database=postgres_url)) as marked:
         check_history(marked, 10, temporary, caplog)

@@ -1,4 +1,4 @@
-"""The statement of a certificate: from rows of the database, the same every time, about nobody."""
+"""The statement of a certificate: from database rows, always the same, without personal data."""
 
 import base64
 import hashlib
@@ -14,8 +14,13 @@ from sqlalchemy import func, select, update
 
 from letheon.exceptions import CertificateError
 from letheon.ledger import Ledger
-from letheon.ledger.certificates.certify import _claimed, _next_version, certify_next, covered_by
-from letheon.ledger.certificates.statement import requests_root, unlearning
+from letheon.ledger.certificates.certify import (
+    _next_version,
+    _set_certificate_time,
+    certify_next,
+    find_covered,
+)
+from letheon.ledger.certificates.statement import make_statement, requests_root
 from letheon.ledger.models.versions import (
     VersionRow,
     find_model_by_id,
@@ -57,18 +62,18 @@ def ledger(home: Path, tmp_path: Path) -> Iterator[Ledger]:
 def claimed(ledger: Ledger) -> VersionRow:
     version = _next_version(core_of(ledger))
     assert version is not None
-    return _claimed(core_of(ledger), version)
+    return _set_certificate_time(core_of(ledger), version)
 
 
 def statement(ledger: Ledger) -> dict[str, Any]:
     version = claimed(ledger)
     with core_of(ledger).database.reading() as conn:
-        return unlearning(conn, version, covered_by(conn, version))
+        return make_statement(conn, version, find_covered(conn, version))
 
 
 def predicate(ledger: Ledger) -> dict[str, Any]:
-    found: dict[str, Any] = statement(ledger)["predicate"]
-    return found
+    claims: dict[str, Any] = statement(ledger)["predicate"]
+    return claims
 
 
 def execute(ledger: Ledger, change: Any) -> None:
@@ -84,13 +89,13 @@ def test_it_is_valid_and_the_same_every_time(ledger: Ledger) -> None:
 
 
 def test_it_names_the_model_after_as_its_only_subject(ledger: Ledger) -> None:
-    version, found = claimed(ledger), statement(ledger)
+    version, document = claimed(ledger), statement(ledger)
     core = core_of(ledger)
     with core.database.reading() as conn:
         model = find_model_by_id(conn, version.model_id)
     digest = hashlib.sha256(read_raw_model(core, model, version)).hexdigest()
-    assert found["subject"] == [{"name": f"{NAME}@1", "digest": {"sha256": digest}}]
-    assert found["predicate"]["model"]["before"]["sha256"] != digest
+    assert document["subject"] == [{"name": f"{NAME}@1", "digest": {"sha256": digest}}]
+    assert document["predicate"]["model"]["before"]["sha256"] != digest
 
 
 def test_times_of_receipt_have_the_precision_of_a_day(ledger: Ledger, tmp_path: Path) -> None:
@@ -109,9 +114,9 @@ def test_an_extension_moves_the_day_that_it_is_due(ledger: Ledger) -> None:
 def test_a_batch_of_one_is_flagged(ledger: Ledger) -> None:
     assert "batch-of-one" not in predicate(ledger)["notClaimed"]
     assert certify_next(core_of(ledger)) == 1
-    found = predicate(ledger)
-    assert "batch-of-one" in found["notClaimed"]
-    assert (found["erasure"]["rows"], found["ledger"]["sequence"]) == (1, 2)
+    claims = predicate(ledger)
+    assert "batch-of-one" in claims["notClaimed"]
+    assert (claims["erasure"]["rows"], claims["ledger"]["sequence"]) == (1, 2)
 
 
 def test_the_certificate_before_is_linked(ledger: Ledger) -> None:
@@ -127,16 +132,16 @@ def test_a_gap_in_the_chain_is_an_error(ledger: Ledger) -> None:
     claimed(ledger)
     with core.database.reading() as conn:
         second = find_version(conn, conn.scalar(select(func.max(versions.c.id))) or 0)
-    second = _claimed(core, second)
+    second = _set_certificate_time(core, second)
     with core.database.reading() as conn, pytest.raises(CertificateError, match="before 2"):
-        unlearning(conn, second, covered_by(conn, second))
+        make_statement(conn, second, find_covered(conn, second))
 
 
 def test_a_version_that_nobody_claimed_has_no_statement(ledger: Ledger) -> None:
     version = _next_version(core_of(ledger))
     assert version is not None
     with core_of(ledger).database.reading() as conn, pytest.raises(CertificateError):
-        unlearning(conn, version, covered_by(conn, version))
+        make_statement(conn, version, find_covered(conn, version))
 
 
 @pytest.mark.parametrize("path", [("rows",), ("live",), ("guarantee", "accounting")])
@@ -150,7 +155,7 @@ def test_facts_that_contradict_the_versions_are_refused(ledger: Ledger, path: An
     else:
         place[path[-1]] += 1
     execute(ledger, update(versions).values(facts=canonical(facts).decode()))
-    with pytest.raises(CertificateError, match="the facts say"):
+    with pytest.raises(CertificateError, match="the facts have"):
         statement(ledger)
 
 
@@ -164,7 +169,7 @@ def test_a_version_that_erased_nothing_is_refused(ledger: Ledger) -> None:
         ledger,
         update(versions).where(mine).values(live=60, facts=canonical(facts).decode()),
     )
-    with pytest.raises(CertificateError, match="nothing to certify"):
+    with pytest.raises(CertificateError, match="no certificate to issue"):
         statement(ledger)
 
 
@@ -209,17 +214,17 @@ def test_a_retrain_covers_what_was_erased_since_the_last_one(tmp_path: Path) -> 
         ledger.models.retrain(NAME)
         ask(ledger, [3])
         ledger.run_once(force=True)
-        found = [
+        predicates = [
             json.loads(_payload(ledger.certificates.envelope(each)))["predicate"] for each in (3, 4)
         ]
-        retrain, after = found
+        retrain, after = predicates
         assert (retrain["method"]["name"], retrain["erasure"]["rows"]) == ("retrain", 3)
         assert retrain["erasure"]["grounds"] == ["gdpr.art17.1.b", "gdpr.art17.1.d"]
         # With the certificates before it, it points at the one person who is new.
         assert "batch-of-one" in retrain["notClaimed"]
         assert "beacon-not-witnessed" in retrain["notClaimed"]
-        last = [each["monitor"]["lastRetrainSequence"] for each in found]
-        since = [each["guarantee"]["accounting"]["deletionsSinceRetrain"] for each in found]
+        last = [each["monitor"]["lastRetrainSequence"] for each in predicates]
+        since = [each["guarantee"]["accounting"]["deletionsSinceRetrain"] for each in predicates]
         assert (last, since) == ([0, 3], [0, 1])
         assert after["dataset"]["rootBefore"] == retrain["dataset"]["rootAfter"]
 
@@ -232,16 +237,16 @@ def test_two_requests_of_one_person_are_a_batch_of_one(tmp_path: Path) -> None:
         for _ in range(2):
             ask(ledger, [0])
         ledger.run_once(force=True)
-        found = json.loads(_payload(ledger.certificates.envelope(1)))["predicate"]
-    assert (found["erasure"]["rows"], "batch-of-one" in found["notClaimed"]) == (2, True)
+        claims = json.loads(_payload(ledger.certificates.envelope(1)))["predicate"]
+    assert (claims["erasure"]["rows"], "batch-of-one" in claims["notClaimed"]) == (2, True)
 
 
 def test_a_retrain_that_takes_two_new_people_along_is_no_batch_of_one(tmp_path: Path) -> None:
     with published(tmp_path / "home", [[0, 1]]) as ledger:
         ask(ledger, [2, 3])
         ledger.models.retrain(NAME)
-        found = json.loads(_payload(ledger.certificates.envelope(2)))["predicate"]
-    assert (found["erasure"]["rows"], "batch-of-one" in found["notClaimed"]) == (4, False)
+        claims = json.loads(_payload(ledger.certificates.envelope(2)))["predicate"]
+    assert (claims["erasure"]["rows"], "batch-of-one" in claims["notClaimed"]) == (4, False)
 
 
 def test_a_retrain_without_requests_of_its_own_covers_those_before(tmp_path: Path) -> None:
@@ -264,7 +269,7 @@ def test_what_an_erasure_covers_starts_at_the_version_before(ledger: Ledger) -> 
     certify_next(core_of(ledger))
     version = claimed(ledger)
     with core_of(ledger).database.reading() as conn:
-        covered = covered_by(conn, version)
+        covered = find_covered(conn, version)
     assert (covered.kind, covered.base.number, covered.last_retrain.number) == ("erase", 1, 0)
     assert covered.base == covered.parent
 
@@ -272,8 +277,8 @@ def test_what_an_erasure_covers_starts_at_the_version_before(ledger: Ledger) -> 
 def test_a_registration_has_no_certificate(ledger: Ledger) -> None:
     with core_of(ledger).database.reading() as conn:
         registered = find_version(conn, conn.scalars(select(func.min(versions.c.id))).one())
-        with pytest.raises(CertificateError, match="registration"):
-            covered_by(conn, registered)
+        with pytest.raises(CertificateError, match="the first version"):
+            find_covered(conn, registered)
 
 
 def slow_root(leaves: list[bytes]) -> bytes:

@@ -19,7 +19,7 @@ from letheon.ledger.home import database_url
 from letheon.ledger.tables import metadata
 from tests.ledger.databases import Clock, die, in_processes
 from tests.ledger.homes import make, person
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 OLD_REVISIONS = Path(__file__).parent / "old_revisions"
 DATA = Path(__file__).parents[1] / "data"
@@ -30,7 +30,7 @@ def address(request: pytest.FixtureRequest) -> Callable[[], str | None]:
     """Gives the address of a new server's database; None for a file in the folder."""
     if request.param == "sqlite":
         return lambda: None
-    server: Server = request.getfixturevalue("postgres_server")
+    server: PostgresServer = request.getfixturevalue("postgres_server")
     return server.create
 
 

@@ -101,16 +101,16 @@ def test_text_labels_and_ids() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({}, "holds no rows .*give X and y, the 1 row"),
-    ({"X": "own"}, "give X and y"),
+    ({}, r"X and y are required: .* Give the 1 row"),
+    ({"X": "own"}, "X and y are required"),
     ({"X": "other", "y": "own"}, "are not the 1 row"),
     ({"X": "own", "y": "other"}, "are not the 1 row"),
-    ({"X": "near", "y": "own"}, "every number and label counts"),
-    ({"X": "twice", "y": "twice"}, "the 2 row.s. given are not the 1 row"),
+    ({"X": "near", "y": "own"}, "every number and label must match"),
+    ({"X": "twice", "y": "twice"}, "the 2 row.s. in X and y are not the 1 row"),
     ({"X": "narrow", "y": "own"}, "features"),
     ({"X": "nan", "y": "own"}, "NaN"),
     ({"X": "long", "y": "own"}, "norm above row_norm"),
-    ({"X": "own", "y": "unknown"}, "labels that this model does not know"),
+    ({"X": "own", "y": "unknown"}, "labels that are not in classes_"),
     ({"X": "own", "y": "own", "batch_size": 1}, "batch_size"),
 ]
 
@@ -146,13 +146,13 @@ def test_what_needs_rows_says_so() -> None:
     model = data_free("logistic", X, y)
     for action in (model.exact_residual, model.settle):
         with pytest.raises(
-            CannotForgetError, match="needs the rows, and data_free=True keeps none"
+            CannotForgetError, match="needs the rows, and data_free=True stores none"
         ):
             action()
     with pytest.raises(UnknownIdError):
         model.forget([77], X=X[:1], y=y[:1])
     digest = model.digest()
-    with pytest.raises(EmptyModelError, match="only one class would be left"):
+    with pytest.raises(EmptyModelError, match="only one class would remain"):
         model.forget(np.flatnonzero(y == 0).tolist(), X=X[y == 0], y=y[y == 0])
     assert model.digest() == digest
 

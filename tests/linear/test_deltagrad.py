@@ -342,7 +342,7 @@ def test_declared_residue_is_real() -> None:
     model.forget([3])
     direction = np.linalg.svd(leftovers(model))[2][0]
     assert abs(direction @ X[3]) / np.linalg.norm(X[3]) > 0.95
-    assert "points along one" in " ".join(model.residual_state_)
+    assert "point along one" in " ".join(model.residual_state_)
 
 
 def test_noise_is_isotropic_and_on_top() -> None:
@@ -489,5 +489,5 @@ def test_default_step_size_goes_down(batch_size: int | None) -> None:
 
 
 def test_trajectories_whose_parts_differ_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not belong together"):
+    with pytest.raises(ValueError, match="do not match"):
         Trajectory(np.zeros((3, 2)), np.zeros((3, 1)), np.zeros(3, np.int64))

@@ -68,7 +68,7 @@ def test_a_file_gives_the_last_row_away_until_it_is_settled(tmp_path: Path) -> N
     model, _ = forgotten()
     assert error_of_the_attack(model, tmp_path / "before.letheon") < 0.1
     declared = " ".join(model.residual_state_)
-    assert "the row of a lone removal can be computed; settle() ends that" in declared
+    assert "a row that was removed alone can be computed; settle() prevents that" in declared
     model.settle()
     assert error_of_the_attack(model, tmp_path / "after.letheon") > 0.5
 

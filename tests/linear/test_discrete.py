@@ -146,7 +146,7 @@ def test_a_block_without_end_is_drawn_on(monkeypatch: pytest.MonkeyPatch) -> Non
     full = (1 << 64) - 1
     monkeypatch.setattr(noise, "_is_below", lambda *_: True)
     given = [full - 1, *[1] * 33, *[full] * 17]
-    value = noise._draw(supply(*given, 0b11), 1, noise._integers_of(8, noise._LAPLACE))
+    value = noise._draw_accepted(supply(*given, 0b11), 1, noise._integers_of(8, noise._LAPLACE))
     assert value.tolist() == [(25 + 2) * 8 + 7]
 
 
@@ -155,7 +155,7 @@ def test_every_place_comes_equally_often(scale: int, monkeypatch: pytest.MonkeyP
     """With few bits for a place all of them can be counted."""
     monkeypatch.setattr(noise, "_PLACE_BITS", 12)
     words = np.arange(1 << 12, dtype=np.uint64) << np.uint64(1)
-    counts = np.unique(noise._parts(words, scale)[1], return_counts=True)[1]
+    counts = np.unique(noise._split_words(words, scale)[1], return_counts=True)[1]
     rejected, places = counts[0], counts[1:]
     assert len(places) == scale
     assert places.tolist() == [4096 // scale] * scale

@@ -475,7 +475,7 @@ def test_a_copy_has_a_life_of_its_own() -> None:
 
 def test_training_that_does_not_converge_proves_nothing() -> None:
     case = make("logistic", n=60, p=3)
-    with pytest.raises(AssumptionError, match="stop rule"):
+    with pytest.raises(AssumptionError, match="above the tolerance"):
         fitted(case, max_iter=1)
     with pytest.warns() as warned:
         model = fitted(case, max_iter=1, if_unproved="downgrade")

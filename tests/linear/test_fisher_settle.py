@@ -56,7 +56,7 @@ def test_a_file_gives_the_last_row_away_until_it_is_settled(tmp_path: Path) -> N
     model, _ = forgotten()
     assert error_of_the_attack(model, tmp_path / "before.letheon") < 1e-6
     declared = " ".join(model.residual_state_)
-    assert "the row of a lone removal can be computed; settle() ends that" in declared
+    assert "a row that was removed alone can be computed; settle() prevents that" in declared
     model.settle()
     assert error_of_the_attack(model, tmp_path / "after.letheon") > 0.5
 
@@ -141,7 +141,7 @@ def test_training_that_does_not_arrive_settles_nothing(monkeypatch: pytest.Monke
     strict, (lenient, _) = forgotten()[0], forgotten(if_unproved="downgrade")
     before = strict.digest()
     monkeypatch.setattr(_fisher, "minimise", in_one_step)
-    with pytest.raises(AssumptionError, match="stop rule"):
+    with pytest.raises(AssumptionError, match="above the tolerance"):
         strict.settle()
     assert strict.digest() == before
     with pytest.warns() as warned:

@@ -139,9 +139,9 @@ def test_training_that_the_noise_does_not_hide() -> None:
 REQUESTS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([99], {}, UnknownIdError, r"ids not in this model: \[99\]"),
     ([1, 99], {}, UnknownIdError, "nothing was forgotten"),
-    (["1"], {}, UnknownIdError, "holds int ids and was given"),
-    (list(range(60)), {}, EmptyModelError, "own all 60 row"),
-    (list(range(0, 60, 2)), {}, EmptyModelError, "only one class would be left"),
+    (["1"], {}, UnknownIdError, "has int ids, and the request has"),
+    (list(range(60)), {}, EmptyModelError, "have all 60 row"),
+    (list(range(0, 60, 2)), {}, EmptyModelError, "only one class would remain"),
     ([1, 2], {"batch_size": 3}, ValueError, "batch_size=3, but this request removes 2 row"),
     ([1, 2], {"batch_size": 0}, ValueError, "batch_size=0; expected a whole number"),
     ([1, 2], {"batch_size": "two"}, ValueError, "batch_size='two'; expected a whole number"),
@@ -213,7 +213,7 @@ def test_a_retrain_that_cannot_be_covered_raises_and_changes_nothing(
     digest = model.digest()
     monkeypatch.setattr(_newton, "_MOST_POLISHES", 0)
     monkeypatch.setattr(OutputNoise, "compute_limits", lambda *_: GradientLimits(-1.0, -1.0))
-    with pytest.raises(AssumptionError, match="training left a gradient"):
+    with pytest.raises(AssumptionError, match="training ended at a gradient"):
         model.forget([1])
     assert model.digest() == digest
 

@@ -248,4 +248,4 @@ def test_a_file_tells_of_the_last_row_until_the_model_settles(tmp_path: Path) ->
         model.settle()
     assert errors[0] < 0.2
     assert errors[1] > 0.5
-    assert any("settle() ends that" in text for text in model.residual_state_)
+    assert any("settle() prevents that" in text for text in model.residual_state_)

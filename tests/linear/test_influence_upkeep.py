@@ -57,7 +57,7 @@ def test_training_on_unscaled_columns_does_not_depend_on_luck() -> None:
         rows = houses(seed, 2000)
         for _ in range(4):
             assert InfluenceRegressor(sigma=200.0).fit(*rows).guarantee_.kind == "certified"
-            with pytest.raises(AssumptionError, match="scale columns of large numbers"):
+            with pytest.raises(AssumptionError, match="scale large columns"):
                 InfluenceRegressor().fit(*rows)
 
 

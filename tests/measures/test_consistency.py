@@ -62,10 +62,10 @@ def test_extreme_parameters_neither_overflow_nor_vanish() -> None:
     ("a", "b", "text"),
     [
         ([[1.0, 2.0]], [[1.0]], r"parameter array 0 has shapes \(2,\) and \(1,\)"),
-        ([1.0, 2.0], [1.0], "2 parameter arrays and the naive one 1"),
+        ([1.0, 2.0], [1.0], "2 parameter arrays, but theta_naive has 1"),
         ([1.0, math.nan], [1.0, 2.0], "theta_unlearned contains NaN"),
         ([1.0], [math.inf], "theta_naive contains NaN or infinite"),
-        ([], [], "no parameters"),
+        ([], [], "are empty"),
     ],
 )
 def test_bad_parameters_are_refused(a: Any, b: Any, text: str) -> None:
@@ -113,10 +113,10 @@ def test_labels_of_object_arrays_are_compared() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "text"),
     [
-        ([1, 2], [1], "lengths"),
+        ([1, 2], [1], "same number of rows"),
         ([], [], "empty"),
-        ([1.5], [1.5], "fractions, not labels; for regression"),
-        (["a"], [1], "strings and those of the other are not"),
+        ([1.5], [1.5], "fractions, expected labels; use"),
+        (["a"], [1], "strings, those of the other are not"),
         ([math.nan], [1.0], "NaN"),
         ([[1, 2]], [[1, 2]], "one label per row"),
     ],
@@ -208,10 +208,10 @@ def test_unknown_classes_get_no_probability() -> None:
 @pytest.mark.parametrize(
     ("classes_a", "classes_b", "text"),
     [
-        (["a", "b"], [1, 2], "strings and those of the other are not"),
+        (["a", "b"], [1, 2], "strings, those of the other are not"),
         ([1, "1"], [1, 2], "classes_a mixes strings"),
-        ([1, 1], [1, 2], "different labels"),
-        ([1, 2, 3], [1, 2], "2 columns for 3 classes"),
+        ([1, 1], [1, 2], "distinct labels"),
+        ([1, 2, 3], [1, 2], "2 columns, but there are 3 classes"),
     ],
 )
 def test_bad_classes_are_refused(classes_a: list[Any], classes_b: list[Any], text: str) -> None:
@@ -221,15 +221,15 @@ def test_bad_classes_are_refused(classes_a: list[Any], classes_b: list[Any], tex
 
 
 def test_alignment_needs_the_same_rows() -> None:
-    with pytest.raises(ValueError, match="1 rows and proba_b has 2"):
+    with pytest.raises(ValueError, match="1 rows, but proba_b has 2"):
         align_classes([[1.0]], [0], [[1.0], [1.0]], [0])
 
 
 @pytest.mark.parametrize(
     ("p", "q", "options", "text"),
     [
-        ([[0.5, 0.5]], [[1.0]], {}, "need classes_unlearned and classes_naive"),
-        ([[0.5, 0.5]], [[0.5, 0.5]] * 2, {}, "shapes"),
+        ([[0.5, 0.5]], [[1.0]], {}, "pass classes_unlearned and classes_naive"),
+        ([[0.5, 0.5]], [[0.5, 0.5]] * 2, {}, "has shape"),
         ([0.5, 0.5], [[0.5, 0.5]], {}, "proba_unlearned must be of shape"),
         ([[0.5, 0.4]], [[0.5, 0.5]], {}, "add up to 1"),
         ([[1.5, -0.5]], [[0.5, 0.5]], {}, "at least 0"),

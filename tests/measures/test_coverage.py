@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks.coverage import CASES, Case, run_case
+from benchmarks.coverage import CASES, CoverageCase, run_case
 from letheon.measures import (
     Measure,
     agreement_within,
@@ -68,7 +68,7 @@ CLAIMED = [case for case in CASES if case.is_claimed]
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
-def test_skewed_values_are_held_from_the_stated_number_on(case: Case) -> None:
+def test_skewed_values_are_held_from_the_stated_number_on(case: CoverageCase) -> None:
     # 400 draws have an error of 1.1 points: this refutes 90 %
     assert case.is_claimed
     assert run_case(case, 400).holds >= 0.92
@@ -76,7 +76,7 @@ def test_skewed_values_are_held_from_the_stated_number_on(case: Case) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("case", CLAIMED, ids=lambda case: case.name)
-def test_every_claimed_interval(case: Case) -> None:
+def test_every_claimed_interval(case: CoverageCase) -> None:
     reached = run_case(case, 4000)
     assert reached.holds >= 0.935
     assert reached.holds <= 0.965 or case.may_exceed

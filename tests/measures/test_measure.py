@@ -23,8 +23,8 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"value": math.nan}, "no NaN"),
-        ({"low": math.nan}, "no NaN"),
+        ({"value": math.nan}, "without NaN"),
+        ({"low": math.nan}, "without NaN"),
         ({"low": 0.6}, "low <= value"),
         ({"high": 0.4}, "low <= value <= high"),
         ({"n": -1}, "n must not be negative"),
@@ -106,5 +106,5 @@ def test_by_proof_takes_other_measures_with_their_direction() -> None:
     ],
 )
 def test_by_proof_refuses_what_is_unclear(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"better=|needs a note"):
+    with pytest.raises(ValueError, match=r"better must|note must"):
         by_proof(name, 1.0, **options)

@@ -119,12 +119,12 @@ def test_certain_predictions(m: float, s_p: float, s_q: float, value: float) -> 
 @pytest.mark.parametrize(
     ("function", "arguments", "text"),
     [
-        (prediction_gap, ([1.0], [1.0, 2.0]), "lengths"),
+        (prediction_gap, ([1.0], [1.0, 2.0]), "same number of rows"),
         (prediction_gap, ([], []), "one number per row"),
         (prediction_gap, ([math.nan], [1.0]), "pred_unlearned must be finite"),
         (agreement_within, ([1.0], [1.0], -1.0), "tolerance must be at least 0"),
         (agreement_within, ([1.0], [1.0], math.nan), "tolerance must be a finite"),
-        (kl_gaussian, ([1.0], [1.0], [1.0, 2.0], 1.0), "sd_unlearned must be one number or 1"),
+        (kl_gaussian, ([1.0], [1.0], [1.0, 2.0], 1.0), "sd_unlearned must be a number or 1"),
         (kl_gaussian, ([1.0], [1.0], 1.0, -1.0), "sd_naive must be finite and at least 0"),
     ],
 )
@@ -134,5 +134,5 @@ def test_bad_input_is_refused(function: Any, arguments: Any, text: str) -> None:
 
 
 def test_no_spread_no_relative_gap() -> None:
-    with pytest.raises(ValueError, match="no spread"):
+    with pytest.raises(ValueError, match="all are equal"):
         prediction_gap([1.0, 2.0], [1.0, 1.0], relative=True)

@@ -21,10 +21,10 @@ def test_the_interval_covers_the_truth_of_other_rows_and_seeds(
         rows = rng.normal(size=n_rows)
         runs = rows.mean() + between_seeds / np.sqrt(n_rows) * rng.normal(size=n_seeds)
         error = rows.std(ddof=1) / np.sqrt(n_rows)
-        found = over_seeds("gap", runs, better="lower", shared_error=error, n_shared=n_rows)
-        assert found.low is not None
-        assert found.high is not None
-        hits += found.low <= 0 <= found.high
+        mean = over_seeds("gap", runs, better="lower", shared_error=error, n_shared=n_rows)
+        assert mean.low is not None
+        assert mean.high is not None
+        hits += mean.low <= 0 <= mean.high
     assert abs(hits / DRAWS - 0.95) <= 0.015
 
 
@@ -34,16 +34,16 @@ def test_without_it_the_interval_speaks_of_other_seeds_only() -> None:
     hits = 0
     for _ in range(200):
         runs = rng.normal() + 0.1 * rng.normal(size=3)
-        found = over_seeds("gap", runs, better="lower")
-        hits += (found.low or 0) <= 0 <= (found.high or 0)
+        mean = over_seeds("gap", runs, better="lower")
+        hits += (mean.low or 0) <= 0 <= (mean.high or 0)
     assert hits < 100
 
 
 def test_by_hand() -> None:
     """Equal runs, a shared error of 0.5 from 11 rows: 2 +- t(10) 0.5."""
-    found = over_seeds("gap", [2.0, 2.0], better="lower", shared_error=0.5, n_shared=11)
+    mean = over_seeds("gap", [2.0, 2.0], better="lower", shared_error=0.5, n_shared=11)
     half = student_law.ppf(0.975, 10) * 0.5
-    assert found.low == pytest.approx(2 - half)
-    assert found.high == pytest.approx(2 + half)
+    assert mean.low == pytest.approx(2 - half)
+    assert mean.high == pytest.approx(2 + half)
     alone = over_seeds("gap", [1.0, 2.0, 3.0], better="lower")
     assert alone.high == pytest.approx(2 + student_law.ppf(0.975, 2) / np.sqrt(3))

@@ -28,9 +28,9 @@ def removals(m: int) -> NDArray[np.float64]:
 @given(m=lengths, a=st.floats(0, 100), b=st.floats(0.01, 100))
 @examples(50)
 def test_no_logarithm_is_weak(m: int, a: float, b: float) -> None:
-    found = strength(a + b * np.log(removals(m)))
-    assert found.exponent.value <= found.limit + 1e-9
-    assert found.kind != "weak"
+    growth = strength(a + b * np.log(removals(m)))
+    assert growth.exponent.value <= growth.limit + 1e-9
+    assert growth.kind != "weak"
 
 
 @given(m=lengths, k=st.floats(-3, 6), factor=st.floats(1e-3, 1e3))
@@ -43,16 +43,16 @@ def test_exponent_by_hand() -> None:
     # 16 removals: early are 4 to 7, late are 9 to 16; i has means 5.5 and 12.5
     work = np.zeros(16)
     work[3:7], work[8:16] = 2.0, 2.0 * 12.5 / 5.5
-    found = strength(work)
-    assert found.exponent.value == pytest.approx(1.0)
-    assert (found.kind, found.exponent.low) == ("weak", None)
+    growth = strength(work)
+    assert growth.exponent.value == pytest.approx(1.0)
+    assert (growth.kind, growth.exponent.low) == ("weak", None)
 
 
 @pytest.mark.parametrize("m", [16, 100, 1000])
 def test_limit_is_what_a_logarithm_shows_and_below_a_doubling(m: int) -> None:
-    found = strength(np.log(removals(m)))
-    assert found.exponent.value == pytest.approx(found.limit, abs=1e-9)
-    assert 0 < found.limit < math.log(2) / math.log(math.sqrt(m)) + 0.05
+    growth = strength(np.log(removals(m)))
+    assert growth.exponent.value == pytest.approx(growth.limit, abs=1e-9)
+    assert 0 < growth.limit < math.log(2) / math.log(math.sqrt(m)) + 0.05
 
 
 @pytest.mark.parametrize(("k", "kind"), [(0.0, "strong"), (1.0, "weak"), (2.0, "weak")])
@@ -80,17 +80,17 @@ def test_order_of_sequences_and_unit_of_work_do_not_matter(m: int, order: Any) -
 def test_no_work_at_all_is_strong_and_late_work_alone_is_undecided() -> None:
     assert strength(np.zeros(20)).kind == "strong"
     late = np.repeat([0.0, 1.0], 10)
-    found = strength(late)
-    assert (found.kind, found.exponent.value) == ("undecided", math.inf)
+    growth = strength(late)
+    assert (growth.kind, growth.exponent.value) == ("undecided", math.inf)
     assert strength(late[::-1]).kind == "strong"
 
 
 def test_it_reads_well_and_survives_json() -> None:
-    found = strength(np.random.default_rng(0).gamma(4, size=(3, 50)))
-    again = Strength.from_dict(json.loads(json.dumps(found.to_dict())))
-    assert again == found
-    assert str(found).startswith("strong: work exponent: ")
-    assert "removals 26-50 over that of 8-15" in found.rule
+    growth = strength(np.random.default_rng(0).gamma(4, size=(3, 50)))
+    again = Strength.from_dict(json.loads(json.dumps(growth.to_dict())))
+    assert again == growth
+    assert str(growth).startswith("strong: work exponent: ")
+    assert "removals 26-50 divided by that of 8-15" in growth.rule
 
 
 @pytest.mark.parametrize("bad", [[1.0] * 15, [], [[[1.0]]], [math.nan] * 20, [-1.0] * 20])

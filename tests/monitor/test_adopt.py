@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from letheon.exceptions import GuaranteeWarning, UnknownIdError
-from letheon.monitor import Monitor, Tolerances, make_record
+from letheon.monitor import Monitor, MonitorTolerances, make_record
 from letheon.monitor._panel import train_fresh
 from tests.monitor.drifters import QUICK, exact, keeper, make_people, share_right
 
 PEOPLE = make_people(n_people=30, n_test=20)
-LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
+LOOSE = MonitorTolerances(effectiveness=10.0, certifiability=1000.0)
 
 
 def watched(**settings: Any) -> Monitor:
@@ -120,7 +120,7 @@ def test_people_whom_nobody_knows_are_refused() -> None:
 
 def test_an_exact_model_needs_no_rows_here() -> None:
     monitor = Monitor(exact(PEOPLE), PEOPLE.X_test, PEOPLE.y_test)
-    with pytest.raises(ValueError, match="not those that are left"):
+    with pytest.raises(ValueError, match="not the remaining ids"):
         monitor.adopt(fresh([4, 5], exact(PEOPLE)), [4])
     reading = monitor.adopt(fresh([4], exact(PEOPLE)), [4])
     assert reading is not None

@@ -11,14 +11,14 @@ from sklearn.linear_model import LogisticRegression
 from letheon.datasets import Requests
 from letheon.exceptions import EmptyModelError
 from letheon.ledger.models.monitoring import compute_policy_digest, pack_monitor, unpack_monitor
-from letheon.monitor import Calibration, Limit, Monitor, Tolerances
+from letheon.monitor import Calibration, Limit, Monitor, MonitorTolerances
 from letheon.monitor._reading import explain_no_saving
 from letheon.monitor._store import read_calibration
 from tests.monitor.drifters import QUICK, Keeper, exact, keeper, make_people
 
 PEOPLE = make_people()
 WORDS = "requests come uniformly"
-LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
+LOOSE = MonitorTolerances(effectiveness=10.0, certifiability=1000.0)
 
 
 def watched(**settings: Any) -> Monitor:
@@ -43,8 +43,8 @@ def test_an_assumption_is_a_text() -> None:
         Calibration(assume=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("tolerances", [LOOSE, Tolerances(effectiveness=1e-9)])
-def test_every_decision_quotes_the_assumption(tolerances: Tolerances) -> None:
+@pytest.mark.parametrize("tolerances", [LOOSE, MonitorTolerances(effectiveness=1e-9)])
+def test_every_decision_quotes_the_assumption(tolerances: MonitorTolerances) -> None:
     monitor = watched(tolerances=tolerances)
     reading = monitor.forget([3])
     assert f"assumed: {WORDS}" in reading.reasons
@@ -84,7 +84,7 @@ def test_a_monitor_of_an_earlier_version_says_that_no_reason_was_asked() -> None
 
 
 def test_a_monitor_that_always_retrains_says_that_it_saves_nothing() -> None:
-    monitor = watched(tolerances=Tolerances(effectiveness=1e-9, certifiability=None))
+    monitor = watched(tolerances=MonitorTolerances(effectiveness=1e-9, certifiability=None))
     reading = monitor.forget([3])
     assert reading.retrained
     assert any("saves nothing" in reason for reason in reading.reasons)
@@ -160,7 +160,7 @@ def test_rehearsals_never_use_up_a_class() -> None:
 @pytest.mark.soak
 def test_only_a_rehearsed_kind_is_watched() -> None:
     """The finding: uniform rehearsals alone keep a model that an adaptive stream has broken."""
-    tolerances = Tolerances(effectiveness=0.02, certifiability=2.0)
+    tolerances = MonitorTolerances(effectiveness=0.02, certifiability=2.0)
     few = replace(QUICK, n_streams=8, n_requests=8, n_looks=4)
     every = Calibration(n_streams=8, n_requests=8, n_looks=4, horizon=0.2)
     keeps = []

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from letheon.monitor import Reading, Tolerances
+from letheon.monitor import MonitorTolerances, Reading
 from letheon.monitor._reading import DecisionInputs, make_decision
 
-TOLERANCES = Tolerances(effectiveness=0.02, certifiability=5.0, efficiency=3.0, residual=0.1)
+TOLERANCES = MonitorTolerances(effectiveness=0.02, certifiability=5.0, efficiency=3.0, residual=0.1)
 READING = Reading(
     request=1,
     n_people=1,

@@ -168,9 +168,9 @@ def test_the_weakest_group_says_what_is_proved() -> None:
 
 
 def test_a_model_that_cannot_be_judged_has_infinite_scores() -> None:
-    found = compute_scores("certifiability", np.nan, 0.5, 0.0, Tally(10))
-    assert set(found.values()) == {np.inf}
-    assert Limit("share", 1e-9, 0.1, 0.05).estimate(found) == np.inf
+    scores = compute_scores("certifiability", np.nan, 0.5, 0.0, Tally(10))
+    assert set(scores.values()) == {np.inf}
+    assert Limit("share", 1e-9, 0.1, 0.05).estimate(scores) == np.inf
 
 
 def test_a_rehearsal_that_cannot_be_judged_does_not_break_the_fit() -> None:

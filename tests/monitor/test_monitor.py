@@ -12,7 +12,15 @@ from sklearn.metrics import accuracy_score
 from letheon import InfluenceClassifier, NaiveUnlearner, select, state
 from letheon.exceptions import CannotForgetError, GuaranteeWarning, NotFittedError, UnknownIdError
 from letheon.measures import sape
-from letheon.monitor import Calibration, History, Limit, Monitor, Reading, Tolerances, make_record
+from letheon.monitor import (
+    Calibration,
+    History,
+    Limit,
+    Monitor,
+    MonitorTolerances,
+    Reading,
+    make_record,
+)
 from tests.monitor.drifters import (
     QUICK,
     DriftingPeople,
@@ -28,7 +36,7 @@ _SO_FEW = (
     "the rehearsals prove a bound of 0.5 on the share of intervals with an unseen breach; "
     "0.05 is required"
 )
-LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
+LOOSE = MonitorTolerances(effectiveness=10.0, certifiability=1000.0)
 
 
 def watched(people: DriftingPeople = PEOPLE, **settings: Any) -> Monitor:
@@ -86,7 +94,7 @@ def test_the_survey_proxy_without_rehearsals() -> None:
 
 
 def test_the_survey_proxy_is_blind_to_a_model_that_does_nothing() -> None:
-    tolerances = Tolerances(effectiveness=0.03, certifiability=2.0)
+    tolerances = MonitorTolerances(effectiveness=0.03, certifiability=2.0)
     survey = watched(calibration=None, tolerances=tolerances)
     survey_decisions = {survey.forget([who]).decision for who in range(20)}
     ours = watched(tolerances=tolerances)
@@ -155,8 +163,10 @@ def test_a_person_with_test_rows_only_leaves_them() -> None:
     assert monitor.forget([1004, 5]).rows_left < len(PEOPLE.y)
 
 
-@pytest.mark.parametrize("tolerances", [Tolerances(certifiability=None), Tolerances()])
-def test_a_model_that_answers_nan_is_retrained(tolerances: Tolerances) -> None:
+@pytest.mark.parametrize(
+    "tolerances", [MonitorTolerances(certifiability=None), MonitorTolerances()]
+)
+def test_a_model_that_answers_nan_is_retrained(tolerances: MonitorTolerances) -> None:
     monitor = watched(tolerances=tolerances)
     monitor.model.estimator_.coef_ = np.full_like(monitor.model.estimator_.coef_, np.nan)
     reading = monitor.forget([1])
@@ -175,7 +185,7 @@ def test_a_tolerance_below_the_noise_of_training_is_said() -> None:
             PEOPLE.y_test,
             retrain_with=PEOPLE.training,
             calibration=None,
-            tolerances=Tolerances(effectiveness=1e-9, certifiability=None),
+            tolerances=MonitorTolerances(effectiveness=1e-9, certifiability=None),
         )
 
 
@@ -292,7 +302,7 @@ def test_a_retrain_raises_a_factor_that_was_too_small() -> None:
 
 
 def test_a_rehearsal_after_a_retrain_sees_a_breach_that_was_missed() -> None:
-    tolerances = Tolerances(effectiveness=10.0, certifiability=1e-6)
+    tolerances = MonitorTolerances(effectiveness=10.0, certifiability=1e-6)
     monitor = watched(tolerances=tolerances, on_breach="advise")
     monitor.limits["certifiability"] = Limit("share", 1e-9, 1e-6, 0.05)
     monitor.forget([1, 2, 3])
@@ -319,7 +329,7 @@ def test_nothing_outlives_what_was_rehearsed() -> None:
 
 
 def test_advice_leaves_the_model_alone() -> None:
-    monitor = watched(tolerances=Tolerances(certifiability=1e-9), on_breach="advise")
+    monitor = watched(tolerances=MonitorTolerances(certifiability=1e-9), on_breach="advise")
     model = monitor.model
     reading = monitor.forget([1])
     assert (reading.decision, reading.retrained) == ("retrain", False)
@@ -493,7 +503,7 @@ def test_settings_that_mean_nothing(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("bad", [{"effectiveness": 0.0}, {"budget": -1.0}, {"residual": np.nan}])
 def test_tolerances_are_numbers_above_zero(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="a number > 0"):
-        Tolerances(**bad)
+        MonitorTolerances(**bad)
 
 
 @pytest.mark.parametrize(
@@ -535,7 +545,7 @@ def test_a_history_survives_json() -> None:
 
 
 def test_a_failed_retrain_leaves_it_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monitor = watched(tolerances=Tolerances(certifiability=1e-9))
+    monitor = watched(tolerances=MonitorTolerances(certifiability=1e-9))
 
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no memory")
@@ -580,7 +590,7 @@ def test_a_reading_says_when_rehearsals_prove_less_than_is_asked_for(
     """Of three rehearsals one starts aged: a group of one proves 1 / 2."""
     monitor = watched(
         calibration=replace(QUICK, miss=miss),
-        tolerances=Tolerances(effectiveness=10.0, certifiability=None),
+        tolerances=MonitorTolerances(effectiveness=10.0, certifiability=None),
     )
     reading = monitor.forget([1])
     assert reading.reasons == ("within all tolerances", *notes, "assumed: requests come uniformly")

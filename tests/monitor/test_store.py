@@ -20,17 +20,17 @@ from letheon.exceptions import (
     NewerFormatError,
     UntrustedClassError,
 )
-from letheon.monitor import Monitor, Tolerances
+from letheon.monitor import Monitor, MonitorTolerances
 from letheon.monitor._store import MANIFEST, Folder, make_record
 from tests.monitor.drifters import QUICK, Keeper, keeper, make_people
 from tests.monitor.kills import PERSON
 
 PEOPLE = make_people(n_people=30, n_test=20)
-LOOSE = Tolerances(effectiveness=10.0, certifiability=1000.0)
-STRICT = Tolerances(effectiveness=1e-9, certifiability=1e-9)
+LOOSE = MonitorTolerances(effectiveness=10.0, certifiability=1000.0)
+STRICT = MonitorTolerances(effectiveness=1e-9, certifiability=1e-9)
 
 
-def kept(folder: Path | None, tolerances: Tolerances = LOOSE, **settings: Any) -> Monitor:
+def kept(folder: Path | None, tolerances: MonitorTolerances = LOOSE, **settings: Any) -> Monitor:
     return Monitor(
         keeper(PEOPLE),
         PEOPLE.X_test,
@@ -239,7 +239,7 @@ def test_a_full_disk_is_said_and_can_be_made_good(
     ids=["kept", "retrained"],
 )
 def test_a_kill_at_any_step_leaves_the_state_before_or_after(
-    tmp_path: Path, tolerances: Tolerances, steps: range
+    tmp_path: Path, tolerances: MonitorTolerances, steps: range
 ) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
     before = kept(source, tolerances).model.digest()

@@ -74,13 +74,13 @@ def tick_labels(axis: Axis) -> list[Text]:
 def overlapping_texts(figure: Figure) -> list[tuple[str, str]]:
     """Pairs of drawn titles, tick labels, labels of points or legends that cover each other."""
     figure.canvas.draw()
-    found: list[tuple[str, Any]] = []
+    boxes: list[tuple[str, Any]] = []
     for ax in figure.axes:
         texts: list[Text] = [ax.title, ax.xaxis.label, ax.yaxis.label, *ax.texts]
         texts += [text for axis in (ax.xaxis, ax.yaxis) for text in tick_labels(axis)]
         # the text alone: the line from a label to its point may cross others
-        found += [(t.get_text(), Text.get_window_extent(t)) for t in texts if t.get_text()]
+        boxes += [(t.get_text(), Text.get_window_extent(t)) for t in texts if t.get_text()]
         legend = ax.get_legend()
         if legend is not None:
-            found.append(("legend", legend.get_window_extent()))
-    return [(a, b) for (a, x), (b, y) in combinations(found, 2) if x.overlaps(y)]
+            boxes.append(("legend", legend.get_window_extent()))
+    return [(a, b) for (a, x), (b, y) in combinations(boxes, 2) if x.overlaps(y)]

@@ -102,7 +102,7 @@ def test_attacks_without_a_curve_are_bars_with_floors() -> None:
     drawn = [pair[:, 0] for pair in arms.lines[2][0].get_segments()]
     np.testing.assert_allclose(drawn, [[1.8, 2.4], [0.36, 0.48]])
     (ax,) = display.ax_
-    assert ax.get_xlabel() == "KLOM [nats]\n95 % interval, less is better"
+    assert ax.get_xlabel() == "KLOM [nats]\n95 % CI, lower is better"
     names = [text.get_text() for text in ax.get_yticklabels()]
     assert names == ["klom on forgotten", "klom on retained"]
 
@@ -129,16 +129,16 @@ def test_curves_alone_need_no_measures() -> None:
 def test_given_axes_are_used() -> None:
     figure, axes = plt.subplots(1, 2)
     assert AttackDisplay.from_results(result(), ax=axes).figure_ is figure
-    with pytest.raises(ValueError, match="need 2 axes, not 1"):
+    with pytest.raises(ValueError, match="must have 2 axes"):
         AttackDisplay.from_results(result(), ax=axes[:1])
 
 
 @pytest.mark.parametrize(
     ("curves", "options", "text"),
     [
-        ({}, {}, "no attack"),
-        ({}, {"measures": {"a": {}}}, "no attack"),
-        ({"a": ([0, 1], [0, 0.5, 1])}, {}, "as many false as true"),
+        ({}, {}, "at least one attack"),
+        ({}, {"measures": {"a": {}}}, "at least one attack"),
+        ({"a": ([0, 1], [0, 0.5, 1])}, {}, "equally many false and true"),
         ({"a": ([0, 2], [0, 1])}, {}, "ascend from 0 to 1"),
         ({"a": ([1, 0], [0, 1])}, {}, "ascend from 0 to 1"),
         ({"a": ([0, 1], [0, 1])}, {"floors": {"b": {}}}, r"floors of unknown attacks: \['b'\]"),

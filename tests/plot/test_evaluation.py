@@ -82,14 +82,14 @@ def test_a_method_that_lacks_a_measure_keeps_its_line_empty() -> None:
 def test_axes_say_scale_unit_confidence_and_direction() -> None:
     first, second = EvaluationDisplay(rows()).plot().ax_
     assert (first.get_title(), first.get_xscale()) == ("Efficiency", "log")
-    assert first.get_xlabel() == "efficiency [x]\n95 % interval, more is better"
+    assert first.get_xlabel() == "efficiency [x]\n95 % CI, higher is better"
     assert (second.get_title(), second.get_xscale()) == ("Effectiveness", "linear")
-    assert second.get_xlabel() == "effectiveness\n95 % interval, less is better"
+    assert second.get_xlabel() == "effectiveness\n95 % CI, lower is better"
 
 
 def test_no_interval_is_claimed_where_there_is_none() -> None:
     display = EvaluationDisplay({"SISA": {"same algorithm": {"efficiency": speed(2, None)}}}).plot()
-    assert display.ax_[0].get_xlabel() == "efficiency [x]\nmore is better"
+    assert display.ax_[0].get_xlabel() == "efficiency [x]\nhigher is better"
     np.testing.assert_array_equal(
         segments(display.bars_["efficiency", "same algorithm"], 0), [[2, 2]]
     )
@@ -104,7 +104,7 @@ def test_what_follows_from_a_theorem_is_hollow() -> None:
     legend = ax.get_legend()
     assert legend is not None
     texts = [text.get_text() for text in legend.get_texts()]
-    assert texts == ["against same algorithm", "against ordinary model", "by proof"]
+    assert texts == ["compared with same algorithm", "compared with ordinary model", "by proof"]
 
 
 def one(line: Any) -> bool:
@@ -143,7 +143,7 @@ def test_given_axes_are_used() -> None:
     display = EvaluationDisplay(rows()).plot(axes)
     assert display.figure_ is figure
     assert display.ax_ == tuple(axes)
-    with pytest.raises(ValueError, match="measures need 2 axes, not 1"):
+    with pytest.raises(ValueError, match="must have 2 axes for these measures, not 1"):
         EvaluationDisplay(rows()).plot(axes[:1])
 
 
@@ -152,7 +152,7 @@ def test_given_axes_are_used() -> None:
     [
         ({}, None, "no measure"),
         ({"SISA": {"same algorithm": {}}}, None, "no measure"),
-        (rows(), ["speed"], r"nobody has these measures: \['speed'\]"),
+        (rows(), ["speed"], r"measures that no method has: \['speed'\]"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(given: Any, measures: Any, text: str) -> None:

@@ -64,7 +64,7 @@ def test_direction_of_an_own_proxy_can_be_given() -> None:
         [1, 2], {"kept": [5, 1]}, tolerances={"kept": 2}, better={"kept": "higher"}
     )
     assert own.breaches_["kept"].tolist() == [2]
-    assert own.plot().ax_[0].get_ylabel() == "kept\nmore is better"
+    assert own.plot().ax_[0].get_ylabel() == "kept\nhigher is better"
 
 
 def test_tolerance_lines_and_shades() -> None:
@@ -91,7 +91,7 @@ def test_truths_are_drawn_beside_their_proxy_only() -> None:
 
 def test_axes_and_one_legend_for_all_panels() -> None:
     first, second = drawn(retrains=[2, 4]).ax_
-    assert first.get_ylabel() == "certifiability [%]\nless is better"
+    assert first.get_ylabel() == "certifiability [%]\nlower is better"
     assert (second.get_yscale(), second.get_xlabel()) == ("log", "requests served")
     legend = first.get_legend()
     assert legend is not None
@@ -125,15 +125,15 @@ def test_given_axes_are_used() -> None:
     figure, axes = plt.subplots(2, 1)
     display = MonitorDisplay(REQUESTS, PROXIES).plot(axes)
     assert display.figure_ is figure
-    with pytest.raises(ValueError, match="proxies need 2 axes, not 1"):
+    with pytest.raises(ValueError, match="must have 2 axes for these proxies, not 1"):
         MonitorDisplay(REQUESTS, PROXIES).plot(axes[:1])
 
 
 @pytest.mark.parametrize(
     ("requests", "proxies", "options", "text"),
     [
-        ([], {"a": []}, {}, "no reading"),
-        ([1], {}, {}, "no reading"),
+        ([], {"a": []}, {}, "must not be empty"),
+        ([1], {}, {}, "must not be empty"),
         ([2, 1], {"a": [0, 0]}, {}, "ascending"),
         ([1, 2], {"a": [0]}, {}, r"proxies\['a'\] has shape \(1,\), but there are 2 requests"),
         ([1], {"a": [0]}, {"truths": {"a": [0, 1]}}, r"truths\['a'\] has shape"),

@@ -65,7 +65,7 @@ def test_the_line_is_the_staircase_of_the_front() -> None:
 
 @pytest.mark.parametrize(("x", "y"), list(product(("lower", "higher"), repeat=2)))
 def test_a_step_never_promises_what_nobody_has(x: Better, y: Better) -> None:
-    """A point a little better than a corner is beaten by nobody; a little worse is beaten."""
+    """A point slightly better than a corner is not dominated; slightly worse is dominated."""
     places = [(1.0, 2.0), (3.0, 4.0)] if x != y else [(1.0, 4.0), (3.0, 2.0)]
     points = {
         str(i): {"x": measure("x", a, better=x), "y": measure("y", b, better=y)}
@@ -126,8 +126,8 @@ def test_axes_say_what_they_are() -> None:
     ax = ParetoDisplay(POINTS).plot().ax_
     assert ax.get_title() == "Efficiency against effectiveness"
     assert (ax.get_xscale(), ax.get_yscale()) == ("linear", "log")
-    assert ax.get_xlabel() == "effectiveness\n95 % interval, less is better"
-    assert ax.get_ylabel() == "efficiency [x]\n95 % interval, more is better"
+    assert ax.get_xlabel() == "effectiveness\n95 % CI, lower is better"
+    assert ax.get_ylabel() == "efficiency [x]\n95 % CI, higher is better"
 
 
 def test_names_stand_beside_their_points() -> None:
@@ -191,7 +191,7 @@ def test_given_axes_are_used() -> None:
     [
         ({}, None, "no method"),
         ({"a": {"efficiency": speed(2)}}, None, "both effectiveness and efficiency"),
-        (POINTS, "who", "chosen='who' is not among"),
+        (POINTS, "who", "chosen must be one of .*, not 'who'"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(points: Any, chosen: Any, text: str) -> None:
@@ -205,11 +205,11 @@ def test_who_is_not_surely_within_tolerance_is_hollow_and_the_legend_says_so() -
     assert {name for name, fill in fills.items() if fill == "white"} == {"SISA", "slow"}
     legend = display.ax_.get_legend()
     assert legend is not None
-    assert "not surely within tolerance" in [text.get_text() for text in legend.get_texts()]
+    assert "not certainly within tolerance" in [text.get_text() for text in legend.get_texts()]
     sure = ParetoDisplay(POINTS).plot().ax_.get_legend_handles_labels()[1]
-    assert "not surely within tolerance" not in sure
+    assert "not certainly within tolerance" not in sure
 
 
 def test_a_doubtful_method_must_be_among_the_points() -> None:
-    with pytest.raises(ValueError, match="doubtful: 'nobody' is not among"):
-        ParetoDisplay(POINTS, doubtful=["nobody"])
+    with pytest.raises(ValueError, match="doubtful contains 'other'"):
+        ParetoDisplay(POINTS, doubtful=["other"])

@@ -124,10 +124,10 @@ def test_draws_on_given_axes() -> None:
 @pytest.mark.parametrize(
     ("plans", "text"),
     [
-        ([], "no plan"),
-        ([plan(10), plan(20)], "differ in n_rows"),
-        ([plan(10), plan(10, batch=False)], "differ in batch"),
-        ([plan(10), plan(10, state_bytes=1)], "differ in state_bytes"),
+        ([], "must not be empty"),
+        ([plan(10), plan(20)], "the same n_rows"),
+        ([plan(10), plan(10, batch=False)], "the same batch"),
+        ([plan(10), plan(10, state_bytes=1)], "the same state_bytes"),
     ],
 )
 def test_plans_that_cannot_share_a_plot(plans: list[Plan], text: str) -> None:
@@ -147,8 +147,8 @@ def test_accuracy_points_and_intervals() -> None:
 
 def test_accuracy_labels() -> None:
     ax = AccuracyShardsDisplay(SCORES, naive={"adult": 0.86}).plot().ax_
-    assert ax.get_title() == "Accuracy against the number of shards"
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("shards", "accuracy, 95 % interval")
+    assert ax.get_title() == "Accuracy by number of shards"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("number of shards", "accuracy, 95 % CI")
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "5", "20"]
     legend = ax.get_legend()
     assert legend is not None
@@ -172,8 +172,8 @@ def test_accuracy_texts_do_not_overlap_and_axes_are_kept() -> None:
 @pytest.mark.parametrize(
     ("scores", "naive", "text"),
     [
-        ({}, None, "no score"),
-        ({"adult": {}}, None, "no score"),
+        ({}, None, "must not be empty"),
+        ({"adult": {}}, None, "must not be empty"),
         (SCORES, {"iris": 0.9}, r"unknown names: \['iris'\]"),
         ({"adult": {0: score(0.8)}}, None, "at least 1"),
     ],

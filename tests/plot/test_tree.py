@@ -104,7 +104,7 @@ def test_a_side_for_missing_values() -> None:
 
 def test_another_forest_is_refused_by_name() -> None:
     other = RandomForestClassifier(1).fit([[0.0], [1.0]], [0, 1])
-    with pytest.raises(TypeError, match=r"DaREForestClassifier or .* got RandomForestClassifier"):
+    with pytest.raises(TypeError, match=r"DaREForestClassifier or .* not RandomForestClassifier"):
         ForestTreeDisplay.from_estimator(other)
 
 
@@ -155,5 +155,5 @@ def test_given_axes_are_used() -> None:
 
 
 def test_a_negative_depth_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_depth=-1"):
+    with pytest.raises(ValueError, match="max_depth must be at least 0 or None, not -1"):
         ForestTreeDisplay.from_estimator(forest(), max_depth=-1)

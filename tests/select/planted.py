@@ -27,7 +27,7 @@ FACTS: dict[str, Any] = {
 }
 
 
-class Planted(BaseEstimator):
+class PlantedMethod(BaseEstimator):
     """Says what an evaluation of it will find."""
 
     facts: ClassVar[MethodFacts] = MethodFacts(**FACTS)
@@ -57,14 +57,14 @@ class Planted(BaseEstimator):
         self.epsilon = epsilon
         self.refuses = refuses
 
-    def fit(self, X: Any, y: Any, *, ids: Any = None) -> "Planted":
+    def fit(self, X: Any, y: Any, *, ids: Any = None) -> "PlantedMethod":
         return self
 
     def predict(self, X: Any) -> Any:
         return (X[:, 0] > 0).astype(int)
 
 
-class PlantedExact(Planted):
+class PlantedExact(PlantedMethod):
     """Exact, with an efficiency parameter whose price cross-validation does not see."""
 
     facts: ClassVar[MethodFacts] = MethodFacts(**{**FACTS, "exact": True, "certificate": "exact"})
@@ -79,13 +79,13 @@ class PlantedExact(Planted):
         return self
 
 
-class Rule(ClassifierMixin, BaseEstimator):
+class ThresholdRule(ClassifierMixin, BaseEstimator):
     """Says whether the first column is positive; wrong where the second is below a number."""
 
     def __init__(self, wrong_below: float = 0.0) -> None:
         self.wrong_below = wrong_below
 
-    def fit(self, X: Any, y: Any) -> "Rule":
+    def fit(self, X: Any, y: Any) -> "ThresholdRule":
         self.classes_ = np.unique(y)
         return self
 
@@ -96,7 +96,7 @@ class Rule(ClassifierMixin, BaseEstimator):
 def measure(
     name: str, value: float, margin: float | None, better: Any = "lower", unit: str = ""
 ) -> Measure:
-    """Return a measure; without a margin nothing is known about its error."""
+    """Return a measure; without a margin because its error is unknown."""
     return Measure(
         name=name,
         value=value,

@@ -1,4 +1,4 @@
-"""Unbalanced classes: which score is used, and models that do not beat a constant answer."""
+"""Unbalanced classes: which score is used, and models that do not beat a constant prediction."""
 
 from functools import partial
 from typing import Any
@@ -60,52 +60,52 @@ def compare(data: Any, *models: Any, **options: Any) -> Comparison:
     "metric", [None, soak(accuracy_score), soak(partial(f1_score, zero_division=0))]
 )
 def test_a_nearly_constant_model_is_not_chosen(metric: Any) -> None:
-    found = compare(visits(), NearlyConstant(), metric=metric)
-    assert found.best is None
-    assert "does not surely beat a constant answer, " in found.reason
-    with pytest.raises(NoCandidateError, match="constant answer"):
-        found.best_estimator()
+    comparison = compare(visits(), NearlyConstant(), metric=metric)
+    assert comparison.best is None
+    assert "is not significantly better than a constant prediction, " in comparison.reason
+    with pytest.raises(NoCandidateError, match="constant prediction"):
+        comparison.best_estimator()
 
 
 def test_a_model_that_learned_something_is_chosen() -> None:
-    found = compare(visits(), NearlyConstant(), LogisticRegression())
-    assert found.best is not None
-    assert found.best.name == "NaiveUnlearner of LogisticRegression"
+    comparison = compare(visits(), NearlyConstant(), LogisticRegression())
+    assert comparison.best is not None
+    assert comparison.best.name == "NaiveUnlearner of LogisticRegression"
 
 
 def test_the_score_and_its_reason_are_said() -> None:
-    found = compare(visits(), LogisticRegression())
-    assert found.scored_by.startswith("balanced accuracy, because class 0 makes up 7")
-    assert "Scored by balanced accuracy, because" in found.reason
-    assert found.to_dict()["scored by"] == found.scored_by
-    assert found.tried[0].evaluation.metric == "balanced accuracy"
+    comparison = compare(visits(), LogisticRegression())
+    assert comparison.scored_by.startswith("balanced accuracy, because class 0 makes up 7")
+    assert "Metric: balanced accuracy, because" in comparison.reason
+    assert comparison.to_dict()["scored by"] == comparison.scored_by
+    assert comparison.tried[0].evaluation.metric == "balanced accuracy"
 
 
 def test_balanced_classes_are_scored_by_accuracy() -> None:
-    found = compare(visits(positive=0.5), LogisticRegression())
-    assert found.scored_by.startswith("accuracy, because no class makes up two thirds")
-    assert found.tried[0].evaluation.metric == "accuracy"
+    comparison = compare(visits(positive=0.5), LogisticRegression())
+    assert comparison.scored_by.startswith("accuracy, because no class makes up two thirds")
+    assert comparison.tried[0].evaluation.metric == "accuracy"
 
 
 def test_a_metric_that_is_given_is_used() -> None:
-    found = compare(visits(), LogisticRegression(), metric=accuracy_score)
-    assert found.scored_by == "accuracy, as given"
-    assert found.tried[0].evaluation.metric == "accuracy"
+    comparison = compare(visits(), LogisticRegression(), metric=accuracy_score)
+    assert comparison.scored_by == "accuracy, as given"
+    assert comparison.tried[0].evaluation.metric == "accuracy"
 
 
 def test_a_constant_regression_is_refused() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2))
-    found = compare((X, X @ [1.0, 2.0] + 0.1), DummyRegressor(), ordinary=DummyRegressor())
-    assert found.best is None
-    assert "does not surely beat a constant answer" in found.reason
-    assert found.scored_by == "r2, the default for numbers"
+    comparison = compare((X, X @ [1.0, 2.0] + 0.1), DummyRegressor(), ordinary=DummyRegressor())
+    assert comparison.best is None
+    assert "is not significantly better than a constant prediction" in comparison.reason
+    assert comparison.scored_by == "r2, the default for regression"
 
 
 def test_tuning_does_not_settle_for_a_constant() -> None:
     """By accuracy a forest of random levels is as good as "no": cross-validation stops there."""
     X, y = visits(400, seed=1)
-    found = choose(
+    comparison = choose(
         (X, y),
         candidates=[
             Candidate(
@@ -119,16 +119,16 @@ def test_tuning_does_not_settle_for_a_constant() -> None:
         cv=3,
         metric=accuracy_score,
     )
-    (tuning,) = found.tunings["DaREForestClassifier"]
+    (tuning,) = comparison.tunings["DaREForestClassifier"]
     assert tuning.goal > max(np.mean(y), 1 - np.mean(y)) - 0.02
 
 
 def test_a_forest_is_tuned_by_balanced_accuracy_where_classes_are_unbalanced() -> None:
     X, y = visits(400)
     model = DaREForestClassifier(n_estimators=3, max_depth=4, random_state=0)
-    found = tune_random_depth(model, X, y, cv=3, max_random_depth=1)
-    assert found.scoring == "balanced_accuracy"
-    assert found.constant == pytest.approx(0.5)
+    search = tune_random_depth(model, X, y, cv=3, max_random_depth=1)
+    assert search.scoring == "balanced_accuracy"
+    assert search.constant == pytest.approx(0.5)
     assert tune_random_depth(model, X, y, cv=3, max_random_depth=0, scoring="f1").scoring == "f1"
 
 
@@ -137,7 +137,7 @@ def test_a_forest_that_does_not_beat_a_constant_is_not_tuned(scoring: str | None
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 2)), (np.arange(300) % 5 == 0).astype(int)
     model = DaREForestClassifier(n_estimators=1, max_depth=1, random_state=0)
-    with pytest.raises(NoCandidateError, match="does not beat a constant answer"):
+    with pytest.raises(NoCandidateError, match="does not beat a constant prediction"):
         tune_random_depth(model, X, y, cv=3, max_random_depth=1, scoring=scoring)
 
 

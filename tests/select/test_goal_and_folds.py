@@ -1,4 +1,4 @@
-"""What tuning aims at, and that nobody stands on both sides of a fold."""
+"""The goal of tuning, and folds in which all rows of a person stay together."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_rows_of_a_person_are_in_one_fold() -> None:
 
 def test_tuning_aims_at_the_ordinary_score_less_the_tolerance() -> None:
     """The ordinary model is always right in cross-validation as well: the goal is 1 - 0.125."""
-    found = choose(
+    comparison = choose(
         (X, Y, PEOPLE),
         need=Need(guarantee="exact"),
         tolerances=Tolerances(effectiveness=0.125),
@@ -36,7 +36,7 @@ def test_tuning_aims_at_the_ordinary_score_less_the_tolerance() -> None:
         requests=Requests(n=3),
         cv=3,
     )
-    ((tuning,),) = found.tunings.values()
+    ((tuning,),) = comparison.tunings.values()
     stump = CrossValidation(
         LearningProblem.from_arguments(LogisticRegression(), (X, Y, PEOPLE), None, None, 0),
         cv=3,

@@ -48,7 +48,7 @@ def altered(estimator: Any, folder: Path, **settings: Any) -> bytes:
     """Return a model whose settings were changed after its fit: the file says it was fitted so."""
     model = NaiveUnlearner(estimator, random_state=0).fit(X, Y)
     model.estimator.set_params(**settings)
-    vars(model)["parameters_"] = model._parameters()
+    vars(model)["parameters_"] = model._digest_parameters()
     return saved(model, folder)
 
 
@@ -105,7 +105,7 @@ def test_a_pattern_that_never_ends_is_refused_before_it_is_used(
     words = make_pipeline(FunctionTransformer(np.ravel), CountVectorizer(), LogisticRegression())
     model = NaiveUnlearner(words, random_state=0).fit(text.to_numpy(), Y)
     model.estimator.set_params(countvectorizer__token_pattern="b|(?:a|aa)+c")
-    vars(model)["parameters_"] = model._parameters()
+    vars(model)["parameters_"] = model._digest_parameters()
     table = ("text,label\n" + "\n".join(f"{'a' * 60},{y}" for y in Y)).encode()
     answer = send(guarded.client("operator@default"), saved(model, tmp_path), table)
     assert answer.status_code == 422

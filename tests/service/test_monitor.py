@@ -12,7 +12,7 @@ from scipy.stats import theilslopes
 
 from letheon import InfluenceClassifier
 from letheon.ledger.models.models import _known
-from letheon.monitor import Monitor, Tolerances
+from letheon.monitor import Monitor, MonitorTolerances
 from letheon.service.guarantees import compute_slope, forecast_budget
 from tests.ledger.databases import NOON
 from tests.service.desks import Desk, make_desk
@@ -106,7 +106,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         X[200:],
         y[200:],
         retrain_with=(X[:200], y[:200], people),
-        tolerances=Tolerances(effectiveness=0.5, certifiability=60.0, efficiency=0.001),
+        tolerances=MonitorTolerances(effectiveness=0.5, certifiability=60.0, efficiency=0.001),
         calibration=None,
         random_state=0,
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed, public_of
+from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_receipt, public_of
 from letheon.verifier import Trust, check_receipt_commitment, open_envelope
 from tests.service.desks import QUICK, Desk, make_desk, person
 
@@ -57,7 +57,7 @@ def test_the_private_key_can_stay_with_the_person(desk: Desk) -> None:
     client = desk.client(None)
     assert client.post(SEALED, json=asked).json() == {"sealed": None}
     desk.work()
-    opened = open_sealed(code, base64.b64decode(client.post(SEALED, json=asked).json()["sealed"]))
+    opened = open_receipt(code, base64.b64decode(client.post(SEALED, json=asked).json()["sealed"]))
     trust = Trust.from_pinned(desk.ledger.public_key)
     certificate = open_envelope(desk.ledger.certificates.envelope(1), trust)
     assert check_receipt_commitment(opened.receipt, certificate) == 2

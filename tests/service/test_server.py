@@ -244,7 +244,7 @@ def test_a_mistake_tells_its_kind_only(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("person-007 is the reason")
 
-    monkeypatch.setattr("letheon.ledger.db.tokens.Tokens.listed", broken)
+    monkeypatch.setattr("letheon.ledger.db.tokens.Tokens.list_newest", broken)
     response = desk.client().get("/api/v1/tokens")
     assert (response.status_code, response.json()["type"]) == (500, "urn:letheon:problem:internal")
     assert "person-007" not in response.text + json.dumps(lines)

@@ -136,7 +136,7 @@ def test_learning_may_not_change_a_persons_risk() -> None:
     model = risky().fit(*people[:2], ids=people.ids, risk=RISK)
     with pytest.raises(ValueError, match="another tier"):
         model.learn(people.X[:1], people.y[:1], ids=[19], risk=[0.0])
-    with pytest.raises(ValueError, match="new people need a risk"):
+    with pytest.raises(ValueError, match="risk is required for new people"):
         model.learn(people.X[:1], people.y[:1], ids=[999])
 
 

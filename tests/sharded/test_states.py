@@ -162,7 +162,7 @@ def test_a_state_of_another_model_is_never_taken_for_ours(tmp_path: Path) -> Non
 def test_a_directory_that_cannot_be_used_is_an_error_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     model = sliced(tmp_path / "file")
-    with pytest.raises(CheckpointError, match="choose a directory"):
+    with pytest.raises(CheckpointError, match="choose a writable directory"):
         model.fit(*PEOPLE[:2], ids=PEOPLE.ids)
     assert not hasattr(model, "ensemble_")
 
@@ -202,7 +202,7 @@ def test_a_full_disk_during_forget_changes_nothing(
 def test_a_moved_directory_is_followed_and_a_copied_one_refused(tmp_path: Path) -> None:
     model = fitted(tmp_path / "old")
     model.set_params(checkpoint_dir=tmp_path / "new")
-    with pytest.raises(ChangedParametersError, match="states still lie in"):
+    with pytest.raises(ChangedParametersError, match="states are still in"):
         model.forget([3])
     (tmp_path / "old").rename(tmp_path / "new")
     model.forget([3])
@@ -217,7 +217,7 @@ def test_a_forged_key_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
     victim.write_text("somebody's")
     model.checkpoint_home_ = str(victim.parent)
     digest = model.digest()
-    with pytest.raises(CorruptFileError, match="no directory of a letheon model"):
+    with pytest.raises(CorruptFileError, match="is not a directory of letheon"):
         model.forget([3])
     assert model.digest() == digest
     model.fit(*PEOPLE[:2], ids=PEOPLE.ids)
@@ -312,7 +312,7 @@ def test_a_file_that_cannot_be_destroyed_is_declared(
     def resist(path: Path) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr("letheon.state._stores._destroy", resist)
+    monkeypatch.setattr("letheon.state._stores._destroy_file", resist)
     with pytest.warns(CheckpointWarning, match="remove them"):
         receipt = model.forget([person])
     assert "could not be destroyed" in receipt.guarantee.residual_state[0]

@@ -31,8 +31,13 @@ from letheon.audit._bundle import AuditedModel, Bundle, LevelResult, LogFacts
 from letheon.audit._rederive import check_file_content, check_rederivation
 from letheon.exceptions import SignerRefusedError, UntrustedClassError
 from letheon.inner_estimator import fresh_copy
-from letheon.ledger.certificates.claims import RETRAIN, claim_of, refuse_beyond_method
-from letheon.ledger.certificates.facts import describe, method_parameters, refuse_boasts, replay_of
+from letheon.ledger.certificates.claims import RETRAIN, make_claim, reject_beyond_method
+from letheon.ledger.certificates.facts import (
+    describe_execution,
+    method_parameters,
+    reject_false_claims,
+    replay_of,
+)
 from letheon.ledger.keys.keyring import commit_to_key, derive_training_seed
 from letheon.ledger.models.commitment import build_tree
 from letheon.ledger.purge.scan import Markers, scan_files
@@ -281,11 +286,8 @@ def _is_intent(
         batch = retrain.predicate["erasure"]["batch"]
         return event.get("kind") == "sealed" and event.get("batch") == batch
     registered = audited.certificates[0].predicate["model"]["before"]["sha256"]
-    folders = [
-        entry.event.get("model")
-        for entry in log.commitments
-        if entry.is_registration_of(registered)
-    ]
+    entries = [entry.event for entry in log.commitments if entry.is_registration_of(registered)]
+    folders = [entry.get("model") for entry in entries]
     return event.get("kind") == "training" and [event.get("model")] == folders
 
 
@@ -346,8 +348,8 @@ def check_data(audited: AuditedModel) -> LevelResult:
 
 def has_same_environment(audited: AuditedModel) -> bool:
     """Return whether the certificate names the libraries and the kernel installed here."""
-    here, there = describe(), audited.newest.predicate["execution"]
-    return all(here[key] == there[key] for key in _ENVIRONMENT_KEYS)
+    own, stated = describe_execution(), audited.newest.predicate["execution"]
+    return all(own[key] == stated[key] for key in _ENVIRONMENT_KEYS)
 
 
 def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
@@ -394,8 +396,8 @@ def find_claim_mismatch(audited: AuditedModel, model: Any) -> str | None:
             return f"the settings of the model differ from certificate {certificate.sequence}"
     try:
         for certificate in audited.certificates:
-            refuse_beyond_method(model, certificate.predicate)
-        refuse_boasts(model, audited.newest.predicate)
+            reject_beyond_method(model, certificate.predicate)
+        reject_false_claims(model, audited.newest.predicate)
     except SignerRefusedError as error:
         return f"the certificate claims more than the model permits: {error}"
     return _find_weaker_claim(model, audited.newest.predicate)
@@ -408,7 +410,7 @@ def _find_weaker_claim(model: Any, claims: Mapping[str, Any]) -> str | None:
     fit, and a weaker replay would excuse bytes that must agree.
     """
     is_retrain = claims["method"]["name"] == RETRAIN
-    kind = claim_of(model, RETRAIN if is_retrain else "erase").guarantee.kind
+    kind = make_claim(model, RETRAIN if is_retrain else "erase").guarantee.kind
     stated = {"kind": claims["guarantee"]["kind"], "replay": claims["execution"]["replay"]}
     for name, value in {"kind": kind, "replay": replay_of(model)}.items():
         if stated[name] != value:

@@ -37,7 +37,7 @@ from letheon.compose import clone_unfitted
 from letheon.data import Rows
 from letheon.exceptions import LetheonError
 from letheon.inner_estimator import iter_estimators
-from letheon.ledger.certificates.claims import counted_part
+from letheon.ledger.certificates.claims import get_accounted_part
 from letheon.ledger.certificates.facts import replay_of
 from letheon.linear import fingerprint_rows
 from letheon.parallel import one_thread
@@ -91,7 +91,7 @@ def rederive(model: Any, rows: Rows) -> Any:
             "these settings do not affect learning and have values that could hide data: "
             f"{', '.join(wrong[:_SHOWN])}"
         )
-    if model._parameters() != vars(model).get("parameters_"):
+    if model._digest_parameters() != vars(model).get("parameters_"):
         raise CannotRederiveError("the parameters differ from those recorded at training")
     config = read_sklearn_config(model)
     if config is None:
@@ -275,10 +275,10 @@ def _is_environment(environment: Any, rederived: Any) -> bool:
 
     The format of letheon must be the one used here, so that its name cannot hide data.
     """
-    here = _get_environment(rederived)
-    if type(environment) is not dict or environment.keys() != here.keys():
+    own = _get_environment(rederived)
+    if type(environment) is not dict or environment.keys() != own.keys():
         return False
-    if environment.get("letheon") != here.get("letheon"):
+    if environment.get("letheon") != own.get("letheon"):
         return False
     return all(
         type(text) is str and (_VERSION if key in _VERSIONED else _NAME).fullmatch(text)
@@ -363,7 +363,7 @@ class _NoiseRule:
 
 def _copy_keys(fresh: Any, model: Any, rows: Rows) -> None:
     """Give a fresh fit the model's salt and key, so that deterministic values can be compared."""
-    fitted = vars(counted_part(model))
+    fitted = vars(get_accounted_part(model))
     key, salt = fitted.get("fingerprint_key_"), fitted.get("release_salt_")
     inner, seen = unwrap_model(fresh, rows)
     if _is_key(salt) and _is_key(vars(inner).get("release_salt_")):
@@ -456,9 +456,9 @@ def read_sklearn_config(model: Any) -> dict[str, Any] | None:
 
     A model without one is fitted with the configuration of this process.
     """
-    here = get_config()
-    config = vars(model).get("config_", here)
-    if type(config) is not dict or config.keys() != here.keys():
+    own = get_config()
+    config = vars(model).get("config_", own)
+    if type(config) is not dict or config.keys() != own.keys():
         return None
     return config if all(_is_plain(value) for value in config.values()) else None
 

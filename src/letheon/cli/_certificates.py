@@ -355,7 +355,7 @@ def export_receipt(ledger: "Ledger", request: RequestId, *, out: Path) -> Comman
         File to write.
     """
     kept = ledger.certificates.receipts
-    sealed = kept.sealed(request, kept.key(request) or "")
+    sealed = kept.get_encrypted(request, kept.key(request) or "")
     if sealed is None:
         raise LedgerMissingError("there is no receipt for this request yet")
     _write_file(out, sealed)
@@ -444,16 +444,16 @@ def check_receipt(
 
 
 def _open_receipt(code: str, sealed: Path | None, desk: str | None) -> "OpenedReceipt":
-    from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_sealed
+    from letheon.ledger.certificates import receipt_codes
 
     if (sealed is None) == (desk is None):
         raise UsageError("give --sealed FILE or --desk URL, the source of the encrypted receipt")
     try:
-        parsed = ReceiptCode.parse(sys.stdin.read() if code == "-" else code)
+        parsed = receipt_codes.ReceiptCode.parse(sys.stdin.read() if code == "-" else code)
     except VerificationError as error:
         raise UsageError(f"{error}; copy the whole code") from None
     if sealed is not None:
-        return open_sealed(parsed, read_capped(_command.require_file(sealed), SMALL))
+        return receipt_codes.open_receipt(parsed, read_capped(_command.require_file(sealed), SMALL))
     body = {"request": parsed.request, "public_key": parsed.public}
     answer = _post_json(desk or "", "sealed", body).get("sealed")
     if not isinstance(answer, str):
@@ -461,7 +461,7 @@ def _open_receipt(code: str, sealed: Path | None, desk: str | None) -> "OpenedRe
             "there is no receipt for this code: no certificate covers it yet, or the code is from "
             "another desk"
         )
-    return open_sealed(parsed, verifier.from_base64(answer))
+    return receipt_codes.open_receipt(parsed, verifier.from_base64(answer))
 
 
 def _post_json(desk: str, name: str, body: dict[str, str]) -> dict[str, Any]:

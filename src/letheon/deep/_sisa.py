@@ -183,7 +183,7 @@ class SISANetClassifier(CheckpointedNet):
         -------
         self
         """
-        return self._learn(ids, lambda: self._prepare_learn(X, y, ids, callback))
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids, callback))
 
     def _aggregate_shares(self, shares: Floats) -> Floats:
         if self.aggregation == "vote":

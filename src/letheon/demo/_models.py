@@ -27,8 +27,7 @@ from letheon.forest import DaREForestClassifier
 from letheon.linear import InfluenceClassifier
 from letheon.measures import efficiency
 from letheon.measures.attacks import RMIA, FineTuneOnly, KeepsEverything
-from letheon.monitor import Calibration, Monitor
-from letheon.monitor import Tolerances as Watched
+from letheon.monitor import Calibration, Monitor, MonitorTolerances
 from letheon.naive import NaiveUnlearner
 from letheon.parallel import one_thread
 from letheon.persist import inspect, load, save
@@ -454,7 +453,7 @@ def watch(scene: Scene) -> None:
         drifting.fit(rows[0], rows[1], ids=rows[2]),
         X[test],
         y[test],
-        tolerances=Watched(effectiveness=0.04, certifiability=25.0),
+        tolerances=MonitorTolerances(effectiveness=0.04, certifiability=25.0),
         retrain_with=rows,
         calibration=Calibration(
             kinds=("uniform",),

@@ -22,7 +22,7 @@ from letheon.ledger.db.elapsed import proven_now
 from letheon.ledger.db.jobs import Jobs
 from letheon.ledger.db.tokens import ROLES, Tokens
 from letheon.linear import InfluenceClassifier
-from letheon.monitor import Monitor, Tolerances
+from letheon.monitor import Monitor, MonitorTolerances
 from letheon.naive import NaiveUnlearner
 from letheon.service.jobs import READING_KINDS, JobRunner
 from letheon.sharded import SISAClassifier
@@ -181,7 +181,7 @@ def _register(ledger: Ledger) -> None:
             about["monitor"] = Monitor(
                 model,
                 *test,
-                tolerances=Tolerances(effectiveness=0.05, certifiability=20.0),
+                tolerances=MonitorTolerances(effectiveness=0.05, certifiability=20.0),
                 calibration=None,
                 retrain_with=rows,
                 random_state=_SEED,

@@ -1,7 +1,7 @@
-"""The four properties of the survey, measured on a model that forgets.
+"""Evaluation of a forgetting model by the four properties of the survey.
 
-`letheon.evaluate` runs an unlearner and two named baselines on the same requests, over several
-seeds, and returns an `Evaluation`.
+`letheon.evaluate` runs an unlearner and two baselines on the same requests with several seeds, and
+returns an `Evaluation`.
 """
 
 from letheon.evaluation._baselines import (

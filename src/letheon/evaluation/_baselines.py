@@ -1,4 +1,4 @@
-"""The two baselines that every unlearner is compared with, and the race for the best solver."""
+"""The two baselines of every evaluation, and the search for the fastest way to retrain."""
 
 import math
 import warnings
@@ -45,7 +45,7 @@ _FEW_ROWS = 400
 
 
 class BaselineTrainer(NamedTuple):
-    """A way to train on some rows; `is_given`: by the caller, so it may be anything."""
+    """A way to train a baseline; `is_given`: passed by the caller, so it must be checked."""
 
     name: str
     fit: Callable[[People], Any]
@@ -53,7 +53,7 @@ class BaselineTrainer(NamedTuple):
 
 
 def make_trainer(estimator: Any, *, is_given: bool = False) -> BaselineTrainer:
-    """Return the training of an estimator that knows no people."""
+    """Return the trainer of an estimator that takes no ids."""
     prototype = without_jobs(estimator)
 
     def fit(rows: People) -> Any:
@@ -65,13 +65,13 @@ def make_trainer(estimator: Any, *, is_given: bool = False) -> BaselineTrainer:
 
 
 def name_model(estimator: Any) -> str:
-    """Return the name of an estimator; of a pipeline that of its last step."""
+    """Return the class name of an estimator, or of the last step of a pipeline."""
     last = estimator[-1] if hasattr(estimator, "steps") else estimator
     return type(last).__name__
 
 
 def without_jobs(estimator: Any) -> Any:
-    """Return an unfitted copy that asks for no threads or processes, at any depth."""
+    """Return an unfitted copy with all `n_jobs` set to None, including inner estimators."""
     copy = require_copy(estimator, clone(estimator))
     for part in list(iter_estimators(copy)):
         if part.params.get("n_jobs") is not None:
@@ -80,20 +80,20 @@ def without_jobs(estimator: Any) -> Any:
 
 
 def _sample_rows(rows: People) -> People:
-    """Return the rows of some people, enough to walk through the code once."""
+    """Return the rows of some people, for a warm-up."""
     people = np.random.default_rng(0).permutation(np.unique(rows.ids))
     return rows.rows_of(people[:_FEW_ROWS])
 
 
-def _warm_up_contender(contender: BaselineTrainer, rows: People) -> None:
-    """Train on some of the rows, which is not counted."""
-    few = _sample_rows(rows)
-    # So few rows may be too few for the model: a class is missing, a shard is empty.
+def _warm_up_trainer(trainer: BaselineTrainer, rows: People) -> None:
+    """Train on a sample of the rows, without timing."""
+    sample = _sample_rows(rows)
+    # The sample may be too small: a class may be missing, or a shard empty.
     with suppress(LetheonError, ValueError):
-        contender.fit(few).predict(few.X)
+        trainer.fit(sample).predict(sample.X)
 
 
-# A column of names has a value for everybody: the rare ones share a column.
+# A column of names has a different value in each row. Rare values share one column.
 _MOST_CATEGORIES = 100
 _WORDS = (nw.String, nw.Categorical, nw.Enum, nw.Object)
 
@@ -101,8 +101,9 @@ _WORDS = (nw.String, nw.Categorical, nw.Enum, nw.Object)
 def usual_models(X: Any, *, is_regression: bool, seed: int, family: str = "any") -> list[Any]:
     """Return the usual models for a table, all of them or those of a family.
 
-    A logistic regression (ridge for numbers) on scaled columns, a random forest, and boosted trees,
-    which take no sparse rows; for nets a perceptron. Columns of texts are encoded.
+    Logistic regression (ridge regression for numbers) on scaled columns, a random forest, and
+    boosted trees if the rows are dense; for neural networks a multi-layer perceptron. Columns of
+    strings are encoded.
     """
     seeded = {"random_state": seed}
     models: dict[str, Any] = {
@@ -122,15 +123,15 @@ def usual_models(X: Any, *, is_regression: bool, seed: int, family: str = "any")
 
 
 def _prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
-    """Return a model that can be trained on a table of this kind.
+    """Return a pipeline that can be trained on this table.
 
-    Columns of texts and of categories, by their dtype, become one column of 0 and 1 for each of
-    their values (of the most frequent 100); others are scaled or left as they are.
+    Columns of strings and categories, by dtype, are one-hot encoded (the 100 most frequent values);
+    other columns are scaled if `scaled`.
     """
     shape = np.shape(X)
     if len(shape) != 2:
         raise ValueError(
-            f"no ordinary model is known for rows of shape {shape[1:]}; give one with ordinary="
+            f"there is no default ordinary model for rows of shape {shape[1:]}; pass ordinary="
         )
     words = _columns_of_words(X)
     scaler = StandardScaler(with_mean=not sparse.issparse(X))
@@ -146,7 +147,7 @@ def _prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
 
 
 def _columns_of_words(X: Any) -> list[int]:
-    """Return the positions of columns that do not hold numbers."""
+    """Return the positions of columns that are not numeric."""
     if isinstance(X, np.ndarray):
         if X.dtype.kind not in "OUT":
             return []
@@ -158,7 +159,7 @@ def _columns_of_words(X: Any) -> list[int]:
 
 
 class BestModel(NamedTuple):
-    """The best of several models, its score, and what every model had, in words."""
+    """The best of several models, its score, and a text with the scores of all models."""
 
     model: Any
     score: float
@@ -168,23 +169,23 @@ class BestModel(NamedTuple):
 def choose_best(
     models: Sequence[Any], score: Callable[[Any], float], *, are_given: bool
 ) -> BestModel:
-    """Return the model with the largest score; one that fails is out.
+    """Return the model with the largest score; models that fail are skipped.
 
     Raises
     ------
     ValueError
-        All of them fail. The first cause is named and chained.
+        If all models fail. The first error is chained.
     """
     if not models:
-        raise ValueError("ordinary is empty; give at least one model")
+        raise ValueError("ordinary is empty; expected at least one model")
     values, words, failed = [], [], dict[str, Exception]()
     for model in models:
         try:
             values.append(float(score(model)))
             words.append(f"{name_model(model)} {values[-1]:.4g}")
-        except Exception as error:  # noqa: BLE001  (whatever it is, that model is out)
+        except Exception as error:  # noqa: BLE001  (any error excludes the model)
             values.append(-math.inf)
-            # Of an error the kind alone: its text may quote somebody's row.
+            # Only the type of the error: its text may contain personal data.
             words.append(f"{name_model(model)} failed: {type(error).__name__}")
             failed.setdefault(name_model(model), error)
     best = int(np.argmax(values))
@@ -193,11 +194,11 @@ def choose_best(
     name, cause = next(iter(failed.items()))
     if isinstance(cause, MetricFailedError):
         raise cause
-    which = "candidate for the ordinary model" if are_given else "usual ordinary model"
+    kind = "candidate for the ordinary model" if are_given else "default ordinary model"
     first_line = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
     raise ValueError(
-        f"no {which} can be trained on these rows ({name}: {first_line}); give one that can with "
-        "ordinary=, such as the estimator inside the unlearner"
+        f"no {kind} can be trained on these rows ({name}: {first_line}); pass ordinary=, for "
+        "example the estimator inside the unlearner"
     ) from cause
 
 
@@ -206,7 +207,7 @@ _MOST_CHOLESKY_COLUMNS = 1_000
 
 
 class _LinearBaseline:
-    """A model of rows with a column of ones, with its intercept where others have it."""
+    """A model fitted with a column of ones; that coefficient becomes `intercept_`."""
 
     def __init__(self, model: Any, params: dict[str, Any]) -> None:
         parts = getattr(model, "estimators_", [model])
@@ -223,7 +224,7 @@ class _LinearBaseline:
 
 
 def list_linear_solvers(unlearner: Any, rows: People) -> list[BaselineTrainer]:
-    """Return scikit-learn's solvers for the loss of a linear unlearner; else nobody."""
+    """Return scikit-learn's solvers for the loss of a linear unlearner, if there are any."""
     params = unlearner.get_params(deep=False)
     if not params.keys() >= _SETTINGS:
         return []
@@ -239,27 +240,27 @@ def list_linear_solvers(unlearner: Any, rows: People) -> list[BaselineTrainer]:
         if rows.X.shape[1] <= _MOST_CHOLESKY_COLUMNS and not sparse.issparse(rows.X):
             solvers.append("newton-cholesky")
 
-    def fit(solver: str, some: People) -> Any:
-        penalty = _penalty_factor(params, some)
+    def fit(solver: str, sample: People) -> Any:
+        penalty = _penalty_factor(params, sample)
         model: Any = Ridge(penalty, fit_intercept=False)
         if solver != "ridge":
             settings = {"solver": solver, "tol": 1e-6, "max_iter": 5_000}
             model = LogisticRegression(C=1 / penalty, fit_intercept=False, **settings)
             if params["multi_class"] == "ovr" and len(np.unique(rows.y)) > 2:
                 model = OneVsRestClassifier(model)
-        design = People(_design_matrix(some.X, params), some.y, some.ids)
+        design = People(_design_matrix(sample.X, params), sample.y, sample.ids)
         return _LinearBaseline(make_trainer(model).fit(design), params)
 
     return [BaselineTrainer(f"scikit-learn {solver}", partial(fit, solver)) for solver in solvers]
 
 
 def _penalty_factor(params: dict[str, Any], rows: People) -> float:
-    """Return the factor of half the squared coefficients, against the sum of the losses."""
+    """Return the factor of half the squared coefficients, relative to the sum of the losses."""
     return float(params["l2"]) * (len(rows) if params["reg"] == "per_sample" else 1)
 
 
 def _design_matrix(table: Any, params: dict[str, Any]) -> Any:
-    """Return the rows as the unlearner sees them: with ones, then scaled to its bound of norms."""
+    """Return the design matrix of the unlearner: with a column of ones, and norms bounded."""
     if sparse.issparse(table):
         ones = np.ones((table.shape[0], 1))
         return sparse.hstack([table, ones], format="csr") if params["fit_intercept"] else table
@@ -275,9 +276,9 @@ def _design_matrix(table: Any, params: dict[str, Any]) -> Any:
 
 
 def training_loss(unlearner: Any, model: Any, rows: People) -> float | None:
-    """Return the mean training loss of a linear model with its regulariser, intercept included.
+    """Return the mean regularised training loss of a linear model, or None if it is unknown.
 
-    None where the loss is not known: no linear model, or one of another shape.
+    It is unknown for other models, and for coefficients of another shape.
     """
     params = unlearner.get_params(deep=False)
     if not params.keys() >= _SETTINGS or not hasattr(model, "coef_"):
@@ -302,7 +303,7 @@ def training_loss(unlearner: Any, model: Any, rows: People) -> float | None:
 def _mean_loss(
     params: dict[str, Any], model: Any, scores: NDArray[Any], y: NDArray[Any]
 ) -> float | None:
-    """Return the mean loss of scores; None where they do not fit the labels."""
+    """Return the mean loss of scores; None if they do not match the labels."""
     if params.get("loss") == "squared":
         return float(np.mean(np.square(scores[:, 0] - y))) / 2
     classes = np.asarray(getattr(model, "classes_", ()))
@@ -319,38 +320,40 @@ def _mean_loss(
 SAME = "same algorithm"
 ORDINARY = "ordinary model"
 _MOST_CHOICE_ROWS = 4_000
-# A rival that stopped early would be fast and no retrain.
+# A solver that stops early is fast, but it is not a retrain.
 _LOSS_MARGIN = 1e-4
 _LONG_SECONDS = 0.5
-# When two models count as the same training: on how many rows, and how near, they must agree.
+# Two models count as the same training if they agree on these shares of rows, up to this margin.
 _ALIKE = 0.99
 _ALIKE_IN_EACH = 0.9
 _NUMBER_MARGIN = 0.01
 
 
 def find_fastest_retrainer(
-    unlearner: Any, rows: People, seed: int, given: Any = None
+    unlearner: Any, rows: People, seed: int, retrainer: Any = None
 ) -> tuple[BaselineTrainer, list[str]]:
-    """Return the fastest way to retrain the same algorithm, and what was tried.
+    """Return the fastest way to retrain the same algorithm, and a line per way that was tried.
 
-    A fresh fit of the unlearner also builds what later removals need. Where the same optimum can be
-    had without that, from scikit-learn's solvers, or from `given` estimators, those race too. One
-    that leaves a larger regularised loss than the others is not a retrain and cannot win; where
-    the loss is not known, a given one must answer as the fresh fit does on 99 % of the rows.
+    A fresh fit of the unlearner also builds the data structures for later removals. scikit-learn's
+    solvers and the estimators in `retrainer` may reach the same optimum faster. A solver with a
+    larger regularised loss than the others is not a retrain and is not used. If the loss is
+    unknown, an estimator must agree with the fresh fit on 99 % of the rows.
     """
-    several = given if isinstance(given, list | tuple) else [given]
-    user_trainers = [make_trainer(each, is_given=True) for each in several if each is not None]
+    estimators = retrainer if isinstance(retrainer, list | tuple) else [retrainer]
+    user_trainers = [
+        make_trainer(model, is_given=True) for model in estimators if model is not None
+    ]
 
-    def fit(some: People) -> Any:
-        return fresh_copy(unlearner, seed).fit(some.X, some.y, ids=some.ids)
+    def fit(sample: People) -> Any:
+        return fresh_copy(unlearner, seed).fit(sample.X, sample.y, ids=sample.ids)
 
     fresh = BaselineTrainer(f"fresh {type(unlearner).__name__}", fit)
     entrants = [fresh, *list_linear_solvers(unlearner, rows), *user_trainers]
     if len(entrants) == 1:
-        return entrants[0], [f"{entrants[0].name}: no other way to retrain it is known"]
+        return entrants[0], [f"{entrants[0].name}: the only known way to retrain it"]
     results = []
     for entrant in entrants:
-        _warm_up_contender(entrant, rows)
+        _warm_up_trainer(entrant, rows)
         seconds = math.inf
         # The shortest of three runs; a long run is not repeated.
         for _ in range(3):
@@ -362,20 +365,20 @@ def find_fastest_retrainer(
         results.append(_RaceResult(entrant, model, seconds, training_loss(unlearner, model, rows)))
     known = [result.loss for result in results if result.loss is not None]
     goal = min(known, default=0.0) * (1 + _LOSS_MARGIN)
-    # A fresh fit is a retrain by definition, whatever its noise does to the loss.
-    faults = ["", *(_describe_fault(each, results[0], goal, rows) for each in results[1:])]
-    fair = [each for each, fault in zip(results, faults, strict=True) if not fault]
+    # A fresh fit is a retrain by definition, even if its noise increases the loss.
+    faults = ["", *(_describe_fault(result, results[0], goal, rows) for result in results[1:])]
+    fair = [result for result, fault in zip(results, faults, strict=True) if not fault]
     winner = min(fair, key=lambda result: result.seconds)
     tried = [
-        f"{each.entrant.name}: {1000 * each.seconds:.3g} ms"
-        + (", fastest" if each is winner else fault)
-        for each, fault in zip(results, faults, strict=True)
+        f"{result.entrant.name}: {1000 * result.seconds:.3g} ms"
+        + (", fastest" if result is winner else fault)
+        for result, fault in zip(results, faults, strict=True)
     ]
     return winner.entrant, tried
 
 
 class _RaceResult(NamedTuple):
-    """Model and shortest time of an entrant, and the loss it left, where that can be told."""
+    """Model, shortest time and regularised loss (None if unknown) of one trainer."""
 
     entrant: BaselineTrainer
     model: Any
@@ -383,21 +386,21 @@ class _RaceResult(NamedTuple):
     loss: float | None
 
 
-def _describe_fault(each: _RaceResult, fresh: _RaceResult, goal: float, rows: People) -> str:
-    """Return why an entrant is no retrain of the same algorithm; nothing if it is one."""
-    if each.loss is not None:
-        return "" if each.loss <= goal else ", left a larger loss and does not count"
-    if not each.entrant.is_given:
+def _describe_fault(result: _RaceResult, fresh: _RaceResult, goal: float, rows: People) -> str:
+    """Return why a trainer does not retrain the same algorithm; empty if it does."""
+    if result.loss is not None:
+        return "" if result.loss <= goal else ", not counted: its loss is larger"
+    if not result.entrant.is_given:
         return ""
-    is_alike = _answer_alike(fresh.model, each.model, rows)
-    return "" if is_alike else ", answers otherwise than a fresh fit and does not count"
+    is_same = _predict_alike(fresh.model, result.model, rows)
+    return "" if is_same else ", not counted: its predictions differ from those of a fresh fit"
 
 
-def _answer_alike(fresh: Any, other: Any, rows: People) -> bool:
+def _predict_alike(fresh: Any, other: Any, rows: People) -> bool:
     """Return whether two models agree on nearly all training rows.
 
-    Labels must also agree on most rows of every label, since a constant agrees on nearly all rows
-    where one label is rare. Numbers agree within a hundredth of their spread.
+    Labels must also agree on most rows of every class, because a constant agrees on nearly all rows
+    if one class dominates. Numbers agree within a hundredth of their standard deviation.
     """
     ours, theirs = np.asarray(fresh.predict(rows.X)), np.asarray(other.predict(rows.X))
     if ours.dtype.kind == "f":
@@ -409,44 +412,46 @@ def _answer_alike(fresh: Any, other: Any, rows: People) -> bool:
 
 
 def list_ordinary(
-    problem: LearningProblem, given: Any, seed: int, family: str = "any"
+    problem: LearningProblem, ordinary: Any, seed: int, family: str = "any"
 ) -> list[Any]:
-    """Return the ordinary models that are given, one or several, or else the usual ones."""
-    if given is None:
+    """Return the ordinary models as a list; by default the usual ones of the family."""
+    if ordinary is None:
         is_regression = problem.is_regression
         return usual_models(problem.train.X, is_regression=is_regression, seed=seed, family=family)
-    models = [*given] if isinstance(given, list | tuple) else [given]
+    models = [*ordinary] if isinstance(ordinary, list | tuple) else [ordinary]
     ours, other = ("regressor", "classifier")[:: 1 if problem.is_regression else -1]
     for model in models:
         if is_classifier(model) if problem.is_regression else is_regressor(model):
             raise ValueError(
-                f"ordinary: {name_model(model)} is a {other}, and the unlearner a {ours}"
+                f"ordinary must be a {ours}, as the unlearner; {name_model(model)} is a {other}"
             )
     return models
 
 
-def best_ordinary(problem: LearningProblem, given: Any, seed: int) -> tuple[BaselineTrainer, str]:
-    """Return the best ordinary model without unlearning support, warm, and how it was chosen.
+def best_ordinary(
+    problem: LearningProblem, ordinary: Any, seed: int
+) -> tuple[BaselineTrainer, str]:
+    """Return the trainer of the best ordinary model after a warm-up, and how it was chosen.
 
-    Several are compared by cross-validation on training rows, which keeps the rows of a person
-    together. One that fails there cannot be chosen.
+    Several models are compared by cross-validation on training rows, with all rows of a person in
+    one fold. Models that fail are skipped.
     """
-    candidates = list_ordinary(problem, given, seed)
+    candidates = list_ordinary(problem, ordinary, seed)
     if len(candidates) == 1:
-        model, how = candidates[0], "as given"
+        model, choice = candidates[0], "as given"
     else:
-        some = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
-        rows = problem.train.take(np.sort(some))
+        sample = np.random.default_rng(seed).permutation(len(problem.train))[:_MOST_CHOICE_ROWS]
+        rows = problem.train.take(np.sort(sample))
         folds = CrossValidation(replace(problem, train=rows), cv=3, seed=None)
-        model, _, scores = choose_best(candidates, folds.score, are_given=given is not None)
+        model, _, scores = choose_best(candidates, folds.score, are_given=ordinary is not None)
         n_rows = f"{len(rows):,} rows"
-        how = f"best of {len(candidates)} by 3-fold cross-validation on {n_rows} ({scores})"
-    contender = make_trainer(model)
-    _warm_up_contender(contender, problem.train)
-    return contender, f"{name_model(model)}, {how}"
+        choice = f"best of {len(candidates)} by 3-fold cross-validation on {n_rows} ({scores})"
+    trainer = make_trainer(model)
+    _warm_up_trainer(trainer, problem.train)
+    return trainer, f"{name_model(model)}, {choice}"
 
 
-# By whether people own several rows, and whether targets are classes.
+# Keys: whether people have several rows, and whether folds are stratified.
 _SPLITTERS: dict[tuple[bool, bool], Any] = {
     (False, False): KFold,
     (False, True): StratifiedKFold,
@@ -456,10 +461,10 @@ _SPLITTERS: dict[tuple[bool, bool], Any] = {
 
 
 class CrossValidation:
-    """The same folds for every model; all rows of a person are in one of them.
+    """Cross-validation with the same folds for every model, and all rows of a person in one fold.
 
-    Rows are shuffled if there is a seed. Folds are stratified if every class can be in every fold,
-    and always without a seed: rows may be sorted by class.
+    Rows are shuffled if there is a seed. Folds are stratified if every class has enough rows, and
+    always without a seed, because rows may be sorted by class.
     """
 
     def __init__(self, problem: LearningProblem, *, cv: int, seed: int | None) -> None:
@@ -474,14 +479,14 @@ class CrossValidation:
         folds = _SPLITTERS[is_grouped, is_stratified](cv, **shuffled)
         blank = np.zeros(len(groups))
         with warnings.catch_warnings():
-            # of classes with fewer rows than folds
+            # Classes may have fewer rows than there are folds.
             warnings.simplefilter("ignore", UserWarning)
             self._folds = list(folds.split(blank, rows.y, groups if is_grouped else None))
 
     def score(self, estimator: Any, *, with_ids: bool = False) -> float:
         """Return the mean of the metric over the folds."""
         with warnings.catch_warnings():
-            # of convergence among others
+            # For example, warnings about convergence.
             warnings.simplefilter("ignore", UserWarning)
             scores = cross_val_score(
                 clone(estimator),
@@ -496,14 +501,14 @@ class CrossValidation:
 
 
 def warm_up(unlearner: Any, problem: LearningProblem) -> str:
-    """Fit, forget and predict once on some rows; return what was done, in words."""
-    few = _sample_rows(problem.train)
+    """Fit, forget and predict once on some rows; return a sentence about it."""
+    sample = _sample_rows(problem.train)
     try:
-        model = fresh_copy(unlearner, 0).fit(few.X, few.y, ids=few.ids)
-        model.forget(few.ids[:1])
+        model = fresh_copy(unlearner, 0).fit(sample.X, sample.y, ids=sample.ids)
+        model.forget(sample.ids[:1])
         finish_requests(model)
-        model.predict(few.X)
+        model.predict(sample.X)
     except (LetheonError, ValueError):
-        # So few rows may be too few for the model (a class is missing, a shard is empty).
-        return "a warm-up was tried, on too few rows for this model"
-    return f"a warm-up on {len(few):,} rows came before the clock and is not counted"
+        # The sample may be too small: a class may be missing, or a shard empty.
+        return "The warm-up failed, because its sample of rows was too small for this model"
+    return f"A warm-up on {len(sample):,} rows ran before the timing and is not counted"

@@ -1,4 +1,4 @@
-"""The clock of a request: until the model answers, has a digest, and nothing works on."""
+"""Time a request until the model predicts, has a digest, and runs no background work."""
 
 import os
 import pickle
@@ -13,40 +13,40 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# A repeated prediction and digest may take so many times what they took after the fit.
+# A repeated prediction and digest may be slower than after the fit by this factor.
 _SLOWDOWN = 1.5
-# What the first prediction and digest take beyond the repeated ones is work put off if it is more
-# than this share of their processor time, or (a wait) than so many times their time. Less is noise.
+# The additional time of the first prediction and digest is deferred work if it exceeds this share
+# of their processor time, or (a wait) this multiple of their time. Less is noise.
 _NOISE_SHARE = 0.25
 _LONG_WAIT = 3.0
-# Threads from before do not disturb if they use less than this share of what requests use.
+# Earlier threads are ignored if they use less than this share of the time of requests.
 _NOISE_OF_KNOWN = 0.05
 _STEP_SECONDS = 0.01
 _QUIET_SECONDS = 0.05
-# The same for what a request has started, for models that left work behind before, and the first
-# times that anything is alive.
+# The same for threads that a request started, for models that left background work before, and for
+# the first waits.
 _LONG_QUIET_SECONDS, _LONG_WAITS = 0.5, 3
-# Answers after the fit that are slower than later ones by this factor are not the usual ones.
+# Predictions after the fit that are slower than later ones by this factor are not typical.
 _SLOW_AFTER_FIT = 2.0
-# Share of a step that a thread or process which is called busy uses at least.
+# Smallest share of a step that a busy thread or process uses.
 _BUSY_SHARE = 0.2
 _LEAST_WORK_SECONDS = 1e-3
 _LEAST_WAIT_SECONDS = 10.0
-# Work in the background or beyond answers and digests, or a wait there, that is no noise.
+# Smallest background or deferred work, and smallest deferred wait, that is not noise.
 LEAST_LATE_SECONDS, _LEAST_LATE_WAIT_SECONDS = 0.005, 0.1
 _PROC = Path("/proc")
 _sleep = time.sleep
-# Ways to ask a model; `score` is asked apart.
+# Prediction methods; `score` is called separately.
 _ANSWERS = ("predict", "predict_proba", "decision_function")
 
 
 def now() -> float:
-    """Return the time of the clock that everything is timed by."""
+    """Return the time in seconds."""
     return time.perf_counter()
 
 
 class _Clocks(NamedTuple):
-    """The clocks as they were at the begin; a model that replaces those of `time` gains nothing."""
+    """The clock functions at the start, in case a model replaces those of `time`."""
 
     now: Callable[[], float]
     monotonic: Callable[[], float]
@@ -55,12 +55,12 @@ class _Clocks(NamedTuple):
 
     @classmethod
     def read(cls) -> "_Clocks":
-        """Return the clocks of now."""
+        """Return the current clock functions."""
         return cls(time.perf_counter, time.monotonic, time.process_time, time.thread_time)
 
 
 class RequestTiming(NamedTuple):
-    """Seconds until a call returned, until it was complete, and of the processor."""
+    """Seconds until a call returned, until it was complete, and of processor time."""
 
     returned: float
     complete: float
@@ -68,10 +68,10 @@ class RequestTiming(NamedTuple):
 
 
 class _ModelUse(NamedTuple):
-    """One prediction (in every form) and one digest: their times, and the answers.
+    """Times and predictions of one use of a model: all prediction methods and one digest.
 
-    `seconds` are without those in which other processes had the processor, `elapsed` are with
-    them; `others` is the processor time of other threads and of child processes.
+    `seconds` excludes waits for a processor, `elapsed` includes them; `others` is the processor
+    time of other threads and of child processes.
     """
 
     seconds: float
@@ -81,34 +81,34 @@ class _ModelUse(NamedTuple):
     answers: Any = None
 
     def at_least(self, other: "_ModelUse", factor: float) -> "_ModelUse":
-        """Return the longer times of this one and of so many times another one."""
+        """Return the larger times of this use and of `factor` times another use."""
         return _ModelUse(*map(max, self[:2], (factor * part for part in other[:2])))
 
     def deferred_seconds(self, usual: "_ModelUse") -> float:
-        """Return the seconds beyond the usual ones, if they are more than noise."""
+        """Return the seconds in excess of the usual ones, or 0 if they are noise."""
         excess = max(self.seconds - usual.seconds, 0.0)
         is_work = excess > 0 and self.processor > (1 + _NOISE_SHARE) * usual.processor
         is_late = is_work or excess > _LONG_WAIT * usual.seconds
-        # Retrains share the processor with other processes, too.
+        # Retrain times include waits for a processor, too.
         return self.elapsed - usual.seconds if is_late else 0.0
 
 
 def finish_requests(model: Any) -> None:
-    """Let a model do what its requests left for later; see `ForgetMixin._finish_pending`."""
-    later = getattr(model, "_finish_pending", None)
-    if later is not None:
-        later()
+    """Let a model complete deferred work of its requests; see `ForgetMixin._finish_pending`."""
+    finish = getattr(model, "_finish_pending", None)
+    if finish is not None:
+        finish()
 
 
 class _Load(NamedTuple):
-    """State (R: it runs or waits for a processor) and processor time of a thread."""
+    """State (R: running or waiting for a processor) and processor time of a thread."""
 
     state: str
     seconds: float
 
 
 class _Background:
-    """Threads and child processes that were started after this object was made."""
+    """Threads and child processes that were started after this object was created."""
 
     def __init__(self, clocks: _Clocks) -> None:
         self._clocks = clocks
@@ -116,48 +116,48 @@ class _Background:
         self._known = frozenset(_list_threads())
         self._children = frozenset(_list_children())
         self._of_known: dict[Path, float] = {}
-        # Processor time that this object has used itself: not part of what it tells.
+        # Processor time that this object has used itself, to be excluded.
         self._looking_seconds = 0.0
         self._has_been_busy = False
         self._n_waits = 0
 
     def count_alive(self) -> int:
-        """Return how many new Python threads and child processes there are."""
+        """Return the number of new Python threads and child processes."""
         threads = set(threading.enumerate()) - self._threads - {threading.current_thread()}
         return len(threads) + len(set(_list_children()) - self._children)
 
     def read_loads(self) -> dict[Path, _Load]:
-        """Return what each new thread is doing, those of child processes included."""
-        if not _PROC.exists():  # other threads can be told from this one, but not from each other
+        """Return the load of each new thread, including those of child processes."""
+        if not _PROC.exists():  # Only the sum over the other threads is known.
             return {_PROC: _Load("S", self._clocks.process() - self._clocks.thread())}
         return {
             place: load for place, load in self._read_all_loads().items() if load.state not in "XZ"
         }
 
     def _read_all_loads(self) -> dict[Path, _Load]:
-        """Return the same with processes that have ended and whose parent has not asked yet."""
+        """Return the same, including processes that have ended but were not waited for."""
         return {place: _read_load(place) for place in _list_threads() if place not in self._known}
 
     def wait_until_idle(
         self, before: dict[Path, _Load], most_seconds: float, used: float | None = None
     ) -> tuple[float, bool]:
-        """Wait until what is new has ended or is idle.
+        """Wait until the new threads and processes have ended or are idle.
 
         Parameters
         ----------
         before : dict
-            `loads` at the begin of what may have left work behind.
+            `read_loads` before the call that may have started work.
         most_seconds : float
-            How long to wait at most.
+            Longest time to wait.
         used : float, optional
             `of_others` when work began to count; by default now.
 
         Returns
         -------
         float
-            Seconds until something was seen working last; 0 if nothing was.
+            Seconds until work was last observed; 0 without work.
         bool
-            Whether it still worked after `most_seconds`.
+            Whether there was still work after `most_seconds`.
         """
         with self._exclude_own_time():
             start = since = instant = self._clocks.monotonic()
@@ -181,30 +181,30 @@ class _Background:
                 is_busy = is_running or earlier.keys() - loads
                 if is_busy or _work_between(earlier, loads) > _BUSY_SHARE * step:
                     self._has_been_busy, since, seconds = True, instant, instant - start
-            # The last steps of a thread that was joined are no work.
+            # The last steps of a joined thread do not count as work.
             is_work = self.other_processor_time() - processor >= LEAST_LATE_SECONDS
             return seconds if is_work else 0.0, False
 
     def other_processor_time(self) -> float:
-        """Return the processor time without that of this thread."""
+        """Return the processor time of all other threads."""
         return self.processor_time() - self.own_processor_time()
 
     def _idle_limit(self, started: Any) -> float:
-        """Return for how long what is idle may begin to work again."""
+        """Return how long threads must be idle before waiting ends."""
         is_suspect = started or self._has_been_busy or self._n_waits <= _LONG_WAITS
         return _LONG_QUIET_SECONDS if is_suspect else _QUIET_SECONDS
 
     def processor_time(self) -> float:
-        """Return the processor time of this process and its children, ended ones included.
+        """Return the processor time of this process and its children, including ended ones.
 
-        Without that of threads that ran before, and of looking at all of them.
+        Excludes earlier threads and the time for reading all of this.
         """
-        # First of all: while this thread looks, which takes long beside a busy one, others work.
+        # Read first: other threads work while this one reads the loads.
         own = self._clocks.process() - self._looking_seconds
         with self._exclude_own_time():
-            ended, mine = os.times(), str(os.getpid())
+            ended, pid = os.times(), str(os.getpid())
             alive = [
-                load for place, load in self._read_all_loads().items() if mine not in place.parts
+                load for place, load in self._read_all_loads().items() if pid not in place.parts
             ]
             children = ended.children_user + ended.children_system
             return (
@@ -212,7 +212,7 @@ class _Background:
             )
 
     def own_processor_time(self) -> float:
-        """Return the processor time of this thread, without that of looking at others."""
+        """Return the processor time of this thread, without the time for reading loads."""
         return self._clocks.thread() - self._looking_seconds
 
     @contextmanager
@@ -224,17 +224,17 @@ class _Background:
             self._looking_seconds = before + self._clocks.thread() - begin
 
     def known_processor_time(self) -> float:
-        """Return the processor time of threads of this process that ran before."""
-        mine = str(os.getpid())
-        loads = {place: _read_load(place) for place in self._known if mine in place.parts}
-        # What a thread had used stays part of the sum when it ends.
+        """Return the processor time of the earlier threads of this process."""
+        pid = str(os.getpid())
+        loads = {place: _read_load(place) for place in self._known if pid in place.parts}
+        # The time of a thread that has ended stays part of the sum.
         alive = {place: load.seconds for place, load in loads.items() if load.state != "X"}
         self._of_known |= alive
         return sum(self._of_known.values())
 
 
 def _work_between(before: dict[Path, _Load], after: dict[Path, _Load]) -> float:
-    """Return the processor time between two looks."""
+    """Return the processor time between two readings."""
     idle = _Load("S", 0.0)
     return sum(load.seconds - before.get(place, idle).seconds for place, load in after.items())
 
@@ -243,12 +243,12 @@ def _read_load(task: Path) -> _Load:
     try:
         state = (task / "stat").read_text().rpartition(")")[2].split()[0]
         return _Load(state, int((task / "schedstat").read_text().split()[0]) / 1e9)
-    except (OSError, IndexError, ValueError):  # it has ended
+    except (OSError, IndexError, ValueError):  # The task has ended.
         return _Load("X", 0.0)
 
 
 def _read_delay() -> float:
-    """Return the seconds that this thread has waited for a processor; 0 where that is unknown."""
+    """Return the seconds that this thread has waited for a processor; 0 if unknown."""
     try:
         return int((_PROC / "thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -256,24 +256,24 @@ def _read_delay() -> float:
 
 
 def _list_threads() -> list[Path]:
-    """Return the threads of this process but this one, and those of its child processes."""
-    here = threading.get_native_id()
+    """Return the other threads of this process, and those of its child processes."""
+    own_id = threading.get_native_id()
     tasks = [
         *_list_tasks(str(os.getpid())),
         *(task for pid in _list_children() for task in _list_tasks(pid)),
     ]
-    return [task for task in tasks if task.name != str(here)]
+    return [task for task in tasks if task.name != str(own_id)]
 
 
 def _list_tasks(pid: str) -> list[Path]:
     try:
         return [*(_PROC / pid / "task").iterdir()]
-    except OSError:  # the process has ended, or this is not Linux
+    except OSError:  # The process has ended, or this is not Linux.
         return []
 
 
 def _list_children(parent: str = "") -> list[str]:
-    """Return the ids of the processes below one; without a number, below this one."""
+    """Return the ids of all descendants of a process, by default of this one."""
     below: list[str] = []
     for task in _list_tasks(parent or str(os.getpid())):
         try:
@@ -287,7 +287,7 @@ def _list_children(parent: str = "") -> list[str]:
 
 @dataclass
 class Totals:
-    """Seconds by the clock, and of the processor, of this process and its children."""
+    """Wall-clock time and processor time of this process and its children, in seconds."""
 
     seconds: float = 0.0
     processor: float = 0.0
@@ -299,39 +299,39 @@ class Totals:
 
     @property
     def n_processors(self) -> float:
-        """Processors that were busy on average."""
+        """Average number of busy processors."""
         return self.processor / self.seconds if self.seconds else 0.0
 
 
 @dataclass
 class RequestClock:
-    """Times requests to their end, and takes note of what a model leaves behind.
+    """Clock that times requests until all work is done, and records background work.
 
-    A request ends when the model has answered `rows`, has computed its digest, and when no thread
-    or process that was started since works any more. What an answer and a digest take on a model
-    with nothing left to do is measured right afterwards, and is not part of the request.
+    A request ends when the model has predicted `rows` and computed its digest, and no thread or
+    process that it started is working. The time of a prediction and a digest of an idle model is
+    measured directly afterwards and subtracted.
 
     Attributes
     ----------
     n_requests, n_busy : int
-        Requests that were timed, and those that left threads or processes working.
+        Number of timed requests, and of those that left threads or processes working.
     n_idle : int
-        Most threads and processes that a request left alive but idle.
+        Largest number of threads and processes that a request left alive but idle.
     has_given_up : bool
-        Something worked on for longer than the limit; it was then not waited for again.
+        Background work exceeded the time limit; the clock did not wait for it again.
     has_digest, is_repeatable : bool
-        Every model had a digest; every model gave the same answers when asked twice.
+        Every model had a digest; every model repeated its predictions.
     usual_seconds : float
-        Most that an answer and a digest took after a fit. Work put off that is short beside them
-        cannot be told from noise.
+        Longest time of a prediction and a digest after a fit. Deferred work that is much shorter
+        cannot be distinguished from noise.
     late_seconds : float
-        What models had put off beyond their answers and digests, found at the end of trials.
+        Work that models had deferred further, found at the end of trials.
     slowest_fit, fastest_retrain : float
-        Seconds on the processor, waits included, of fits and of retrains of the same algorithm.
+        Seconds of fits and of retrains of the same algorithm, without waits for a processor.
     known_seconds : float
-        Processor time, during requests, of threads that ran before.
+        Processor time of earlier threads during requests.
     requests, retrains : Totals
-        Time and processor time of all requests, answers and digests included, and of all retrains.
+        Times of all requests, including predictions and digests, and of all retrains.
     """
 
     rows: Any
@@ -353,26 +353,26 @@ class RequestClock:
     _most_seconds: float = field(default_factory=lambda: _LEAST_WAIT_SECONDS, repr=False)
 
     def __post_init__(self) -> None:
-        """Take note of what runs already."""
+        """Record the threads and processes that already run."""
         self._background = _Background(self._clocks)
 
     @property
     def work_resolution(self) -> float:
-        """Seconds of work put off, for each request, that may not be seen."""
+        """Seconds of deferred work per request that may remain undetected."""
         return _SLOWDOWN * (1 + _NOISE_SHARE) * self.usual_seconds
 
     @property
     def wait_resolution(self) -> float:
-        """Seconds of waiting, without work, for each request that may not be seen."""
+        """Seconds of deferred waiting per request that may remain undetected."""
         return _SLOWDOWN * (1 + _LONG_WAIT) * self.usual_seconds
 
     @property
     def sees_processes(self) -> bool:
-        """Whether this system tells about child processes."""
+        """Whether child processes can be observed on this system."""
         return _PROC.exists()
 
     def time_fit(self, model: Any, fit: Callable[[], Any]) -> RequestTiming:
-        """Fit a model, and measure what an answer and a digest take now; return its times."""
+        """Fit a model, then time a prediction and a digest; return the times of the fit."""
         loads, processor = self._background.read_loads(), self._background.processor_time()
         begin, delay = self._clocks.now(), _read_delay()
         fit()
@@ -389,7 +389,7 @@ class RequestClock:
         return RequestTiming(returned, seconds, max(processor - self._usual.processor, 0.0))
 
     def time_request(self, model: Any, request: Callable[[], Any]) -> tuple[Any, RequestTiming]:
-        """Serve a request; return its receipt and its times."""
+        """Serve a request; return its receipt and times."""
         now, loads = self._clocks.now, self._background.read_loads()
         known = self._background.known_processor_time()
         processor, begin = self._background.processor_time(), now()
@@ -405,7 +405,7 @@ class RequestClock:
         self.requests.add(now() - begin, processor)
         self.known_seconds += self._background.known_processor_time() - known
         again = self._time_use(model)
-        # What threads from before use cannot be taken off exactly.
+        # The time of earlier threads cannot be subtracted exactly.
         is_clear = self.known_seconds < _NOISE_OF_KNOWN * self.requests.processor
         is_helped = meanwhile >= LEAST_LATE_SECONDS or _is_helped(first, again)
         is_busy = waited > 0 or (is_clear and is_helped)
@@ -413,7 +413,7 @@ class RequestClock:
         self.n_busy += is_busy
         self.n_idle = max(self.n_idle, self._background.count_alive())
         self.is_repeatable &= all(map(np.array_equal, first.answers, again.answers))
-        # What works on in the background does so during the first answer, too, which then counts.
+        # Background work also runs during the first prediction, which then counts.
         complete = (
             elapsed + waited
             if is_busy
@@ -423,16 +423,16 @@ class RequestClock:
         return receipt, RequestTiming(returned, complete, max(processor - again.processor, 0.0))
 
     def find_late_work(self, model: Any, fresh: Any, *rows: tuple[Any, Any]) -> float:
-        """Ask a model in all other ways, twice; return what it had put off until the first time.
+        """Call all other methods of a model twice; return the time deferred to the first call.
 
         Parameters
         ----------
         model : estimator
-            As it is after the last request.
+            The model after the last request.
         fresh : estimator
-            A fresh fit, asked before: what is slow the first time in a process does not count.
+            A fresh fit. It is called first, so that first-call overhead of the process is excluded.
         *rows : (X, y)
-            Other rows than those it has answered.
+            Rows that the model has not predicted yet.
         """
         _ask_otherwise(fresh, rows)
         first, again = (self._time_call(lambda: _ask_otherwise(model, rows)) for _ in range(2))
@@ -444,13 +444,13 @@ class RequestClock:
         return late
 
     def wait_until_idle(self) -> None:
-        """Wait until nothing that was started so far works on."""
+        """Wait until all background work has ended."""
         self._wait_for_background({})
 
     def time_retrain(self, train: Callable[[], Any], is_same: bool) -> tuple[Any, float]:
-        """Train a baseline; what it leaves working is waited for off the clock.
+        """Train a baseline and time it; background work is waited for, but not counted.
 
-        `is_same`: it is the same algorithm as that of the fits.
+        `is_same`: the baseline is the same algorithm as the unlearner.
         """
         loads, processor = self._background.read_loads(), self._background.processor_time()
         begin, delay = self._clocks.now(), _read_delay()
@@ -467,34 +467,34 @@ class RequestClock:
         self.has_digest &= digest is not None
 
         def ask_all() -> list[Any]:
-            answers = [getattr(model, way)(self.rows) for way in _ANSWERS if hasattr(model, way)]
+            answers = [getattr(model, name)(self.rows) for name in _ANSWERS if hasattr(model, name)]
             if digest is not None:
                 digest()
             return answers
 
         return self._time_call(ask_all)
 
-    def _time_call(self, ask_all: Callable[[], Any]) -> _ModelUse:
-        """Ask a model something; return the times and the answers."""
+    def _time_call(self, call: Callable[[], Any]) -> _ModelUse:
+        """Return the times and the result of a call."""
         processor, own = self._background.processor_time(), self._background.own_processor_time()
         delay, begin = _read_delay(), self._clocks.now()
-        answers = ask_all()
+        answers = call()
         elapsed, delay = self._clocks.now() - begin, _read_delay() - delay
         own = self._background.own_processor_time() - own
         processor = self._background.processor_time() - processor
         return _ModelUse(max(elapsed - delay, 0.0), processor, elapsed, processor - own, answers)
 
     def _idle_use(self, model: Any, again: _ModelUse) -> _ModelUse:
-        """Return what an answer and a digest take on a model with nothing left to do."""
+        """Return the times of a prediction and a digest of an idle model."""
         early = self._usual
         if again.seconds * _SLOW_AFTER_FIT < early.seconds:
             return _median_use([again, self._time_use(model), self._time_use(model)])
-        # A model that is slow on purpose when it is asked again would hide what it put off.
+        # A model that is deliberately slow the second time would hide its deferred work.
         pairs = zip(again[:2], early[:2], strict=True)
         return _ModelUse(*(min(max(late, first), _SLOWDOWN * first) for late, first in pairs))
 
     def _wait_for_background(self, loads: dict[Path, _Load], used: float | None = None) -> float:
-        """Wait until nothing works on; return the seconds until it was seen working last."""
+        """Wait until all background work has ended; return the seconds until it was last seen."""
         if self.has_given_up:
             return 0.0
         seconds, self.has_given_up = self._background.wait_until_idle(
@@ -514,13 +514,13 @@ def _is_helped(first: _ModelUse, again: _ModelUse) -> bool:
 
 
 def _ask_otherwise(model: Any, rows: Sequence[tuple[Any, Any]]) -> None:
-    """Ask a model in all ways, and pickle it; what it cannot do is left out."""
+    """Call all prediction methods and `score`, and pickle the model; errors are ignored."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for X, y in rows:
-            for way in (*_ANSWERS, "predict_log_proba"):
+            for name in (*_ANSWERS, "predict_log_proba"):
                 with suppress(Exception):
-                    getattr(model, way)(X)
+                    getattr(model, name)(X)
             with suppress(Exception):
                 model.score(X, y)
         with suppress(Exception):

@@ -30,17 +30,17 @@ from letheon.measures.attacks import ALL as ATTACKS
 from letheon.measures.attacks import AttackResult, BackdoorTest, ULiRA
 from letheon.parallel import one_thread
 
-# Takes what is done now; without it, one more request is served.
+# Called with the current step, or without arguments after each request.
 Note = Callable[..., None]
 
 
-def _note_nothing(what: str = "") -> None:
-    """There is no bar."""
+def _note_nothing(step: str = "") -> None:
+    """Do nothing, because there is no progress bar."""
 
 
 @contextmanager
 def _progress_bar(title: str, total: int) -> Iterator[Note]:
-    """Show a bar on standard error while the block runs."""
+    """Show a progress bar on standard error while the block runs."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -55,67 +55,67 @@ def _progress_bar(title: str, total: int) -> Iterator[Note]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(title, total=total)
 
-        def note(what: str = "") -> None:
-            if what:
-                bars.update(task, description=f"{title}: {what}")
+        def note(step: str = "") -> None:
+            if step:
+                bars.update(task, description=f"{title}: {step}")
             else:
                 bars.advance(task)
 
         yield note
 
 
-# Clones of the canary test train on so many rows at most.
+# Largest number of training rows in the canary test.
 _CANARY_ROWS = 1_500
 _BACKDOOR_SHARE, _MOST_BACKDOORS = 0.1, 60
 _WRONG_LABELS, _N_SHADOWS = 20, 12
-# A number that is wrong by so many standard deviations.
+# Error of the wrong targets in regression, in standard deviations.
 _WRONG_BY = 4.0
 
 
 def resolve_attacks(attacks: Any) -> list[Any]:
-    """Return the attacks that names, or one name, stand for; objects as they are."""
-    several = [attacks] if isinstance(attacks, str) or hasattr(attacks, "run") else [*attacks]
-    for place, attack in enumerate(several):
+    """Return attacks from names or objects, one or several."""
+    attackers = [attacks] if isinstance(attacks, str) or hasattr(attacks, "run") else [*attacks]
+    for place, attack in enumerate(attackers):
         if isinstance(attack, str):
             if attack not in ATTACKS:
                 known = ", ".join(sorted(ATTACKS))
-                raise ValueError(f"no attack is called {attack!r}; known: {known}")
-            several[place] = ATTACKS[attack]()
+                raise ValueError(f"unknown attack {attack!r}; expected one of: {known}")
+            attackers[place] = ATTACKS[attack]()
         elif isinstance(attack, type):
-            raise TypeError(f"{attack.__name__} is a class; give an attack, {attack.__name__}()")
+            raise TypeError(f"{attack.__name__} is a class; pass an object, {attack.__name__}()")
         elif not hasattr(attack, "run"):
-            raise TypeError(f"{type(attack).__name__} is no attack: it has no run")
-    return several
+            raise TypeError(f"{type(attack).__name__} is not an attack: it has no method run")
+    return attackers
 
 
 Run = tuple[str, Callable[[], Iterable[AttackResult]]]
 
 
 def _run_attacks(runs: Sequence[Run], note: Note) -> AttackOutcomes:
-    """Return what attackers find; one that fails does not end the others."""
+    """Return the results of attacks; errors are collected."""
     results: list[AttackResult] = []
     failed: dict[str, str] = {}
     for name, run_twice in runs:
         note(name if name.startswith(CANARY) else f"attack: {name}")
         try:
             results += run_twice()
-        except Exception as error:  # noqa: BLE001  (the trials are done, and must not be lost)
+        except Exception as error:  # noqa: BLE001  (an error must not discard the finished trials)
             failed[name] = f"{type(error).__name__}: {error}"
     return AttackOutcomes(tuple(results), failed)
 
 
 def _unseen_rows(problem: LearningProblem) -> tuple[Any, Any] | None:
-    """Return rows that nobody trained on: test rows of people who have no training rows."""
+    """Return the test rows of people without training rows, or None."""
     rows = problem.test.without(problem.train.ids)
     return (rows.X, rows.y) if len(rows) else None
 
 
 def run_canaries(unlearner: Any, problem: LearningProblem, seed: int, note: Note) -> AttackOutcomes:
-    """Plant people whom a model can only know by heart in clones, and look whether they leave.
+    """Run the canary test: plant rows that a model can only memorise, and test their removal.
 
-    A tenth of the people carry backdoors (`BackdoorTest`); twenty have wrong labels (`ULiRA`).
-    What is found must be found a second time, with other people and other seeds. Clones train
-    on 1,500 rows at most; people are numbered anew, so that no error names one of them.
+    A tenth of the people carry backdoors (`BackdoorTest`); twenty have wrong labels (`ULiRA`). A
+    finding must be confirmed with other people and other seeds. Clones train on at most 1,500 rows.
+    People get new numbers, so that no error contains an id.
     """
 
     def run_twice(attack: Any) -> list[AttackResult]:
@@ -133,7 +133,7 @@ def run_canaries(unlearner: Any, problem: LearningProblem, seed: int, note: Note
 
 
 def _run_canary(attack: Any, unlearner: Any, problem: LearningProblem, seed: int) -> AttackResult:
-    """Run an attack on rows of random people, numbered in random order; the first are canaries."""
+    """Run an attack on a random sample of people, of whom the first are canaries."""
     rng = np.random.default_rng([seed, _CANARY_ROWS])
     people, owners = np.unique(problem.train.ids, return_inverse=True)
     numbers = rng.permutation(len(people))[owners]
@@ -157,7 +157,7 @@ def _run_canary(attack: Any, unlearner: Any, problem: LearningProblem, seed: int
 def _with_wrong_labels(
     y: NDArray[Any], where: NDArray[np.bool_], rng: np.random.Generator, is_regression: bool
 ) -> NDArray[Any]:
-    """Return labels of which some are other ones."""
+    """Return labels with wrong values at `where`."""
     n = int(where.sum())
     if is_regression:
         labels = y.astype(float)
@@ -169,7 +169,7 @@ def _with_wrong_labels(
     return labels
 
 
-# Test rows that a model answers on the clock of a request.
+# Test rows that a model predicts within the time of a request.
 _MOST_ANSWERED = 1_000
 
 
@@ -192,68 +192,68 @@ def evaluate(
 ) -> Evaluation:
     r"""Measure efficiency, effectiveness, consistency and certifiability (survey, section 3).
 
-    For every seed the unlearner is fitted on the training rows ``D`` and serves all requests
-    ``D_u``; naive retraining is run on the same remaining rows. Each property is measured against
-    two baselines:
+    For every seed the unlearner is fitted on the training rows ``D`` and forgets the rows ``D_u``
+    of all requests; naive retraining uses the same remaining rows. Each property is measured with
+    respect to two baselines:
 
-    - *same algorithm*: the same training on ``D \ D_u``, by the fastest solver there is. An exact
-      method is equal to it by definition, whatever it costs in accuracy.
-    - *ordinary model*: the best ordinary model without unlearning support, on ``D \ D_u``. The
-      price of an exact method shows here.
+    - *same algorithm*: the same training on ``D \ D_u``, with the fastest known solver. An exact
+      method equals this baseline by definition, even if it loses accuracy.
+    - *ordinary model*: the best ordinary model without unlearning support, on ``D \ D_u``. This
+      baseline shows the price of an exact method.
 
     Parameters
     ----------
     unlearner : forgetting estimator
-        Unfitted, or fitted (then its parameters count). It is cloned for every seed.
+        The method. It is cloned for every seed; a fit of it is ignored.
     data : tuple (X, y) or (X, y, ids), or Dataset
-        Training rows and whose they are. Without test rows a quarter of the people is held out.
+        Training rows and their ids. Without test rows a quarter of the people is held out.
     requests : Requests, int, float or list of lists of ids, default=20
-        Who asks to be forgotten. A number: so many people, or such a share of them, one by one,
-        each row as likely.
+        The requests. A number of people, or a share of them, is forgotten one by one, with rows
+        drawn uniformly.
     test : tuple (X, y) or (X, y, ids), or float, optional
-        Test rows, or the share of people to hold out. Who is forgotten leaves the test rows too.
+        Test rows, or the share of people to hold out. Forgotten people are removed from the test
+        rows too.
     metric : callable, optional
-        ``metric(y_true, y_pred)``, higher is better (losses and errors are refused); by default
-        accuracy or R2. In regression the forgotten rows are judged by the mean absolute error
-        unless a metric is given.
+        ``metric(y_true, y_pred)``, higher is better (losses and errors raise an error); by
+        default accuracy or R2. In regression the default for forgotten rows is the mean absolute
+        error.
     ordinary : estimator or list of estimators, optional
-        The ordinary model; several are compared by cross-validation, and one that fails there is
-        out. By default a linear model, a random forest and boosted trees.
+        The ordinary model; several are compared by cross-validation, and models that fail are
+        skipped. By default a linear model, a random forest and boosted trees.
     retrainer : estimator or list of estimators, optional
-        Further ways to retrain the same algorithm, which race against those that are known. They
-        count if they reach the same loss, or where that is unknown the same answers.
+        Further ways to retrain the same algorithm. The fastest is used, if it reaches the same
+        loss or, where the loss is unknown, the same predictions.
     seeds : int or sequence of int, default=5
-        Repetitions, or their seeds.
+        Number of trials, or their seeds.
     comparisons : int, default=3
-        Requests of each trial after which both baselines are retrained on the clock.
+        Number of requests per trial after which both baselines are retrained and timed.
     attacks : str, attack or iterable of them, default=()
         Names or objects of `letheon.measures.attacks`, run once each on the people of the first
-        seed. One that cannot run is named in `Evaluation.failed_attacks`.
+        seed. Attacks that fail are listed in `Evaluation.failed_attacks`.
     canaries : bool, default=True
-        Run the canary test on clones: a backdoor and U-LiRA, on people who were planted there
-        (about 33 small fits). Without it and without `attacks` the report says that forgetting
-        was not tested.
+        Run the canary test on clones: a backdoor and U-LiRA on planted people (about 33 small
+        fits). Without it and without `attacks` the forgetting is not tested.
     title : str, optional
-        Name in tables; by default that of the class.
+        Name in tables; by default the class name.
     progress : bool, default=False
         Show a progress bar.
     random_state : int or None, default=0
-        Seed of the split and of the first trial; None draws one.
+        Seed of the split and of the first trial; None draws a random seed.
 
     Returns
     -------
     Evaluation
-        Measures with intervals over seeds; with one seed, over test rows and timings.
+        Measures with confidence intervals over seeds; with one seed, over test rows and timings.
 
     Notes
     -----
-    Fair by construction: one process, one thread for everybody (`n_jobs` is not used), the
-    unlearner and the baselines take turns and change who goes first, a warm-up is not
-    counted, and the naive side runs by the fastest solver that reaches the same loss. A request
-    is timed until the model has answered twice, has a digest, and no thread or child process that
-    it started works any more. Models are copies that keep no files. `Evaluation.fairness` says so
-    with the details of this run, `Evaluation.tested` which attacks ran, and `Evaluation.warnings`
-    what speaks against the method or its figures.
+    The comparison is fair by construction: all methods run in one process and one thread (`n_jobs`
+    is ignored); the unlearner and the baselines alternate, in changing order; a warm-up is not
+    counted; naive retraining uses the fastest solver that reaches the same loss. A request is timed
+    until the model has predicted twice and computed its digest, and no thread or child process that
+    it started is working. Models are copies that keep no files. `Evaluation.fairness` has the
+    details of the run, `Evaluation.tested` the attacks, and `Evaluation.warnings` the warnings
+    about the method or its figures.
 
     Examples
     --------
@@ -261,46 +261,48 @@ def evaluate(
     >>> import letheon
     >>> data = load_breast_cancer(return_X_y=True)
     >>> forest = letheon.DaREForestClassifier(n_estimators=10)
-    >>> found = letheon.evaluate(forest, data, requests=3, seeds=1)
-    >>> found.measures["same algorithm"]["effectiveness"].basis, found.equal_digests
+    >>> evaluation = letheon.evaluate(forest, data, requests=3, seeds=1)
+    >>> evaluation.measures["same algorithm"]["effectiveness"].basis, evaluation.equal_digests
     ('by proof', True)
     """
     _require_forgetting(unlearner)
     first = secrets.randbelow(2**31) if random_state is None else int(random_state)
     numbers = _list_seeds(seeds, first)
     problem = LearningProblem.from_arguments(unlearner, data, test, metric, first)
-    asked = RequestPlan.from_argument(requests, problem)
+    plan = RequestPlan.from_argument(requests, problem)
     if comparisons < 1:
-        raise ValueError(f"comparisons={comparisons!r} must be at least 1")
+        raise ValueError(f"comparisons must be at least 1, not {comparisons!r}")
     attackers = resolve_attacks(attacks)
-    # Nobody gets more threads than the others.
-    alone = without_jobs(unlearner)
+    # All methods run in one thread.
+    prototype = without_jobs(unlearner)
     bar: AbstractContextManager[Note] = nullcontext(_note_nothing)
     if progress:
-        bar = _progress_bar(title or type(unlearner).__name__, len(numbers) * len(asked.sizes))
+        bar = _progress_bar(title or type(unlearner).__name__, len(numbers) * len(plan.sizes))
     with one_thread(), bar as note:
         clock = RequestClock(problem.test.take(np.arange(min(_MOST_ANSWERED, len(problem.test)))).X)
         with joblib.parallel_config(backend="sequential"):
-            warm = warm_up(alone, problem)
+            warmed = warm_up(prototype, problem)
             clock.wait_until_idle()
-            same, tried = find_fastest_retrainer(alone, problem.train, first, retrainer)
-            rival, how = best_ordinary(problem, ordinary, first)
-            contest = TrialSetup(
+            same, race = find_fastest_retrainer(prototype, problem.train, first, retrainer)
+            ordinary_trainer, choice = best_ordinary(problem, ordinary, first)
+            setup = TrialSetup(
                 problem=problem,
-                unlearner=alone,
+                unlearner=prototype,
                 same=same,
-                ordinary=rival,
-                asked=asked,
+                ordinary=ordinary_trainer,
+                requests=plan,
                 clock=clock,
                 comparisons=comparisons,
                 with_intervals=len(numbers) == 1,
-                warm=warm,
-                tried=tried,
-                how=how,
+                warm_up=warmed,
+                race=race,
+                choice=choice,
             )
-            runs = [run_trial(contest, seed, n, note) for n, seed in enumerate(numbers)]
+            runs = [run_trial(setup, seed, n, note) for n, seed in enumerate(numbers)]
             planted = (
-                run_canaries(alone, problem, first, note) if canaries else AttackOutcomes((), {})
+                run_canaries(prototype, problem, first, note)
+                if canaries
+                else AttackOutcomes((), {})
             )
         train, population = problem.train, _unseen_rows(problem)
         options = {"ids": train.ids, "forget": runs[0][1], "population": population, "seed": first}
@@ -312,15 +314,15 @@ def evaluate(
             for attack in attackers
         ]
         others = _run_attacks(attempts, note)
-    findings = AttackOutcomes(planted.results + others.results, planted.failed | others.failed)
+    outcomes = AttackOutcomes(planted.results + others.results, planted.failed | others.failed)
     trials = tuple(trial for trial, _ in runs)
-    return summarise_trials(contest, trials, findings, title)
+    return summarise_trials(setup, trials, outcomes, title)
 
 
 def with_canaries(
     evaluation: Evaluation, unlearner: Any, problem: LearningProblem, seed: int
 ) -> Evaluation:
-    """Return an evaluation with the results of the canary test, if that was left out."""
+    """Return an evaluation with the results of the canary test added."""
     with one_thread(), joblib.parallel_config(backend="sequential"):
         planted = run_canaries(without_jobs(unlearner), problem, seed, _note_nothing)
     return replace(
@@ -334,16 +336,18 @@ def with_canaries(
 def _require_forgetting(unlearner: Any) -> None:
     name = unlearner.__name__ if isinstance(unlearner, type) else type(unlearner).__name__
     if isinstance(unlearner, type):
-        raise TypeError(f"{name} is a class; give an unfitted model, {name}(...)")
+        raise TypeError(f"{name} is a class; pass an object, {name}(...)")
     if not hasattr(unlearner, "forget"):
-        raise CannotForgetError(f"{name} cannot forget; wrap it: NaiveUnlearner({name}(...))")
+        raise CannotForgetError(
+            f"{name} has no method forget; wrap it: NaiveUnlearner({name}(...))"
+        )
 
 
 def _list_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
-    several: Any = seeds
-    if isinstance(seeds, Integral):
-        several = range(first, first + int(seeds))
-    numbers = [int(seed) for seed in several]
+    listed: Any = range(first, first + int(seeds)) if isinstance(seeds, Integral) else seeds
+    numbers = [int(seed) for seed in listed]
     if not numbers or len(set(numbers)) != len(numbers):
-        raise ValueError(f"seeds={seeds!r} must be a positive number or a list of different ones")
+        raise ValueError(
+            f"seeds must be a positive number or a list of distinct seeds, not {seeds!r}"
+        )
     return numbers

@@ -1,4 +1,4 @@
-"""The result of an evaluation: to be read, drawn, written and read back."""
+"""The result of an evaluation: text, table, plot and JSON."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from letheon.evaluation._baselines import ORDINARY, SAME
 from letheon.evaluation._trial import Trial
 from letheon.evaluation.report import Table, format_measure
 from letheon.guarantee import Guarantee
-from letheon.measures import Measure, Strength, from_plain
+from letheon.measures import Measure, Strength, TextRepr, from_plain
 from letheon.measures.attacks import AttackResult
 
 if TYPE_CHECKING:
@@ -23,82 +23,79 @@ if TYPE_CHECKING:
     from letheon.plot import EvaluationDisplay
 
 
-def make_frame(
-    rows: list[dict[str, Any]], otherwise: str = "; to_dict() has the same content"
-) -> Any:
-    """Return rows as a pandas frame, or say how to get pandas and what to take `otherwise`."""
+def make_frame(rows: list[dict[str, Any]], hint: str = "; to_dict() has the same content") -> Any:
+    """Return rows as a pandas frame; without pandas raise an error that ends with `hint`."""
     try:
         import pandas as pd
     except ImportError as error:
         raise ImportError(
-            f"to_frame needs pandas, which is not installed: pip install pandas{otherwise}"
+            f"to_frame needs pandas, which is not installed: pip install pandas{hint}"
         ) from error
     return pd.DataFrame(rows)
 
 
-# What the names of attacks of the canary test begin with.
+# Prefix of the names of attacks in the canary test.
 CANARY = "canary "
 _NOTICEABLE = 1.25
 _COMPARED = (SAME, ORDINARY, "retrain against retrain")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """The four properties of one unlearner on one stream of requests.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Evaluation(TextRepr):
+    """The four properties of one unlearner on one sequence of requests.
 
     Attributes
     ----------
     title, method : str
-        How the unlearner is called here, and its method (`MethodFacts.method`).
+        Name of the unlearner in tables, and its method (`MethodFacts.method`).
     dataset : str
         Name of the data.
     settings : dict
         Parameters of the unlearner that differ from their defaults.
     requests : str
-        The deletion distribution in words.
+        Description of the deletion distribution.
     n_requests, n_people, n_rows : int
-        Requests and people in each trial, and training rows at the start.
+        Numbers of requests and people per trial, and of training rows at the start.
     measures : dict of str to dict of str to Measure
-        For each baseline, ``"same algorithm"`` and ``"ordinary model"``, its measures by name:
-        efficiency, effectiveness, score lost, consistencies, certifiability.
+        Measures by name for each baseline, ``"same algorithm"`` and ``"ordinary model"``:
+        efficiency, effectiveness, score lost, consistency, certifiability.
     floor : dict of str to Measure
-        Measures of one retrain against another, for approximate methods: their randomness alone
-        gives so much. Empty for exact methods.
+        Measures of one retrain against another, for approximate methods: the level that
+        randomness alone explains. Empty for exact methods.
     baselines : dict of str to str
         What each baseline is and how it was chosen.
     seconds : dict of str to Measure
-        Mean time of a fit, of a request (``"forget"``), until `forget` returned (``"returned"``),
-        and of a retrain of each baseline.
+        Mean seconds of a fit, of a request (``"forget"``), until `forget` returned
+        (``"returned"``), and of a retrain of each baseline.
     scores : dict of str to Measure
-        Metric on test rows: of the unlearned model and of both baselines.
+        Metric on test rows of the unlearned model and of both baselines.
     metric : str
         Name of the metric.
     storage : dict of str to int
-        Bytes of each model's state after the last request, in the last trial. That of the same
-        algorithm is a fresh unlearner's, with all that it needs for removals, whoever was
-        faster to train.
+        Size of the state of each model in bytes, after the last request of the last trial. For
+        the same algorithm it is that of a fresh unlearner, including the data for removals.
     work : Measure
-        Training work of one request as a share of retraining, as the receipts count it.
+        Training work of one request as a share of a retrain, as counted by the receipts.
     strength : Strength or None
-        Strong or weak, from the counted work; None for fewer than 16 requests of one size;
-        undecided where processor time contradicts the receipts.
+        Strong or weak, from the counted work; None for fewer than 16 requests of equal size;
+        undecided if processor time contradicts the receipts.
     work_check : str
-        How the growth that receipts count compares with processor time.
+        Comparison of the counted work with processor time.
     guarantee : Guarantee
-        What the method claims about the model after the last request of the last trial.
+        The guarantee of the model after the last request of the last trial.
     equal_digests : bool or None
-        Whether the model had digest and answers of a fresh fit in every trial; None for
-        approximate ones.
+        Whether the model had the digest and predictions of a fresh fit in every trial; None for
+        approximate methods.
     attacks : tuple of AttackResult
-        What attackers found; the canary test comes first.
+        Results of attacks; the canary test comes first.
     failed_attacks : dict of str to str
-        Attacks that could not run, and why.
+        Attacks that failed, with the error.
     fairness : tuple of str
         How the comparison was kept fair.
     trials : tuple of Trial
         One for each seed.
     warnings : tuple of str
-        What speaks against the method or its figures; empty if nothing was found.
+        Warnings about the method or its figures.
     """
 
     title: str
@@ -129,30 +126,29 @@ class Evaluation:
 
     @property
     def tested(self) -> str:
-        """Which attacks tested whether people were forgotten, and what they found."""
+        """Which attacks tested the forgetting, with their results, as a text."""
         return describe_attacks(self.attacks, self.failed_attacks)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values. An infinite number stays a float; see `to_json`."""
-        return {each.name: _to_plain(getattr(self, each.name)) for each in fields(self)}
+        return {field.name: _to_plain(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Evaluation":
-        """Return what `to_dict` took apart, or what was read from the JSON of `to_json`."""
+        """Return the evaluation from the output of `to_dict`, or from the JSON of `to_json`."""
         numbers = {"inf": math.inf, "-inf": -math.inf}
         plain = {
             name: value if name in _TEXTS else _to_plain(value, numbers)
             for name, value in plain.items()
         }
-        attacks = tuple(AttackResult.from_dict(each) for each in plain.pop("attacks"))
+        attacks = tuple(AttackResult.from_dict(attack) for attack in plain.pop("attacks"))
         evaluation: Evaluation = from_plain(cls, plain | {"attacks": ()})
         return replace(evaluation, attacks=attacks)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the evaluation as JSON; also write it to a file if a path is given.
 
-        JSON knows no infinite numbers: they are written as "inf" and "-inf", and `from_dict` reads
-        them back.
+        Infinite numbers are written as "inf" and "-inf"; `from_dict` reads them back.
         """
         plain = _to_plain(self.to_dict(), {math.inf: "inf", -math.inf: "-inf"})
         text = json.dumps(plain, indent=1, default=str, allow_nan=False)
@@ -179,7 +175,7 @@ class Evaluation:
         return EvaluationDisplay.from_evaluations(self)
 
     def __rich__(self) -> "RenderableType":
-        """Show the evaluation as a table, with what must be known before and after it."""
+        """Return the evaluation for a terminal."""
         from rich.console import Group
         from rich.text import Text
 
@@ -189,18 +185,18 @@ class Evaluation:
         )
 
     def __str__(self) -> str:
-        """Say the evaluation in plain lines."""
+        """Return the evaluation as plain text."""
         return "\n".join(
             [*_heading_lines(self), _measure_table(self).to_text(indent="  "), *_detail_lines(self)]
         )
 
 
-# Fields without numbers that could be infinite.
+# Fields without numbers.
 _TEXTS = frozenset({"title", "method", "dataset", "settings", "requests", "metric"})
 
 
 def _to_plain(value: Any, numbers: Mapping[Any, Any] = MappingProxyType({})) -> Any:
-    """Return plain values, at any depth, some of them replaced; tuples become lists."""
+    """Return plain values, recursively, with `numbers` replaced; tuples become lists."""
     if isinstance(value, dict):
         return {name: _to_plain(part, numbers) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -213,7 +209,7 @@ def _to_plain(value: Any, numbers: Mapping[Any, Any] = MappingProxyType({})) -> 
 
 
 def _measure_table(evaluation: "Evaluation") -> Table:
-    """Return one row for each measure: which way is better, both baselines, and the floor."""
+    """Return one row per measure: which way is better, both baselines, and the floor."""
     both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
     rows: list[tuple[Any, ...]] = []
     for name in dict.fromkeys([*both[0], *both[1]]):
@@ -234,26 +230,28 @@ def _measure_table(evaluation: "Evaluation") -> Table:
 
 
 def describe_attacks(attacks: Sequence[AttackResult], failed: dict[str, str]) -> str:
-    """Return which attacks tested whether people were forgotten, and what they found."""
-    about = [each for each in attacks if each.about == "forgotten"]
-    able = [each for each in about if each.has_power is not False]
-    parts = [f"{each.attack} ({each.verdict})" for each in able]
+    """Return which attacks tested the forgetting, with their results, as a text."""
+    tests = [attack for attack in attacks if attack.about == "forgotten"]
+    able = [attack for attack in tests if attack.has_power is not False]
+    parts = [f"{attack.attack} ({attack.verdict})" for attack in able]
     if parts:
-        text = f"Forgetting was tested by {', '.join(parts)}. Not found proves nothing."
-        if any(each.attack.startswith(CANARY) for each in able):
-            text += " Canaries leave in one request; people who leave one by one were not tested."
+        text = (
+            f'Forgetting was tested by {", ".join(parts)}. "Not found" does not prove forgetting.'
+        )
+        if any(attack.attack.startswith(CANARY) for attack in able):
+            text += " All canaries are removed in one request; single removals were not tested."
     else:
-        text = "Forgetting was not tested: no attack " + ("had power here." if about else "ran.")
-    weak = [each.attack for each in about if each not in able]
+        text = "Forgetting was not tested: no attack " + ("had any power." if tests else "ran.")
+    weak = [attack.attack for attack in tests if attack not in able]
     if weak:
-        text += f" Without power, as it finds nobody before the request either: {', '.join(weak)}."
-    return text + (f" Could not run: {', '.join(failed)}." if failed else "")
+        text += f" Without power (finds no one even before the request): {', '.join(weak)}."
+    return text + (f" Failed: {', '.join(failed)}." if failed else "")
 
 
 def _heading_lines(evaluation: "Evaluation") -> list[str]:
-    """Return what the reader must know before any number."""
+    """Return heading, attacks and warnings."""
     heading = f"{evaluation.title} on {evaluation.dataset}: {evaluation.requests}"
-    return [heading, evaluation.tested, *(f"WARNING: {each}" for each in evaluation.warnings)]
+    return [heading, evaluation.tested, *(f"WARNING: {warning}" for warning in evaluation.warnings)]
 
 
 def _detail_lines(evaluation: "Evaluation") -> list[str]:
@@ -264,26 +262,29 @@ def _detail_lines(evaluation: "Evaluation") -> list[str]:
     )
     returned, later = seconds.get("returned"), ""
     if returned is not None and seconds["forget"].value > _NOTICEABLE * returned.value:
-        later = f" (forget returns after {format_measure(returned)}, the rest is done later)"
+        later = f" (forget returns after {format_measure(returned)}; the rest is deferred)"
     lines = [
-        f"Unlearned model: {evaluation.metric} {format_measure(evaluation.scores['unlearned'])}, a "
-        f"request takes {format_measure(seconds['forget'])}{later}"
-        + (f", its state {size:,} bytes" if size is not None else "")
-        + f", the first fit {format_measure(seconds['fit'])}.",
+        f"Unlearned model: {evaluation.metric} {format_measure(evaluation.scores['unlearned'])}; "
+        f"time per request {format_measure(seconds['forget'])}{later}; first fit "
+        + format_measure(seconds["fit"])
+        + (f"; state {size:,} bytes" if size is not None else "")
+        + ".",
         f"Guarantee: {claim.kind}"
         + (f", epsilon {claim.epsilon:g}" if claim.epsilon is not None else "")
         + (f", delta {claim.delta:g}" if claim.delta is not None else "")
         + ".",
     ]
     if evaluation.equal_digests is not None:
-        verdict = "equal to a fresh fit, byte for byte" if evaluation.equal_digests else "NOT EQUAL"
-        lines.append(f"Digests: {verdict}, in {len(evaluation.trials)} trial(s).")
+        verdict = "equal" if evaluation.equal_digests else "NOT equal"
+        lines.append(
+            f"Digests: {verdict} to those of a fresh fit, in {len(evaluation.trials)} trial(s)."
+        )
     if evaluation.strength is not None:
         lines.append(
-            f"Growth of the work along the requests: {evaluation.strength.kind} by the receipts; "
+            f"Growth of the work per request: {evaluation.strength.kind}, according to receipts; "
             f"{evaluation.work_check}."
         )
     lines += [str(attack) for attack in evaluation.attacks]
     failed = evaluation.failed_attacks.items()
-    lines += [f"Attack {name!r} could not run: {why}" for name, why in failed]
+    lines += [f"Attack {name!r} failed: {error}" for name, error in failed]
     return [*lines, "", *(f"- {line}" for line in evaluation.fairness)]

@@ -1,4 +1,4 @@
-"""What is evaluated: rows and whose they are, the metric, the requests."""
+"""Inputs of an evaluation: rows with their ids, the metric, and the requests."""
 
 import math
 import operator
@@ -22,25 +22,25 @@ from letheon.exceptions import IdsTypeError
 from letheon.guarantee import Task
 from letheon.scoring import balanced_accuracy
 
-# Seeds are told elsewhere, threads are not used, and a path tells of the machine.
+# Seeds are reported elsewhere, threads are not used, and paths depend on the machine.
 _LEFT_OUT = frozenset({"random_state", "noise_seed", "n_jobs", "checkpoint_dir"})
 _PLAIN = (bool, int, str, type(None))
 
 
 def describe_function(function: Any) -> str:
-    """Return the name of a function, with what a partial one was given; else that of its class."""
+    """Return the name of a function, with the arguments of a partial; or the name of the class."""
     if isinstance(function, partial):
-        given = [str(_to_text(value)) for value in function.args]
-        given += [f"{name}={_to_text(value)}" for name, value in function.keywords.items()]
-        return f"{describe_function(function.func)}({', '.join(given)})"
+        arguments = [str(_to_text(value)) for value in function.args]
+        arguments += [f"{name}={_to_text(value)}" for name, value in function.keywords.items()]
+        return f"{describe_function(function.func)}({', '.join(arguments)})"
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def list_settings(estimator: Any) -> dict[str, Any]:
-    """Return the parameters that differ from their defaults, in words where they are objects."""
+    """Return the parameters that differ from their defaults, with objects as texts."""
     try:
         usual = clone(type(estimator)()).get_params(deep=False)
-    except TypeError:  # an estimator inside has no default
+    except TypeError:  # The inner estimator has no default.
         usual = {}
     return {
         name: _to_text(value)
@@ -52,9 +52,9 @@ def list_settings(estimator: Any) -> dict[str, Any]:
 
 
 def _to_text(value: Any) -> Any:
-    """Return a plain value as it is, anything else as a text."""
+    """Return plain values unchanged and anything else as a text."""
     number = value.item() if isinstance(value, np.number | np.bool) else value
-    # JSON knows no infinite numbers.
+    # JSON has no infinite numbers.
     if isinstance(number, _PLAIN) or (isinstance(number, float) and math.isfinite(number)):
         return number
     if isinstance(value, list | tuple):
@@ -66,7 +66,7 @@ def _to_text(value: Any) -> Any:
         return f"{type(value).__name__}({settings})"
     if callable(value):
         return describe_function(value)
-    # What an object says of itself, unless that is where it lies.
+    # The repr of an object, unless it contains a path or a memory address.
     is_quiet = isinstance(value, os.PathLike | np.ndarray) or " at 0x" in repr(value)
     return type(value).__name__ if is_quiet else repr(number)
 
@@ -77,24 +77,24 @@ def _is_equal(value: Any, usual: Any) -> bool:
 
 
 Metric = Callable[[Any, Any], Any]
-# How scikit-learn ends the names of functions of which less is better.
+# Suffixes of scikit-learn metrics for which lower is better.
 _LOWER_IS_BETTER = ("_loss", "_error", "_deviance")
 
 
 class MetricFailedError(ValueError):
-    """A metric raised an error: neither rows nor models are to blame."""
+    """A metric raised an error."""
 
 
 def accuracy(y_true: Any, y_pred: Any) -> float:
-    """Return the share of right labels; as scikit-learn's, without the cost of its checks."""
+    """Return the share of correct labels; like scikit-learn's, but without input checks."""
     return float(np.mean(np.asarray(y_true) == np.asarray(y_pred)))
 
 
 def choose_metrics(metric: Any, is_regression: bool) -> tuple[Metric, Metric, str]:
-    """Return a metric, or the usual one, that for rows of who left, and the name of the first.
+    """Return the metric for test rows, the metric for forgotten rows, and the name of the first.
 
-    R2 has no value for a single row, so by default the forgotten rows of a regression are judged
-    by the mean absolute error. They may lack a class, so balanced accuracy is not for them either.
+    R2 is undefined for a single row, so the default for forgotten rows in regression is the mean
+    absolute error. Forgotten rows may lack a class, so balanced accuracy is not used for them.
     """
     if metric is balanced_accuracy:
         return balanced_accuracy, accuracy, "balanced accuracy"
@@ -115,8 +115,8 @@ def choose_metrics(metric: Any, is_regression: bool) -> tuple[Metric, Metric, st
 
 
 def require_function(metric: Any) -> None:
-    """Refuse what is no function of true and predicted values."""
-    is_scorer = hasattr(metric, "_score_func")  # of scikit-learn: it asks the model itself
+    """Raise unless `metric` is a function of true and predicted values."""
+    is_scorer = hasattr(metric, "_score_func")  # A scorer of scikit-learn takes a model.
     if not callable(metric) or isinstance(metric, type) or is_scorer:
         hint = f"{metric}_score" if hasattr(metrics, f"{metric}_score") else "f1_score"
         raise TypeError(
@@ -130,9 +130,9 @@ _TEST_SHARE = 0.25
 
 @dataclass(frozen=True)
 class LearningProblem:
-    """What is learned: training rows, test rows, and the metric.
+    """Training rows, test rows and metric.
 
-    `forgotten_metric` is the metric on the rows of who left. `n_held_out` people were taken from
+    `forgotten_metric` is the metric for the forgotten rows. `n_held_out` people were held out of
     the training rows for testing.
     """
 
@@ -165,22 +165,21 @@ class LearningProblem:
             train, test_rows = _split_people(train, _TEST_SHARE if test is None else test, seed)
             n_held_out = len(np.unique(test_rows.ids))
         _require_target(name, train.y, unlearner)
-        # People may stand on both sides: they also leave the test rows when they are forgotten.
+        # A person may have training and test rows; forgotten people lose their test rows too.
         return cls(name, train, test_rows, *judgement, is_regression, n_held_out)
 
     @staticmethod
     def require_finite(value: Any, n_rows: int) -> float:
-        """Return a score as a number, or raise where the metric has none."""
+        """Return a score as a number, or raise if it is not finite."""
         number = float(value)
         if not np.isfinite(number):
             raise ValueError(
-                f"the metric is {number} on {n_rows} row(s); give one with metric= that is "
-                "defined there too"
+                f"the metric is {number} on {n_rows} row(s); pass a metric that is defined there"
             )
         return number
 
     def score_predictions(self, y_true: Any, y_pred: Any) -> float:
-        """Return the metric of some predictions; raise where it has no value."""
+        """Return the metric of predictions; raise if it is undefined."""
         try:
             value = self.metric(y_true, y_pred)
         except Exception as error:
@@ -207,92 +206,92 @@ def _read_data(data: Any) -> tuple[str, People, People | None]:
     )
 
 
-def _check_rows(what: str, X: Any, y: Any, ids: Any = None) -> People:
+def _check_rows(name: str, X: Any, y: Any, ids: Any = None) -> People:
     if X is None or y is None:
-        raise ValueError(f"{what}: both X and y are needed")
+        raise ValueError(f"{name}: both X and y are required")
     X = np.asarray(X) if isinstance(X, list | tuple) else X
     X = X.tocsr() if sparse.issparse(X) else X
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels.ravel()
     if labels.ndim != 1:
-        raise ValueError(f"{what}: y has the shape {labels.shape}; one target is needed")
+        raise ValueError(f"{name}: y must be one-dimensional, not of shape {labels.shape}")
     if X.shape[0] != len(labels):
-        raise ValueError(f"{what} has {X.shape[0]} rows in X and {len(labels)} labels")
+        raise ValueError(f"{name}: X has {X.shape[0]} rows, but y has {len(labels)}")
     owners = np.arange(len(labels)) if ids is None else np.asarray(ids)
-    missing = [n for n, who in enumerate(owners.tolist()) if _is_missing(who)]
+    missing = [n for n, owner in enumerate(owners.tolist()) if _is_missing(owner)]
     if missing:
         raise IdsTypeError(
-            f"{what}: ids has {len(missing):,} missing value(s), in row {missing[0]} first; every "
-            "row needs an owner"
+            f"{name}: ids has {len(missing):,} missing value(s), the first in row {missing[0]}; "
+            "every row needs an id"
         )
-    as_ids(owners)  # refuses other kinds than int and str
+    as_ids(owners)  # Raises for other types than int and str.
     if len(owners) != len(labels):
-        raise ValueError(f"{what} has {len(owners)} ids for {len(labels)} rows")
+        raise ValueError(f"{name}: ids has {len(owners)} entries, but there are {len(labels)} rows")
     return People(X, labels, owners)
 
 
 def _is_missing(value: Any) -> bool:
     is_nan = isinstance(value, float) and np.isnan(value)
-    # pandas has missing values of its own, and need not be here.
+    # pandas has its own missing values, and may not be installed.
     return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _require_target(what: str, y: NDArray[Any], unlearner: Any) -> None:
-    """Refuse labels where numbers are predicted, and a single class."""
+def _require_target(name: str, y: NDArray[Any], unlearner: Any) -> None:
+    """Raise for string labels in regression, and for a single class in classification."""
     if not is_regressor(unlearner):
         classes = np.unique(y)
         if len(classes) < 2:
             raise ValueError(
-                f"{what}: the training rows have one class, {classes.tolist()[0]!r}; a classifier "
-                "needs two"
+                f"{name}: all training rows have the class {classes.tolist()[0]!r}; a classifier "
+                "needs at least two classes"
             )
         return
     words = [value for value in y.tolist() if isinstance(value, str)]
     if words:
         raise ValueError(
-            f"{what}: {type(unlearner).__name__} predicts numbers, and y has labels ("
+            f"{name}: {type(unlearner).__name__} is a regressor, but y contains strings ("
             f"{', '.join(map(repr, sorted(set(words))[:2]))})"
         )
 
 
 def _test_rows(X: Any, y: Any, ids: Any = None) -> People:
-    """Return test rows; without ids nobody who is forgotten is among them."""
+    """Return test rows; without ids they belong to none of the training ids."""
     return replace(_check_rows("test", X, y, ids), has_owners=ids is not None)
 
 
 def _split_people(rows: People, share: float, seed: int) -> tuple[People, People]:
-    """Split by person, so that nobody stands on both sides."""
+    """Split by person, so that no person has rows on both sides."""
     if not 0 < share < 1:
-        raise ValueError(f"test={share!r} must be a share between 0 and 1")
+        raise ValueError(f"test must be a share between 0 and 1, not {share!r}")
     people = np.unique(rows.ids)
     if len(people) < 2:
-        raise ValueError("a split into training and test rows needs at least two people")
+        raise ValueError("splitting into training and test rows needs at least two people")
     order = np.random.default_rng(seed).permutation(people)
     held_out = order[: max(1, round(share * len(people)))]
     return rows.without(held_out), rows.rows_of(held_out)
 
 
-_LOOK_AT_THE_MODEL = ("worst", "adaptive")
+_ADAPTIVE = ("worst", "adaptive")
 
 
 class RequestPlan(NamedTuple):
     """The requests of every trial.
 
-    `stream` yields the ids of one request after the other, given the model and the seed; `sizes`
-    are the numbers of people in them. `looks` says whether they depend on the model, and
-    `is_fixed` whether every trial forgets the same people.
+    `stream` yields the ids of each request for a model and a seed; `sizes` are the numbers of
+    people in them, `words` is a description. `is_adaptive`: the requests depend on the model.
+    `is_fixed`: every trial forgets the same people.
     """
 
     stream: Callable[[Any, int], Iterable[NDArray[Any]]]
     sizes: tuple[int, ...]
     words: str
-    looks: bool = False
+    is_adaptive: bool = False
     is_fixed: bool = False
 
     @classmethod
     def from_argument(cls, requests: Any, problem: LearningProblem) -> "RequestPlan":
-        """Return what the argument of `evaluate` describes."""
+        """Return the plan for the argument `requests` of `evaluate`."""
         if isinstance(requests, Real):
             requests = Requests(
                 n=operator.index(requests) if isinstance(requests, Integral) else float(requests)
@@ -311,23 +310,25 @@ class RequestPlan(NamedTuple):
             where = f" to train on{_describe_held_out(problem)}" if problem.n_held_out else ""
             raise ValueError(f"{error}{where}") from None
         words = f"{sum(sizes):,} of {n_people:,} people in {len(sizes):,} request(s), "
-        looks = requests.kind in _LOOK_AT_THE_MODEL
-        return cls(stream, sizes, words + requests.kind, looks=looks)
+        is_adaptive = requests.kind in _ADAPTIVE
+        return cls(stream, sizes, words + requests.kind, is_adaptive=is_adaptive)
 
     @classmethod
     def _from_ids(cls, requests: Any, problem: LearningProblem) -> "RequestPlan":
-        fixed = [np.atleast_1d(np.asarray(ids)) for ids in requests]
-        asked = np.concatenate(fixed) if fixed else np.array([])
-        if len(asked) == 0:
-            raise ValueError("requests is empty; there is nothing to measure")
-        if len(np.unique(asked)) != len(asked):
-            raise ValueError("somebody is named twice in requests; who has left cannot leave again")
-        unknown = asked[~np.isin(asked, problem.train.ids)]
+        fixed = [np.atleast_1d(np.asarray(request)) for request in requests]
+        ids = np.concatenate(fixed) if fixed else np.array([])
+        if len(ids) == 0:
+            raise ValueError("requests is empty; expected at least one id")
+        if len(np.unique(ids)) != len(ids):
+            raise ValueError(
+                "requests contains an id more than once; it can be forgotten only once"
+            )
+        unknown = ids[~np.isin(ids, problem.train.ids)]
         if len(unknown):
             listed = unknown[:5].tolist()
             raise ValueError(f"requests has unknown ids: {listed}{_describe_held_out(problem)}")
         n_people = len(np.unique(problem.train.ids))
-        words = f"{len(asked):,} of {n_people:,} people in {len(fixed):,} request(s), as given"
+        words = f"{len(ids):,} of {n_people:,} people in {len(fixed):,} request(s), as given"
         return cls(lambda _model, _seed: fixed, tuple(map(len, fixed)), words, is_fixed=True)
 
 
@@ -336,6 +337,6 @@ def _describe_held_out(problem: LearningProblem) -> str:
         return ""
     n_people = len(np.unique(problem.train.ids)) + problem.n_held_out
     return (
-        f" ({problem.n_held_out:,} of {n_people:,} people are held out for testing; give test= to "
+        f" ({problem.n_held_out:,} of {n_people:,} people are held out for testing; pass test= to "
         "choose the test rows)"
     )

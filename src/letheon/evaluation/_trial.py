@@ -1,4 +1,4 @@
-"""One run over all requests: the unlearner and both baselines, timed in turns."""
+"""One trial: the unlearner and both baselines on all requests, timed alternately."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +19,7 @@ from letheon.guarantee import Guarantee
 from letheon.inner_estimator import fresh_copy
 from letheon.measures import (
     Measure,
+    TextRepr,
     certifiability,
     certifiability_from_predictions,
     effectiveness,
@@ -31,18 +32,18 @@ from letheon.measures import (
     prediction_gap,
 )
 
-# A tree gives probability 0 to what it has not seen; the exact divergence is then infinite.
+# Trees predict probabilities of 0, for which the exact divergence is infinite.
 KL_FLOOR = 1e-6
-# Metrics of scikit-learn take a millisecond each.
+# Few, because metrics of scikit-learn take about a millisecond.
 _RESAMPLES = 400
-# For a standard error alone.
+# Sufficient for a standard error.
 _FEW_RESAMPLES = 60
 
 
 class ComparisonData(NamedTuple):
     """The rows on which models are compared.
 
-    Intervals over rows cost a bootstrap; an average over seeds does not need them.
+    `with_intervals`: compute bootstrap intervals over rows; a mean over seeds does not need them.
     """
 
     problem: LearningProblem
@@ -51,7 +52,7 @@ class ComparisonData(NamedTuple):
     with_intervals: bool
 
     def predict_all(self, *models: Any) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-        """Return what each model predicts for the test rows, and for those of who left."""
+        """Return the predictions of each model for the test rows, and for the forgotten rows."""
         on_test, on_forgotten = (
             [np.asarray(model.predict(rows.X)) for model in models]
             for rows in (self.test, self.forgotten)
@@ -59,43 +60,43 @@ class ComparisonData(NamedTuple):
         return on_test, on_forgotten
 
 
-def compare_models(exam: ComparisonData, model: Any, rival: Any) -> dict[str, Measure]:
-    """Return every measure that these two models allow, by name."""
-    problem, test, forgotten = exam.problem, exam.test, exam.forgotten
-    on_test, on_forgotten = exam.predict_all(model, rival)
+def compare_models(data: ComparisonData, model: Any, baseline: Any) -> dict[str, Measure]:
+    """Return all measures that are defined for these two models, by name."""
+    problem, test, forgotten = data.problem, data.test, data.forgotten
+    on_test, on_forgotten = data.predict_all(model, baseline)
     ours, theirs = (problem.score_predictions(test.y, answers) for answers in on_test)
-    # the price: negative where the unlearned model is the better
+    # The price of unlearning; negative if the unlearned model is better.
     note = "signed: metric of the baseline minus that of the unlearned model"
     lost = make_measure("score lost", theirs - ours, None, len(test), better="lower", note=note)
-    if exam.with_intervals:
+    if data.with_intervals:
         gap = effectiveness(problem.metric, test.y, *on_test, n_resamples=_RESAMPLES)
     else:
         gap = effectiveness_from_values(ours, theirs, n=len(test))
-    measures = [gap, lost, *_consistency_measures(exam, model, rival, on_test)]
+    measures = [gap, lost, *_consistency_measures(data, model, baseline, on_test)]
     if problem.is_regression and np.array_equal(on_test[0], on_test[1]):
-        # The very same numbers: no row tells the two apart.
-        measures = [replace(each, low=each.value, high=each.value) for each in measures]
+        # Identical predictions have no sampling error.
+        measures = [replace(measure, low=measure.value, high=measure.value) for measure in measures]
     metric = problem.forgotten_metric
-    if exam.with_intervals:
+    if data.with_intervals:
         last = certifiability_from_predictions(
             metric, forgotten.y, *on_forgotten, n_resamples=_RESAMPLES
         )
     else:
         n = len(forgotten)
-        values = (problem.require_finite(metric(forgotten.y, each), n) for each in on_forgotten)
+        values = (problem.require_finite(metric(forgotten.y, y), n) for y in on_forgotten)
         last = certifiability(*values, n=n)
     return {measure.name: measure for measure in (*measures, last)}
 
 
-def row_errors(exam: ComparisonData, model: Any, rival: Any) -> dict[str, float]:
-    """Return the standard errors that the choice of rows gives to measures on them.
+def row_errors(data: ComparisonData, model: Any, baseline: Any) -> dict[str, float]:
+    """Return the standard errors of measures due to the choice of rows.
 
-    Runs of several seeds share their test rows, and so this error. For two accuracies it is that
-    of Agresti and Min (2005), with one row more of each kind: models that agree on all rows may
-    still differ on others. SAPE and the root of a mean square have theirs by the delta method.
+    Trials with several seeds share their test rows and so this error. For two accuracies it is that
+    of Agresti and Min (2005), with one additional row of each kind: models that agree on all rows
+    may differ on others. For SAPE and the root mean square it is given by the delta method.
     """
-    problem, test, forgotten = exam.problem, exam.test, exam.forgotten
-    (ours, theirs), pair = exam.predict_all(model, rival)
+    problem, test, forgotten = data.problem, data.test, data.forgotten
+    (ours, theirs), pair = data.predict_all(model, baseline)
     lost = _error_of_loss(problem.metric, test.y, ours, theirs)
     errors = {"effectiveness": lost, "score lost": lost}
     if problem.is_regression:
@@ -107,7 +108,7 @@ def row_errors(exam: ComparisonData, model: Any, rival: Any) -> dict[str, float]
         share = (float(np.sum(ours == theirs)) + 2) / n
         errors["output consistency"] = 100 * float(np.sqrt(share * (1 - share) / n))
     metric = problem.forgotten_metric
-    size = sum(abs(float(metric(forgotten.y, each))) for each in pair)
+    size = sum(abs(float(metric(forgotten.y, predicted))) for predicted in pair)
     error = _error_of_loss(metric, forgotten.y, *pair)
     errors["certifiability"] = 100 * error / (size or 1.0)
     return errors
@@ -125,7 +126,7 @@ def _error_of_loss(
         )
         gaps = gaps[np.isfinite(gaps)]
         error = float(gaps.std()) if len(gaps) > 1 else 0.0
-        # Labels that agree on these rows need not agree on others; equal numbers do.
+        # Models with equal labels here may differ on other rows; with equal numbers they do not.
         if error > 0 or ours.dtype.kind == "f":
             return error
     gaps = (theirs == truth).astype(float) - (ours == truth)
@@ -136,7 +137,7 @@ def _error_of_loss(
 def _score_gap(
     metric: Metric, truth: NDArray[Any], ours: NDArray[Any], theirs: NDArray[Any]
 ) -> float:
-    """Return the score lost on some rows; NaN where the metric is not defined."""
+    """Return the score lost on some rows; NaN if the metric is undefined."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -146,39 +147,39 @@ def _score_gap(
 
 
 def _consistency_measures(
-    exam: ComparisonData, model: Any, rival: Any, on_test: list[NDArray[Any]]
+    data: ComparisonData, model: Any, baseline: Any, on_test: list[NDArray[Any]]
 ) -> Iterator[Measure]:
-    if exam.problem.is_regression:
+    if data.problem.is_regression:
         yield prediction_gap(*on_test)
     else:
         yield output_consistency(*on_test)
-        if hasattr(model, "predict_proba") and hasattr(rival, "predict_proba"):
+        if hasattr(model, "predict_proba") and hasattr(baseline, "predict_proba"):
             divergence = kl_consistency(
-                model.predict_proba(exam.test.X),
-                rival.predict_proba(exam.test.X),
+                model.predict_proba(data.test.X),
+                baseline.predict_proba(data.test.X),
                 classes_unlearned=model.classes_,
-                classes_naive=rival.classes_,
+                classes_naive=baseline.classes_,
                 floor=KL_FLOOR,
-                n_resamples=_RESAMPLES if exam.with_intervals else 1,
+                n_resamples=_RESAMPLES if data.with_intervals else 1,
             )
-            yield divergence if exam.with_intervals else replace(divergence, low=None, high=None)
-    if type(model) is type(rival) and hasattr(model, "coef_"):
+            yield divergence if data.with_intervals else replace(divergence, low=None, high=None)
+    if type(model) is type(baseline) and hasattr(model, "coef_"):
         pair = [
-            [np.asarray(each.coef_), np.atleast_1d(np.asarray(each.intercept_))]
-            for each in (model, rival)
+            [np.asarray(linear.coef_), np.atleast_1d(np.asarray(linear.intercept_))]
+            for linear in (model, baseline)
         ]
-        # A class that only one of them has lost changes the number of parameters.
+        # The number of parameters differs if only one of them has lost a class.
         if [part.shape for part in pair[0]] == [part.shape for part in pair[1]]:
             yield parameter_consistency(*pair)
 
 
-# Far from the seeds of the trials, which are consecutive.
+# Does not collide with the seeds of the trials, which are consecutive.
 _ANOTHER_SEED = 1_000_003
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """What one seed gave.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Trial(TextRepr):
+    """Results of one seed.
 
     Attributes
     ----------
@@ -187,31 +188,31 @@ class Trial:
     fit_seconds : float
         Time of the first fit.
     forget_seconds : tuple of float
-        Time of every request, with what it left for the first answer, for the first digest, or
-        for threads and processes.
+        Time of every request, including work that was deferred to the first prediction, the first
+        digest, threads or processes.
     retrain_seconds : dict of str to tuple of float
-        Times of the baselines' retrains, at the requests where they were made.
+        Retrain times of both baselines, at the requests where they were retrained.
     work : tuple of float
-        `Receipt.work` of every request, a share of a retrain on the rows that are left then.
+        `Receipt.work` of every request, as a share of a retrain on the remaining rows.
     rows_left : tuple of int
-        Rows left after every request.
+        Remaining rows after every request.
     measures : dict of str to dict of str to Measure
         Measures against each baseline after the last request.
     row_errors : dict of str to dict of str to float
-        Standard errors of measures against each baseline that come from the choice of rows.
+        Standard errors of these measures due to the choice of rows.
     floor : dict of str to Measure
-        The same measures of one fresh fit against another one with other randomness: what an
-        approximate method would have if it were a retrain. Empty for exact methods.
+        The same measures of one fresh fit against another with a different seed: the level that
+        randomness alone explains. Empty for exact methods.
     scores : dict of str to float
         Metric on the test rows: of the unlearned model and of both baselines.
     storage : dict of str to int
-        Bytes of each model's state; that of the same algorithm is a fresh unlearner's. A model
-        whose state cannot be written is left out.
+        Size of the state of each model in bytes; for the same algorithm, that of a fresh
+        unlearner. A model whose state cannot be encoded is omitted.
     equal_digests : bool or None
-        Whether the unlearned model has digest and answers of a fresh fit; None for approximate
-        methods.
+        Whether the unlearned model has the digest and the predictions of a fresh fit; None for
+        approximate methods.
     n_people, n_forgotten_rows, n_rows : int
-        People and rows that left, and rows that are left.
+        Numbers of forgotten people, forgotten rows and remaining rows.
     returned_seconds : tuple of float
         Time until each call of `forget` returned.
     processor_seconds, fit_processor_seconds : tuple of float, float
@@ -219,7 +220,7 @@ class Trial:
     is_repeated : tuple of bool
         Whether a model had been trained on the remaining rows before the request.
     n_false_receipts : int
-        Receipts that count other rows than those of the people who left.
+        Number of receipts with a wrong number of rows.
     """
 
     seed: int
@@ -244,26 +245,34 @@ class Trial:
     is_repeated: tuple[bool, ...] = ()
     n_false_receipts: int = 0
 
+    def __str__(self) -> str:
+        """Return seed, times and scores in one line."""
+        scores = ", ".join(f"{name} {score:.4g}" for name, score in self.scores.items())
+        return (
+            f"seed {self.seed}: {self.n_people} people in {len(self.forget_seconds)} request(s) of "
+            f"{np.mean(self.forget_seconds):.3g} s, first fit {self.fit_seconds:.3g} s; {scores}"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSetup:
-    """What is the same in every trial.
+    """Inputs that all trials share.
 
-    `warm`, `tried` and `how` say what came before: a warm-up, the race of ways to retrain, and the
-    choice of the ordinary model.
+    `warm_up`, `race` and `choice` are texts about the warm-up, the comparison of ways to retrain,
+    and the choice of the ordinary model.
     """
 
     problem: LearningProblem
     unlearner: Any
     same: BaselineTrainer
     ordinary: BaselineTrainer
-    asked: RequestPlan
+    requests: RequestPlan
     clock: RequestClock
     comparisons: int
     with_intervals: bool
-    warm: str
-    tried: list[str]
-    how: str
+    warm_up: str
+    race: list[str]
+    choice: str
 
     def fit_unlearner(self, rows: People, seed: int) -> Any:
         """Return a fresh fit of the unlearner."""
@@ -271,28 +280,28 @@ class TrialSetup:
 
 
 class _TrialRun:
-    """The model of a trial, who has left it, and what that took."""
+    """State of a trial: the model, the remaining rows, and the times of requests."""
 
-    def __init__(self, contest: TrialSetup, seed: int) -> None:
-        train = contest.problem.train
-        self._contest = contest
-        self.left, self.gone = train, np.array([], dtype=train.ids.dtype)
-        self.model = model = fresh_copy(contest.unlearner, seed)
-        self.fit = contest.clock.time_fit(model, lambda: model.fit(train.X, train.y, ids=train.ids))
+    def __init__(self, setup: TrialSetup, seed: int) -> None:
+        train = setup.problem.train
+        self._setup = setup
+        self.remaining, self.forgotten_ids = train, np.array([], dtype=train.ids.dtype)
+        self.model = model = fresh_copy(setup.unlearner, seed)
+        self.fit = setup.clock.time_fit(model, lambda: model.fit(train.X, train.y, ids=train.ids))
         # The baselines as they were retrained last.
-        self.rivals: dict[str, Any] = {}
+        self.baselines: dict[str, Any] = {}
         self.retrains: dict[str, list[float]] = {SAME: [], ORDINARY: []}
         self.requests: list[dict[str, Any]] = []
         self.n_false_receipts = 0
 
     def remove_people(self, ids: NDArray[Any]) -> None:
-        """Take people off the rows that are left."""
-        self.gone = np.concatenate([self.gone, ids])
-        self.left = self._contest.problem.train.without(self.gone)
+        """Remove people from the remaining rows."""
+        self.forgotten_ids = np.concatenate([self.forgotten_ids, ids])
+        self.remaining = self._setup.problem.train.without(self.forgotten_ids)
 
     def forget(self, ids: NDArray[Any], n_before: int, is_repeated: bool) -> None:
-        """Serve a request to the end: what a model puts off is counted too."""
-        clock = self._contest.clock
+        """Serve and time a request, including deferred work."""
+        clock = self._setup.clock
         receipt, timing = clock.time_request(self.model, lambda: self.model.forget(ids))
         self.requests.append(
             {
@@ -301,35 +310,35 @@ class _TrialRun:
                 "processor_seconds": timing.processor,
                 "is_repeated": is_repeated,
                 "work": receipt.work,
-                "rows_left": len(self.left),
+                "rows_left": len(self.remaining),
             }
         )
-        self.n_false_receipts += receipt.n_rows != n_before - len(self.left)
+        self.n_false_receipts += receipt.n_rows != n_before - len(self.remaining)
 
     def retrain(self) -> None:
-        """Train both baselines on the rows that are left."""
-        contest = self._contest
-        for name, contender in ((SAME, contest.same), (ORDINARY, contest.ordinary)):
-            train = partial(contender.fit, self.left)
-            self.rivals[name], seconds = contest.clock.time_retrain(train, name == SAME)
+        """Train both baselines on the remaining rows."""
+        setup = self._setup
+        for name, contender in ((SAME, setup.same), (ORDINARY, setup.ordinary)):
+            train = partial(contender.fit, self.remaining)
+            self.baselines[name], seconds = setup.clock.time_retrain(train, name == SAME)
             self.retrains[name].append(seconds)
 
 
 def run_trial(
-    contest: TrialSetup, seed: int, number: int, tick: Callable[[], None]
+    setup: TrialSetup, seed: int, number: int, tick: Callable[[], None]
 ) -> tuple[Trial, NDArray[Any]]:
-    """Fit, serve every request, retrain both baselines at some of them; also return who left.
+    """Fit, serve all requests and retrain both baselines at some of them; also return the ids.
 
-    Whether the unlearner or the baselines go first alternates from one comparison to the next, and
-    from one trial (`number`) to the next.
+    The order of the unlearner and the baselines alternates between comparisons and between trials
+    (`number`).
     """
-    run, n_requests = _TrialRun(contest, seed), len(contest.asked.sizes)
-    # Evenly spaced requests after which the baselines are retrained; the last is one.
-    where = np.linspace(n_requests, 1, min(contest.comparisons, n_requests)).round().astype(int) - 1
+    run, n_requests = _TrialRun(setup, seed), len(setup.requests.sizes)
+    # Evenly spaced requests after which the baselines are retrained, including the last.
+    where = np.linspace(n_requests, 1, min(setup.comparisons, n_requests)).round().astype(int) - 1
     points = {*where.tolist(), n_requests - 1}
-    n_compared, is_known = 0, contest.asked.is_fixed and number > 0
-    for position, ids in enumerate(contest.asked.stream(run.model, seed)):
-        n_before = len(run.left)
+    n_compared, is_known = 0, setup.requests.is_fixed and number > 0
+    for position, ids in enumerate(setup.requests.stream(run.model, seed)):
+        n_before = len(run.remaining)
         run.remove_people(ids)
         is_compared = position in points
         is_second = is_compared and (n_compared + number) % 2 == 1
@@ -340,65 +349,71 @@ def run_trial(
         if is_compared and not is_second:
             run.retrain()
         tick()
-    return _compare_final_models(contest, seed, run), run.gone
+    return _compare_final_models(setup, seed, run), run.forgotten_ids
 
 
-def _compare_final_models(contest: TrialSetup, seed: int, run: _TrialRun) -> Trial:
-    """Compare the models as they are after the last request.
+def _compare_final_models(setup: TrialSetup, seed: int, run: _TrialRun) -> Trial:
+    """Compare the models after the last request.
 
-    A fresh fit of the unlearner stands for the same algorithm here, whoever was faster to train.
+    For the same algorithm a fresh fit of the unlearner is used, even if another trainer is faster.
     """
-    model, problem = run.model, contest.problem
-    # A forgotten person also leaves the rows that we measure on.
-    test = problem.test.without(run.gone)
+    model, problem = run.model, setup.problem
+    # Forgotten people are removed from the test rows too.
+    test = problem.test.without(run.forgotten_ids)
     if len(test) == 0:
-        raise ValueError("everybody among the test rows was forgotten; give others with test=")
-    exam = ComparisonData(problem, test, problem.train.rows_of(run.gone), contest.with_intervals)
-    fresh = contest.fit_unlearner(run.left, getattr(model, "seed_", seed))
-    # What the model puts off even now is added to the last request.
-    rows = [(part.X, part.y) for part in (exam.test, exam.forgotten)]
-    run.requests[-1]["forget_seconds"] += contest.clock.find_late_work(model, fresh, *rows)
-    rivals = {**run.rivals, SAME: fresh}
-    models = {"unlearned": model, **rivals}
+        raise ValueError(
+            "no test rows remain: all their people are forgotten; pass other test rows"
+        )
+    data = ComparisonData(
+        problem, test, problem.train.rows_of(run.forgotten_ids), setup.with_intervals
+    )
+    fresh = setup.fit_unlearner(run.remaining, getattr(model, "seed_", seed))
+    # Work that is still deferred is added to the last request.
+    rows = [(part.X, part.y) for part in (data.test, data.forgotten)]
+    run.requests[-1]["forget_seconds"] += setup.clock.find_late_work(model, fresh, *rows)
+    baselines = {**run.baselines, SAME: fresh}
+    models = {"unlearned": model, **baselines}
     is_exact = model.guarantee_.kind == "exact"
-    measures = {name: compare_models(exam, model, rival) for name, rival in rivals.items()}
+    measures = {name: compare_models(data, model, baseline) for name, baseline in baselines.items()}
     residual = gradient_residual_of(model)
     if residual is not None:
         measures[SAME][residual.name] = residual
-    another = None if is_exact else contest.fit_unlearner(run.left, seed + _ANOTHER_SEED)
-    sizes = {name: _state_size(each) for name, each in models.items()}
+    another = None if is_exact else setup.fit_unlearner(run.remaining, seed + _ANOTHER_SEED)
+    sizes = {name: _state_size(fitted) for name, fitted in models.items()}
     return Trial(
         seed=seed,
         fit_seconds=run.fit.complete,
         fit_processor_seconds=run.fit.processor,
-        **{name: tuple(each[name] for each in run.requests) for name in run.requests[0]},
+        **{name: tuple(request[name] for request in run.requests) for name in run.requests[0]},
         n_false_receipts=run.n_false_receipts,
         retrain_seconds={name: tuple(times) for name, times in run.retrains.items()},
         measures=measures,
-        row_errors={name: row_errors(exam, model, rival) for name, rival in rivals.items()},
-        floor={} if another is None else compare_models(exam, another, fresh),
-        scores={name: problem.score(each, exam.test) for name, each in models.items()},
+        row_errors={
+            name: row_errors(data, model, baseline) for name, baseline in baselines.items()
+        },
+        floor={} if another is None else compare_models(data, another, fresh),
+        scores={name: problem.score(fitted, data.test) for name, fitted in models.items()},
         storage={name: size for name, size in sizes.items() if size is not None},
-        equal_digests=_is_equal(exam, model, fresh) if is_exact else None,
-        n_people=len(run.gone),
-        n_forgotten_rows=len(exam.forgotten),
-        n_rows=len(run.left),
+        equal_digests=_is_equal(data, model, fresh) if is_exact else None,
+        n_people=len(run.forgotten_ids),
+        n_forgotten_rows=len(data.forgotten),
+        n_rows=len(run.remaining),
         guarantee=model.guarantee_,
     )
 
 
-def _is_equal(exam: ComparisonData, model: Any, fresh: Any) -> bool:
-    """Return whether two models have the same bytes, by their digests, and the same answers."""
-    ways = [way for way in ("predict", "predict_proba") if hasattr(model, way)]
+def _is_equal(data: ComparisonData, model: Any, fresh: Any) -> bool:
+    """Return whether two models have the same digest and the same predictions."""
+    methods = [method for method in ("predict", "predict_proba") if hasattr(model, method)]
     return model.digest() == fresh.digest() and all(
-        np.array_equal(getattr(model, way)(rows.X), getattr(fresh, way)(rows.X))
-        for way in ways
-        for rows in (exam.test, exam.forgotten)
+        np.array_equal(getattr(model, method)(rows.X), getattr(fresh, method)(rows.X))
+        for method in methods
+        for rows in (data.test, data.forgotten)
     )
 
 
 def _state_size(model: Any) -> int | None:
-    """Return the size of a model's state; None where no canonical state is known."""
+    """Return the size of the state of a model in bytes; None if it cannot be encoded."""
     try:
         return len(state.encode(model))
     except (LetheonError, TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""One writer of tables and reports: plain text, a terminal, Markdown, and one HTML page.
+"""Tables and reports as plain text, for a terminal, as Markdown and as an HTML page.
 
 Text, terminal and Markdown need the core install only. HTML is written by Jinja2 from the templates
-of this package, or of another one that extends them. Every text is escaped.
+of this package, or of another package that extends them. All texts are escaped.
 """
 
 import io
@@ -18,7 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from letheon.measures import Measure
+from letheon.measures import Measure, TextRepr
 
 if TYPE_CHECKING:
     import jinja2
@@ -41,18 +41,18 @@ _SVG_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell with more than a value.
+    """A table cell with a value and additional information.
 
     Attributes
     ----------
     value : object
         None, a text, a number or a `Measure`.
     published : object
-        A value of another source, set beside it.
+        A published value, shown next to it.
     note : str
-        Shown below the value on a page.
+        Text below the value on an HTML page.
     kind : {"", "good", "bad", "open", "quiet"}
-        Its colour.
+        Colour of the cell.
     """
 
     value: Any
@@ -61,8 +61,8 @@ class Cell:
     kind: str = ""
 
 
-@dataclass(frozen=True)
-class Table:
+@dataclass(frozen=True, repr=False)
+class Table(TextRepr):
     """A titled table.
 
     Attributes
@@ -72,10 +72,10 @@ class Table:
     columns : sequence of str or (str, str)
         Names, or pairs of a group and a name.
     rows : sequence of sequence
-        A cell is None, a text, a number, a `Measure` or a `Cell`. On a page the first cell of a
-        row is its header.
+        A cell is None, a text, a number, a `Measure` or a `Cell`. On an HTML page the first cell
+        of a row is its header.
     note : str
-        What stands below.
+        Text below the table.
     """
 
     title: str
@@ -84,12 +84,14 @@ class Table:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Reject rows that do not fit the columns."""
+        """Raise unless every row has one cell per column."""
         for row in self.rows:
             if len(row) != len(self.columns):
-                raise ValueError(
-                    f"a row of {len(row)} cells does not fit {len(self.columns)} columns"
-                )
+                raise ValueError(f"a row has {len(row)} cells, expected {len(self.columns)}")
+
+    def __str__(self) -> str:
+        """Return title, aligned rows and note as plain text."""
+        return "\n".join(part for part in (self.title, self.to_text(), self.note) if part)
 
     @property
     def names(self) -> list[str]:
@@ -97,7 +99,7 @@ class Table:
         return [name if isinstance(name, str) else ": ".join(name) for name in self.columns]
 
     def lines(self) -> Iterator[str]:
-        """Yield the table in Markdown, which reads well as plain text too."""
+        """Yield the lines of the table in Markdown."""
         cells, widths = self._format_cells()
         yield f"## {self.title}"
         yield ""
@@ -110,7 +112,7 @@ class Table:
             yield self.note
 
     def to_text(self, indent: str = "") -> str:
-        """Return header and rows in aligned columns, without title and note."""
+        """Return header and rows as aligned plain text, without title and note."""
         cells, widths = self._format_cells()
         return "\n".join(
             f"{indent}{'  '.join(map(str.ljust, row, widths))}".rstrip() for row in cells
@@ -119,12 +121,12 @@ class Table:
     def to_rich(
         self, *, right: Collection[str] = (), no_wrap: Collection[str] = (), **look: Any
     ) -> "rich.table.Table":
-        """Return the table for a terminal; cells are text, never markup.
+        """Return the table for a terminal; markup in cells is not interpreted.
 
         Parameters
         ----------
         right, no_wrap : collection of str
-            Names of columns that are aligned to the right, and of those that are never wrapped.
+            Names of columns to align to the right, and of columns that are never wrapped.
         **look
             Options of `rich.table.Table`, such as `box` and `padding`.
         """
@@ -152,18 +154,18 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a report.
+    """A figure of a report.
 
     Attributes
     ----------
     figure : matplotlib figure or str
-        The picture; a text is SVG.
+        The figure; a text is SVG.
     title : str
-        Its caption.
+        Caption.
     alt : str
-        What a reader who cannot see it should know; by default the title.
+        Alternative text for readers who cannot see the figure; by default the title.
     note : str
-        What stands below.
+        Text below the caption.
     """
 
     figure: Any
@@ -172,25 +174,24 @@ class Picture:
     note: str = ""
 
 
-@dataclass
-class Report:
-    """A report: what was run, on which machine, and what came out.
+@dataclass(repr=False)
+class Report(TextRepr):
+    """A report with settings, machine and results.
 
     Attributes
     ----------
     title : str
         Heading.
     settings, machine : dict
-        What was run and where, by name.
+        Settings of the run and properties of the machine, by name.
     table : Table or None
         The main table.
     tables : list of Table
-        Further ones.
+        Further tables.
     summary, notes : sequence of str
-        What a reader has to know before the first table, and at the end. On the page only, as
-        the pictures are.
+        Paragraphs before the first table, and a list at the end. Not part of the Markdown text.
     pictures : sequence of Picture
-        Figures.
+        Figures, on the HTML page only.
 
     Examples
     --------
@@ -217,9 +218,20 @@ class Report:
     notes: Sequence[str] = ()
     pictures: Sequence[Picture] = ()
 
+    def __str__(self) -> str:
+        """Return the report as plain text, without figures."""
+        about = [
+            f"{name}: {_join_values(value)}"
+            for name, value in (self.settings | self.machine).items()
+        ]
+        tables = [str(table) for table in (self.table, *self.tables) if table is not None]
+        notes = [f"- {note}" for note in self.notes]
+        parts = [[self.title], self.summary, about, *([table] for table in tables), notes]
+        return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
     @property
     def sections(self) -> list[str]:
-        """Names of the sections that the page has."""
+        """Names of the sections of the HTML page."""
         parts = {
             "Results": self.table,
             "Figures": self.pictures,
@@ -239,14 +251,14 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def to_html(self) -> str:
-        """Return one page: style, pictures and the script that sorts tables are in it."""
+        """Return one self-contained HTML page with sortable tables."""
         return render_page(
             "letheon.evaluation", "report.html", title=self.title, report=self, is_sortable=True
         )
 
 
 def format_cell(cell: Any) -> str:
-    """Return a cell as text: four digits of a fraction, a dash for nothing.
+    """Return a cell as text: four significant digits for a fraction, a dash for None.
 
     Examples
     --------
@@ -254,8 +266,8 @@ def format_cell(cell: Any) -> str:
     ('2.512 [2.49]', '-')
     """
     if isinstance(cell, Cell):
-        beside = "" if cell.published is None else f" [{format_cell(cell.published)}]"
-        return format_cell(cell.value) + beside
+        published = "" if cell.published is None else f" [{format_cell(cell.published)}]"
+        return format_cell(cell.value) + published
     if cell is None:
         return "-"
     if isinstance(cell, Measure):
@@ -264,7 +276,7 @@ def format_cell(cell: Any) -> str:
 
 
 def format_measure(measure: Measure) -> str:
-    """Return value and interval in few digits; times in the unit that suits them."""
+    """Return value and interval with three digits; times in s, ms or us."""
     scale, unit = 1.0, measure.unit if measure.unit in ("x", "%") else ""
     if measure.unit == "s":
         scales = ((1.0, " s"), (1e3, " ms"), (1e6, " us"))
@@ -279,7 +291,7 @@ def format_measure(measure: Measure) -> str:
 
 
 def write_page(path: str | Path, page: str) -> Path:
-    """Write a page, and the folders it is missing; return its path."""
+    """Write a page, create missing directories, and return the path."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(page, encoding="utf-8")
@@ -287,24 +299,25 @@ def write_page(path: str | Path, page: str) -> Path:
 
 
 def render_page(package: str, template: str, *, is_sortable: bool = False, **values: Any) -> str:
-    """Return a page from a template in the folder ``templates`` of a package.
+    """Return an HTML page from a template in the directory ``templates`` of a package.
 
     Parameters
     ----------
     package : str
-        Whose template it is. It may extend ``page.html`` (blocks `style`, `header` and `main`)
-        and import ``parts.html`` (macros `section`, `table`, `picture` and `definitions`).
+        Package of the template. The template may extend ``page.html`` (blocks `style`, `header`
+        and `main`) and import ``parts.html`` (macros `section`, `table`, `picture` and
+        `definitions`).
     template : str
         Name of the file.
     is_sortable : bool, default=False
-        Whether the page carries the script that sorts tables.
+        Whether the page contains the script that sorts tables.
     **values
-        What the template reads. ``page.html`` needs `title`.
+        Variables of the template. ``page.html`` needs `title`.
 
     Returns
     -------
     str
-        The page; every value is escaped.
+        The page; all values are escaped.
     """
     values["style"] = _read_resource("report.css")
     values["script"] = _read_resource("report.js") if is_sortable else ""
@@ -342,7 +355,7 @@ def _read_resource(name: str) -> str:
 
 
 def _script_hash(script: str) -> str:
-    """Return the name by which the policy of a page knows a script."""
+    """Return the hash of a script for the content security policy."""
     return f"sha256-{b64encode(sha256(script.encode('utf-8')).digest()).decode('ascii')}"
 
 
@@ -355,20 +368,20 @@ def _join_values(value: Any) -> str:
 
 
 def _svg_base64(picture: Picture) -> str:
-    """Return a picture from its root element on, as an image inside the page.
+    """Return a figure as a base64 image, from the root element of its SVG on.
 
-    A browser runs no script and loads nothing from inside an image, and the ids of two pictures
-    cannot meet.
+    Browsers run no scripts and load nothing inside an image, and the ids of two figures cannot
+    collide.
     """
     text = picture.figure if isinstance(picture.figure, str) else _draw_svg(picture.figure)
     start = text.find("<svg")
     if start < 0:
-        raise ValueError("a figure must be a matplotlib figure or a text with <svg> in it")
+        raise ValueError("figure must be a matplotlib figure or a text that contains <svg")
     return b64encode(text[start:].encode("utf-8")).decode("ascii")
 
 
 def _draw_svg(figure: Any) -> str:
-    """Return a matplotlib figure as SVG: the same bytes each time, letters as shapes."""
+    """Return a matplotlib figure as reproducible SVG, with text as paths."""
     import matplotlib as mpl
 
     file = io.StringIO()
@@ -378,16 +391,16 @@ def _draw_svg(figure: Any) -> str:
 
 
 def _lay_out(table: Table) -> dict[str, Any]:
-    """Return a table as the page shows it: groups of columns, and rows of cells.
+    """Return the layout of a table for the HTML page: groups of columns, and rows of cells.
 
-    A cell has its text, lines below it, and what it is sorted by.
+    A cell has its text, lines below it, and its sort key.
     """
     columns = []
     for place, heading in enumerate(table.columns):
         group, name = ("", heading) if isinstance(heading, str) else heading
         is_number = any(_cell_number(row[place]) is not None for row in table.rows)
         columns.append({"place": place, "group": group, "name": name, "is_number": is_number})
-    groups = [(name, list(some)) for name, some in groupby(columns, itemgetter("group"))]
+    groups = [(name, list(members)) for name, members in groupby(columns, itemgetter("group"))]
     rows = []
     for row in table.rows:
         cells = []
@@ -412,16 +425,16 @@ def _cell_kind(cell: Any) -> str:
 
 
 def _cell_content(cell: Any) -> tuple[str, list[str]]:
-    """Return what a cell of a page shows, and the lines below it."""
+    """Return the text of a cell on the HTML page, and the lines below it."""
     if isinstance(cell, Cell):
         text, below = _cell_content(cell.value)
         if cell.published is not None:
-            published, more = _cell_content(cell.published)
-            below.append(" ".join([f"published: {published}", *more]))
+            published, details = _cell_content(cell.published)
+            below.append(" ".join([f"published: {published}", *details]))
         return text, below + [cell.note] * bool(cell.note)
     if not isinstance(cell, Measure):
         return _page_text(cell), []
-    # value, interval and where it comes from
+    # Value, interval and basis.
     units = {"": "", "x": "×", "%": " %"}
     value = _page_text(cell.value) + units.get(cell.unit, f" {cell.unit}")
     if cell.basis == "by proof":
@@ -434,7 +447,7 @@ def _cell_content(cell: Any) -> tuple[str, list[str]]:
 
 
 def _page_text(value: Any) -> str:
-    """Return a value as a page shows it: four digits of a fraction, a dash for nothing."""
+    """Return a value for the HTML page: four significant digits, a dash for None."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
         return str(value)
     number = math.nan if value is None else float(value)
@@ -445,7 +458,7 @@ def _page_text(value: Any) -> str:
 
 
 def _cell_number(cell: Any) -> float | None:
-    """Return the number that a cell holds, None where it holds a text or nothing."""
+    """Return the number in a cell, or None if it has a text or nothing."""
     value = cell.value if isinstance(cell, Cell) else cell
     value = value.value if isinstance(value, Measure) else value
     is_number = isinstance(value, Real) and not isinstance(value, bool)
@@ -453,7 +466,7 @@ def _cell_number(cell: Any) -> float | None:
 
 
 def _sort_key(cell: Any) -> str:
-    """Return what a cell is sorted by: a number as JavaScript reads it, a text, or nothing."""
+    """Return the sort key of a cell: a number for JavaScript, a text, or an empty string."""
     number = _cell_number(cell)
     if number is None:
         value = cell.value if isinstance(cell, Cell) else cell

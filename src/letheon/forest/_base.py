@@ -1,4 +1,4 @@
-"""What the forest classifier and regressor share: rows in, requests, questions."""
+"""Base class of the forests: input, requests and inspection."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -74,7 +74,7 @@ _CLAIM = Guarantee(
 )
 _NO_IDS = {"int": IntIds(np.empty(0, np.int64)), "str": TextIds.from_strings([])}
 
-# Up to here asking joblib for threads takes longer than the threads would save.
+# For so few rows, asking joblib for threads takes longer than the threads save.
 _FEW_ROWS = 8
 _FEW_QUESTIONS = 64
 
@@ -83,7 +83,7 @@ PendingChange = Callable[[], _core.Report]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ForestParameters:
-    """Parameters of all forests: each is declared once, with its default."""
+    """Parameters of all forests, with their defaults."""
 
     n_estimators: int = 100
     max_depth: int | None = 10
@@ -98,10 +98,10 @@ class ForestParameters:
 
 
 class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator):
-    """A forest that is a function of its seed and the rows it holds."""
+    """A forest that is a function of its seed and the remaining rows."""
 
     facts: ClassVar[MethodFacts] = _FACTS
-    # `forest_` holds them as the trees know them, so that the digest does not depend on spelling.
+    # `forest_` stores their resolved values, so the digest does not depend on their spelling.
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | RESOLVED
     _parameter_rules: ClassVar[Rules] = PARAMETER_RULES
 
@@ -115,18 +115,18 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
     feature_names_in_: NDArray[Any]
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, sample_weight: Any = None) -> Self:
-        """Grow the forest and keep the rows.
+        """Grow the forest and store the rows.
 
         Parameters
         ----------
         X : array-like, pandas or polars frame of shape (n_rows, n_columns)
-            Training rows, held as float32. Missing values (NaN, null) are allowed.
+            Training rows, stored as float32. Missing values (NaN, null) are allowed.
         y : array-like of shape (n_rows,)
             Labels or targets.
         ids : sequence of int or of str, optional
-            Whose row each is; may repeat. Default ``0..n-1``.
+            Id of the person each row belongs to; may repeat. Default ``0..n-1``.
         sample_weight : array-like of int, optional
-            A weight w counts the row w times; 0 leaves it out. Whole numbers only.
+            A weight w counts the row w times; 0 omits it. Whole numbers only.
 
         Returns
         -------
@@ -146,25 +146,25 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         return self
 
     def learn(self, X: Any, y: Any, *, ids: Any, sample_weight: Any = None) -> Self:
-        """Add rows, as if they had been there from the start; new classes are allowed.
+        """Add rows, with the same result as if they had been in `fit`; new classes are allowed.
 
         Parameters
         ----------
         X, y, sample_weight
             As in `fit`, with the same columns.
         ids : sequence of int or of str
-            Whose row each is. A known id adds rows to that person.
+            Id of the person each row belongs to. A known id adds rows to that person.
 
         Returns
         -------
         self
         """
-        return self._learn(ids, lambda: self._prepare_learn(X, y, sample_weight, ids))
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, sample_weight, ids))
 
     def settle(self) -> Self:
-        """Grow every subtree that lazy requests have dropped, now and not when it is needed.
+        """Grow every subtree that lazy requests have dropped, instead of on first use.
 
-        Changes no answer and no digest.
+        Changes no prediction and no digest.
 
         Returns
         -------
@@ -176,12 +176,12 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         return self
 
     def forget_cost(self, ids: Any) -> ForgetCost:
-        """Return what forgetting these people would rebuild; changes nothing.
+        """Return what forgetting these ids would rebuild; changes nothing.
 
         Parameters
         ----------
         ids : sequence of int or of str
-            People, as for `forget`.
+            Ids, as for `forget`.
 
         Returns
         -------
@@ -190,11 +190,11 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         Raises
         ------
         UnknownIdError
-            Some ids are not held.
+            Some ids have no rows in the model.
         EmptyModelError
-            They own every row, so `forget` would refuse.
+            The ids own every row, so `forget` would raise.
         ChangedParametersError
-            Parameters were changed after `fit`, so `forget` would refuse.
+            Parameters were changed after `fit`, so `forget` would raise.
         """
         require_fitted(self)
         wanted = as_ids(ids).distinct()
@@ -205,7 +205,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
             removal = self._locate_rows(wanted, done="")
             rest = self.n_rows_ - removal.n_rows
             if rest == 0:
-                raise EmptyModelError("these people own every row; nothing would be left to fit")
+                raise EmptyModelError("these ids own every row; no rows would remain to fit")
             forest = self.forest_
             report = forest.core.forget_cost(removal.where, threads_for(self.n_jobs))
             return ForgetCost(
@@ -216,7 +216,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
             )
 
     def apply(self, X: Any) -> NDArray[np.int64]:
-        """Return the leaf that each row ends in, tree by tree.
+        """Return the index of the leaf of each row in each tree.
 
         Parameters
         ----------
@@ -226,13 +226,13 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         Returns
         -------
         ndarray of int64, shape (n_rows, n_estimators)
-            Numbers of nodes in preorder, as in `tree_`.
+            Indices of nodes in preorder, as in `tree_`.
         """
         matrix = self._prepare_matrix(X)
         return self.forest_.core.apply(matrix, threads_for(self.n_jobs))
 
     def tree_(self, number: int) -> ForestTree:
-        """Return one tree, for people to read.
+        """Return one tree as readable arrays.
 
         Parameters
         ----------
@@ -246,35 +246,38 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         require_fitted(self)
         forest = self.forest_
         if not isinstance(number, int | np.integer) or isinstance(number, bool):
-            raise TypeError(f"tree number {number!r}; expected an int")
+            raise TypeError(f"tree number {number!r} is not valid; expected an int")
         if not 0 <= number < forest.settings.n_trees:
-            raise IndexError(f"there is no tree {number}; there are {forest.settings.n_trees}")
+            raise IndexError(
+                f"tree number {number} is out of range; the forest has {forest.settings.n_trees} "
+                "trees, numbered from 0"
+            )
         return ForestTree.from_arrays(
             forest.tree_arrays(int(number)), vars(self).get("feature_names_in_")
         )
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
-        """Mean decrease of impurity by column, from counts of the rows still held; sums to 1."""
+        """Mean decrease of impurity by column, from counts of the remaining rows; sums to 1."""
         require_fitted(self)
         return self.forest_.core.importances(threads_for(self.n_jobs))
 
     @property
     def n_rows_(self) -> int:
-        """Number of rows still held."""
+        """Number of remaining rows."""
         require_fitted(self)
         return self.forest_.core.n_rows
 
     @abstractmethod
     def _prepare_target(self, y: Any) -> NDArray[Any]:
-        """Return y in canonical form, or raise for one of the wrong kind."""
+        """Return y in canonical form; raise for a target of the wrong kind."""
 
     def _prepare_batch(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> ForestBatch:
         require_target(self, y)
         return ForestBatch.from_input(X, self._prepare_target(y), sample_weight, ids)
 
     def _prepare_matrix(self, X: Any) -> NDArray[Any]:
-        """Return X as the core takes it, or raise; quick where nothing has to be converted."""
+        """Return X in the format of the core; fast if nothing has to be converted."""
         require_fitted(self)
         known = vars(self)
         plain = is_matrix(X) and X.shape[1] == known["n_features_in_"]
@@ -293,7 +296,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         self.settle()
 
     def _describe_environment(self) -> dict[str, str]:
-        # No BLAS, no library: the core decides everything by integers and single IEEE operations.
+        # The core uses only integers and single IEEE operations, so no library version matters.
         return {"letheon": state.environment()["letheon"]}
 
     def _get_ids(self) -> Ids:
@@ -309,7 +312,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         return Removal(len(wanted), len(slots), slots)
 
     def _is_eager(self) -> bool:
-        # Checked again: the parameter may be changed after fit.
+        # Checked again, because the parameter may be changed after fit.
         check_parameter("rebuild", self.rebuild, REBUILD)
         return bool(self.rebuild == "eager")
 
@@ -332,7 +335,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         rebuilt = {"subtrees": report.rebuilt_nodes}
         if report.rescaled:
             rebuilt = {"trees": forest.settings.n_trees}
-        # A subtree has fewer levels than its tree, so the work is more than the time it takes.
+        # A subtree has fewer levels than its tree, so this overestimates the share of time.
         work = work_share(report, forest.settings, forest.core.n_rows)
         return Outcome(work, rebuilt | {"rows": report.rebuilt_rows})
 

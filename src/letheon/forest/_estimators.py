@@ -19,59 +19,59 @@ from letheon.validation import OneOf, Rules
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, DaREForestBase):
-    """A random forest that forgets people exactly, in a small part of the time of a retrain.
+    """A random forest that forgets rows exactly, in a small part of the time of a retrain.
 
-    Every tree is a function of the seed, its number and the rows that are held; nothing else. To
-    forget someone, the trees are walked down the person's paths: where the best split of the
-    remaining rows is the one that is there, counts are updated, and where it is not, the subtree
-    is grown again. The result has the bytes of a fresh `fit` on the remaining rows.
+    Every tree is a function of the seed, its number and the remaining rows; nothing else. `forget`
+    follows the paths of the removed rows: where the best split of the remaining rows is unchanged,
+    counts are updated; where it changes, the subtree is grown again. The result has the same bytes
+    as a fresh `fit` on the remaining rows.
 
     Parameters
     ----------
     criterion : {"gini", "entropy"}, default="gini"
-        Impurity that splits reduce.
+        Impurity measure that splits reduce.
     n_estimators : int, default=100
         Number of trees.
     max_depth : int or None, default=10
         Levels of splits; 0 gives single leaves, None has no limit.
     max_features : {"sqrt", "log2"}, int, float or None, default="sqrt"
-        Columns that a node looks at, of those that vary in it: square root or logarithm of the
-        number of columns, that many, that share, or all. There is no bootstrap, so with all
-        columns the trees are nearly the same; give `subsample` then.
+        Columns that a node considers, of those that vary in it: square root or logarithm of the
+        number of columns, a number, a share, or all. There is no bootstrap, so with all columns
+        the trees are nearly the same; set `subsample` then.
     n_thresholds : int or None, default=25
         Candidate thresholds per column, a random subset of the values present (the survey's k).
-        None tries all values. Fewer make growing and forgetting faster.
+        None tries all values. Fewer candidates make growing and forgetting faster.
     random_depth : int, default=0
-        Levels at the top that split at random (the survey's d_rmax). Such splits hardly ever
-        change, so forgetting gets faster; see `tune_random_depth`.
+        Top levels that split at random (the survey's d_rmax). Such splits rarely change, so
+        forgetting is faster; see `tune_random_depth`.
     min_samples_split : int, default=2
         Rows (by weight) below which a node is a leaf.
     min_samples_leaf : int, default=1
-        Rows (by weight) that each side of a split must keep.
+        Rows (by weight) that each side of a split must have.
     subsample : float, default=1.0
-        Share of people that each tree sees. With 0.1 forgetting someone touches a tenth of the
+        Share of people that each tree uses. With 0.1 forgetting a person touches a tenth of the
         trees.
     rebuild : {"lazy", "eager"}, default="lazy"
         When dropped subtrees are grown again: when a prediction, a digest or a file needs them, or
-        before `forget` returns. May be changed at any time; never changes a result.
+        before `forget` returns. Can be changed at any time; never changes a result.
     n_jobs : int or None, default=None
-        Threads, as joblib counts. If a backend of processes or a cluster was chosen with
-        `joblib.parallel_config`, `fit` spreads its trees there. Never changes the result.
+        Number of threads, as in joblib. If `joblib.parallel_config` selects processes or a
+        cluster, `fit` distributes its trees there. Never changes the result.
     random_state : int, RandomState, Generator or None, default=None
         Seed of everything random. None draws 128 bits from the operating system.
 
     Attributes
     ----------
     classes_ : ndarray
-        Labels still held, sorted. It shrinks when the last row of a class is forgotten.
+        Labels of the remaining rows, sorted.
     n_classes_ : int
-        Their number.
+        Number of labels.
     feature_importances_ : ndarray of shape (n_columns,)
-        From the rows still held; forgotten rows leave them too.
+        Importances from the remaining rows only.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
-        Names of the columns, where `fit` was given a frame. They are part of the digest.
+        Names of the columns, if `fit` received a frame. They are part of the digest.
     seed_ : int
         128 bits; ``random_state=model.seed_`` gives the same model on the same rows.
     forest_ : ForestModel
@@ -90,13 +90,13 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
     -----
     Guarantee: exact, for requests that do not depend on the model (oblivious), towards an observer
     of the latest model: after any sequence of `forget` and `learn`, in any order, the model has
-    the bytes of a fresh `fit` on the remaining rows in any order, with the same seed, on every
+    the same bytes as a fresh `fit` on the remaining rows in any order, with the same seed, on every
     machine. It needs no particular library version: the forest uses no BLAS, and every operation
-    that decides something is defined to the last bit.
+    that affects a tree is defined to the last bit.
 
-    The published DaRE algorithm keeps the thresholds that stay valid and draws new ones for those
-    that do not; its trees after a removal do not follow the law of a retrain. Here candidates
-    are the values of lowest keyed hash among those present, which no history can bias.
+    The published DaRE algorithm keeps valid thresholds and draws new ones for invalid ones; its
+    trees after a removal do not follow the law of a retrain. Here candidates are the values with
+    the lowest keyed hashes among those present, which do not depend on history.
 
     References
     ----------
@@ -122,12 +122,12 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """Labels still held, sorted."""
+        """Labels of the remaining rows, sorted."""
         return self._label_table().classes
 
     @property
     def n_classes_(self) -> int:
-        """Number of labels still held."""
+        """Number of labels of the remaining rows."""
         return len(self._label_table().classes)
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -177,30 +177,30 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
-    """A regression forest that forgets people exactly; as `DaREForestClassifier`.
+    """A regression forest that forgets rows exactly; as `DaREForestClassifier`.
 
-    Targets are rounded to 31 bits of the largest of them, and sums are whole numbers, so that no
-    order of additions can show. If the largest lies below 2^E the steps are 2^(E - 31): beside a
+    Targets are rounded to 31 bits of the largest target, and sums are integers, so the order of
+    additions does not matter. If the largest target is below 2^E the steps are 2^(E - 31): with a
     target of 1e15, such as a code for "unknown", all targets below 262,144 become 0. When the last
-    row with the largest exponent is forgotten the scale changes and all trees are grown again; the
-    receipt says so. `y_max` fixes the scale.
+    row with the largest exponent is forgotten, the scale changes and all trees are grown again; the
+    receipt reports it. `y_max` fixes the scale.
 
     Parameters
     ----------
     criterion : {"squared_error"}, default="squared_error"
-        What splits reduce.
+        Measure that splits reduce.
     n_estimators, max_depth, n_thresholds, random_depth, min_samples_split, min_samples_leaf
         As in `DaREForestClassifier`.
     max_features : {"sqrt", "log2"}, int, float or None, default=1/3
-        Columns that a node looks at, of those that vary in it. A third, as in Breiman's forests
+        Columns that a node considers, of those that vary in it. A third, as in Breiman's forests
         for regression. There is no bootstrap, so with all columns (1.0 or None) the trees are
-        nearly the same; give `subsample` then.
+        nearly the same; set `subsample` then.
     subsample, rebuild, n_jobs, random_state
         As in `DaREForestClassifier`.
     y_max : float or None, default=None
-        Bound of ``abs(y)``, known without looking at the rows. The scale is then fixed, and no
-        removal can change it. None takes it from the rows that are held. A bound in
-        [2^(E - 1), 2^E) gives steps of 2^(E - 31); one far beyond the targets gives a
+        Bound of ``abs(y)`` that does not depend on the rows. The scale is then fixed, and no
+        removal can change it. None computes it from the remaining rows. A bound in
+        [2^(E - 1), 2^E) gives steps of 2^(E - 31); a bound far above the targets causes a
         `PrecisionWarning`.
 
     Attributes
@@ -254,7 +254,7 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
     def _prepare_target(self, y: Any) -> NDArray[np.float64]:
         target = column_or_1d(hold_target(y, as_float=True), warn=True)
         if target.dtype != np.float64:
-            raise ValueError("y holds more than numbers; a regressor needs numbers")
+            raise ValueError("y has values that are not numbers; a regressor needs numbers")
         assert_all_finite(target, estimator_name=type(self).__name__, input_name="y")
         self._require_within_bound(target)
         target_copy: NDArray[np.float64] = target + 0.0  # -0.0 becomes 0.0
@@ -266,6 +266,6 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
         farthest = target[np.abs(target).argmax()]
         if abs(farthest) > self.y_max:
             raise ValueError(
-                f"y holds {farthest:g}, which is beyond y_max={self.y_max}; give a bound that "
+                f"y contains {farthest:g}, which exceeds y_max={self.y_max}; use a bound that "
                 "holds for all rows"
             )

@@ -1,4 +1,4 @@
-"""What goes into a forest: its settings, rows and labels."""
+"""Input of a forest: settings, rows and labels."""
 
 import math
 from dataclasses import dataclass, fields, replace
@@ -17,22 +17,22 @@ from letheon.exceptions import PrecisionWarning, warn_caller
 from letheon.seeds import Purpose, keyed_hash_ints
 from letheon.validation import JOBS, POSITIVE, Either, Interval, OneOf, OrNone, Rules, Whole
 
-# The core counts in 32 bits; nobody means more trees, levels or thresholds than this.
+# The core counts trees, levels and thresholds in 32 bits.
 _MOST = 2**31 - 1
 _ALL_THRESHOLDS = 0
 _UNLIMITED = -1
-# Of the whole number that stands for a regression target, without its sign; with fewer in use the
-# caller hears of it.
+# Bits of the integer that represents a regression target, without its sign; with fewer bits in use
+# a warning is issued.
 _TARGET_BITS = 31
 _FEWEST_BITS = 16
 
 
 @dataclass(frozen=True)
 class ForestSettings:
-    """Everything but the rows that decides a forest, resolved for a number of columns.
+    """Everything except the rows that determines a forest, resolved for a number of columns.
 
     `max_depth` is -1 for unlimited, `n_thresholds` 0 for all values; `y_exponent` is the fixed
-    scale of a regression target, None where it follows from the rows.
+    scale of a regression target, None if it is computed from the rows.
     """
 
     criterion: str
@@ -50,12 +50,12 @@ class ForestSettings:
 
     @property
     def is_regression(self) -> bool:
-        """Whether targets are numbers and not classes."""
+        """Whether targets are numbers, not classes."""
         return self.criterion == "squared_error"
 
     @property
     def has_subsamples(self) -> bool:
-        """Whether each tree sees a part of the people only."""
+        """Whether each tree uses only a part of the people."""
         return self.subsample < 1
 
     def core_spec(self, first: int = 0, last: int | None = None) -> _core.ForestSpec:
@@ -64,7 +64,7 @@ class ForestSettings:
         sample_keys, limit = np.empty(0, np.uint64), 0
         if self.has_subsamples:
             sample_keys = keyed_hash_ints(self.seed, Purpose.TREE_ROWS, numbers)
-            limit = int(self.subsample * 2.0**64)  # exact: a power of two moves no digit
+            limit = int(self.subsample * 2.0**64)  # exact: scaling by a power of two
         return _core.ForestSpec(
             criterion=self.criterion,
             n_columns=self.n_columns,
@@ -81,7 +81,7 @@ class ForestSettings:
         )
 
 
-# Parameters that `Settings` holds in resolved form.
+# Parameters that `ForestSettings` stores in resolved form.
 RESOLVED = frozenset(field.name for field in fields(ForestSettings)) | {"n_estimators", "y_max"}
 _COUNT = Whole(1, _MOST)
 _SHARE = Interval(0, 1, closed="right")
@@ -104,7 +104,7 @@ PARAMETER_RULES: Rules = {
 
 
 def resolve_settings(model: Any, n_columns: int, seed: int) -> ForestSettings:
-    """Return the checked parameters of an estimator for rows of so many columns."""
+    """Return the checked parameters of an estimator for rows with `n_columns` columns."""
     return ForestSettings(
         criterion=str(model.criterion),
         n_trees=int(model.n_estimators),
@@ -122,7 +122,7 @@ def resolve_settings(model: Any, n_columns: int, seed: int) -> ForestSettings:
 
 
 def resolve_max_features(value: Any, n_columns: int) -> int:
-    """Return how many columns a node looks at, by scikit-learn's words."""
+    """Return the number of columns a node considers, from scikit-learn's `max_features`."""
     if value is None:
         return n_columns
     if isinstance(value, str) and value in ("sqrt", "log2"):
@@ -134,7 +134,7 @@ def resolve_max_features(value: Any, n_columns: int) -> int:
 
 
 def warn_if_coarse(target: NDArray[Any], y_max: Any) -> None:
-    """Warn if the bound of a regression target leaves few bits to the target itself."""
+    """Warn if the bound of a regression target leaves few bits for the targets."""
     exponent = _y_exponent(y_max)
     if exponent is None:
         return
@@ -144,8 +144,8 @@ def warn_if_coarse(target: NDArray[Any], y_max: Any) -> None:
         return
     step = math.ldexp(1.0, exponent - _TARGET_BITS)
     warn_caller(
-        f"y_max={y_max} rounds targets to steps of {step:.3g}, and the largest of them is "
-        f"{largest:.3g}; give a smaller bound, or None",
+        f"y_max={y_max} rounds targets to steps of {step:.3g}, but the largest target is "
+        f"{largest:.3g}; use a smaller bound, or None",
         PrecisionWarning,
     )
 
@@ -160,7 +160,7 @@ _MOST_WEIGHT = 2**31 - 1
 
 @dataclass(frozen=True)
 class ForestBatch:
-    """Rows to train on, one target, weight and id each; `weights` is None where all are 1."""
+    """Training rows, each with a target, weight and id; `weights` is None if all are 1."""
 
     X: NDArray[Any]
     target: NDArray[Any]
@@ -171,7 +171,7 @@ class ForestBatch:
     def from_input(
         cls, X: Any, target: NDArray[Any], sample_weight: Any, ids: Any
     ) -> "ForestBatch":
-        """Return what was given as a batch, or raise; rows of weight 0 are left out."""
+        """Return the checked input as a batch; rows of weight 0 are dropped."""
         matrix = as_matrix(X)
         check_consistent_length(matrix, target)
         owners = row_ids(ids, len(matrix))
@@ -183,7 +183,7 @@ class ForestBatch:
             return self
         present = np.flatnonzero(self.weights)
         if len(present) == 0:
-            raise ValueError("sample_weight is zero for every row, so there is nothing to fit")
+            raise ValueError("sample_weight is zero for every row; expected a positive weight")
         weights = self.weights[present]
         kept = None if (weights == 1).all() else weights
         if len(present) == len(self.weights):
@@ -194,13 +194,13 @@ class ForestBatch:
 def as_matrix(X: Any) -> NDArray[Any]:
     """Return X as a matrix of float32 or float64, missing values as NaN.
 
-    Such a NumPy matrix is returned as it is: the core copies and checks the numbers.
+    Such a NumPy matrix is returned unchanged: the core copies and checks the numbers.
     """
     if is_matrix(X):
         return X  # type: ignore[no-any-return]
     frame = nw.from_native(X, pass_through=True)
     if isinstance(frame, nw.LazyFrame):
-        raise TypeError("X is a lazy frame, which has no rows yet; call its .collect() first")
+        raise TypeError("X is a lazy frame; call its .collect() first")
     if isinstance(frame, nw.DataFrame):
         X = _frame_matrix(frame)
     matrix: NDArray[Any] = check_array(
@@ -221,7 +221,7 @@ def is_matrix(X: Any) -> bool:
 
 
 def _has_whole_strides(X: NDArray[Any]) -> bool:
-    """Whether neighbours lie whole numbers apart, as they do unless X is part of a record."""
+    """Whether strides are multiples of the item size, as they are unless X is part of a record."""
     return X.flags.aligned and all(stride % X.itemsize == 0 for stride in X.strides)
 
 
@@ -232,16 +232,16 @@ def _frame_matrix(frame: "nw.DataFrame[Any]") -> Any:
         dates = [name for name in other if frame.schema[name].is_temporal()]
         advice = "encode them, for instance with OneHotEncoder"
         if dates:
-            other, advice = dates, "turn dates and times into numbers, such as days since a day"
+            other, advice = dates, "convert dates and times to numbers, such as days since a date"
         named = ", ".join(map(repr, other[:5])) + (" and others" if len(other) > 5 else "")
-        raise ValueError(f"columns {named} hold no numbers; {advice}")
+        raise ValueError(f"columns {named} are not numeric; {advice}")
     columns = [_column_values(frame.get_column(name)) for name in frame.columns]
     return np.column_stack(columns) if columns else np.empty(frame.shape)
 
 
 def _may_be_numbers(series: "nw.Series[Any]") -> bool:
     kind = series.dtype
-    # Without a value a column often has no type of its own.
+    # A column without values often has no numeric type.
     is_blank = len(series) > 0 and bool(series.is_null().all())
     return is_blank or kind.is_numeric() or kind in (nw.Boolean, nw.Object)
 
@@ -256,11 +256,13 @@ def _column_values(series: "nw.Series[Any]") -> NDArray[np.float64]:
     try:
         return np.array([np.nan if is_null else value for value, is_null in pairs], np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"column {series.name!r} holds more than numbers: {error}") from error
+        raise ValueError(
+            f"column {series.name!r} has values that are not numbers: {error}"
+        ) from error
 
 
 def as_weights(sample_weight: Any, n_rows: int) -> NDArray[np.uint32] | None:
-    """Return whole weights, one per row; None where none were given."""
+    """Return whole weights, one per row; None if `sample_weight` is None."""
     if sample_weight is None:
         return None
     if np.asarray(sample_weight).ndim == 0:
@@ -277,8 +279,8 @@ def as_weights(sample_weight: Any, n_rows: int) -> NDArray[np.uint32] | None:
         wrong = values[(values < 0) | (values != np.floor(values))]
     if len(wrong):
         raise ValueError(
-            f"sample_weight holds {wrong.tolist()[0]!r}; expected non-negative whole numbers: a "
-            "weight w means w copies of the row, so scale and round shares. Ids go by keyword "
+            f"sample_weight contains {wrong.tolist()[0]!r}; expected non-negative whole numbers: a "
+            "weight w means w copies of the row, so scale and round fractions. Pass ids by keyword "
             "(ids=...)"
         )
     if values.sum(dtype=np.float64) > _MOST_WEIGHT:
@@ -291,10 +293,10 @@ Codes = NDArray[np.uint32]
 
 @dataclass(frozen=True, eq=False)
 class LabelTable:
-    """Labels by code. Immutable; a label whose last row left is wiped and its code is free.
+    """Labels by code. Immutable; a label without rows is wiped and its code becomes free.
 
-    Codes follow the order in which classes came, so they are private to a model in memory:
-    everything that leaves it counts classes in sorted order.
+    Codes follow the order in which classes were added, so they are private to a model in memory:
+    everything outside it counts classes in sorted order.
     """
 
     labels: NDArray[Any]
@@ -304,12 +306,12 @@ class LabelTable:
     def from_labels(cls, y: NDArray[Any]) -> tuple[Self, Codes]:
         """Return the table of these labels, and their codes."""
         labels, codes = np.unique(y, return_inverse=True)
-        # Of the narrowest text dtype: a wide one would still show the length of an absent label.
+        # Use the narrowest text dtype: a wide one would reveal the length of an absent label.
         return cls.from_classes(hold_target(labels)), codes.astype(np.uint32)
 
     @classmethod
     def from_classes(cls, classes: NDArray[Any]) -> Self:
-        """Return the table whose codes are the places in `classes`."""
+        """Return the table whose codes are the positions in `classes`."""
         return cls(classes, np.ones(len(classes), bool))
 
     def __len__(self) -> int:
@@ -317,20 +319,20 @@ class LabelTable:
 
     @cached_property
     def sorted_codes(self) -> Codes:
-        """Codes of the labels that are held, in sorted order of the labels."""
+        """Codes of the labels in use, in sorted order of the labels."""
         codes = np.flatnonzero(self.is_used)
         return codes[np.argsort(self.labels[codes], kind="stable")].astype(np.uint32)
 
     @cached_property
     def classes(self) -> NDArray[Any]:
-        """Labels that are held, sorted."""
+        """Labels in use, sorted."""
         classes = self.labels[self.sorted_codes]
-        classes.flags.writeable = False  # handed out as `classes_`, and kept
+        classes.flags.writeable = False  # returned to callers as `classes_`
         return classes
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether codes are places in `classes`."""
+        """Whether codes are positions in `classes`."""
         return np.array_equal(self.sorted_codes, np.arange(len(self)))
 
     def add_labels(self, y: NDArray[Any]) -> tuple[Self, Codes]:
@@ -349,10 +351,10 @@ class LabelTable:
         return table, np.array([codes[label] for label in new.tolist()], np.uint32)[inverse]
 
     def without_empty(self, counts: NDArray[np.int64]) -> Self:
-        """Return the table without the labels that no row has any more."""
+        """Return the table without the labels that no row has."""
         if np.count_nonzero(counts) == np.count_nonzero(
             self.is_used
-        ):  # codes that are free have no rows either
+        ):  # free codes have no rows either
             return self
         kept = enumerate(self.labels.tolist())
         codes = {label: code for code, label in kept if self.is_used[code] and counts[code]}
@@ -361,7 +363,7 @@ class LabelTable:
     def _of_codes(self, codes: dict[Any, int], length: int) -> Self:
         is_used = np.zeros(length, bool)
         is_used[list(codes.values())] = True
-        values = hold_target(list(codes))  # of the narrowest text dtype again
+        values = hold_target(list(codes))  # the narrowest text dtype again
         labels = np.zeros(length, values.dtype)
         labels[list(codes.values())] = values
         return type(self)(labels, is_used)

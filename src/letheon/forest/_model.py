@@ -1,4 +1,4 @@
-"""The forest of the core with its rows: grown, changed, what that costs, and one tree to read."""
+"""The forest of the C++ core with its rows: growing, changes, their cost, and readable trees."""
 
 import threading
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ from letheon.seeds import Purpose
 
 
 def threads_for(n_jobs: int | None) -> int:
-    """Return how many threads of this machine `n_jobs` stands for, as joblib counts."""
+    """Return the number of threads on this machine for `n_jobs`, as joblib counts."""
     if isinstance(n_jobs, int) and n_jobs > 0:
         return n_jobs
     if n_jobs is None:
         workers = joblib.effective_n_jobs(None)
-        # A cluster that was asked for may have more than this machine.
+        # A requested cluster may have more workers than this machine has cores.
         return workers if workers == 1 else min(workers, _count_cores())
     backend, _ = get_active_backend()
     kind, level = type(backend).__qualname__, getattr(backend, "nesting_level", 0)
@@ -32,11 +32,11 @@ def threads_for(n_jobs: int | None) -> int:
 
 
 def threads_for_few(n_jobs: int | None) -> int:
-    """Return the same for small work: one thread, unless `n_jobs` itself asks for more."""
+    """Return the number of threads for small work: one unless `n_jobs` is set."""
     return 1 if n_jobs is None else threads_for(n_jobs)
 
 
-# joblib reads the limits of the container every time, which takes longer than a small request.
+# Cached: joblib reads the container limits every time, which takes longer than a small request.
 @cache
 def _count_cores() -> int:
     return joblib.cpu_count()
@@ -49,7 +49,7 @@ def _count_workers(n_jobs: int, _backend: str, _nesting_level: int) -> int:
 
 @dataclass(frozen=True)
 class ForgetCost:
-    """What forgetting some people would take; nothing was changed.
+    """Cost of forgetting some ids; nothing was changed.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class ForgetCost:
     subtrees : int
         Subtrees that would be dropped.
     trees : int
-        Trees that hold a row of these people.
+        Trees that contain a row of these ids.
     share : float
         `rows` as a share of all rows of all trees: 1.0 is a retrain.
     """
@@ -97,10 +97,10 @@ class ForestPrediction(NamedTuple):
 
 
 class ForestModel:
-    """Rows and trees, in the core; everything that leaves it is in canonical order.
+    """Rows and trees, in the core; all output is in canonical order.
 
-    Reading and changing may go on in several threads. `changing` is true while a change is on
-    its way, so that a reader never pairs the shares of one moment with the labels of another.
+    Several threads may read and change it. `changing` is true during a change, so that a reader
+    never combines predictions and labels of different states.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ForestModel:
         return cls(settings, core, type(batch.ids), table)
 
     def find_rows(self, wanted: Ids) -> tuple[Slots, NDArray[np.int64]]:
-        """Return the core's numbers of the rows of these people, and who is not held."""
+        """Return the core's slots of the rows of these ids, and positions of unknown ids."""
         if type(wanted) is not self.id_type:
             return _NO_CODES, np.arange(len(wanted))
         if isinstance(wanted, IntIds):
@@ -135,7 +135,7 @@ class ForestModel:
         return self.core.find_texts(wanted.blob, wanted.offsets)
 
     def forget(self, slots: Slots, eager: bool, n_threads: int) -> _core.Report:
-        """Remove rows, and the labels that nobody else has."""
+        """Remove rows, and labels without remaining rows."""
         with self._lock:
             self.changing = True
             try:
@@ -162,12 +162,12 @@ class ForestModel:
         return report
 
     def predict(self, X: NDArray[Any], n_threads: int) -> ForestPrediction:
-        """Return the core's answer with the labels of the same moment."""
+        """Return the core's prediction with the labels of the same state."""
         for _ in range(_TRIES):
             table = self.table
             values = self.core.predict(X, n_threads)
             if self.changing:
-                with self._lock:  # until the change that is on its way is done
+                with self._lock:  # wait until the current change is done
                     pass
             if self.table is table:
                 return ForestPrediction(table, values)
@@ -244,7 +244,7 @@ class ForestModel:
         blocks: list[Bytes],
         n_threads: int,
     ) -> Self:
-        """Put rows and the blocks of trees that were grown from them elsewhere together."""
+        """Build the forest from rows and blocks of trees that were grown from them elsewhere."""
         core = _core.Forest(settings.core_spec())
         arguments = core_arguments(settings, batch, target, table)
         core.restore(**arguments, trees=blocks, n_threads=n_threads)
@@ -258,14 +258,14 @@ class ForestModel:
 def encode_target(
     settings: ForestSettings, target: NDArray[Any]
 ) -> tuple[LabelTable | None, NDArray[Any]]:
-    """Return the labels with the codes of the target; no labels and the target for numbers."""
+    """Return the label table and the codes of the target; for regression, None and the target."""
     return (None, target) if settings.is_regression else LabelTable.from_labels(target)
 
 
 def core_arguments(
     settings: ForestSettings, batch: ForestBatch, target: NDArray[Any], table: LabelTable | None
 ) -> dict[str, Any]:
-    """Return rows as the core takes them."""
+    """Return the rows as arguments of the core."""
     ids, owners = batch.ids, _NO_OWNERS
     if settings.has_subsamples:
         owners = ids.hashes(settings.seed, Purpose.ROW_OWNER)
@@ -288,42 +288,42 @@ def _ids_of(arrays: dict[str, Any]) -> Ids:
 
 
 def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -> None:
-    """Raise ValueError for a state that makes no sense; the core looks at rows and trees."""
+    """Raise ValueError for an inconsistent state; the core checks rows and trees."""
     if not isinstance(settings, ForestSettings) or not isinstance(batch.ids, IntIds | TextIds):
-        raise ValueError("settings or ids are of another class")
+        raise ValueError("settings or ids are of the wrong class")
     X = batch.X
     if not isinstance(X, np.ndarray) or X.ndim != 2 or X.shape[1] != settings.n_columns:
-        raise ValueError("the rows have not the columns that the settings say")
+        raise ValueError(f"X does not have the {settings.n_columns} columns of the settings")
     if not isinstance(trees, np.ndarray) or settings.n_trees > trees.size:
-        raise ValueError("there are fewer trees than the settings say")
+        raise ValueError("there are fewer trees than in the settings")
     if not 0 < settings.subsample <= 1:
-        raise ValueError(f"subsample={settings.subsample}")
+        raise ValueError(f"subsample={settings.subsample}; expected a share above 0, at most 1")
     if settings.is_regression != (classes is None):
-        raise ValueError("classes and criterion do not belong together")
+        raise ValueError("classes do not match the criterion")
     if classes is not None and not _are_classes(classes):
-        raise ValueError("classes are not sorted labels of one kind")
+        raise ValueError("classes are not sorted labels of one type")
     if isinstance(batch.ids, TextIds):
         blob, offsets = batch.ids.blob, batch.ids.offsets
         blob.tobytes().decode()  # raises unless it is valid UTF-8
         if (blob[offsets[offsets < len(blob)]] & 0xC0 == 0x80).any():
-            raise ValueError("an id begins in the middle of a character")
+            raise ValueError("an id starts inside a UTF-8 character")
 
 
 def _are_classes(classes: Any) -> bool:
     plain = isinstance(classes, np.ndarray) and classes.ndim == 1 and classes.dtype.kind in "biUf"
-    # A single NaN is equal to nothing, itself included.
+    # The last comparison detects a single NaN.
     return plain and bool((classes[1:] > classes[:-1]).all() and (classes == classes.copy()).all())
 
 
 def grow_forest(settings: ForestSettings, batch: ForestBatch, n_jobs: int | None) -> ForestModel:
-    """Return the forest of these rows; how it is grown never changes it."""
-    # Threads are what the core likes best, so joblib's own default is no choice of processes.
+    """Return the forest of these rows; where it is grown does not change it."""
+    # The core is fastest with threads, so joblib's default is not read as a choice of processes.
     backend, _ = get_active_backend(prefer="threads")
     has_threads = getattr(backend, "uses_threads", False)
     workers = 1 if has_threads else min(joblib.effective_n_jobs(n_jobs), settings.n_trees)
     if workers == 1:
         return ForestModel.fit(settings, batch, threads_for(n_jobs))
-    with np.errstate(over="ignore"):  # the core refuses infinity
+    with np.errstate(over="ignore"):  # the core rejects infinity
         batch = replace(batch, X=np.ascontiguousarray(batch.X, np.float32))
     bounds = np.linspace(0, settings.n_trees, workers + 1).astype(int).tolist()
     blocks = run_tasks(grow_block, list(pairwise(bounds)), n_jobs=n_jobs, shared=(settings, batch))
@@ -351,7 +351,7 @@ class ForestTree:
     feature : ndarray of int64
         Column that the node splits by; -1 for a leaf.
     threshold : ndarray of float32
-        Rows with ``x <= threshold`` go left; NaN for a leaf. A value of a row that is held, except
+        Rows with ``x <= threshold`` go left; NaN for a leaf. A value of a remaining row, except
         at random nodes.
     missing_left : ndarray of bool
         Whether rows without a value go left.
@@ -364,7 +364,7 @@ class ForestTree:
     classes : ndarray or None
         Labels in the order of the columns of `value`; None for regression.
     feature_names : tuple of str or None
-        Names of the columns, where the model knows them.
+        Names of the columns, if the model has them.
     """
 
     kind: NDArray[np.uint8]
@@ -380,7 +380,7 @@ class ForestTree:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any], feature_names: NDArray[Any] | None) -> Self:
-        """Return the tree that the core describes."""
+        """Return the tree from the arrays of the core."""
         classes = arrays.get("classes")
         return cls(
             kind=arrays["kind"],
@@ -418,7 +418,7 @@ class ForestTree:
         return depths
 
     def rule(self, node: int) -> str:
-        """Return what the node asks, such as ``age <= 41.5``; empty for a leaf."""
+        """Return the condition of a node, such as ``age <= 41.5``; empty for a leaf."""
         if self.kind[node] == 0:
             return ""
         return f"{self.name_of(int(self.feature[node]))} <= {self.threshold[node]:.6g}"
@@ -428,7 +428,7 @@ class ForestTree:
         return f"x[{feature}]" if self.feature_names is None else self.feature_names[feature]
 
     def summary(self, node: int) -> str:
-        """Return what the node says: its commonest class with its share, or its mean."""
+        """Return the prediction of a node: its most common class with its share, or its mean."""
         if self.n[node] == 0:
             return "no rows"
         if self.classes is None:
@@ -437,11 +437,11 @@ class ForestTree:
         return f"{self.classes[best]} ({self.value[node, best] / self.n[node]:.0%})"
 
     def rows_of(self, node: int) -> str:
-        """Return how many rows the node holds, such as ``1 row`` or ``1,200 rows``."""
+        """Return the number of rows of a node as text, such as ``1 row`` or ``1,200 rows``."""
         return f"{self.n[node]:,} row" + ("" if self.n[node] == 1 else "s")
 
     def missing_side(self, node: int) -> str:
-        """Return the answer that a row without a value counts as: ``yes`` (left) or ``no``."""
+        """Return the branch of rows with a missing value: ``yes`` (left) or ``no`` (right)."""
         return "yes" if self.missing_left[node] else "no"
 
     def to_text(self, *, max_depth: int | None = None) -> str:

@@ -24,7 +24,7 @@ from letheon.scoring import is_unbalanced
 from letheon.seeds import Purpose, seed_from
 from letheon.validation import Interval, Whole, check_parameter
 
-# By whether people own several rows, and whether targets are classes.
+# Keys: whether people own several rows, whether targets are classes.
 _SPLITTERS: dict[tuple[bool, bool], Any] = {
     (False, False): KFold,
     (False, True): StratifiedKFold,
@@ -42,10 +42,10 @@ class RandomDepthSearch:
     Attributes
     ----------
     random_depth : int
-        The largest depth before the score fell by more than the tolerance, or to that of a
-        constant answer.
+        The largest depth before the score fell by more than the tolerance, or to the score of a
+        constant prediction.
     tolerance : float
-        As given.
+        The tolerance that was used.
     depths : ndarray of int
         Depths that were tried: 0, 1, 2, ...
     scores : ndarray of float
@@ -53,9 +53,9 @@ class RandomDepthSearch:
     std : ndarray of float
         Standard deviation over the folds.
     constant : float
-        Score of the best constant answer; -inf where the scoring has none.
+        Score of the best constant prediction; -inf if the scoring cannot compute it.
     scoring : str, callable or None
-        What was used.
+        The scoring that was used.
     """
 
     random_depth: int
@@ -81,8 +81,8 @@ def tune_random_depth(
     """Raise `random_depth` from 0 until the cross-validated score drops by more than a tolerance.
 
     Random levels make forgetting faster and predictions worse; this finds the largest number of
-    them whose price is at most `tolerance`, as the survey does with 0.001, 0.0025, 0.005 and 0.01.
-    Rows that take part in the choice have a say in it: tell `declare_tuning` if they may be
+    levels whose loss of score is at most `tolerance`, as the survey does with 0.001, 0.0025, 0.005
+    and 0.01. The rows used here influence the choice: call `declare_tuning` if they may be
     forgotten later.
 
     Parameters
@@ -92,16 +92,16 @@ def tune_random_depth(
     X, y : array-like
         Rows and targets, as for `fit`.
     ids : sequence of int or of str, optional
-        Whose row each is. All rows of a person go into the same fold.
+        Id of the person each row belongs to. All rows of a person are in the same fold.
     tolerance : float, default=0.005
-        Largest drop of the score, against that of ``random_depth=0``.
+        Largest drop of the score, compared with ``random_depth=0``.
     scoring : str, callable or None, default=None
-        As in `sklearn.model_selection.cross_val_score`. None is R2 for numbers, balanced accuracy
-        where one class makes up two thirds of the rows or more, and accuracy elsewhere.
+        As in `sklearn.model_selection.cross_val_score`. None is R2 for regression, balanced
+        accuracy if one class has two thirds of the rows or more, and accuracy otherwise.
     cv : int, splitter or iterable, default=5
-        Folds. A number means (stratified) folds, by person where people own several rows.
+        Folds. A number means (stratified) folds, grouped by person if people own several rows.
     max_random_depth : int, optional
-        Where to stop; by default `max_depth`, or 20 where that is unlimited.
+        Largest depth to try; by default `max_depth`, or 20 if that is unlimited.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def tune_random_depth(
     Raises
     ------
     NoCandidateError
-        The forest does not beat a constant answer at any depth.
+        The forest does not beat a constant prediction at any depth.
 
     Examples
     --------
@@ -118,13 +118,13 @@ def tune_random_depth(
     >>> from letheon.forest import DaREForestClassifier, tune_random_depth
     >>> X, y = load_breast_cancer(return_X_y=True)
     >>> model = DaREForestClassifier(n_estimators=5, random_state=0)
-    >>> found = tune_random_depth(model, X, y, tolerance=0.02, max_random_depth=2)
-    >>> bool(found.scores[0] - found.scores[found.random_depth] <= 0.02)
+    >>> search = tune_random_depth(model, X, y, tolerance=0.02, max_random_depth=2)
+    >>> bool(search.scores[0] - search.scores[search.random_depth] <= 0.02)
     True
     """
     if not isinstance(model, DaREForestBase):
         raise TypeError(
-            "give a DaREForestClassifier or a DaREForestRegressor, the only models with a "
+            "model must be a DaREForestClassifier or a DaREForestRegressor, the only models with "
             f"random_depth; got {type(model).__name__}"
         )
     check_parameter("tolerance", tolerance, Interval(0))
@@ -152,9 +152,9 @@ def tune_random_depth(
     is_good = (means[0] - means <= tolerance) & (means > constant)
     if not is_good.any():
         raise NoCandidateError(
-            f"this forest does not beat a constant answer: cross-validated score {means[0]:.4g} "
-            f"against {constant:.4g} (scoring={scoring!r}). Nothing is worth tuning: give other "
-            "features or settings, or another scoring"
+            f"this forest does not beat a constant prediction: cross-validated score "
+            f"{means[0]:.4g}, constant {constant:.4g} (scoring={scoring!r}). Use other features, "
+            "settings or scoring"
         )
     return RandomDepthSearch(
         random_depth=int(np.flatnonzero(is_good).max()),
@@ -168,14 +168,14 @@ def tune_random_depth(
 
 
 def _constant_score(model: Any, y: Any, scoring: Any, folds: list[Any]) -> float:
-    """Return the score of the best constant answer; -inf where the scoring cannot judge one."""
+    """Return the score of the best constant prediction; -inf if the scoring fails on it."""
     rivals: list[Any] = [DummyRegressor()]
     if is_classifier(model):
         classes = np.unique(hold_target(y))
         rivals = [DummyClassifier(strategy="constant", constant=each) for each in classes]
     blank, scores = np.zeros((len(y), 1)), [-np.inf]
     for rival in rivals:
-        # a scoring of the caller's own may ask a forest for what only forests have
+        # A custom scoring may use attributes that only forests have.
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             rival_scores = cross_val_score(

@@ -11,7 +11,7 @@ from letheon.ledger.ledger import Ledger
 from letheon.ledger.models.examine import ModelFiles
 from letheon.ledger.models.versions import Reader
 from letheon.ledger.requests.deadlines import Calendar
-from letheon.ledger.requests.requests import Requests
+from letheon.ledger.requests.requests import LedgerRequests
 from letheon.ledger.requests.states import REQUEST_STATES, RequestState
 from letheon.ledger.schemas import (
     Batch,
@@ -50,6 +50,7 @@ __all__ = [
     "Finding",
     "Key",
     "Ledger",
+    "LedgerRequests",
     "LogConsistency",
     "LogEntry",
     "LogInclusion",
@@ -62,7 +63,6 @@ __all__ = [
     "Request",
     "RequestCounts",
     "RequestState",
-    "Requests",
     "Settings",
     "Step",
     "Storage",

@@ -22,7 +22,7 @@ from letheon.ledger.leases import owner_name
 from letheon.ledger.models.models import Models, file_size
 from letheon.ledger.purge.stores import Stores
 from letheon.ledger.requests.deadlines import Calendar
-from letheon.ledger.requests.requests import Requests
+from letheon.ledger.requests.requests import LedgerRequests
 from letheon.ledger.schemas import Key
 from letheon.ledger.settings import Settings
 from letheon.ledger.tables import certificates
@@ -122,7 +122,7 @@ class Ledger:
         Home of the ledger.
     name : str
         As certificates carry it.
-    requests : Requests
+    requests : LedgerRequests
         Requests: intake, what operators do about them, lists.
     models : Models
         Registered models and their versions.
@@ -174,7 +174,7 @@ class Ledger:
         self.name, self.public_key = core.settings.name, core.keys.root
         self.require_current_database = core.database.require_current
         self.models = Models(core)
-        self.requests = Requests(core, self.models)
+        self.requests = LedgerRequests(core, self.models)
         self.batches = Batches(core)
         self.certificates = Certificates(core)
         self.log = Log(core)

@@ -1,14 +1,12 @@
-"""What gradient a removal may leave: bounds, the account, and how noise hides it.
+"""Residual gradient after removals: bounds, the account, and the noise that hides it.
 
-Bounds of the gradient that a removal leaves, for one step that solves H0 step = g nearly.
+The bounds are for one step that approximately solves H0 step = g. With H0 the Hessian of the
+remaining rows at W0 and g the gradient of the removed rows, the new gradient is the old residual
+plus ``(H0 step - g) + E step``, where E is the mean of H(W + s step) - H0 over s in [0, 1].
+|H0 step - g| is measured; a bound is a bound of |E step|.
 
-With H0 the Hessian of the remaining rows at W0 and g the gradient of the rows that leave, the new
-gradient is the old residual plus ``(H0 step - g) + E step``, where E is the mean of H(W + s step)
-- H0 over s in [0, 1]. |H0 step - g| is measured; a bound is a bound of |E step|.
-
-The budget of a certificate: what gradient the removals so far may have left.
-
-How Influence hides what a removal leaves: noise on what is released, or in the objective.
+`Account` adds up the bounds of all removals. A `Mechanism` hides the residual: by noise on the
+released parameters, or in the objective.
 """
 
 from collections.abc import Sequence
@@ -25,12 +23,12 @@ from letheon.noise import NoiseSource
 
 _SMALL = 1e-3
 _LARGE = 300.0
-# Stands for eigenvalues and energies that a float cannot hold: 0 would hide an infinite growth.
+# Replaces eigenvalues and energies that underflow: 0 would hide an infinite growth.
 _LEAST = 1e-300
 
 
 def mean_growth(offset: float, length: float) -> float:
-    """Mean of e^(offset + s length) - 1 over s in [0, 1], rounded up where it is a series."""
+    """Return the mean of e^(offset + s length) - 1 over s in [0, 1]; errs upwards."""
     if offset + length > _LARGE:
         return inf
     if length < _SMALL:
@@ -49,15 +47,15 @@ def concordant_bound(
     drifts: Sequence[float],
     energies: Sequence[float],
 ) -> float:
-    """Data-dependent bound of |E step| by self-concordance: the least of two.
+    """Return a data-dependent bound of |E step| by self-concordance: the smaller of two.
 
     Along a step of length t the curvature of a row changes by a factor within e^(+-M R t), so
     |E step| <= rho sqrt(top) sqrt(step' H0 step), with top the largest eigenvalue of the data part
     of H0, and rho the mean of e^(M R (a + s b)) - 1, b = |step|. Here a is |W - W0|, or any number
-    with |x (W - W0)| <= R a for all rows held.
+    with |x (W - W0)| <= R a for all remaining rows.
 
     The third derivative of a row's loss has |D3 l[u, v, x]| <= M |x| sqrt(D2 l[u, u] D2 l[v, v]).
-    With the step as u, the way from W0 as v and |x| <= R, the sum over the rows gives |E step| <=
+    With the step as u, the path from W0 as v and |x| <= R, the sum over the rows gives |E step| <=
     M R f sqrt(step' H0 step) times the mean of sqrt(v' H0 v), which is at most
     sqrt((W - W0)' H0 (W - W0)) + sqrt(step' H0 step) / 2. Here f is the mean of e^(r T) over r in
     [0, 1], T = M R (a + b).
@@ -67,7 +65,7 @@ def concordant_bound(
     loss : Loss
         Whose `concordance` M is used.
     radius : float
-        R, at least the norm of every row held.
+        R, at least the norm of every remaining row.
     offsets, lengths, tops, drifts, energies : sequence of float
         a, b, top, (W - W0)' H0 (W - W0) and step' H0 step, one per block of the Hessian.
     """
@@ -88,16 +86,16 @@ def concordant_bound(
 
 
 def lipschitz_bound(loss: Loss, radius: float, n_rows: int, offset: float, length: float) -> float:
-    """Bound of |E step| that looks at no row: gamma n R^3 |step| (|W - W0| + |step| / 2).
+    """Return a worst-case bound of |E step|: gamma n R^3 |step| (|W - W0| + |step| / 2).
 
-    Theorem 1 and 4 of Guo et al. 2020 with the sharp constant and half of |step|^2, and the
-    term that pays for a Hessian taken elsewhere.
+    Theorems 1 and 4 of Guo et al. 2020 with the sharp constant and half of |step|^2, and a term
+    for a Hessian evaluated at another point.
     """
     return loss.third_bound * n_rows * radius**3 * length * (offset + length / 2)
 
 
 def residual_limit(sigma: float, epsilon: float, delta: float) -> float:
-    """Largest residual norm that noise of scale sigma hides with (epsilon, delta).
+    """Return the largest residual norm that noise of scale sigma hides with (epsilon, delta).
 
     Gaussian noise: sigma times the largest mean shift of a unit Gaussian. With delta = 0 the noise
     has the density exp(-|b| / sigma), and a shift of r changes its logarithm by at most r / sigma.
@@ -109,18 +107,18 @@ def residual_limit(sigma: float, epsilon: float, delta: float) -> float:
 
 @dataclass(frozen=True)
 class Account:
-    """Certified residual of a model over its whole life, and how often it was looked after.
+    """Bound of the residual over all removals, and how often it had to be reduced.
 
     Attributes
     ----------
     spent : float
-        Upper bound of the norm of the gradient, noise included, on the rows held. Starts with what
-        the optimiser really left, and grows with every removal.
+        Upper bound of the norm of the gradient, noise included, on the remaining rows. Starts with
+        the residual of the optimiser and grows with every removal.
     limit : float
-        What the noise hides.
+        Largest norm that the noise hides.
     exact, polishes, retrains : int
-        How often a request had to measure the residual, to make further Newton steps, and to start
-        anew. Somebody who poisons rows to exhaust the budget (Marchant et al. 2022) shows here.
+        How often a request had to measure the residual, to make further Newton steps, and to
+        retrain. Poisoned rows that exhaust the budget (Marchant et al. 2022) show up here.
     """
 
     spent: float
@@ -130,22 +128,22 @@ class Account:
     retrains: int = 0
 
     def __post_init__(self) -> None:
-        """A bound that could not be computed is no bound."""
+        """Treat a bound that could not be computed as infinite."""
         if isnan(self.spent):
             object.__setattr__(self, "spent", inf)
 
     @property
     def public_spent(self) -> float:
-        """What receipts say is spent: rounded up, since the number itself tells of the rows."""
+        """`spent` for receipts: rounded up, since the exact number depends on the rows."""
         return min(round_up_to_power(self.spent), self.limit) if self.is_covered else self.spent
 
     @property
     def is_covered(self) -> bool:
-        """Whether the noise hides what may be left."""
+        """Whether the noise hides the residual."""
         return self.spent <= self.limit
 
     def add_bound(self, bound: float) -> Self:
-        """Return the account after a removal that leaves at most `bound` more."""
+        """Return the account after a removal that adds at most `bound`."""
         return type(self)(self.spent + bound, self.limit, self.exact, self.polishes, self.retrains)
 
     def with_limit(self, limit: float) -> Self:
@@ -153,7 +151,7 @@ class Account:
         return type(self)(self.spent, limit, self.exact, self.polishes, self.retrains)
 
     def record_measurement(self, residual: float) -> Self:
-        """Return the account after the residual was measured."""
+        """Return the account after a measurement of the residual."""
         return replace(self, spent=residual, exact=self.exact + 1)
 
     def record_polish(self, residual: float) -> Self:
@@ -161,11 +159,11 @@ class Account:
         return replace(self, spent=residual, polishes=self.polishes + 1)
 
     def record_retrain(self, residual: float, limit: float) -> Self:
-        """Return the account after a fresh start."""
+        """Return the account after a retrain."""
         return replace(self, spent=residual, limit=limit, retrains=self.retrains + 1)
 
     def count_since(self, before: "Account") -> dict[str, int]:
-        """Return what happened since, in the words of a receipt."""
+        """Return the counts since `before`, by the names used in receipts."""
         counts = {
             "exact residuals": self.exact - before.exact,
             "polishes": self.polishes - before.polishes,
@@ -184,10 +182,9 @@ def round_up_to_power(number: float) -> float:
 
 MECHANISMS = ("output", "objective")
 
-# Without noise there is no budget; the residual is still kept so small that the parameters are
-# no further than this from the optimum.
+# Without noise there is no budget, but the parameters are still kept this close to the optimum.
 _DISTANCE_WITHOUT_NOISE = 1e-4
-# Part of the hidden distance that pays for what a fresh fit leaves.
+# Part of the hidden distance reserved for the residual of a fresh fit.
 _SHARE_OF_FIT = 0.125
 
 
@@ -199,17 +196,17 @@ class GradientLimits(NamedTuple):
 
 
 class Mechanism:
-    """What is drawn, hidden and released: here nothing is hidden, and nothing is certified."""
+    """How parameters are released; this base class adds no noise and certifies nothing."""
 
     def draw_tilt(self, source: NoiseSource, shape: tuple[int, int]) -> Floats | None:  # noqa: ARG002
         """Return the random linear term of the objective, if there is one."""
         return None
 
     def compute_limits(self, ridge: float, tolerance: float, size: int) -> GradientLimits:  # noqa: ARG002
-        """Return what gradients are hidden, for `size` parameters.
+        """Return the largest gradients that are hidden, for `size` parameters.
 
-        `ridge` is the strong convexity, `tolerance` the gradient at which training stops. Here the
-        gradient keeps the parameters close to the optimum.
+        `ridge` is the strong convexity, `tolerance` the gradient at which training stops. Without
+        noise the limit keeps the parameters close to the optimum.
         """
         return GradientLimits(np.inf, _DISTANCE_WITHOUT_NOISE * ridge)
 
@@ -218,19 +215,19 @@ class Mechanism:
         return np.inf if spent > 0.0 else 0.0
 
     def release(self, weights: Floats, source: NoiseSource) -> Floats:  # noqa: ARG002
-        """Return the parameters that others may see."""
+        """Return the parameters to publish."""
         return weights
 
 
 class OutputNoise(Mechanism):
-    """Fresh integer noise on parameters that are rounded to a grid; they stay secret themselves.
+    """Fresh integer noise on parameters rounded to a grid; the parameters stay secret.
 
-    No limit, threshold or refusal depends on the noise, so none of them tells of it.
+    No limit, threshold or error depends on the noise, so none of them reveals it.
 
     Parameters
     ----------
     sigma, epsilon, delta : float
-        Noise per parameter, and what is claimed.
+        Noise per parameter, and the certificate.
     """
 
     def __init__(self, sigma: float, epsilon: float, delta: float) -> None:
@@ -239,12 +236,12 @@ class OutputNoise(Mechanism):
         self.delta = delta
 
     def compute_limits(self, ridge: float, tolerance: float, size: int) -> GradientLimits:  # noqa: ARG002
-        """Share the hidden distance between the model that forgot and a fresh fit."""
+        """Divide the hidden distance between the model that forgot and a fresh fit."""
         hidden = ridge * self.grid.max_hidden_distance(self.epsilon, self.delta, size)
         return GradientLimits(_SHARE_OF_FIT * hidden, (1 - _SHARE_OF_FIT) * hidden)
 
     def compute_epsilon(self, spent: float, ridge: float, size: int) -> float:
-        """Add what a fresh fit may leave."""
+        """Add the residual that a fresh fit may have."""
         of_fit = self.compute_limits(ridge, 0.0, size).fit
         return self.grid.compute_epsilon((spent + of_fit) / ridge, self.delta, size)
 
@@ -254,7 +251,7 @@ class OutputNoise(Mechanism):
 
 
 class ObjectiveNoise(Mechanism):
-    """A secret linear term in the objective, drawn once (Guo et al. 2020); proves nothing here."""
+    """A secret linear term in the objective, drawn once (Guo et al. 2020); empirical only."""
 
     def __init__(self, sigma: float, epsilon: float, delta: float) -> None:
         self.sigma = sigma
@@ -268,19 +265,19 @@ class ObjectiveNoise(Mechanism):
         return self.sigma * source.normals(shape)
 
     def compute_limits(self, ridge: float, tolerance: float, size: int) -> GradientLimits:  # noqa: ARG002
-        """Leave room for what a retrain may leave."""
+        """Subtract the residual that a retrain may have."""
         hidden = max(residual_limit(self.sigma, self.epsilon, self.delta) - tolerance, 0.0)
         return GradientLimits(hidden, hidden)
 
     def compute_epsilon(self, spent: float, ridge: float, size: int) -> float:  # noqa: ARG002
-        """Return that of the published theorem."""
+        """Return the epsilon of the published theorem."""
         if self.delta == 0.0:
             return spent / self.sigma
         return gaussian_epsilon(spent / self.sigma, self.delta)
 
 
 def release_code(model: Any) -> str:
-    """Return the code of the mechanism that hides what removals leave, for certificates."""
+    """Return the code of the release mechanism, for certificates."""
     is_pure = model.delta == 0
     if getattr(model, "mechanism", None) == "objective":
         return f"objective-perturbation-{'gamma-ball' if is_pure else 'gaussian'}"
@@ -288,6 +285,6 @@ def release_code(model: Any) -> str:
 
 
 def suggest_search_ranges(size: TrainingSize) -> SearchRanges:
-    """Return both extremes of Mahadevan and Mathioudakis, m' = m/8 and m, and scales of noise."""
+    """Return batch sizes m/8 and m (Mahadevan and Mathioudakis 2021), and scales of noise."""
     batches = {"batch_size": (size.n_together // 8, None)} if size.n_together >= 8 else {}
     return SearchRanges(batches, {"sigma": (0.01, 0.1)})

@@ -1,4 +1,4 @@
-"""What the convex methods share: rows in, labels, predictions, requests that end in a retrain."""
+"""Base classes of the linear models: input, labels, predictions and retraining."""
 
 import copy
 from abc import abstractmethod
@@ -60,7 +60,7 @@ from letheon.validation import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FitOutcome(Opaque):
-    """What training found: attributes of the model, operations it took, warnings to give."""
+    """Result of training: fitted attributes, number of operations, and warnings."""
 
     attributes: dict[str, Any]
     flops: float
@@ -68,9 +68,9 @@ class FitOutcome(Opaque):
     n_iter: int = 1
 
 
-# Default of `forget`: the batch size is that of the model.
+# Default of `forget`: use the batch size of the model.
 AS_FITTED = "as fitted"
-# What the methods of this package have in common.
+# Facts shared by the methods of this package.
 linear_facts = partial(
     MethodFacts, exact=False, strength="strong", families=("linear",), batches=True
 )
@@ -80,7 +80,7 @@ NOISE_SCALE = Interval(0, expected="the scale of the noise, 0 (none) or a positi
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearParameters:
-    """Parameters of all linear models: each is declared once, with its default."""
+    """Parameters of all linear models, with their defaults."""
 
     l2: float = 1e-3
     reg: str = "per_sample"
@@ -103,9 +103,9 @@ class CertifiedParameters(LinearParameters):
 
 
 class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
-    """A regularised linear model that holds its rows and publishes `model_`."""
+    """A regularised linear model that stores its rows and publishes `model_`."""
 
-    # How long training took and why a guarantee was weakened are no part of what was learned.
+    # The cost of training is not part of what was learned.
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | {
         "training_flops_",
         "n_iter_",
@@ -146,16 +146,16 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     n_features_in_: int
 
     def fit(self, X: Any, y: Any, *, ids: Any = None) -> Self:
-        """Train on all rows and keep them.
+        """Train on all rows and store them.
 
         Parameters
         ----------
         X : array-like, sparse matrix, pandas or polars frame of shape (n_rows, n_columns)
-            Training rows, held as float64, or as float32 where they are given so.
+            Training rows, stored as float64, or as float32 if given as float32.
         y : array-like of shape (n_rows,)
             Labels or targets.
         ids : sequence of int or of str, optional
-            Whose row each is; may repeat. Default ``0..n-1``.
+            Id of the person each row belongs to; may repeat. Default ``0..n-1``.
 
         Returns
         -------
@@ -178,34 +178,34 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     @property
     def guarantee_(self) -> Guarantee:
-        """What is claimed about the model as it is now.
+        """Guarantee of the current model.
 
-        Raises `ChangedParametersError` after `set_params`: the claim is that of the fit.
+        Raises `ChangedParametersError` after `set_params`: the guarantee is that of the fit.
         """
         require_fitted(self)
         self._require_same_parameters()
         return super().guarantee_
 
     def publish(self) -> PublishedModel:
-        """Return a model to give away: parameters and claim, without rows, noise or account."""
+        """Return a model for publication: parameters and guarantee, no rows, noise or account."""
         require_fitted(self)
         with lock_model(self):
             return PublishedModel(self.model_, self._public_claim())
 
     def _public_claim(self) -> Guarantee:
-        """Return the claim without numbers that tell of rows or requests.
+        """Return the guarantee without numbers that depend on rows or requests.
 
-        The certificate is about the parameters. How much is spent, and of how much, would tell a
-        model that forgot from one that never knew.
+        The certificate is about the parameters. The spent budget would distinguish a model that
+        forgot rows from a retrained one.
         """
         return replace(self.guarantee_, spent=None, budget=None, residual_state=())
 
     @property
     def noise_commitment_(self) -> str | None:
-        """SHA-256 over `release_salt_` and the noise of the release, as whole steps of its grid.
+        """SHA-256 over `release_salt_` and the noise of the release, in whole steps of its grid.
 
-        None without such noise, and where the parameters before noise are not kept. Certificates
-        publish it. Whoever has the model's file, as an auditor has, can check it.
+        None without such noise, or if the parameters before noise are not kept. Certificates
+        publish it. An auditor with the model's file can check it.
         """
         require_fitted(self)
         grid, weights = self._release_grid(), self._weights_before_noise()
@@ -214,16 +214,16 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return grid.commit_noise(np.asarray(self.model_.weights), weights, self.release_salt_)
 
     def _release_grid(self) -> ReleaseGrid | None:
-        """Return where releases lie; None without noise on them."""
+        """Return the grid of releases; None if they have no noise."""
         return None
 
     def _weights_before_noise(self) -> Floats | None:
-        """Return the parameters that the last release was made from, where they are kept."""
+        """Return the parameters before noise of the last release; None if they are not kept."""
         return None
 
     @property
     def coef_(self) -> Floats:
-        """Coefficients, one line per score."""
+        """Coefficients, one row per score."""
         require_fitted(self)
         return self.model_.coef
 
@@ -235,20 +235,20 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     @property
     def row_norm_(self) -> float:
-        """R: the declared bound of the rows' norms, or the norm of the longest row held."""
+        """R: the declared bound of the rows' norms, or the largest norm of a remaining row."""
         require_fitted(self)
         declared = self.model_.design.row_norm
         return float(row_norms(self.rows_.X).max()) if declared is None else float(declared)
 
     @abstractmethod
     def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:
-        """Train from scratch; `attributes` hold `model_`, `downgraded_` and the method's own."""
+        """Train from scratch; the outcome's `attributes` include `model_` and `downgraded_`."""
 
     def exact_residual(self) -> float:
-        """Return the norm of the gradient at the published parameters, on the rows held.
+        """Return the norm of the gradient at the published parameters, on the remaining rows.
 
-        The gradient is that of the sum of losses with its regulariser; one pass over the rows.
-        Noise that was added to the parameters shows in it, as it would after a retrain.
+        The gradient is that of the sum of losses with its regulariser; it takes one pass over the
+        rows. It includes the effect of noise on the parameters, as it would after a retrain.
         """
         require_fitted(self)
         with lock_model(self), one_thread():
@@ -261,16 +261,16 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     @abstractmethod
     def _encode_target(self, y: Any) -> NDArray[Any]:
-        """Return targets, or codes of classes that the fitted model has."""
+        """Return targets, or codes of classes; raise for classes that the model does not have."""
 
     @abstractmethod
     def _build_loss(self, classes: NDArray[Any] | None) -> Loss:
         """Return the loss for these classes."""
 
     def _check_settings(self) -> None:
-        """Raise for parameters that make no sense, alone or together.
+        """Raise for invalid parameters, alone or in combination.
 
-        `Design` checks `rows` and `row_norm`, `NoiseSource` the seed of the noise.
+        `Design` checks `rows` and `row_norm`; `NoiseSource` checks the seed of the noise.
         """
         validate_parameters(self)
 
@@ -279,7 +279,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     @property
     def _radius_bound(self) -> float | None:
-        """The declared bound of the rows' norms as they are computed, if there is one."""
+        """The declared bound of the rows' norms, rounding included; None if undeclared."""
         return None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
 
     def _prepare_rows(self, X: Any, y: Any, ids: Any) -> TrainingRows:
@@ -299,17 +299,17 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return Linear(weights, self._build_design(), classes, self._build_loss(classes).is_joint)
 
     def _training_rows(self) -> TrainingRows:
-        """Return what the fitted model holds."""
+        """Return the remaining rows of the fitted model."""
         return TrainingRows(self.rows_, self.model_.classes, self.counts_)
 
     def _handle_doubts(self, doubts: Iterable[str]) -> tuple[str | None, tuple[Warning, ...]]:
-        """Raise, or return as text and warnings, why a wanted guarantee does not hold."""
+        """Raise, or return as text and warnings, why the certificate does not hold."""
         reasons = list(doubts)
         if not reasons:
             return None, ()
         if self.if_unproved == "raise":
             raise AssumptionError(
-                f"{reasons[0]}. With if_unproved='downgrade' the model is kept with an empirical "
+                f"{reasons[0]}. Set if_unproved='downgrade' to keep the model with an empirical "
                 "guarantee."
             )
         text = "; ".join(reasons)
@@ -330,9 +330,10 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     @abstractmethod
     def _remove_rows(self, removal: Removal, counts: Counts, **options: Any) -> Change:
-        """Prepare a removal after which every class still has rows; `counts` are those left.
+        """Prepare a removal after which every class still has rows.
 
-        `options` are what the method's own `forget` takes besides.
+        `counts` are the remaining rows per class; `options` are the extra arguments of the
+        method's own `forget`.
         """
 
     def _retrain(self, positions: Positions) -> Change:
@@ -341,7 +342,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return self._retrain_on(self._training_rows().without(positions), wipe)
 
     def _retrain_on(self, training: TrainingRows, *writes: Callable[[], None]) -> Change:
-        """Prepare a fit from scratch on these rows, and the end of what is sealed now."""
+        """Prepare a fit from scratch on these rows, and wipe the current secrets."""
         source = copy.copy(self.source_)
         fit = self._train(training, source, self.seed_)
         outcome = Outcome(1.0, {"retrains": 1}, fit.warnings)
@@ -350,11 +351,11 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         )
 
     def _wipe_actions(self) -> tuple[Callable[[], None], ...]:
-        """Writes that destroy what is sealed, as it was before a request."""
+        """Return functions that wipe the secrets of the model before a request."""
         return tuple(value.wipe for value in vars(self).values() if isinstance(value, SecretArray))
 
     def _retrain_in_place(self) -> Self:
-        """Template of `settle`: train on the rows held, to replace what is sealed."""
+        """Implement `settle`: train on the remaining rows, to replace the secrets."""
         with lock_model(self), one_thread():
             self._require_same_parameters()
             change = LinearBase._retrain(self, NO_ROWS)
@@ -363,7 +364,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return self
 
     def _relative_work(self, flops: float) -> float:
-        """Return work as a share of a retrain, by counted operations."""
+        """Return the work as a share of a retrain, in counted operations."""
         return flops / max(self.training_flops_, 1.0)
 
     def _check_input(self, X: Any) -> None:
@@ -371,17 +372,17 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         require_features(self, X)
 
     def _in_place_attributes(self) -> tuple[str, ...]:
-        """Names of attributes whose memory a request writes into: what is sealed is wiped."""
+        """Return names of attributes whose memory a request overwrites; secrets are wiped."""
         sealed = [name for name, value in vars(self).items() if isinstance(value, SecretArray)]
         return ("rows_", "source_", "cache_", *sealed)
 
     @property
     def _wants_certificate(self) -> bool:
-        """Whether there is noise, and nobody can repeat it."""
+        """Whether there is noise that cannot be repeated."""
         return self.sigma != 0 and self.noise_seed is None
 
     def _certificate_fields(self, is_proved: bool, spent: float, budget: float) -> dict[str, Any]:
-        """Return what a claim says of its kind; without a certificate there are no numbers."""
+        """Return the fields of a guarantee that depend on its kind; numbers only if certified."""
         if not (self._wants_certificate and is_proved):
             return {"kind": "empirical"}
         return {
@@ -408,7 +409,7 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """Labels still held, sorted."""
+        """Labels of the remaining rows, sorted."""
         require_fitted(self)
         classes = self.model_.classes
         assert classes is not None
@@ -443,7 +444,7 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
         labels = hold_labels(y, name=type(self).__name__, regressor="InfluenceRegressor")
         codes = np.minimum(np.searchsorted(self.classes_, labels), len(self.classes_) - 1)
         if (self.classes_[codes] != labels).any():
-            raise ValueError(f"y holds labels that this model does not know; see {self.classes_}")
+            raise ValueError(f"y has labels that are not in classes_: {self.classes_}")
         return codes.astype(np.int64)
 
     def _build_loss(self, classes: NDArray[Any] | None) -> Loss:
@@ -474,7 +475,7 @@ class LinearRegressor(KeywordScoreMixin, RegressorMixin, LinearBase):
 def collect_attributes(
     training: TrainingRows, source: NoiseSource, fit: FitOutcome
 ) -> dict[str, Any]:
-    """Return the attributes that training leaves; the method's own may replace the rows."""
+    """Return the fitted attributes; those of the method may replace the rows."""
     return {
         "rows_": training.rows,
         "counts_": training.counts,
@@ -486,12 +487,12 @@ def collect_attributes(
 
 
 def require_batch_size(batch_size: Any, n_rows: int) -> None:
-    """Raise unless a request can be cut into batches of this size."""
+    """Raise unless a request can be split into batches of this size."""
     check_parameter("batch_size", batch_size, Whole(1))
     if batch_size > n_rows:
         raise ValueError(
             f"batch_size={batch_size}, but this request removes {n_rows} row(s); nothing was "
-            "changed. Give forget(..., batch_size=None) or a smaller number"
+            "changed. Use forget(..., batch_size=None) or a smaller number"
         )
 
 

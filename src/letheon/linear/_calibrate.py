@@ -1,17 +1,14 @@
-"""How much noise hides a distance, and the grid that releases lie on.
-
-From (epsilon, delta) to noise and back: divergences of Gaussians, as floats.
+"""Noise calibration, and the grid of releases.
 
 Two laws P and Q are (epsilon, delta)-close when ``P(A) <= e^epsilon Q(A) + delta`` and
 ``Q(A) <= e^epsilon P(A) + delta`` for every event A. The smallest such delta is the hockey-stick
-divergence. Every function here says which side it errs on. None of them claims more
-than is true: a delta or an epsilon may be too large, a shift too small.
+divergence. Every function states the side on which it errs, which is always the safe side: a delta
+or an epsilon may be too large, a shift too small.
 
-The release of a certified model: its parameters on a grid, with integer noise.
-
+A certified model releases its parameters on a grid, with integer noise:
 ``release = step * (round(W / step) + Z)`` with Z independent integers of an exact law. The step is
-a power of two that follows from sigma alone. So a release is a function of the rounded parameters
-and of secret integers, and its low-order bits tell nothing else.
+a power of two that depends on sigma alone. So a release is a function of the rounded parameters
+and of secret integers, and its low-order bits reveal nothing else.
 """
 
 import hashlib
@@ -29,14 +26,14 @@ from letheon.noise import Floats, NoiseSource
 
 # More than the rounding errors of the closed forms (below 5e-12 where delta > 1e-300).
 _UP = 1 + 1e-11
-# Relative distance at which a root counts as found.
+# Relative tolerance of a root.
 _CLOSE = 1e-12
-# Stands for every positive delta that a float cannot hold.
+# Replaces positive deltas that underflow.
 _LEAST = sys.float_info.min
 _ROOT2 = math.sqrt(2)
 _ROOT_PI = math.sqrt(math.pi)
 
-# Below this shift the two terms of the closed form cancel; their difference is integrated instead.
+# Below this shift the two terms of the closed form cancel, so their difference is integrated.
 _SMALL_SHIFT = 0.1
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(5)
 
@@ -108,9 +105,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the smallest epsilon >= 0 with ``gaussian_delta(epsilon, mu) <= delta``.
 
     Errs upwards, as if delta were smaller by 2e-11 of itself. ``gaussian_epsilon(gaussian_mu(e,
-    delta), delta)`` may exceed e in the last digits; so whether a budget is kept should be asked of
-    mu or of delta.
-    Infinite for delta = 0 and mu > 0.
+    delta), delta)`` may exceed e in the last digits, so compare mu or delta with a budget, not
+    epsilon. Infinite for delta = 0 and mu > 0.
     """
     _require_non_negative(mu=mu, delta=delta)
     if gaussian_delta(0.0, mu) <= delta:
@@ -156,7 +152,7 @@ def mismatch_delta(epsilon: float, mu: float, log_spread: float, dimension: floa
     Parameters
     ----------
     epsilon : float
-        At which delta is wanted.
+        Epsilon of the divergence.
     mu : float
         Bound of ``|S2^(-1/2) (m1 - m2)|`` for the laws N(m1, S1) and N(m2, S2).
     log_spread : float
@@ -280,8 +276,8 @@ def _log_ratio(value: float, target: float) -> float:
 def _find_crossing(excess: Callable[[float], float], bad: float, good: float) -> float:
     """Return a point at which ``excess <= 0``, next to one at which it is above 0.
 
-    Regula falsi in the Illinois way, with a bisection now and then. What is returned has itself
-    been evaluated (or is the `good` given), so an error of rounding cannot flip the side.
+    Regula falsi (Illinois variant), with a bisection every sixth step. The returned point has been
+    evaluated (or is `good`), so a rounding error cannot flip the side.
     """
     above, below = excess(bad), excess(good)
     was_above: bool | None = None
@@ -292,7 +288,7 @@ def _find_crossing(excess: Callable[[float], float], bad: float, good: float) ->
         if turn % 6 == 0 or not min(bad, good) < guess < max(bad, good):
             guess = bad + (good - bad) / 2
         value = excess(guess)
-        # An end that stays twice counts half, which draws the next guess towards it.
+        # Illinois: halve the value of an end that stays twice, to move the next guess towards it.
         if value > 0:
             bad, above = guess, value
             below /= 2 if was_above is True else 1
@@ -305,7 +301,7 @@ def _find_crossing(excess: Callable[[float], float], bad: float, good: float) ->
 
 def _require_non_negative(**values: float) -> None:
     for name, value in values.items():
-        # Written so that NaN is refused as well.
+        # Written so that NaN raises as well.
         if not value >= 0:
             raise ValueError(f"{name} must be 0 or above, not {value!r}")
 
@@ -318,8 +314,7 @@ def _require_laws(mu: float, log_spread: float, dimension: float) -> None:
 
 # Steps of the grid in one sigma: 2**20 to 2**21.
 _SCALE_BITS = 20
-# Farther from zero than this many steps, parameters are moved to this limit. Moving every
-# coordinate into an interval brings no two of them farther apart.
+# Parameters are clipped to this many steps. Clipping never increases the distance of two vectors.
 _MOST_STEPS = 2.0**51
 _LEAST_SIGMA = 1e-100
 
@@ -345,7 +340,7 @@ def rounding_gap(scale: int) -> float:
 
 @dataclass(frozen=True)
 class ReleaseGrid:
-    """Where releases lie, and how much noise they get.
+    """Grid of releases, and the scale of their noise.
 
     Attributes
     ----------
@@ -371,11 +366,11 @@ class ReleaseGrid:
 
     @property
     def sigma(self) -> float:
-        """Noise per coordinate, as it is added."""
+        """Noise per coordinate that is actually added."""
         return self.step * self.scale
 
     def clipping_distance(self, length: float) -> float:
-        """Return how far the bound of the grid moves a vector of this length at most."""
+        """Return how far clipping moves a vector of this length at most."""
         return max(length - _MOST_STEPS * self.step, 0.0)
 
     def release(self, weights: Floats, source: NoiseSource, *, is_pure: bool = False) -> Floats:
@@ -384,7 +379,7 @@ class ReleaseGrid:
         return self.release_with(weights, draw(weights.shape, self.scale).astype(np.float64))
 
     def release_with(self, weights: Floats, noise: Floats) -> Floats:
-        """Return parameters with noise that is given, in whole steps."""
+        """Return parameters plus the given noise, in whole steps."""
         return (self._round_to_steps(weights) + noise) * self.step
 
     def commit_noise(self, released: Floats, weights: Floats, salt: str) -> str:
@@ -415,7 +410,7 @@ class ReleaseGrid:
             steps = (epsilon * self.scale - size) / math.sqrt(size)
         else:
             # The charge grows with epsilon: where it would take half of delta, a smaller epsilon
-            # is claimed in place of the one asked for.
+            # is claimed than the requested one.
             most = math.log(max(delta / (2 * size * rounding_gap(self.scale)) - 1, 1.0))
             claimed = min(epsilon, most)
             left = delta - self.noise_charge(claimed, size)
@@ -425,7 +420,7 @@ class ReleaseGrid:
         return max(steps * self.step * (1 - 1e-12), 0.0)
 
     def noise_charge(self, epsilon: float, size: int) -> float:
-        """Return the part of delta that pays for discrete noise in place of continuous noise."""
+        """Return the part of delta charged for discrete instead of continuous noise."""
         return (1 + math.exp(min(epsilon, 700.0))) * size * rounding_gap(self.scale)
 
     def compute_delta(self, epsilon: float, distance: float, size: int) -> float:

@@ -1,15 +1,14 @@
-"""Hessians that are kept and updated, factored or as products with vectors.
+"""Hessians that are kept and updated: as factored blocks, or as products with vectors.
 
-Hessian blocks at an expansion point W0, with an explicit inverse that follows removals.
+`Curvature` holds Hessian blocks at an expansion point W0 with an explicit inverse. A removal of m
+rows changes every block by -V V', V of m columns (of m K for a joint loss). Nothing of size n is
+touched: the inverse is updated by Sherman-Morrison-Woodbury. Errors from rounding, or from a
+regulariser that shrank, appear in the residual |g - H step|, which is measured.
 
-A removal of m rows changes every block by -V V', V of m columns (of m K for a joint loss). Nothing
-of size n is touched: the inverse follows by Sherman-Morrison-Woodbury, and whatever it has lost by
-rounding, or by a regulariser that shrank, shows in the residual |g - H step|, which is measured.
+`Downdate` computes with the old matrices and V, and only `apply` writes. So a request that fails
+changes nothing.
 
-Solve and look first, change later: `Downdate` computes with the old matrices and V, and only
-`apply` writes. So a request that fails changes nothing.
-
-The Hessian as products with the rows, where no matrix of its size is formed.
+`HessianProducts` multiplies the Hessian with vectors where no matrix of its size is formed.
 """
 
 import copy
@@ -30,11 +29,11 @@ from letheon.removal import Opaque
 
 # A pivot of I - V'H^(-1)V below this means that the inverse can no longer be trusted.
 _LEAST_PIVOT = 1e-8
-# More columns than this share of the size: factor the block again, it costs less than following.
+# With more columns than this share of the size, factoring the block again costs less.
 _MOST_FOLLOWED = 0.25
 _MOST_DOWNDATES = 1000
 
-# Lanczos from a random start: the top eigenvalue is below `found / (1 - _SLACK)` except with
+# Lanczos from a random start: the top eigenvalue is below `ritz value / (1 - _SLACK)` except with
 # probability 1.648 sqrt(s) exp(-sqrt(_SLACK) (2 _STEPS - 1)), s the size (Kuczynski and
 # Wozniakowski 1992): less than 1e-13 at s = 5,000.
 _STEPS, _SLACK = 80, 0.05
@@ -43,8 +42,8 @@ _STEPS, _SLACK = 80, 0.05
 class HessianBlock:
     """One block of the Hessian's data part, and the inverse of block + ridge.
 
-    Lower triangles count, in Fortran order, as LAPACK wants them. The inverse is made of the
-    Cholesky factor when it is first asked for: two thirds of the work of a fresh start.
+    Only lower triangles are used, in Fortran order, as LAPACK requires. The inverse is computed
+    from the Cholesky factor on first use; it is two thirds of the work of a new block.
     """
 
     def __init__(self, hessian: Floats, factor: Floats) -> None:
@@ -55,7 +54,7 @@ class HessianBlock:
     @classmethod
     def from_hessian(cls, hessian: Floats, ridge: float) -> Self:
         """Return the block with its factor."""
-        # Removals follow in the lower triangle; the other half would keep the rows that left.
+        # Removals update the lower triangle only; the upper one would keep the removed rows.
         hessian = np.asfortranarray(np.tril(hessian))
         return cls(hessian, cholesky_factor(hessian, ridge))
 
@@ -63,7 +62,7 @@ class HessianBlock:
     def inverse(self) -> Floats:
         """Inverse of hessian + ridge, to be changed in place."""
         if self._inverse is None:
-            # LAPACK starts threads for matrices that are far too small to gain by them.
+            # LAPACK starts threads even for matrices that are too small to benefit.
             with one_thread():
                 self._inverse, _ = lapack.dpotri(self._factor, lower=1, overwrite_c=1)
             self._factor = None
@@ -79,7 +78,7 @@ class HessianBlock:
         return solved
 
     def replace_with(self, other: "HessianBlock") -> None:
-        """Become the other block; what was here is wiped."""
+        """Take over the matrices of the other block and wipe the old ones."""
         for matrix in (self.hessian, self._factor, self._inverse):
             if matrix is not None:
                 matrix[:] = 0.0
@@ -87,14 +86,14 @@ class HessianBlock:
 
     def __copy__(self) -> "HessianBlock":
         """Return a block with matrices of its own."""
-        twin = HessianBlock.__new__(HessianBlock)
+        duplicate = HessianBlock.__new__(HessianBlock)
         for name, matrix in vars(self).items():
-            setattr(twin, name, None if matrix is None else matrix.copy("F"))
-        return twin
+            setattr(duplicate, name, None if matrix is None else matrix.copy("F"))
+        return duplicate
 
 
 class Curvature:
-    """Hessian blocks at W0 of the rows that are held, for O(d^2) removals.
+    """Hessian blocks of the remaining rows at W0, for O(d^2) removals.
 
     Attributes
     ----------
@@ -106,8 +105,8 @@ class Curvature:
     radius : float
         Upper bound of the norm of every row.
     error : float
-        Estimate of the spectral norm of what the stored blocks miss by rounding. It matters when a
-        row leaves that is longer than all others by orders of magnitude.
+        Estimate of the spectral norm of the rounding error of the stored blocks. It matters when
+        the removed row is longer than all others by orders of magnitude.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Curvature:
         self.error = error
         self.n_downdates = 0
         self.n_measured = 0
-        # Where scores were last compared with those at the point, and how far they were.
+        # Where scores were last compared with those at the point, and their largest difference.
         self._anchor = point
         self._reach = [0.0] * len(blocks)
         roots = [np.sqrt(np.maximum(np.diag(block.hessian), 0.0)) for block in blocks]
@@ -151,13 +150,13 @@ class Curvature:
         return cls(W, blocks, tops, radius, rounding_error(blocks, tops))
 
     def bound_offsets(self, W: Floats) -> list[float]:
-        """Numbers a, one per block, with |x (W - W0)| <= radius * a for all rows held."""
+        """Numbers a, one per block, with |x (W - W0)| <= radius * a for all remaining rows."""
         since = block_norms(W - self._anchor, len(self.blocks))
-        radius = self.radius or 1.0  # of rows that are all zeros nothing is reached
+        radius = self.radius or 1.0  # if all rows are zeros, scores do not change
         return [reach / radius + more for reach, more in zip(self._reach, since, strict=True)]
 
     def bound_drifts(self, W: Floats) -> list[float]:
-        """(W - W0)' H (W - W0) per block, of the data part; never too small."""
+        """Upper bounds of (W - W0)' H (W - W0) per block, of the data part."""
         columns = to_blocks(W - self.point, len(self.blocks))
         return [
             max(float(d @ symv(block.hessian, d)), 0.0) + self.error * float(d @ d)
@@ -165,18 +164,18 @@ class Curvature:
         ]
 
     def rounding_at(self, W: Floats) -> float:
-        """Size of the gradient that the last bits of W make; see `Problem.rounding`."""
+        """Size of the gradient caused by the last bits of W; see `FitProblem.rounding_at`."""
         pairs = zip(self._roots, to_blocks(W, len(self.blocks)), strict=True)
         sizes = [norm * float(root @ np.abs(w)) for (norm, root), w in pairs]
         return EPSILON * sqrt(sum(size * size for size in sizes))
 
     def record_reach(self, W: Floats, reach: list[float]) -> None:
-        """Remember how far the scores at W are from those at the point, at most."""
+        """Record the largest difference between the scores at W and those at the point."""
         self._anchor, self._reach = W, reach
         self.n_measured += 1
 
     def precompute_inverses(self) -> Self:
-        """Make the inverses now, so that the first single removal does not pay for them."""
+        """Compute the inverses now, so that the first single removal is fast."""
         for block in self.blocks:
             _ = block.inverse
         return self
@@ -189,16 +188,16 @@ class Curvature:
 
     def __copy__(self) -> "Curvature":
         """Return a copy with matrices of its own: they change in place."""
-        twin = Curvature.__new__(Curvature)
-        vars(twin).update(vars(self), blocks=[copy.copy(block) for block in self.blocks])
-        return twin
+        duplicate = Curvature.__new__(Curvature)
+        vars(duplicate).update(vars(self), blocks=[copy.copy(block) for block in self.blocks])
+        return duplicate
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NewtonStep(Opaque):
-    """A step that solves H step = G nearly.
+    """An approximate solution of H step = G.
 
-    `left` is |G - H step|. `energies` are step' H step per block, of the data part alone.
+    `residual` is |G - H step|. `energies` are step' H step per block, of the data part alone.
     """
 
     change: Floats
@@ -207,12 +206,12 @@ class NewtonStep(Opaque):
 
 
 class Downdate:
-    """The curvature without some rows, before anything is written.
+    """The curvature without some rows; nothing is written before `apply`.
 
     Parameters
     ----------
     curvature : Curvature
-        Of the rows held so far.
+        Of the rows before the removal.
     roots : list of ndarray
         V of every block at the expansion point; the block loses V V'.
     ridge : float
@@ -231,14 +230,14 @@ class Downdate:
         return _make_step([p.solve(g) for p, g in zip(self._parts, targets, strict=True)], G.shape)
 
     def refine(self, step: NewtonStep, G: Floats) -> NewtonStep:
-        """Return a step that leaves less, by solving once more for what is left."""
+        """Return a step with a smaller residual, by solving for the residual."""
         size = len(self._parts)
         triples = zip(self._parts, to_blocks(step.change, size), to_blocks(G, size), strict=True)
         return _make_step([p.refine(x, g) for p, x, g in triples], G.shape)
 
     @property
     def error(self) -> float:
-        """What the blocks without the rows may miss by rounding."""
+        """Rounding error of the blocks without the rows."""
         curvature = self._curvature
         return curvature.error + rounding_error(curvature.blocks, curvature.tops)
 
@@ -251,7 +250,7 @@ class Downdate:
         self._curvature.n_downdates = 0 if is_fresh else self._curvature.n_downdates + 1
 
 
-BlockSolution = tuple[Floats, Floats, float]  # solution, what is left of the target, x' H x
+BlockSolution = tuple[Floats, Floats, float]  # solution x, residual, x' H x
 
 
 def _make_step(solved: list[BlockSolution], shape: tuple[int, int]) -> NewtonStep:
@@ -263,7 +262,7 @@ def _make_step(solved: list[BlockSolution], shape: tuple[int, int]) -> NewtonSte
 def _choose_downdate(
     block: HessianBlock, V: Floats, ridge: float, worn_out: bool
 ) -> "_BlockDowndate":
-    """Return the cheapest way to take V V' out of a block that keeps the inverse's digits."""
+    """Return the cheapest accurate way to subtract V V' from a block."""
     n_columns = V.shape[1]
     if not worn_out and n_columns == 1:
         q = symv(block.inverse, V[:, 0])
@@ -281,7 +280,7 @@ def _choose_downdate(
 def woodbury(block: HessianBlock, V: Floats, sign: float) -> tuple[Floats, Floats, int]:
     """Return Q with Q Q' the change of the inverse when the block changes by sign V V'.
 
-    Q = H^(-1) V L'^(-1), L L' = I + sign V' H^(-1) V; also L, and what LAPACK says of it.
+    Q = H^(-1) V L'^(-1), L L' = I + sign V' H^(-1) V; also L, and LAPACK's error code.
     """
     Q = blas.dsymm(1.0, block.inverse, V, lower=1)
     core = np.eye(V.shape[1])
@@ -291,7 +290,7 @@ def woodbury(block: HessianBlock, V: Floats, sign: float) -> tuple[Floats, Float
 
 
 class _BlockDowndate(ABC):
-    """A block that loses V V'; `_solve` and `_product` are with the block that is left."""
+    """A block that loses V V'; both products use the block after the removal."""
 
     def __init__(self, block: HessianBlock, V: Floats, ridge: float) -> None:
         self._block, self._V, self._ridge = block, V, ridge
@@ -364,13 +363,13 @@ class _LowRankDowndate(_BlockDowndate):
 
 
 def change_block(block: HessianBlock, V: Floats, Q: Floats, sign: float) -> None:
-    """Add sign V V' to the block and take sign Q Q' from its inverse, in place."""
+    """Add sign V V' to the block and subtract sign Q Q' from its inverse, in place."""
     blas.dsyrk(sign, V, beta=1.0, c=block.hessian, lower=1, overwrite_c=1)
     blas.dsyrk(-sign, Q, beta=1.0, c=block.inverse, lower=1, overwrite_c=1)
 
 
 class _FullDowndate(_BlockDowndate):
-    """A block that loses so much that it is factored again."""
+    """A block that loses many columns and is factored again."""
 
     @one_thread()
     def __init__(self, block: HessianBlock, V: Floats, ridge: float) -> None:
@@ -385,7 +384,7 @@ class _FullDowndate(_BlockDowndate):
         return symv(self._fresh.hessian, x)
 
     def apply(self) -> None:
-        # The old matrices hold the rows that leave.
+        # The old matrices contain the removed rows.
         self._block.replace_with(self._fresh)
 
 
@@ -449,10 +448,10 @@ _MOST_PRODUCTS = 500
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProductStep(Opaque):
-    """A step that solves H step = G nearly, and what it does.
+    """An approximate solution of H step = G, and its effect.
 
-    `scores` is X step. `left` bounds the gradient that the step adds: what is left of the linear
-    system, and what the bend of the loss adds to it.
+    `scores` is X step. `residual` bounds the gradient that the step adds: the residual of the
+    linear system plus the nonlinearity of the loss.
     """
 
     change: Floats
@@ -463,10 +462,10 @@ class ProductStep(Opaque):
 
 @dataclass(eq=False, repr=False)
 class HessianProducts(Opaque):
-    """What is kept per slot and per column for removals by conjugate gradients.
+    """Values per slot and per column for removals by conjugate gradients.
 
-    All of it follows removals: the diagonal would otherwise still hold the squares of rows that
-    left.
+    All of them are updated by removals: otherwise the diagonal would keep the squares of removed
+    rows.
 
     Attributes
     ----------
@@ -497,15 +496,15 @@ class HessianProducts(Opaque):
         return cls(weights, diagonal, scores, spectral)
 
     def is_valid_for(self, problem: FitProblem) -> bool:
-        """Whether slots are still those of the problem; rows move when many have left."""
+        """Whether the slots are those of the problem; rows move after many removals."""
         return len(self.weights) == len(problem.y)
 
     def solve(self, after: FitProblem, G: Floats, tolerance: float) -> ProductStep:
         """Solve H step = G on the remaining rows to a relative residual.
 
-        Conjugate gradients with a diagonal preconditioner. X times every direction is needed
-        anyway, so X step comes for free, and with it what the bend of the loss adds:
-        |X' e| <= |X| |e|, e = slope after - slope before - weights * X step.
+        Conjugate gradients with a diagonal preconditioner. They compute X times every direction,
+        so X step is free, and with it the bound of the nonlinearity: |X' e| <= |X| |e|,
+        e = slope after - slope before - weights * X step.
         """
         weights = self.weights.copy()
         weights[after.removed] = 0.0
@@ -535,7 +534,7 @@ class HessianProducts(Opaque):
         return ProductStep(x, moved, added, (n_products + 0.5) * after.pass_flops)
 
     def remove_rows(self, problem: FitProblem, positions: Positions, moved: Floats | None) -> None:
-        """Take rows out, which are still in the problem, and move the scores."""
+        """Remove rows, which the problem still contains, and update the scores."""
         rows = problem.copy_rows(positions)
         own = self.weights[positions]
         if problem.loss.is_joint:

@@ -39,8 +39,8 @@ FACTS = linear_facts(
     certifiability_parameters=("sigma", "period"),
     definition_name="deltagrad",
     tasks=("classification",),
-    # Strong independence (Wu et al., Assumption 5) is about the run, not the loss: nobody can vouch
-    # for it beforehand, and no claim rests on it here.
+    # Strong independence (Wu et al., Assumption 5) is about the run, not the loss. It cannot be
+    # checked beforehand, and no guarantee rests on it here.
     needs=(
         "strongly-convex",
         "smooth",
@@ -55,27 +55,27 @@ FACTS = linear_facts(
 _REFERENCE = "Wu et al. 2020 (an accuracy rate, no bound of what the model reveals)"
 _SHARED = ("strongly-convex", "intercept-regularised", "few-rows-leave", "step-size-kept")
 _RESIDUAL_STATE = (
-    "model_: the parameters, off those of a retrain by what the approximate steps missed",
+    "model_: the parameters, off those of a retrained model by the error of approximate steps",
     (
-        "trajectory_: points and gradients of the descent, rewritten by every request; what the "
-        "approximate steps missed can be computed from it and the rows held, and it depends on "
-        "the forgotten rows, at times so that it points along one"
+        "trajectory_: points and gradients of the descent, rewritten by every request; the error "
+        "of approximate steps can be computed from it and the remaining rows; it depends on the "
+        "forgotten rows and may point along one of them"
     ),
-    "pace_: step size, number of batches and of rows as they were at the last training",
+    "pace_: step size, number of batches and of rows at the last training",
 )
 _RESIDUAL_CACHE = (
-    "cache_: Hessians of the rows held, taken at points of an earlier trajectory; in memory only"
+    "cache_: Hessians of the remaining rows at points of an earlier trajectory; in memory only"
 )
 
 _KEY = "batch_key"
 _LANCZOS_STEPS = 16
-# The largest eigenvalue may be so much above what these steps find.
+# The largest eigenvalue may exceed the result of these steps by this factor.
 _LANCZOS_SLACK = 1.05
 
 
 @dataclass(frozen=True)
 class DescentSettings:
-    """Step size, batches in an epoch, and the number of rows that both were chosen for."""
+    """Step size, batches per epoch, and the number of rows for which both were chosen."""
 
     rate: float
     n_batches: int
@@ -89,24 +89,24 @@ class DeltaGradClassifier(LinearClassifier):
     Training is gradient descent on ``F(w) = mean_i l_i(w) + (lam / 2) |w|^2``; all of its points
     ``w_t`` and gradients ``g_t`` are kept. To forget m of n rows it is replayed from ``w_0``::
 
-        w'_(t+1) = w'_t - rate / (n - m) [ n g - sum of grad F_i(w'_t) over the rows that leave ]
+        w'_(t+1) = w'_t - rate / (n - m) [ n g - sum of grad F_i(w'_t) over the removed rows ]
 
-    where ``g`` is the gradient of all n rows at ``w'_t``: computed from them in the first steps and
-    every few steps after, otherwise ``g_t + B (w'_t - w_t)`` with an approximate Hessian B. The
-    path that it takes replaces the old one, so that later requests start from it.
+    where ``g`` is the gradient of all n rows at ``w'_t``: computed exactly in the first steps and
+    every few steps after, otherwise approximated by ``g_t + B (w'_t - w_t)`` with an approximate
+    Hessian B. The new path replaces the old one, so that later requests start from it.
 
     Parameters
     ----------
     l2 : float, default=1e-3
         Regulariser lam, above 0. The intercept is regularised too.
     reg : {"per_sample", "total"}, default="per_sample"
-        Whether lam is `l2`, or `l2` divided by the number of rows held.
+        Whether lam is `l2`, or `l2` divided by the number of remaining rows.
     multi_class : {"ovr", "softmax"}, default="ovr"
-        For three classes or more: one score against the rest each, or all at once.
+        For more than two classes: one problem per class against the rest, or one joint problem.
     fit_intercept : bool, default=True
-        Put a column of ones behind the others.
+        Append a column of ones.
     rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
-        What happens to a row whose norm, the intercept's 1 included, is not `row_norm`.
+        What to do with a row whose norm, the intercept's 1 included, is not `row_norm`.
     row_norm : float or None, default=None
         Declared bound of the norm of every row; needed unless ``rows="keep"``.
     n_steps : int, default=300
@@ -116,25 +116,25 @@ class DeltaGradClassifier(LinearClassifier):
         times the largest eigenvalue of X'X / n, or with batches times the mean of squared row
         norms. It is kept until the next training from scratch.
     batch_size : int or None, default=None
-        Mean number of rows in a mini-batch; None takes all rows in every step. Which batch a row is
-        in depends on the seed and its own id only, so that a removal reshuffles nobody.
+        Mean number of rows in a mini-batch; None uses all rows in every step. The batch of a row
+        depends on the seed and its own id only, so a removal changes no other row's batch.
     hessian : {"lbfgs", "cached"}, default="lbfgs"
-        "lbfgs" makes B from the last exact steps. "cached" keeps Hessians at points of the path: it
-        reads no rows but those that leave, and needs blocks of at most 5,000 parameters.
+        "lbfgs" builds B from the last exact steps. "cached" keeps Hessians at points of the path:
+        it reads the removed rows only, and needs blocks of at most 5,000 parameters.
     burn_in : int, default=10
         j0: steps 0 to j0 are exact; for "lbfgs".
     period : int, default=5
-        T0: every so many steps after j0 one is exact; for "lbfgs". With 1 a request is a retrain.
+        T0: after j0 one step in T0 is exact; for "lbfgs". With 1 a request is a retrain.
     history : int, default=10
-        k: pairs that L-BFGS remembers. More columns need more.
+        k: number of pairs in L-BFGS. More columns need more.
     n_checkpoints : int, default=4
-        Points with a Hessian; for "cached".
+        Number of points with a Hessian; for "cached".
     sigma : float, default=0.0
-        Scale of isotropic normal noise on the published parameters, drawn anew after every fit and
-        every request.
+        Scale of isotropic normal noise on the published parameters, drawn again after every fit
+        and every request.
     max_memory : int, default=2**30
-        A path of more bytes, 16 T per parameter, lies in a private temporary file, which the system
-        takes back without overwriting it. Loaded and copied models hold it in memory until their
+        A path of more bytes (16 T per parameter) is stored in a private temporary file, which the
+        system frees without overwriting it. Loaded and copied models hold it in memory until their
         next request.
     measure_distance : bool, default=True
         Set `distance_bound_`, at the cost of one gradient pass over the rows.
@@ -146,14 +146,14 @@ class DeltaGradClassifier(LinearClassifier):
     Attributes
     ----------
     coef_, intercept_, classes_
-        Published parameters, and the labels still held.
+        Published parameters, and the labels of the remaining rows.
     distance_bound_ : float or None
-        ``|grad F(w)| / lam`` on the rows held, w being the parameters before noise: they are no
-        further from the optimum of these rows, whatever the replay missed.
+        ``|grad F(w)| / lam`` on the remaining rows, w being the parameters before noise: a bound of
+        their distance to the optimum of these rows, whatever the error of the replay.
     learning_rate_ : float
         Step size in use.
     trajectory_ : Trajectory
-        The path. Private, as the rows are: it ends at the model without noise.
+        The path. Keep it private, like the rows: it ends at the parameters without noise.
     guarantee_ : Guarantee
         Always empirical.
 
@@ -161,21 +161,21 @@ class DeltaGradClassifier(LinearClassifier):
     -----
     **Guarantee**: empirical. By the theorem of Wu et al. the replay is off a retrain by o(m/n),
     while doing nothing is off by O(m/n). Its constants are unknown here, its assumptions are not
-    checked, and it does not say what noise would hide. `distance_bound_` rests on strong
-    convexity alone and is measured after every request; that the descent itself has not arrived
-    is part of it.
+    checked, and it does not state how much noise would hide the error. `distance_bound_` rests on
+    strong convexity alone and is measured after every request; it includes the distance that the
+    descent itself has not yet covered.
 
-    A saved model holds the path, which is not noisy. Gradients of approximate steps differ from
-    those of the rows held by errors that depend on the forgotten rows. Whoever has the file and
-    these rows can compute the errors; with few columns they may point along a forgotten row. Only
-    ``period=1`` leaves nothing but rounding.
+    A saved model contains the path, which has no noise. Gradients of approximate steps differ from
+    those of the remaining rows by errors that depend on the forgotten rows. With the file, which
+    contains these rows, the errors can be computed; with few columns they may point along a
+    forgotten row. Only ``period=1`` leaves nothing but rounding errors.
 
-    A request that leaves less than half of the rows of the last training, or that takes the last
-    row of a class, is answered by training from scratch.
+    A request after which less than half of the rows of the last training remain, or that removes
+    the last row of a class, trains from scratch.
 
-    "cached" uses the Hessian of the rows that stay and their gradients at ``w_t``. With batches
-    both kinds of B come from other rows than those of the batch at hand, so the error is larger:
-    with L-BFGS and batches of twenty rows it was up to 0.4 of doing nothing.
+    "cached" uses the Hessian of the remaining rows and their gradients at ``w_t``. With batches
+    both kinds of B come from other rows than those of the current batch, so the error is larger:
+    with L-BFGS and batches of twenty rows it was up to 0.4 of the error of doing nothing.
 
     References
     ----------
@@ -199,7 +199,7 @@ class DeltaGradClassifier(LinearClassifier):
         **dict.fromkeys(("n_steps", "period", "history", "n_checkpoints"), Whole(1)),
         **dict.fromkeys(("burn_in", "max_memory"), Whole(0)),
     }
-    # Where numbers are kept is a matter of the machine.
+    # Where the path is stored does not change the model.
     _not_digested: ClassVar[frozenset[str]] = LinearClassifier._not_digested | {"max_memory"}
 
     multi_class: str = "ovr"
@@ -264,7 +264,7 @@ class DeltaGradClassifier(LinearClassifier):
             start = library_seed(seed, Purpose.EIGENVALUE)
             moment = _top_moment(problem, start) / n
         else:
-            # That of a batch; no single row decides over it.
+            # For batches, the mean: no single row determines it.
             moment = float(np.mean(row_norms(problem.X) ** 2))
         lam = problem.ridge / n
         return DescentSettings(1.0 / (lam + problem.loss.curvature_bound * moment), n_batches, n)
@@ -355,11 +355,11 @@ class DeltaGradClassifier(LinearClassifier):
         )
 
     def _public_claim(self) -> Guarantee:
-        """Return the claim without the measured distance."""
+        """Return the guarantee without the measured distance."""
         return replace(super()._public_claim(), reference=_REFERENCE)
 
     def __sklearn_tags__(self) -> Tags:
-        """Without noise two fits are the same."""
+        """Tag the estimator as deterministic if it has no noise."""
         tags = super().__sklearn_tags__()
         tags.non_deterministic = bool(self.sigma) and self.noise_seed is None
         return tags
@@ -377,7 +377,7 @@ def _step_flops(problem: FitProblem, settings: DescentSettings) -> float:
 
 
 def _top_moment(problem: FitProblem, seed: int) -> float:
-    """Largest eigenvalue of X'X, a little more than Lanczos finds."""
+    """Return the largest eigenvalue of X'X by Lanczos, with a small margin."""
     d = problem.shape[0]
     plain = replace(problem, loss=Squared(), l2=0.0)
     weights = np.ones((problem.X.shape[0], 1))

@@ -1,4 +1,4 @@
-"""Descent-to-Delete: go on training, then add noise (Neel et al. 2021; survey section 5.4)."""
+"""Descent-to-Delete: continue training, then add noise (Neel et al. 2021; survey section 5.4)."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -78,9 +78,9 @@ FACTS = linear_facts(
 _SHARED = ("strongly-convex", "intercept-regularised", "noise-secret", "row-count-public")
 _REFERENCES = {
     ("basic", "secret", "residual"): "distance bounded by the measured gradient; discrete noise",
-    ("basic", "published", "residual"): "as secret; no state is kept but what is published",
+    ("basic", "published", "residual"): "as secret; only the published state is kept",
     ("basic", "secret", "theorem"): "Neel et al. 2021, Theorem 3.1",
-    ("basic", "published", "theorem"): "Neel et al. 2021, Theorem 3.2, steps by a bound of its own",
+    ("basic", "published", "theorem"): "Neel et al. 2021, Theorem 3.2, with a separate step bound",
     ("regularized-strong", "secret", "theorem"): "Neel et al. 2021, Theorem 3.4",
     ("regularized-weak", "secret", "theorem"): "Neel et al. 2021, Theorem 3.5",
     ("distributed", "secret", "theorem"): "Neel et al. 2021, Algorithms 5 to 7, distances tracked",
@@ -92,18 +92,18 @@ _REFERENCES = {
 }
 _RESIDUAL_STATE = {
     "model_": "the parameters, within the certified distance of the optimum before noise",
-    "unperturbed_": "the parameters without noise, sealed; with the rows held they give the "
-    "gradient that the last removals left, and from it the row of a lone removal can be computed; "
-    "settle() ends that",
-    "parts_": "parameters of the parts without noise, sealed, and the rows drawn; with the rows "
-    "held they tell of the last removals as unperturbed_ does; settle() ends that",
-    "top_": "a bound of the largest eigenvalue, from when these rows were there",
-    "n_changed_": "how many rows were changed since the fit",
+    "unperturbed_": "the parameters without noise, secret; together with the remaining rows they "
+    "give the gradient left by the last removals, and from it a row that was removed alone can be "
+    "computed; settle() prevents that",
+    "parts_": "parameters of the parts without noise, secret, and the sampled rows; with the "
+    "remaining rows they reveal the last removals as unperturbed_ does; settle() prevents that",
+    "top_": "a bound of the largest eigenvalue, computed before the removals",
+    "n_changed_": "the number of rows changed since the fit",
     "distance_": "a bound of the distance to the optimum",
     "training_flops_": "operations of the last training, as n_iter_ its iterations",
-    "cache_": "point of an earlier Hessian, lengths of the rows then; in memory only",
+    "cache_": "point of an earlier Hessian and row norms at that time; in memory only",
 }
-# Passes of a training by the residual stop, roughly, where those of the last one must not be kept.
+# Typical passes of training with the residual stop; replaces the measured number, which is secret.
 _USUAL_PASSES = 10
 
 
@@ -111,11 +111,10 @@ _USUAL_PASSES = 10
 class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     """Logistic regression that forgets by further training and fresh noise.
 
-    Training stops within a distance of the optimum, and what is published is W on a grid, plus
-    exact integer noise of scale sigma. A request goes on from where the last one ended, on the rows
-    that are left (`forget`) or that have come (`learn`), until it is within that distance of the
-    new optimum. Then it draws fresh noise. A retrained model ends within the same distance of the
-    same optimum.
+    Training stops within a distance of the optimum and publishes W on a grid, plus exact integer
+    noise of scale sigma. A request continues from the last parameters, on the remaining rows
+    (`forget`) or with the new rows (`learn`), until it is within that distance of the new optimum.
+    Then it draws fresh noise. A retrained model ends within the same distance of the same optimum.
 
     Parameters
     ----------
@@ -128,29 +127,29 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     fit_intercept : bool, default=True
         Append a column of ones; its weight is regularised like the others.
     rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
-        What happens to rows whose norm is not `row_norm`.
+        What to do with rows whose norm is not `row_norm`.
     row_norm : float or None, default=None
         Bound of the norm of every row, intercept included; `stop="theorem"` needs it.
     variant : {"basic", "regularized-strong", "regularized-weak", "distributed"}, default="basic"
-        Gradient descent as it is; with an extra regulariser, whose requests take I steps each or
-        i^2 I; or on parts of a bootstrap sample, of which a request touches few.
+        Plain gradient descent; with an extra regulariser, where a request takes I steps, or i^2 I;
+        or on parts of a bootstrap sample, of which a request touches few.
     state : {"secret", "published"}, default="secret"
-        What a request starts from: the parameters without noise, which are kept under a seal, or
-        the published ones. With "published" nothing else that was computed from rows is kept, not
-        even a Hessian; counts of rows are.
+        Start of a request: the parameters without noise, which are kept secret, or the published
+        parameters. With "published" nothing else computed from rows is kept, not even a Hessian,
+        except counts of rows.
     stop : {"residual", "theorem"}, default="residual"
         Any optimiser, until the measured gradient over the constant of strong convexity bounds the
-        distance; or plain gradient steps whose number and noise a theorem gives.
+        distance; or plain gradient steps, with the number of steps and the noise of a theorem.
     epsilon, delta : float, default=1.0, 1e-4
         The certificate. With the residual stop delta may be 0 (noise of the discrete Laplace law).
     sigma : float or None, default=None
         Scale of the noise on every parameter; 0 for none. None: 0.01 with the residual stop, else
-        what the theorem gives for `iterations`.
+        the theorem's value for `iterations`.
     iterations : int, default=50
         I of the theorems: steps of a request. More steps, less noise.
     regulariser : float or None, default=None
-        Extra regulariser per row of the regularized variants. None: the one that balances noise and
-        bias.
+        Extra regulariser per row of the regularized variants. None: a value that balances noise
+        and bias.
     radius : float or None, default=None
         Steps of the theorems are projected onto |W| <= radius. None: a radius that contains
         every optimum.
@@ -160,27 +159,27 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         Copies of the distributed variant. The one of least loss is published; the certificate is
         for all of them, with epsilon / n_copies each.
     tol : float, default=1e-8
-        Without noise: largest mean gradient that training may leave.
+        Without noise: largest mean gradient after training.
     max_iter : int, default=1000
-        Iterations of the optimiser at most, in training and in a request.
+        Largest number of iterations of the optimiser, in training and in a request.
     if_unproved : {"raise", "downgrade"}, default="raise"
-        What happens when an assumption that can be checked fails: `AssumptionError`, or an
-        empirical guarantee and a `GuaranteeWarning`. It stays empirical until the next training.
+        When an assumption that can be checked fails: raise `AssumptionError`, or keep the model
+        with an empirical guarantee and a `GuaranteeWarning`, until the next training.
     noise_seed : int or None, default=None
         Makes the noise repeatable, and the guarantee empirical.
     random_state : None, int, RandomState or Generator, default=None
-        Has no effect; the other methods have it.
+        Has no effect; for compatibility with the other methods.
 
     Attributes
     ----------
     coef_, intercept_, classes_ : ndarray
-        Published parameters and labels held.
+        Published parameters, and labels of the remaining rows.
     sigma_ : float
         Scale of the noise.
     distance_ : float
-        Bound of the distance of the parameters to the optimum before noise. Confidential, as it is
-        measured on the rows; the guarantee has it rounded up to a power of two. With
-        ``state="published"`` the measured number is not kept: this is then `limit_`.
+        Bound of the distance of the parameters before noise to the optimum. Confidential, as it is
+        measured on the rows; the guarantee rounds it up to a power of two. With
+        ``state="published"`` the measured number is not kept; this is then `limit_`.
     limit_ : float
         Distance that the noise hides.
     plan_ : object or None
@@ -188,26 +187,26 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     unperturbed_ : SecretArray or None
         Parameters without noise; None with ``state="published"``.
     n_passes_ : float
-        Work of the last fit or request, in gradient passes over the rows held. Not saved: NaN in a
-        loaded model.
+        Work of the last fit or request, in gradient passes over the remaining rows. Not saved: NaN
+        in a loaded model.
     n_iter_ : int
         Iterations of the last training. With ``state="published"`` a request replaces it by a
-        number that no row has a part in.
+        number that does not depend on rows.
 
     Notes
     -----
     **Guarantee.** Certified: the published parameters are (epsilon, delta)-indistinguishable from
     those of a retrained model. If |W - W*| <= a for both, noise must hide a shift of 2a, so a is
-    nearly ``sigma mu(epsilon, delta) / 2`` with mu the exact Gaussian trade-off; what the grid
-    costs is taken off. The number of rows is not hidden: by theorem and in parts, noise, extra
-    regulariser and sizes are those for the next power of two, and a request after which that is
-    another one retrains.
+    nearly ``sigma mu(epsilon, delta) / 2`` with mu the exact Gaussian trade-off, minus the cost of
+    the grid. The number of rows is not hidden. With ``stop="theorem"`` and in the distributed
+    variant, noise, extra regulariser and sizes are those for the next power of two; a request that
+    changes this power of two retrains.
 
-    Requests may depend on what was published before, but not in the distributed variant: what it
-    publishes tells of the rows that it drew. The secret state
-    is not covered by the certificate: it must stay secret, like the rows in the same file. With
-    these rows it tells of more than them: the gradient that the last removals left, and so the row
-    of a lone removal, can be computed. Call `settle` before a file is written that others may read.
+    Requests may depend on earlier published models, except in the distributed variant, whose
+    published models reveal the sampled rows. The certificate does not cover the secret state: it
+    must stay secret, like the rows in the same file. From both, the gradient left by the last
+    removals can be computed, and from it a row that was removed alone. Call `settle` before you
+    write a file that others may read.
 
     The residual stop needs one or two passes per request. The theorems hold for the worst case:
     they need many more steps or much more noise.
@@ -232,7 +231,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     facts: ClassVar[MethodFacts] = FACTS
     _parameter_rules: ClassVar[Rules] = {
         "sigma": OrNone(NOISE_SCALE),
-        # Parts of a smaller delta might not be above 0, and 0 stands for another law of the noise.
+        # Fractions of a smaller delta might underflow to 0, and 0 selects another law of the noise.
         "delta": Either(OneOf((0,), "0"), Interval(1e-300, 1, closed="left")),
         "variant": OneOf(("basic", "regularized-strong", "regularized-weak", "distributed")),
         "state": OneOf(("secret", "published")),
@@ -270,27 +269,27 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         Parameters
         ----------
         X, y
-            As in `fit`, with the same columns. Labels that are new make the model retrain.
+            As in `fit`, with the same columns. New labels make the model retrain.
         ids : sequence of int or of str
-            Whose row each is. A known id adds rows to that person.
+            Id of the person each row belongs to. A known id adds rows to that person.
 
         Returns
         -------
         self
         """
-        return self._learn(ids, lambda: self._prepare_learn(X, y, ids))
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids))
 
     def settle(self) -> Self:
-        """Train again on the rows held, with fresh noise.
+        """Train again on the remaining rows, with fresh noise.
 
-        Before that, with the model's file, and so the rows and the parameters without noise, the
-        gradient that the last removals left can be computed, and from it the row of a lone
-        removal. After it the file is one that `fit` could have written on the rows held: nothing
-        tells of those who left. Takes the time of a fit. Call it before a file is written that
-        others may read.
+        The model's file contains the remaining rows and the parameters without noise. From them
+        the gradient left by the last removals can be computed, and from it a row that was removed
+        alone. After `settle` the file is one that `fit` could have written on the remaining rows:
+        nothing depends on removed rows. Takes the time of a fit. Call it before you write a file
+        that others may read.
 
-        With ``state="published"`` and noise nothing is kept that tells of them, but how many they
-        were by theorem, and nothing changes.
+        With ``state="published"`` and noise nothing changes: no state depends on removed rows,
+        except their number with ``stop="theorem"``.
 
         Returns
         -------
@@ -299,7 +298,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         Raises
         ------
         AssumptionError
-            Training does not arrive on these rows; nothing was changed.
+            Training does not reach the required distance on these rows; nothing was changed.
         """
         require_fitted(self)
         self._require_same_parameters()
@@ -307,7 +306,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
 
     @property
     def n_passes_(self) -> float:
-        """Work of the last fit or request, in gradient passes over the rows held."""
+        """Work of the last fit or request, in gradient passes over the remaining rows."""
         require_fitted(self)
         passes = self.passes_.content
         return nan if passes is None else passes
@@ -382,11 +381,11 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     def _prepare_update(
         self, update: RowUpdate, attributes: dict[str, Any], *writes: Callable[[], None]
     ) -> Change:
-        """Prepare the change that a move of rows makes."""
+        """Prepare the change for rows that are removed or added."""
         source, hidden, top = copy.copy(self.source_), self.unperturbed_, self.top_
         size = theory.count_parts(self, update.after.n_remaining)
         prior = PriorState(
-            # A copy: a request that goes on with it wipes what is under the seal.
+            # A copy: the request wipes the secret array.
             W=self.model_.weights if hidden is None else hidden.open().copy(),
             warm_start=self.cache_.content,
             parts=self.parts_,
@@ -405,7 +404,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
             "source_": source,
             "distance_": self._public_distance(descent.distance, self.limit_),
             "passes_": Cache(descent.flops / update.after.pass_flops),
-            # The claim compares with what `fit` publishes: arriving here does not help it there.
+            # The certificate compares with `fit`, so convergence here does not restore it.
             "downgraded_": self.downgraded_ or downgraded,
         }
         if self.state == "published":
@@ -414,7 +413,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         return Change(attributes, outcome, (*descent.writes, *self._wipe_actions(), *writes))
 
     def _usual_counts(self, update: RowUpdate) -> dict[str, Any]:
-        """Return counts of a training on the rows left, whatever the last training took."""
+        """Return typical training counts for the remaining rows, independent of removed rows."""
         X, is_held = update.after.X, update.alive.copy()
         is_held[[] if update.adds else update.positions] = False
         sizes = np.diff(X.indptr)[is_held] if sp.issparse(X) else X.shape[1] * is_held
@@ -444,7 +443,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     def _publish_weights(
         self, descent: DescentOutcome, problem: FitProblem, sigma: float, source: NoiseSource
     ) -> Floats:
-        """Return parameters with fresh noise; of several copies those of least loss."""
+        """Return parameters with fresh noise; of several copies, those with the least loss."""
         if sigma == 0.0:
             noisy = [W.copy() for W in descent.optima]
         else:
@@ -453,21 +452,21 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         return noisy[0] if len(noisy) == 1 else min(noisy, key=problem.value_at)
 
     def _find_doubts(self, distance: float, limit: float) -> Iterator[str]:
-        """Yield what the proof needs of a training or request and this one has not."""
+        """Yield the assumptions of the proof that this training or request violates."""
         if not self._wants_certificate or distance <= limit:
             return
         remedy = "raise iterations or sigma"
         if self.stop == "residual":
             remedy = "raise max_iter, sigma or l2, or scale the columns"
         remedy = remedy if limit > 0.0 else "raise epsilon or delta"
-        # The distance itself stays unsaid: it is measured on rows that may leave.
+        # The message omits the distance: it is measured on rows that may be removed later.
         yield (
             f"the parameters may be farther from the optimum than the {limit:.3g} that the noise "
             f"hides; {remedy}"
         )
 
     def _public_distance(self, distance: float, limit: float) -> float:
-        """Return what is kept of a distance: as published state, no number measured on the rows."""
+        """Return the distance to store; with a published state, no number measured on rows."""
         if self.state == "secret" or self.sigma == 0:
             return distance
         return limit if distance <= limit else inf
@@ -480,18 +479,18 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
 
     @property
     def _is_on_grid(self) -> bool:
-        """False for a file of an older version, which added noise in floats: it is trained anew."""
+        """False for a file of an older version with floating-point noise; it is retrained."""
         if self.sigma_ == 0.0:
             return True
         steps = self.model_.weights / ReleaseGrid.of_sigma(self.sigma_).step
         return bool((steps == np.rint(steps)).all())
 
     def __copy__(self) -> Self:
-        """Return a copy with rows and seals of its own: requests wipe them."""
-        twin = super().__copy__()
-        if "parts_" in vars(twin):
-            twin.parts_ = tuple(copy.copy(parts) for parts in twin.parts_)
-        return twin
+        """Return a copy with its own rows and secrets: requests wipe them."""
+        duplicate = super().__copy__()
+        if "parts_" in vars(duplicate):
+            duplicate.parts_ = tuple(copy.copy(parts) for parts in duplicate.parts_)
+        return duplicate
 
     def _make_guarantee(self) -> Guarantee:
         is_near = self.downgraded_ is None and self.distance_ <= self.limit_

@@ -2,24 +2,24 @@
 
 *Parts* (Neel et al. 2021, Algorithms 5 to 7). ``b^2`` rows are drawn with replacement, b =
 floor(n^(xi / 2)), and make b parts of b rows. Noise is added to the mean of the parts' parameters.
-A request exchanges few rows of the sample, and only parts that have one of them go on training.
+A request exchanges few rows of the sample, and only parts with an exchanged row continue training.
 
-Rows are known by their rank among those held, so nothing is left of a row but a gap that closes.
-After any sequence of requests that does not depend on the draws, all places are independent and
-uniform over the rows held, as in a fresh fit:
+The sample stores the rank of a row among the remaining rows, so a removal only closes a gap. After
+any sequence of requests that does not depend on the draws, all places of the sample are independent
+and uniform over the remaining rows, as in a fresh fit:
 
-- removal: a place whose row stays was uniform over all rows, so it is uniform over those that stay;
-  a place whose row leaves is drawn anew from them;
-- addition of m rows to n: a place takes a new row with probability m / (n + m), else it stays.
+- removal: a place whose row remains was uniform over all rows, so it is uniform over the remaining
+  rows; a place whose row is removed is drawn again from them;
+- addition of m rows to n: a place takes a new row with probability m / (n + m).
 
 Draws come from a `NoiseSource`, by default the operating system, and not from hashes of the seed.
-A hash of place and number of rows would repeat itself when that number comes back to an earlier
-value. And whoever knew the seed would see where a fresh fit draws other rows than are found here.
+A hash of place and number of rows would repeat when that number returns to an earlier value. And
+with a known seed, differences from the draws of a fresh fit would reveal requests.
 
 The bound of a part's distance to its own optimum is tracked: a step shrinks it by gamma, and an
-exchange of c rows adds ``2 c L / (mu b)`` before the steps. The steps of the paper are made. If the
-mean of the bounds were still above what the noise hides, all parts make further steps. So the
-certificate does not rest on how many parts a request meets.
+exchange of c rows adds ``2 c L / (mu b)`` before the steps. Each part makes the steps of the paper.
+If the mean of the bounds is still above the limit that the noise hides, all parts make further
+steps. So the certificate does not depend on how many parts a request touches.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ Ranks = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowDraw(Opaque):
-    """Ranks of the rows in every place, and which places have another row than before."""
+    """Ranks of the sampled rows, and which places of the sample changed."""
 
     ranks: Ranks
     changed: NDArray[np.bool_]
@@ -77,7 +77,7 @@ def draw_ranks(source: NoiseSource, shape: tuple[int, ...], n_rows: int) -> Rank
 
 
 def redraw_after_removal(source: NoiseSource, ranks: Ranks, gone: Ranks, n_rows: int) -> RowDraw:
-    """Return the places after the rows of these ranks, ascending, have left `n_rows` rows."""
+    """Return the sample after the removal of the rows `gone` (ranks, ascending) of `n_rows`."""
     below = np.searchsorted(gone, ranks)
     changed = np.searchsorted(gone, ranks, "right") > below
     closed = ranks - below
@@ -86,19 +86,19 @@ def redraw_after_removal(source: NoiseSource, ranks: Ranks, gone: Ranks, n_rows:
 
 
 def redraw_after_addition(source: NoiseSource, ranks: Ranks, n_rows: int, n_new: int) -> RowDraw:
-    """Return the places after `n_new` rows came after `n_rows` others."""
+    """Return the sample after `n_new` rows were added to `n_rows`."""
     drawn = draw_ranks(source, ranks.shape, n_rows + n_new)
     changed = drawn >= n_rows
     return RowDraw(np.where(changed, drawn, ranks), changed)
 
 
-# A step that leaves more than this share of the gradient was made with a Hessian that is too old.
+# If a step leaves more than this share of the gradient, its Hessian is stale.
 _STALE = 0.1
 _MOST_STEPS = 8
-# The linear system is solved to this share of the gradient; steps leave more than that anyway.
+# The linear system is solved to this share of the gradient; the nonlinear residual is larger.
 _LINEAR_SHARE = 1e-3
 _MOST_REFINEMENTS = 3
-# More new rows than this share of the columns: the Hessian is evaluated anew.
+# With more new rows than this share of the columns, the Hessian is recomputed.
 _MOST_GAINED = 0.25
 
 
@@ -118,9 +118,9 @@ def project_to_ball(W: Floats, radius: float) -> Floats:
 
 @dataclass(eq=False, repr=False)
 class WarmStart(Opaque):
-    """What the next request starts with, besides the parameters: gradient there, and Hessian.
+    """Gradient and Hessian at the current parameters, where the next request starts.
 
-    `errors` hold for the rows at that time and for any part of them.
+    `errors` are valid for the rows at that time and for any subset of them.
     """
 
     gradient: Floats
@@ -130,9 +130,9 @@ class WarmStart(Opaque):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowUpdate(Opaque):
-    """Rows that leave or come.
+    """Rows to remove or to add.
 
-    `positions` are theirs in the problem that has them, and `alive` says where that has rows.
+    `positions` are in the problem that contains the rows; `alive` marks its slots with rows.
     """
 
     before: FitProblem
@@ -143,12 +143,12 @@ class RowUpdate(Opaque):
 
     @property
     def rows_and_targets(self) -> tuple[Any, NDArray[Any]]:
-        """Rows that leave or come, in float64, and their targets."""
+        """Rows to remove or to add, in float64, and their targets."""
         holder = self.after if self.adds else self.before
         return holder.copy_rows(self.positions), holder.y[self.positions]
 
     def gradient_after(self, W: Floats, gradient: Floats) -> Floats:
-        """Return the gradient at W after the move from the one before it; no other row is read."""
+        """Return the gradient at W after the update, given the one before; reads no other row."""
         rows, y = self.rows_and_targets
         own = sum_gradients(self.before.loss, rows, y, W)
         shift = (self.after.ridge - self.before.ridge) * W
@@ -158,13 +158,13 @@ class RowUpdate(Opaque):
 def follow_optimum(
     update: RowUpdate, W: Floats, trail: WarmStart, goal: float, max_iter: int
 ) -> tuple[Solution, Curvature | None, tuple[Callable[[], None], ...]]:
-    """Go from the old optimum W to the new one, until the measured gradient is at most `goal`.
+    """Step from the old optimum W to the new one, until the measured gradient is at most `goal`.
 
-    Usually one step and one pass: the gradient to start with is known, and the Hessian is the old
-    one with the changed rows taken out or put in. A step that leaves much was made with a Hessian
-    that is too old: the next one is made with a fresh one, from where the gradient is smaller.
-    Where steps do not arrive, an optimiser goes on, with `max_iter` iterations as in training.
-    Also returns the Hessian in use, and writes that bring it up to date on commit.
+    Usually takes one step and one pass: the initial gradient is known, and the Hessian is the old
+    one, updated by the changed rows. If a step leaves much of the gradient, the Hessian is stale
+    and recomputed where the gradient is smaller. If the steps do not reach the goal, an optimiser
+    continues, with `max_iter` iterations as in training. Also returns the Hessian in use, and
+    functions that update it on commit.
     """
     after, gradient = update.after, update.gradient_after(W, trail.gradient)
     curvature, change = trail.curvature, _update_curvature(update, trail.curvature)
@@ -193,7 +193,7 @@ def follow_optimum(
 
 
 def _fresh_curvature(problem: FitProblem, W: Floats) -> tuple[Curvature | None, float, bool]:
-    """Return the Hessian at W, operations, and True; None, 0 and False where none is formed."""
+    """Return the Hessian at W, operations, and True; None, 0 and False if none is formed."""
     if not is_dense(problem):
         return None, 0.0, False
     curvature = evaluate_curvature(problem, W)
@@ -204,7 +204,7 @@ def _fresh_curvature(problem: FitProblem, W: Floats) -> tuple[Curvature | None, 
 def _update_curvature(
     update: RowUpdate, curvature: Curvature | None
 ) -> "Downdate | LowRankUpdate | None":
-    """Return the old Hessian after the move; None where there is none to go on with."""
+    """Return the old Hessian updated by the changed rows; None if it cannot be used."""
     if curvature is None:
         return None
     rows, y = update.rows_and_targets
@@ -225,7 +225,7 @@ def _solve_step(
     curvature: Curvature | None,
     change: "Downdate | LowRankUpdate | None",
 ) -> tuple[Floats, float]:
-    """Return H^(-1) gradient and operations, by the Hessian there is or by products."""
+    """Return H^(-1) gradient and operations, with the available Hessian or by products."""
     if curvature is None:
         by_products, flops = newton_step(problem, W, gradient)
         return -by_products, flops
@@ -241,12 +241,12 @@ def _solve_step(
 
 
 class LowRankUpdate:
-    """The curvature with further rows, before anything is written: Woodbury with a plus sign.
+    """The curvature with additional rows (Woodbury); nothing is written before `apply`.
 
     Parameters
     ----------
     curvature : Curvature
-        Of the rows held so far.
+        Of the rows before the addition.
     roots : list of ndarray
         V of every block at the expansion point; the block gains V V'.
     """
@@ -273,13 +273,13 @@ class LowRankUpdate:
         self._curvature.n_downdates += 1
 
 
-# Share of the hidden distance for what rounding may hide of a measured gradient.
+# Share of the hidden distance reserved for rounding errors of a measured gradient.
 SHARE_OF_ROUNDING = 0.1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartFit(Opaque):
-    """Parameters of one part, the bound of their distance to its optimum, and passes over it."""
+    """Parameters of one part, a bound of their distance to its optimum, and passes over it."""
 
     W: Floats
     distance: float
@@ -288,11 +288,11 @@ class PartFit(Opaque):
 
 @dataclass(frozen=True, eq=False)
 class PartSolver:
-    """How one part is trained: by counted gradient steps, or without a plan by any optimiser.
+    """Solver of one part: a planned number of gradient steps, or without a plan any optimiser.
 
-    `limit` is what the mean of the distances, without rounding, must not exceed; `n_changed` the
-    number of rows changed since the fit. The optimiser goes on until the measured gradient says
-    that the optimum is near.
+    `limit` is the largest allowed mean of the distances, without rounding; `n_changed` is the
+    number of rows changed since the fit. The optimiser continues until the measured gradient
+    bounds the distance to the optimum.
     """
 
     plan: DistributedPlan | None
@@ -305,7 +305,7 @@ class PartSolver:
     ) -> PartFit:
         """Train from zero or, after rows were exchanged, from the old parameters.
 
-        With a `share` below 1 the old distance shrinks to it.
+        With a `share` below 1 the old distance shrinks to this share.
         """
         W = np.zeros(part.shape) if old is None else old.W
         if self.plan is None:
@@ -328,7 +328,7 @@ class PartSolver:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """One copy: which rows every part has, its parameters and the bounds of their distances."""
+    """One copy: the rows of every part, its parameters and the bounds of their distances."""
 
     ranks: Ranks = field(repr=False)
     weights: SecretArray
@@ -349,19 +349,19 @@ class Parts:
         return float(self.distances.mean()) * (1 + 1e-9) + rounding
 
     def __copy__(self) -> "Parts":
-        """Return parts with a seal of their own."""
+        """Return parts with their own secret array."""
         return replace(self, weights=SecretArray(self.weights.open().copy()))
 
 
 class PartsTraining(NamedTuple):
-    """Parts, and passes that making them took, in units of a pass over one part."""
+    """Trained parts, and the passes it took, in units of a pass over one part."""
 
     parts: Parts
     passes: float
 
 
 def draw_parts(source: NoiseSource, size: int, n_rows: int) -> RowDraw:
-    """Return a fresh sample of the rows, for as many parts as a part has rows."""
+    """Return a new sample of the rows: `size` parts of `size` rows."""
     return RowDraw(draw_ranks(source, (size, size), n_rows), np.ones((size, size), bool))
 
 
@@ -372,10 +372,10 @@ def train_parts(
     solver: PartSolver,
     old: Parts | None = None,
 ) -> PartsTraining:
-    """Train every part, or go on with the old parts that have other rows than before.
+    """Train every part, or continue the old parts whose rows changed.
 
-    `held` are the positions of the rows held, so that rank r is the row at ``held[r]``. All parts
-    make further steps if the mean of the distances asks for it.
+    `remaining` are the positions of the remaining rows: rank r is the row at ``remaining[r]``. All
+    parts make further steps if the mean of the distances exceeds the limit.
     """
     results = []
     for k, n_exchanged in enumerate(drawn.changed.sum(axis=1).tolist()):
@@ -405,7 +405,7 @@ def build_part(whole: FitProblem, positions: NDArray[np.int64]) -> FitProblem:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PriorState(Opaque):
-    """What a request may start from: parameters (without noise, if they are kept) and the rest."""
+    """State before a request: parameters (without noise, if they are kept) and caches."""
 
     W: Floats
     warm_start: WarmStart | None = None
@@ -416,7 +416,7 @@ class PriorState(Opaque):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DescentOutcome(Opaque):
-    """Parameters before noise, one per copy, and what is kept for the next request."""
+    """Parameters before noise, one array per copy, and attributes for the next request."""
 
     optima: tuple[Floats, ...]
     distance: float
@@ -428,14 +428,14 @@ class DescentOutcome(Opaque):
 
 @dataclass(frozen=True)
 class ResidualDescent:
-    """Any optimiser, until |gradient| / ridge <= limit. With `secret` a Hessian is kept."""
+    """Any optimiser, until |gradient| / ridge <= limit; keeps a Hessian if `secret`."""
 
     limit: float
     secret: bool
     tol: float
     max_iter: int
 
-    def train(self, problem: FitProblem, source: NoiseSource) -> DescentOutcome:  # noqa: ARG002
+    def train(self, problem: FitProblem, _: NoiseSource) -> DescentOutcome:
         """Minimise from zero."""
         solution = self._minimise_from(problem, None)
         if not self.secret:
@@ -444,13 +444,8 @@ class ResidualDescent:
             problem, solution, warm_start_at(problem, solution.W, solution.gradient)
         )
 
-    def apply_update(
-        self,
-        update: RowUpdate,
-        prior: PriorState,
-        source: NoiseSource,  # noqa: ARG002
-    ) -> DescentOutcome:
-        """Follow the optimum with the old Hessian, or minimise from what was published."""
+    def apply_update(self, update: RowUpdate, prior: PriorState, _: NoiseSource) -> DescentOutcome:
+        """Follow the optimum with the old Hessian, or minimise from the published parameters."""
         if not self.secret:
             return self._build_outcome(update.after, self._minimise_from(update.after, prior.W))
         trail = prior.warm_start or warm_start_at(update.before, prior.W)
@@ -461,7 +456,7 @@ class ResidualDescent:
         return self._build_outcome(update.after, solution, latest, writes)
 
     def _gradient_goal(self, problem: FitProblem, error: float = inf) -> float:
-        """Return the gradient to reach; `error` is what rounding may hide of it, roughly."""
+        """Return the gradient norm to reach; `error` estimates its rounding error."""
         if self.limit == inf:
             return self.tol * problem.n_remaining
         hidden = self.limit * problem.ridge * (1 - 1e-6)
@@ -478,7 +473,7 @@ class ResidualDescent:
         trail: WarmStart | None = None,
         writes: tuple[Callable[[], None], ...] = (),
     ) -> DescentOutcome:
-        """Return the parameters; with a trail they are kept, and so is it."""
+        """Return the outcome; with a warm start, parameters and warm start are kept."""
         W, attributes = solution.W, {}
         error = problem.gradient_error(W) if trail is None else trail.errors.bound_at(W)
         if trail is not None:
@@ -488,7 +483,7 @@ class ResidualDescent:
 
 
 def evaluate_curvature(problem: FitProblem, W: Floats) -> Curvature:
-    """Return the Hessian at W for solving only: no bound is ever taken from it."""
+    """Return the Hessian at W for solving only; its bounds are infinite."""
     blocks = [
         HessianBlock.from_hessian(hessian, problem.ridge) for hessian in problem.hessian_at(W)
     ]
@@ -496,25 +491,25 @@ def evaluate_curvature(problem: FitProblem, W: Floats) -> Curvature:
 
 
 def warm_start_at(problem: FitProblem, W: Floats, gradient: Floats | None = None) -> WarmStart:
-    """Return what requests start with, computed from the rows."""
+    """Compute the warm start at W from the rows."""
     curvature = evaluate_curvature(problem, W) if is_dense(problem) else None
     gradient = problem.gradient_at(W) if gradient is None else gradient
     return WarmStart(gradient, curvature, problem.gradient_errors())
 
 
 def copy_as_secret(W: Floats) -> SecretArray:
-    """Return a sealed copy; others may go on with W when the seal is wiped."""
+    """Return a secret copy; W stays usable when the copy is wiped."""
     return SecretArray(np.array(W, np.float64, order="C"))
 
 
 @dataclass(frozen=True)
 class TheoremDescent:
-    """Counted gradient steps. With `secret` the top eigenvalue of X'X is kept: it saves steps."""
+    """A planned number of gradient steps; if `secret`, a kept top eigenvalue saves steps."""
 
     plan: DescentPlan
     secret: bool
 
-    def train(self, problem: FitProblem, source: NoiseSource) -> DescentOutcome:  # noqa: ARG002
+    def train(self, problem: FitProblem, _: NoiseSource) -> DescentOutcome:
         """Descend from zero."""
         top, plan = top_of_gram(problem.X) if self.secret else inf, self.plan
         actual = self._actual_geometry(problem, top)
@@ -522,13 +517,8 @@ class TheoremDescent:
         W = descend_projected(problem, np.zeros(problem.shape), n_steps, actual)
         return self._build_outcome(problem, W, n_steps, 0, top)
 
-    def apply_update(
-        self,
-        update: RowUpdate,
-        prior: PriorState,
-        source: NoiseSource,  # noqa: ARG002
-    ) -> DescentOutcome:
-        """Descend from what is kept."""
+    def apply_update(self, update: RowUpdate, prior: PriorState, _: NoiseSource) -> DescentOutcome:
+        """Descend from the prior parameters."""
         problem, n_now, top = update.after, len(update.positions), prior.top
         if update.adds and self.secret:
             more = float((row_norms(problem.copy_rows(update.positions)) ** 2).sum())
@@ -539,7 +529,7 @@ class TheoremDescent:
         return self._build_outcome(problem, W, n_steps, prior.n_changed + n_now, top)
 
     def _actual_geometry(self, problem: FitProblem, top: float) -> Geometry:
-        """Return the constants with the smoothness of the rows as they are, if that is less."""
+        """Return the constants with the smoothness of the actual rows, if that is smaller."""
         shape = self.plan.geometry
         smooth = shape.strong + problem.loss.curvature_bound * top / problem.n_remaining
         return replace(shape, smooth=min(shape.smooth, smooth * (1 + 1e-12)))
@@ -556,7 +546,7 @@ class TheoremDescent:
 
 @dataclass(frozen=True)
 class DistributedDescent:
-    """Copies of a bootstrap sample in parts, and how each part is trained."""
+    """Copies of a bootstrap sample in parts, each trained by the solver."""
 
     solver: PartSolver
     size: int
@@ -573,7 +563,7 @@ class DistributedDescent:
     def apply_update(
         self, update: RowUpdate, prior: PriorState, source: NoiseSource
     ) -> DescentOutcome:
-        """Exchange rows of the samples, and go on with the parts that have them."""
+        """Exchange rows of the samples, and continue the parts that contain them."""
         n_changed, n_before = prior.n_changed + len(update.positions), update.before.n_remaining
         solver = replace(self.solver, n_changed=n_changed)
         remaining, trainings = np.flatnonzero(update.alive), []
@@ -593,7 +583,7 @@ class DistributedDescent:
     ) -> DescentOutcome:
         parts = tuple(each.parts for each in trainings)
         n_rows = sum(each.passes for each in trainings) * self.size
-        # The plan's own bound: the tracked ones would tell how the rows were drawn.
+        # The plan's bound: the tracked bounds would reveal how the rows were drawn.
         tracked = max(each.distance for each in parts)
         plan = self.solver.plan
         distance = tracked if plan is None else plan.distance
@@ -604,5 +594,5 @@ class DistributedDescent:
         return DescentOutcome(optima, distance, n_passes * whole.pass_flops, attributes)
 
 
-# How optima are approached: changes nothing but the source of noise, which is that of the plan.
+# Engines change nothing but the state of the noise source.
 DescentEngine = ResidualDescent | TheoremDescent | DistributedDescent

@@ -3,10 +3,11 @@
 Every row's loss, regulariser included, is mu-strongly convex, M-smooth and L-Lipschitz on the ball
 |W| <= B. A step of length ``2 / (M + mu)`` on the mean of n rows shrinks the distance to its
 optimum by ``gamma = (M - mu) / (M + mu)``, and one row moves the optimum by at most
-``2L / (mu n)``. For the n of the theorems stands N, the power of two with N/2 <= n < N, so that a
-fresh fit has the same constants; one row then moves the optimum by ``jolt = 4L / (mu N)`` at most.
+``2L / (mu n)``. The n of the theorems is replaced by N, the power of two with N/2 <= n < N, so that
+a fresh fit has the same constants; one row then moves the optimum by at most
+``shift = 4L / (mu N)``.
 
-What a certificate rests on is that both the model that forgot and a fresh one are within a
+The certificate rests on one fact: the model that forgot and a fresh fit are both within a
 `distance` s of the same optimum. Noise on the grid then hides a shift of 2s.
 """
 
@@ -24,15 +25,15 @@ from letheon.linear._calibrate import ReleaseGrid, zcdp_gap
 from letheon.linear._model import NORM_ROUNDING
 from letheon.linear._problem import EPSILON, FitProblem, Loss, row_norms
 
-# Rounding of a ratio of logarithms must not cost a step.
+# Rounding of a ratio of logarithms must not add a step.
 _WHOLE = 1e-9
-# More than the growth of a distance by steps that are missing so, and by rounding of formulas.
+# More than the growth of a distance by steps omitted for that reason, and by rounding of formulas.
 _SLACK = 1 + 1e-6
 _UNIT = 2.0**-53
 _GRAM_ROWS = 65_536
 # With more columns than this no eigenvalue is computed.
 _GRAM_COLUMNS = 2_000
-# With a smaller gain per step, in logarithms, no number of steps that a computer makes is enough.
+# With a smaller gain per step, in logarithms, no feasible number of steps is enough.
 _LEAST_GAIN = -1e-12
 
 
@@ -54,7 +55,7 @@ class Geometry:
 
     @property
     def log_contraction(self) -> float:
-        """log(gamma); gamma is what one step leaves of the distance to the optimum, as a share."""
+        """log(gamma); one step shrinks the distance to the optimum by the factor gamma."""
         gain = self.rate * self.strong
         if gain < 0.5:
             return log1p(-gain)
@@ -62,12 +63,12 @@ class Geometry:
         return log(gap / (self.smooth + self.strong)) if gap > 0.0 else -inf
 
     def shrinkage_after(self, n_steps: float) -> float:
-        """gamma^n: what so many steps leave of the distance, as a share."""
+        """Return gamma^n: the factor by which n steps shrink the distance."""
         return exp(n_steps * self.log_contraction) if n_steps else 1.0
 
-    def stationary_distance(self, n_steps: int, jolt: float) -> float:
-        """Return the s with ``s = gamma^n (s + jolt)``."""
-        return self.shrinkage_after(n_steps) * jolt / -expm1(n_steps * self.log_contraction)
+    def stationary_distance(self, n_steps: int, shift: float) -> float:
+        """Return the s with ``s = gamma^n (s + shift)``."""
+        return self.shrinkage_after(n_steps) * shift / -expm1(n_steps * self.log_contraction)
 
     @property
     def rate(self) -> float:
@@ -75,11 +76,11 @@ class Geometry:
         return 2.0 / (self.smooth + self.strong)
 
     def row_shift(self, n_rows: int) -> float:
-        """How far one row moves the optimum, with n_rows / 2 rows or more: 4L / (mu n)."""
+        """Return how far one row moves the optimum of at least n_rows / 2 rows: 4L / (mu n)."""
         return 2.0 * optimum_sensitivity(self.slope, self.strong, n_rows)
 
     def bound_rounding(self, n_rows: int) -> float:
-        """Bound of what the rounding errors of any number of steps add to the distance.
+        """Bound the distance that rounding errors of any number of steps add.
 
         One step errs by e, so all of them by e / (1 - gamma). With u = 2^-53 the mean gradient of n
         rows is off by u ((d + 4) c2 R^2 B + (n + 4 + 16 K) L) at most: scores, sums and slopes, see
@@ -96,15 +97,16 @@ def _round_up_steps(steps: float) -> int:
 
 
 def optimum_sensitivity(slope: float, strong: float, n_rows: int) -> float:
-    """Distance of the optima of two sets that differ by one of n >= 2 rows: 2L / (mu n)."""
+    """Return the distance of the optima of two sets that differ by one of n rows: 2L / (mu n)."""
     return 2.0 * slope / (strong * n_rows)
 
 
 def nominal_rows(n_rows: int) -> int:
-    """Return N, the power of two with N/2 <= n < N: plans are made for it.
+    """Return N, the power of two with N/2 <= n < N, for which plans are made.
 
-    The theorems fix noise and regulariser by the n of the first fit and hold down to n/2 rows. A
-    fresh fit on fewer rows would have others, and show it. These are the same until N changes.
+    The theorems set noise and regulariser by the n of the first fit and hold down to n/2 rows. A
+    fresh fit on fewer rows would have other values, which would reveal the removals. Values for N
+    are the same until N changes.
     """
     return 1 << n_rows.bit_length()
 
@@ -112,8 +114,8 @@ def nominal_rows(n_rows: int) -> int:
 def build_geometry(
     loss: Loss, row_norm: float, strong: float, radius: float, n_columns: int = 1
 ) -> Geometry:
-    """Return the constants for rows of norm at most `row_norm`, known before any row is seen."""
-    up = 1 + 1e-12  # bounds that are rounded down are none
+    """Return the constants for rows of norm at most `row_norm`, independent of the rows."""
+    up = 1 + 1e-12  # bounds must not be rounded down
     slope = (loss.slope_bound * row_norm + strong * radius) * up
     smooth = (strong + loss.curvature_bound * row_norm * row_norm) * up
     shape = Geometry(slope, smooth, strong, radius, n_columns, loss.n_outputs)
@@ -126,15 +128,15 @@ def build_geometry(
 
 
 def natural_radius(loss: Loss, strong: float) -> float:
-    """Return a radius that no optimum exceeds: (mu / 2)|W*|^2 <= mean loss at W = 0."""
+    """Return a radius that contains every optimum: (mu / 2)|W*|^2 <= mean loss at W = 0."""
     at_zero = loss.value_at(np.zeros((1, loss.n_outputs)), np.zeros(1, np.int64))
     return sqrt(2.0 * at_zero / strong)
 
 
 def top_of_gram(X: Any) -> float:
-    """Upper bound of the largest eigenvalue of X'X, rounding included.
+    """Return an upper bound of the largest eigenvalue of X'X, rounding included.
 
-    With many columns it is the trace: no random search is as certain as that.
+    With many columns it is the trace, which is certain, unlike a random search.
     """
     n, d = int(X.shape[0]), int(X.shape[1])
     trace = float((row_norms(X) ** 2).sum()) * (1 + 1e-9)
@@ -150,16 +152,16 @@ def top_of_gram(X: Any) -> float:
 
 
 def steps_between(far: float, near: float, shape: Geometry) -> int:
-    """Return the steps that bring a distance of at most `far` down to `near`."""
+    """Return the steps that shrink a distance of at most `far` to `near`."""
     if far <= near:
         return 0
-    # A wanted distance may be too small for a float; no rounding of W is as small as the least one.
+    # The target may underflow; the smallest normal float is still below the rounding of W.
     near = max(near, float_info.min)
     return _round_up_steps((log(far) - log(near)) / -shape.log_contraction)
 
 
 def same_shrinkage(n_steps: int, planned: Geometry, actual: Geometry) -> int:
-    """Return how many steps on `actual` do as much as `n_steps` on `planned`."""
+    """Return how many steps on `actual` shrink distances as much as `n_steps` on `planned`."""
     if actual.log_contraction == planned.log_contraction:
         return n_steps
     if actual.log_contraction == -inf:
@@ -168,7 +170,7 @@ def same_shrinkage(n_steps: int, planned: Geometry, actual: Geometry) -> int:
 
 
 def max_hidden_distance(sigma: float, epsilon: float, delta: float, size: int) -> float:
-    """Return s: releases of parameters 2s apart are (epsilon, delta)-close, for `size` of them."""
+    """Return s: releases of parameters 2s apart are (epsilon, delta)-close; `size` entries."""
     return (
         ReleaseGrid.of_sigma(sigma).max_hidden_distance(epsilon, delta, size) / 2
         if sigma > 0.0
@@ -177,25 +179,25 @@ def max_hidden_distance(sigma: float, epsilon: float, delta: float, size: int) -
 
 
 def sigma_for(distance: float, epsilon: float, delta: float, size: int) -> float:
-    """Return the noise that hides `distance` by `hidden_distance`, whatever grid it has.
+    """Return the noise that hides `distance` by `max_hidden_distance`, on any grid.
 
-    Noise of scale 1 has the coarsest grid for its size: 2^20 steps.
+    Noise of scale 1 has the coarsest relative grid: 2^20 steps.
     """
     hidden = max_hidden_distance(1.0, epsilon, delta, size)
     if not hidden > 0.0:
         raise ValueError(
-            f"epsilon={epsilon:g} and delta={delta:g} are too small for {size} parameters: to "
-            "round them to the grid takes more; raise epsilon or delta"
+            f"epsilon={epsilon:g} and delta={delta:g} are too small for {size} parameters: their "
+            "rounding to the grid already costs more; raise epsilon or delta"
         )
     return distance / hidden * (1 + 1e-9)
 
 
 def longest_noise(sigma: float, size: int, log_inverse: float, radius: float) -> float:
-    """Return what a release is away from the parameters, but for a probability of e^-log_inverse.
+    """Return a bound of the noise of a release, except with probability e^-log_inverse.
 
     With Z the integers of scale s that are drawn, E exp(t |Z|^2) <= (1 - 2 t s^2)^(-size/2) as for
     normal numbers, so their tail bound holds (Laurent and Massart 2000). Rounding adds half a step
-    per entry, and the bound of the grid what parameters of length `radius` have beyond it.
+    per entry, and clipping to the grid adds the part of `radius` beyond it.
     """
     grid = ReleaseGrid.of_sigma(sigma)
     length = sqrt(size + 2.0 * sqrt(size * log_inverse) + 2.0 * log_inverse)
@@ -204,18 +206,18 @@ def longest_noise(sigma: float, size: int, log_inverse: float, radius: float) ->
 
 
 def theorem_sigma(geometry: Geometry, distance: float, epsilon: float, delta: float) -> float:
-    """Return the theorems' noise ``sqrt(2) s / q``; more where the grid needs it."""
+    """Return the theorems' noise ``sqrt(2) s / q``, or more if the grid requires it."""
     printed = sqrt(2.0) * distance / zcdp_gap(epsilon, delta)
     return max(printed, sigma_for(distance, epsilon, delta, geometry.n_entries))
 
 
 @dataclass(frozen=True)
 class DescentPlan(ABC):
-    """How many steps requests take, and the noise that hides what they leave.
+    """Number of steps of requests, and the noise that hides their distance to the optimum.
 
-    `geometry` has constants that hold for all rows that are allowed, `sigma` is the scale of the
-    noise, `distance` a bound of the distance to the optimum after a fit or a request; `left` is
-    that distance without rounding.
+    `geometry` has constants that hold for all allowed rows, `sigma` is the scale of the noise,
+    `distance` a bound of the distance to the optimum after a fit or a request; `left` is that
+    distance without rounding.
     """
 
     geometry: Geometry
@@ -232,9 +234,9 @@ class DescentPlan(ABC):
 
     @abstractmethod
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
-        """Steps of a request that changes `n_changed` rows after `n_before` others were changed.
+        """Return the steps of a request that changes `n_changed` rows after `n_before` others.
 
-        `actual` are constants that hold for the rows as they are; smoother ones save steps.
+        `actual` are constants of the actual rows; a smoother loss saves steps.
         """
 
 
@@ -242,8 +244,8 @@ class DescentPlan(ABC):
 class SecretPlan(DescentPlan):
     """Theorem 3.1: a request starts from the parameters without noise, and makes I steps.
 
-    `left` is the fixed point of ``s = gamma^I (s + jolt)``, and `distance` has rounding on top.
-    Theorem 3.4 is the same with a stronger regulariser.
+    `left` is the fixed point of ``s = gamma^I (s + shift)``, and `distance` adds rounding. Theorem
+    3.4 is the same with a stronger regulariser.
     """
 
     @classmethod
@@ -264,10 +266,10 @@ class SecretPlan(DescentPlan):
         return self.iterations + steps_between(start, moved, self.geometry)
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:  # noqa: ARG002
-        """I for one row; for more, until ``gamma^T (s + m jolt) <= s``."""
-        jolt = self.geometry.row_shift(self.n_rows)
-        # s = gamma^I (s + jolt), so this is 0 for one row.
-        more = steps_between(self.left + n_changed * jolt, self.left + jolt, self.geometry)
+        """I for one row; for more, until ``gamma^T (s + m shift) <= s``."""
+        shift = self.geometry.row_shift(self.n_rows)
+        # s = gamma^I (s + shift), so this is 0 for one row.
+        more = steps_between(self.left + n_changed * shift, self.left + shift, self.geometry)
         return same_shrinkage(self.iterations + more, self.geometry, actual)
 
 
@@ -275,10 +277,10 @@ class SecretPlan(DescentPlan):
 class PublishedPlan(DescentPlan):
     """Theorem 3.2: a request starts from the published parameters, and nothing else is kept.
 
-    The steps must also undo the last noise. Half of delta pays for the event that some noise of the
-    past was longer than its bound. The other half hides 2s, s as in `hidden_distance`. A request
-    makes the theorem's steps or, if more, those after which ``gamma^T (s + r + jolt) <= s`` with r
-    the bound of the last noise. None of this depends on rows, only on how many were changed.
+    The steps must also undo the last noise. Half of delta covers the event that some earlier noise
+    was longer than its bound. The other half hides 2s, s as in `max_hidden_distance`. A request
+    makes the theorem's steps or, if more, enough for ``gamma^T (s + r + shift) <= s`` with r the
+    bound of the last noise. None of this depends on rows, only on how many were changed.
     """
 
     delta: float
@@ -293,7 +295,7 @@ class PublishedPlan(DescentPlan):
         delta: float,
         sigma: float | None = None,
     ) -> "PublishedPlan":
-        """Return the plan with the theorem's noise, or with noise that is given."""
+        """Return the plan with the theorem's noise, or with the given `sigma`."""
         rounding, claim = geometry.bound_rounding(n_rows), (epsilon, delta / 2, geometry.n_entries)
         if sigma is None:
             theorem = theorem_sigma_published(geometry, n_rows, iterations, epsilon, delta)
@@ -305,14 +307,14 @@ class PublishedPlan(DescentPlan):
 
     @property
     def training_steps(self) -> int:
-        """I + log(D mu n / 2L) / log(1 / gamma), or what brings D to s."""
+        """I + log(D mu n / 2L) / log(1 / gamma), or the steps from D to s if more."""
         start = 2.0 * self.geometry.radius
         moved = optimum_sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
         theorem = self.iterations + steps_between(start, moved, self.geometry)
         return max(theorem, steps_between(start, self.left, self.geometry))
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
-        """I + log log(4 d i / delta) / log(1 / gamma), or what bounded noise needs."""
+        """I + log log(4 d i / delta) / log(1 / gamma), or the steps for the noise bound if more."""
         shape, last = self.geometry, n_before + n_changed
         factor = log(4.0 * shape.n_entries * last) - log(self.delta)
         theorem = self.iterations + steps_between(max(factor, 1.0), 1.0, shape)
@@ -321,9 +323,9 @@ class PublishedPlan(DescentPlan):
         return same_shrinkage(steps, shape, actual)
 
     def longest_noise(self, n_before: int) -> float:
-        """Return r: longer noise after n_before changes has little probability.
+        """Return r: longer noise after k = n_before changes has a small probability.
 
-        That is delta / (2 (k + 1)(k + 2)) after k changes, delta / 2 in sum over all k.
+        The probability is delta / (2 (k + 1)(k + 2)), delta / 2 in total over all k.
         """
         log_inverse = log(2.0 * (n_before + 1.0) * (n_before + 2.0)) - log(self.delta)
         shape = self.geometry
@@ -333,9 +335,9 @@ class PublishedPlan(DescentPlan):
 def theorem_sigma_published(
     geometry: Geometry, n_rows: int, iterations: int, epsilon: float, delta: float
 ) -> float:
-    """Noise of Theorem 3.2: 8 L gamma^I / (mu n (1 - gamma^I) (sqrt(a + 3 eps) - sqrt(a + 2 eps))).
+    """Return the noise of Theorem 3.2, with a = 2 log(2 / delta).
 
-    a = 2 log(2 / delta).
+    8 L gamma^I / (mu n (1 - gamma^I) (sqrt(a + 3 eps) - sqrt(a + 2 eps))).
     """
     a = 2.0 * log(2.0 / delta)
     gap = sqrt(a + 3.0 * epsilon) - sqrt(a + 2.0 * epsilon)
@@ -346,8 +348,8 @@ def theorem_sigma_published(
 class WeakPlan(DescentPlan):
     """Theorem 3.5: the i-th change makes i^2 I steps.
 
-    After T steps at most ``sqrt(M / (mu T))`` of the distance is left, and no step makes it larger,
-    so with ``k = sqrt(M / (mu I))`` it is at most ``(k / i)(s_0 + i jolt) <= 2 k jolt``.
+    After T steps at most ``sqrt(M / (mu T))`` of the distance remains, and no step increases it,
+    so with ``k = sqrt(M / (mu I))`` it is at most ``(k / i)(s_0 + i shift) <= 2 k shift``.
     """
 
     @classmethod
@@ -363,12 +365,12 @@ class WeakPlan(DescentPlan):
 
     @property
     def training_steps(self) -> int:
-        """Steps that bring D = 2B to the smaller of `distance` and half of a jolt."""
+        """Steps that shrink D = 2B to the smaller of `left` and half a row shift."""
         near = min(self.left, self.geometry.row_shift(self.n_rows) / 2)
         return steps_between(2.0 * self.geometry.radius, near, self.geometry)
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
-        """i^2 I, i the number of rows changed since the fit; fewer where the loss is smoother."""
+        """i^2 I, i the number of rows changed since the fit; fewer if the loss is smoother."""
         last = n_before + n_changed
         return _round_up_steps(last**2 * self.iterations * actual.smooth / self.geometry.smooth)
 
@@ -384,7 +386,7 @@ def choose_regulariser(
     *,
     is_weak: bool = False,
 ) -> float:
-    """Extra regulariser: the least of ``(M/2) d sigma^2 + (mu/2) B^2`` over mu.
+    """Return the extra regulariser mu that minimises ``(M/2) d sigma^2 + (mu/2) B^2``.
 
     Theorem 3.4, of order (sqrt(d) / (eps n I))^(2/5): ``sigma = 2 sqrt(2) L M / (mu^2 n I q)``,
     the noise of Theorem 3.1 for small I mu / M. Theorem 3.5 (`is_weak`), of order
@@ -445,13 +447,13 @@ class DistributedPlan(DescentPlan):
         return self.iterations + steps_between(more, 1.0, self.geometry)
 
     def part_shift(self, n_changed: int) -> float:
-        """How far the optimum of a part moves if some of its rows are exchanged: 2 c L / (mu b)."""
+        """Return how far an exchange of c rows moves the optimum of a part: 2 c L / (mu b)."""
         return 2.0 * n_changed * self.geometry.slope / (self.geometry.strong * self.part_rows)
 
 
 REGULARIZED = ("regularized-strong", "regularized-weak")
 
-# Noise of the residual stop where nobody says: one step per request is then usually enough.
+# Default noise of the residual stop: one step per request is then usually enough.
 _SIGMA = 0.01
 
 
@@ -459,9 +461,9 @@ def check_combination(model: Any) -> None:
     """Raise for settings that contradict each other."""
     by_theorem, regularized = model.stop == "theorem", model.variant in REGULARIZED
     wrong = {
-        f"variant={model.variant!r} needs state='secret': its requests go on from parameters "
+        f"variant={model.variant!r} needs state='secret': its requests continue from parameters "
         "without noise": model.variant != "basic" and model.state != "secret",
-        f"variant={model.variant!r} needs stop='theorem', which says what to add": regularized
+        f"variant={model.variant!r} needs stop='theorem', which sets the regulariser": regularized
         and not by_theorem,
         f"regulariser={model.regulariser!r} has no effect with variant={model.variant!r}": (
             model.regulariser is not None and not regularized
@@ -472,8 +474,8 @@ def check_combination(model: Any) -> None:
         f"radius={model.radius!r} has no effect with stop='residual'": (
             model.radius is not None and not by_theorem
         ),
-        "stop='theorem' needs a declared row_norm, and rows='clip', 'normalize' or 'refuse': the "
-        "noise depends on it": by_theorem and model.rows == "keep",
+        "stop='theorem' needs row_norm with rows='clip', 'normalize' or 'refuse': the noise "
+        "depends on the bound": by_theorem and model.rows == "keep",
         f"reg={model.reg!r} needs variant='basic' and stop='residual': the theorems and the parts "
         "regularise per row": model.reg != "per_sample"
         and (by_theorem or model.variant != "basic"),
@@ -510,12 +512,12 @@ def plan_descent(model: Any, problem: FitProblem) -> DescentPlan | None:
 
 
 def part_size(n_rows: int, xi: float) -> int:
-    """Number of parts, and of rows in each: floor(n^(xi / 2))."""
+    """Return the number of parts, and of rows in each: floor(n^(xi / 2))."""
     return max(1, int(n_rows ** (xi / 2.0) + 1e-9))
 
 
 def count_parts(model: Any, n_rows: int) -> int:
-    """Return the number of parts, and of rows in each: that of N/2 rows."""
+    """Return the number of parts, and of rows in each, for N/2 rows."""
     return part_size(nominal_rows(n_rows) // 2, model.xi)
 
 
@@ -526,21 +528,21 @@ def has_outgrown(model: Any, n_before: int, n_after: int) -> bool:
 
 
 def choose_noise_scale(model: Any, plan: DescentPlan | None) -> float:
-    """Return the scale of the noise: that of the settings, else the plan's."""
+    """Return the scale of the noise: the `sigma` of the model, else that of the plan."""
     if model.sigma is not None:
         return float(model.sigma)
     return _SIGMA if plan is None else plan.sigma
 
 
 def privacy_per_copy(model: Any) -> tuple[float, float]:
-    """Return epsilon and delta of one copy: all copies together are certified."""
+    """Return epsilon and delta of one copy; the certificate covers all copies together."""
     return float(model.epsilon) / model.n_copies, float(model.delta) / model.n_copies
 
 
 def distance_limit(model: Any, sigma: float, size: int) -> float:
     """Return the distance to the optimum that noise of this scale hides, for `size` parameters.
 
-    From the published state half of delta is for noise of the past that was too long.
+    With stop="theorem" and a published state, half of delta covers earlier noise that was too long.
     """
     epsilon, delta = privacy_per_copy(model)
     if model.stop == "theorem" and model.state == "published":

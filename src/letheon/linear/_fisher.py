@@ -65,19 +65,19 @@ _SHARED = (
     "noise-fresh-and-secret",
     "retraining-converges",
 )
-_MODEL = "model_: the parameters, (epsilon, delta)-close to those of a retrain"
+_MODEL = "model_: the parameters, (epsilon, delta)-close to those of a retrained model"
 _OPTIMUM = (
-    "optimum_: parameters before noise and the gradient there, sealed; with the rows held they "
-    "give the gradient that the last removals left, and from it the row of a lone removal can be "
-    "computed; settle() ends that"
+    "optimum_: parameters before noise and the gradient there, secret; together with the remaining "
+    "rows they give the gradient left by the last removals, and from it a row that was removed "
+    "alone can be computed; settle() prevents that"
 )
-_NUMBERS = "account_: bounds of the distance to a retrain, rounded up to powers of two"
+_NUMBERS = "account_: bounds of the distance to a retrained model, rounded up to powers of two"
 _CACHE = (
     "cache_: point, scores, top eigenvalue, degrees of freedom, largest row norm and rounding "
     "error of the last Hessian; in memory only"
 )
-# Work after a request is stated as a share of a training with so many Newton steps: how many the
-# last training took tells of rows that left.
+# After a request, work is a share of a training with this many Newton steps: the number of steps
+# of the last training depends on removed rows.
 _TYPICAL_STEPS = 8
 _RESIDUAL_STATE = {
     "published": (_MODEL, _NUMBERS, _CACHE),
@@ -89,14 +89,14 @@ _RESIDUAL_STATE = {
 class FisherClassifier(CertifiedParameters, LinearClassifier):
     """Linear classifier that forgets by Newton steps and fresh Fisher noise.
 
-    Training finds the optimum of all rows and releases it with noise,
+    Training minimises the loss of all rows and releases the optimum with noise,
 
         theta = opt + sigma F^(-1/4) b,   b standard normal, one number per parameter,
 
     rounded to a grid. F = H / n is the Hessian per row, regulariser included, or its diagonal. A
-    request makes Newton steps on the rows that remain, w - F^(-1) grad L(w), and releases the
-    result with fresh noise of the same form. Directions that the data determine well (large F) get
-    little noise, the others much.
+    request makes Newton steps on the remaining rows, w - F^(-1) grad L(w), and releases the result
+    with fresh noise of the same form. Directions that the data determine well (large F) get little
+    noise, the others more.
 
     Parameters
     ----------
@@ -104,88 +104,90 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         Regulariser (l2 / 2)|W|^2, above 0: per row, or in total, as `reg` says. The intercept is
         regularised too, since the problem is not strongly convex otherwise.
     reg : {"per_sample", "total"}, default="per_sample"
-        "per_sample": the total is l2 times the rows held and shrinks with them. "total": it
-        stays, as with scikit-learn's ``C = 1 / l2``.
+        "per_sample": the total is l2 times the remaining rows and shrinks with them. "total": it
+        is fixed, as with scikit-learn's ``C = 1 / l2``.
     multi_class : {"ovr", "softmax"}, default="ovr"
         For more than two classes: one problem per class against the rest, or one joint problem.
     fit_intercept : bool, default=True
         Append a column of ones.
     rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
         What to do with a row whose norm (the intercept's 1 included) is not `row_norm`: nothing,
-        scale longer ones down, scale all, or refuse longer ones. Predictions scale alike.
+        scale longer rows down, scale all rows, or raise for longer rows. Predictions use the same
+        scaling.
     row_norm : float or None, default=None
-        Declared bound of the rows' norms; for every `rows` but "keep". Without it the longest row
-        that is held counts.
+        Declared bound of the rows' norms; required unless ``rows="keep"``. Without it the longest
+        remaining row counts.
     epsilon, delta : float, default=1.0, 1e-4
-        The certificate of every request. Noise is fresh each time, so nothing adds up.
+        The certificate of every request. Noise is fresh each time, so losses do not add up.
     sigma : float, default=0.01
         Scale of the noise. It moves the score of a row x by about sigma l2^(-1/4) |x| at most; with
         the default and l2 = 1e-3 that is 0.06 for rows of norm 1, which costs the digits of
         scikit-learn less than one point of accuracy. It still hides a distance to the optimum of
-        some 1e-3, while one Newton step for a single person leaves 1e-5 to 1e-3: one pass over the
-        rows suffices, or two. 0: no noise, and an empirical guarantee.
+        about 1e-3, while one Newton step for a single person leaves 1e-5 to 1e-3: one or two passes
+        over the rows suffice. 0: no noise, and an empirical guarantee.
     covariance : {"fisher", "isotropic"}, default="fisher"
-        Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the certificate pays for:
-        where the Hessian has become too old, it is taken anew. Isotropic noise has no such cost.
+        Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the certificate must cover:
+        a stale Hessian is recomputed. Isotropic noise has no such cost.
         Above 256 parameters in a block (columns, or columns times classes of a softmax) the
         diagonal of F shapes the noise.
     state : {"published", "secret"}, default="published"
-        "published": steps start from the noisy parameters; nothing else is saved but the rows and
-        an account of rounded numbers. "secret": the optimum before noise is kept under a seal, so
-        one pass over the rows usually suffices.
+        "published": steps start from the noisy parameters; only the rows and an account of rounded
+        numbers are saved besides. "secret": the optimum before noise is kept secret, so one pass
+        over the rows usually suffices.
     batch_size : int or None, default=None
-        Remove the rows of a request in batches of this size (the survey's m'), each with gradient
-        and Hessian taken anew where the parameters stand: slower, and closer to the optimum for
-        large requests. None: all at once. A number above the rows of a request is an error.
+        Remove the rows of a request in batches of this size (the survey's m'), each with a new
+        gradient and Hessian at the current parameters: slower, and closer to the optimum for large
+        requests. None: all at once. A number above the rows of a request is an error.
     tol : float, default=1e-8
         Training stops at |gradient| <= tol times rows. The certificate allows for a retrain that
-        stops just there: with a large `tol` for a small `l2` every request becomes a retrain.
+        stops exactly there: with a large `tol` for a small `l2` every request becomes a retrain.
     max_iter : int, default=1000
-        Most iterations of training.
+        Largest number of iterations in training.
     if_unproved : {"raise", "downgrade"}, default="raise"
         When an assumption that can be checked fails: raise `AssumptionError`, or keep the model
         with an empirical guarantee and a `GuaranteeWarning`.
     noise_seed : int or None, default=None
-        Repeatable noise, for tests. It is no secret then, and the guarantee is empirical.
+        Repeatable noise, for tests. The noise is then not secret, and the guarantee is empirical.
     random_state : int, RandomState, Generator or None, default=None
-        Seed of everything that is no noise (here: where the search for an eigenvalue starts).
+        Seed of everything except noise (here: the start of the eigenvalue search).
 
     Attributes
     ----------
     coef_, intercept_, classes_ : ndarray
         The published model.
     account_ : FisherAccount
-        Bounds of the distance to a retrain after the last request, rounded up to powers of two.
+        Bounds of the distance to a retrained model after the last request, rounded up to powers of
+        two.
     epsilon_ : float
-        Smallest epsilon that is proved for the model as it is, at this delta.
+        Smallest epsilon that is proved for the current model, at this delta.
     kl_bound_ : float
-        Bound of the divergence of the last removal's law from that of a retrain.
+        Bound of the divergence of the last removal's law from that of a retrained model.
     optimum_ : SecretArray or None
         With ``state="secret"``, the parameters before noise and the gradient there. They are in the
-        model's file, so keep that private, or call `settle` first.
+        model's file, so keep the file private, or call `settle` first.
     ids_, guarantee_, residual_state_, n_rows_
         See `ForgetMixin`.
 
     See Also
     --------
-    InfluenceClassifier : Noise alike in all directions, and steps that read no other row.
-    DescentToDeleteClassifier : Gradient steps instead of Newton steps; also adds rows.
+    InfluenceClassifier : The same noise in all directions; steps read no other row.
+    DescentToDeleteClassifier : Gradient steps instead of Newton steps; can also add rows.
 
     Notes
     -----
-    Guarantee: certified (epsilon, delta) towards an observer of the latest model, also for people
-    who look at the models before they leave. It bounds both what Golatkar et al. compare, the
-    means, and what they leave out: a retrain draws its noise from the Fisher matrix at another
-    point. Noise is computed in integers, and every rounding error of what it has to hide is bounded
-    and charged. If the bound does not hold after the first step, further
-    steps follow, then a new Hessian, then a retrain; `Receipt.rebuilt` says which. Tuning `l2` on
-    rows that leave later weakens the guarantee; see `declare_tuning`.
+    Guarantee: certified (epsilon, delta) towards an observer of the latest model, also if requests
+    depend on earlier models (adaptive). It bounds the difference of the means, which Golatkar et
+    al. compare, and of the covariances, which they leave out: a retrain draws its noise from the
+    Fisher matrix at another point. Noise is computed in integers, and every rounding error that it
+    has to hide is bounded and charged. If the bound does not hold after the first step, further
+    steps follow, then a new Hessian, then a retrain; `Receipt.rebuilt` counts them. Tuning `l2` on
+    rows that are removed later weakens the guarantee; see `declare_tuning`.
 
-    The sealed state is not covered by it. With the rows in the same file it gives the gradient that
-    the last removals left, and so the row of a lone removal can be computed; `settle` ends that.
+    The secret state is not covered. With the rows in the same file it gives the gradient left by
+    the last removals, and so a row that was removed alone can be computed; `settle` prevents that.
 
-    At the exact optimum the first step is that of `InfluenceClassifier`. Elsewhere it also repairs
-    what earlier steps left, because it uses the gradient on the remaining rows.
+    At the exact optimum the first step is that of `InfluenceClassifier`. Elsewhere it also reduces
+    the residual of earlier steps, because it uses the gradient on the remaining rows.
 
     References
     ----------
@@ -227,12 +229,12 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     def forget(
         self, ids: Any, *, digest: bool = False, batch_size: int | str | None = AS_FITTED
     ) -> Receipt:
-        """Remove every row of these people; see `ForgetMixin.forget`.
+        """Remove every row of these ids; see `ForgetMixin.forget`.
 
         Parameters
         ----------
         ids : sequence of int or of str
-            People to forget.
+            Ids to forget.
         digest : bool, default=False
             Also record the digests before and after.
         batch_size : int or None, optional
@@ -241,20 +243,21 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         Returns
         -------
         Receipt
-            `rebuilt` counts polishes, Hessians and retrains, where there were any.
+            `rebuilt` counts polishes, Hessians and retrains, if there were any.
         """
         size = self.batch_size if batch_size == AS_FITTED else batch_size
         return self._answer_request(ids, digest, partial(self._prepare, batch_size=size))
 
     def settle(self) -> Self:
-        """Train again on the rows held, with fresh noise.
+        """Train again on the remaining rows, with fresh noise.
 
-        With ``state="secret"``, whoever has the model's file, and so the rows and the parameters
-        without noise, can compute the gradient that the last removals left, and from it the row of
-        a lone removal. With ``state="published"`` the account still has bounds, rounded up. After
-        `settle` the file is one that `fit` could have written on the rows held: nothing tells of
-        those who left. Takes the time of a fit. Call it before a file is written that others may
-        read. With `noise_seed` the noise can be computed, so that nothing is hidden by this.
+        With ``state="secret"`` the model's file contains the remaining rows and the parameters
+        without noise. From them the gradient left by the last removals can be computed, and from it
+        a row that was removed alone. With ``state="published"`` the account still has bounds,
+        rounded up. After `settle` the file is one that `fit` could have written on the remaining
+        rows: nothing depends on removed rows. Takes the time of a fit. Call it before you write a
+        file that others may read. With `noise_seed` the noise can be computed, so nothing is
+        hidden.
 
         Returns
         -------
@@ -263,14 +266,14 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         Raises
         ------
         AssumptionError
-            Training does not arrive on these rows; nothing was changed.
+            Training does not reach the required gradient on these rows; nothing was changed.
         """
         require_fitted(self)
         return self._retrain_in_place()
 
     @property
     def epsilon_(self) -> float:
-        """Smallest epsilon that is proved for the model as it is, at this delta."""
+        """Smallest epsilon that is proved for the current model, at this delta."""
         require_fitted(self)
         return self.account_.closeness.epsilon_at(self.delta) if self.sigma else float("inf")
 
@@ -278,9 +281,9 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     def kl_bound_(self) -> float:
         """Bound, in nats, of the divergence of the last removal's law from that of a retrain.
 
-        The Kullback-Leibler divergence of the two laws, either way, covariances included; 0 before
-        the first request and after a retrain. Its mean over what the forgotten rows could have been
-        bounds the information that the model has of them (Golatkar et al. 2020, Proposition 1).
+        The Kullback-Leibler divergence of the two laws, in both directions, covariances included; 0
+        before the first request and after a retrain. Its mean over the possible forgotten rows
+        bounds the information of the model about them (Golatkar et al. 2020, Proposition 1).
         """
         require_fitted(self)
         return self.account_.closeness.kl if self.sigma else float("inf")
@@ -293,7 +296,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        self._release_grid()  # Raises where sigma gives none.
+        self._release_grid()  # Raises for a sigma without a grid.
 
     def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:
         problem = self._build_problem(training)
@@ -326,16 +329,17 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     def _find_doubts(
         self, W: Floats, left: float, tolerance: float, roots: list[NoiseRoot] | None
     ) -> Iterator[str]:
-        """Yield what the proof needs of a training and this one has not; before noise is drawn."""
+        """Yield the assumptions of the proof that this training violates; before noise is drawn."""
         if not left <= tolerance:
             yield (
-                f"training left a gradient of {left:.3g}, rounding included, above the stop rule's "
-                f"{tolerance:.3g}; raise max_iter or tol, scale the columns or use a larger l2"
+                f"training ended at a gradient of {left:.3g}, rounding included, above the "
+                f"tolerance of {tolerance:.3g}; raise max_iter or tol, scale the columns or use a "
+                "larger l2"
             )
         if not are_accurate(roots):
             yield (
-                "rounding leaves the covariance of the noise unknown; scale the columns, use a "
-                "larger l2 or covariance='isotropic'"
+                "rounding errors make the covariance of the noise inaccurate; scale the columns, "
+                "use a larger l2 or covariance='isotropic'"
             )
         largest = float(np.abs(W).max(initial=0.0))
         if ReleaseGrid.of_sigma(self.sigma).clipping_distance(largest) > 0.0:
@@ -352,7 +356,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return SecretArray(np.stack([W, gradient])) if self.state == "secret" else None
 
     def _fisher_at(self, problem: FitProblem, W: Floats, seed: int | None = None) -> FisherMatrix:
-        """Return the Fisher matrix of the problem's rows, taken at W."""
+        """Return the Fisher matrix of the problem's rows at W."""
         radius, is_shaped, expansion = self._radius_bound, self._is_shaped, None
         if is_dense(problem):
             start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
@@ -360,7 +364,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return FisherMatrix(expansion, problem, radius=radius, is_shaped=is_shaped)
 
     def _noise_roots(self, fisher: FisherMatrix, W: Floats) -> list[NoiseRoot] | None:
-        """Return what shapes the noise, computed before any noise is drawn."""
+        """Return the roots that shape the noise, computed before any noise is drawn."""
         if fisher.noise is None:
             return None
         return fisher.noise.noise_roots(W, ReleaseGrid.of_sigma(self.sigma))
@@ -390,7 +394,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return self._prepare_release(positions, counts, walk, roots)
 
     def _step_at_once(self, problem: FitProblem, positions: Positions) -> NewtonWalk:
-        """Make one Newton step on the remaining rows, with the Hessian that is there."""
+        """Make one Newton step on the remaining rows, with the cached Hessian if there is one."""
         after, expansion = problem.without_rows(positions), self.cache_.content
         if self.optimum_ is None:
             W = self.model_.weights
@@ -410,10 +414,10 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return walk
 
     def _step_in_batches(self, problem: FitProblem, positions: Positions, size: int) -> NewtonWalk:
-        """Make a Newton step per batch, with gradient and Hessian of the rows left, taken there.
+        """Make a Newton step per batch, with gradient and Hessian at the current parameters.
 
         The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 5), but with
-        noise only at the end: the next step would take most of it out again.
+        noise only at the end: the next step would remove most of it.
         """
         W = self.model_.weights if self.optimum_ is None else self.optimum_.open()[0]
         after, n_batches, products = problem, 0, 0.0
@@ -426,7 +430,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         walk = self._start_walk(after, fisher, W, evaluate_at(after, W))
         walk.hessians = n_batches if fisher.expansion is not None else 0
         passes = (n_batches + 1) * after.pass_flops
-        products -= fisher.flops  # Those of the last one are counted in the end.
+        products -= fisher.flops  # Those of the last matrix are added at the end.
         walk.flops = passes + products + walk.hessians * hessian_flops(after)
         return walk
 
@@ -449,7 +453,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     def _prepare_release(
         self, positions: Positions, counts: Counts, walk: NewtonWalk, roots: list[NoiseRoot] | None
     ) -> Change:
-        """Prepare fresh noise around the parameters found."""
+        """Prepare the release of the walk's parameters with fresh noise."""
         source, expansion = copy.copy(self.source_), walk.fisher.expansion
         typical = walk.after.pass_flops
         if expansion is not None:
@@ -471,12 +475,12 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return Change(attributes, outcome, (walk.fisher.apply, wipe, *self._wipe_actions()))
 
     def _retrain(self, positions: Positions, walk: NewtonWalk | None = None) -> Change:
-        """Retrain with fresh noise; `walk` is what was tried before."""
+        """Retrain with fresh noise; `walk` is the failed attempt, if any."""
         rebuilt = {**(walk.rebuild_counts if walk else {}), "retrains": 1}
         return super()._retrain(positions).with_rebuilt(rebuilt)
 
     def _make_guarantee(self) -> Guarantee:
-        # What is not known, or read from a file of an earlier version, is not at most 1.
+        # Written so that NaN and infinity, as in files of earlier versions, are not proved.
         is_proved = self.downgraded_ is None and self.account_.used <= 1.0
         return Guarantee(
             reference="Golatkar et al. 2020, with a proved bound of means and covariances",
@@ -487,7 +491,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
 
 
 def _wipe_rows(rows: SlotRows, positions: Positions, expansion: Expansion | None) -> None:
-    """Wipe rows; what is kept per slot follows where slots move."""
+    """Wipe rows; cached values per slot move with the slots."""
     alive = rows.alive.copy()
     alive[positions] = False
     rows.wipe(positions)

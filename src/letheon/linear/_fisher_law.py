@@ -1,26 +1,24 @@
-r"""Noise that the Fisher matrix shapes, and how close two such laws are.
+r"""Noise shaped by the Fisher matrix, and how close two such laws are.
 
-Integer noise with a covariance that is close to F^(-1/2), drawn without rounding errors.
-
-The noise of one block is ``round(Q diag(s) z)``: z are normal numbers to 99 bits, s scales in steps
-of the grid, Q has orthogonal columns up to a small error. Q and s are fixed-point numbers and the
-product is computed in integers, so nothing is lost before it is rounded:
+Integer noise with a covariance close to F^(-1/2) is drawn without rounding errors. The noise of one
+block is ``round(Q diag(s) z)``: z are normal numbers to 99 bits, s scales in steps of the grid, and
+Q has orthogonal columns up to a small error. Q and s are fixed-point numbers and the product is
+computed in integers, so nothing is lost before rounding:
 
 - ``s z`` is floored to multiples of ``2**-90``, which differ from those of exact normal numbers by
   less than ``2**-90 + s 2**-100``;
 - Q has multiples of ``2**-34``; with numbers of 10 bits and at most 256 columns every partial sum
   of a product has less than 53 bits, so that products in floats are exact in any order.
 
-How close a removal and a retrain are, seen through noise of covariance sigma^2 F^(-1/2).
-
-Both end near the same optimum of the remaining rows: the removal at W with a gradient that was
-measured, a retrain at V with one that its stop rule bounds by `tolerance`, rounding included in
-both. Strong convexity gives
+The rest of this module bounds how close a removal and a retrain are, with noise of covariance
+sigma^2 F^(-1/2). Both end near the same optimum of the remaining rows: the removal at W with a
+measured gradient, a retrain at V with a gradient below its stopping `tolerance`, rounding included
+in both. Strong convexity gives
 
 .. math:: |W - V| \le a = (|\nabla S(W)| + tolerance) / ridge.
 
-*Means.* They are rounded to the grid, which moves them apart by one step per coordinate at most. In
-the metric of the removal's noise they are apart by at most ``shift``,
+*Means.* They are rounded to the grid, which separates them by one step per coordinate at most. In
+the metric of the removal's noise their distance is at most ``shift``,
 e^(c/2) |F|^(1/4) (a + step sqrt(p)) / sigma; c is `COVARIANCE_ERROR`, p the number of parameters.
 
 *Covariances.* The removal takes F at W0, a retrain at some V0 that obeys the stop rule too. Between
@@ -41,7 +39,7 @@ and K(-t) <= K(t), K(v) <= K(t) |v| / t, and so
 .. math:: \sum_i K(v_i) \le D K(t), \quad D = ((τ/2) e^τ f + 2cp) / t.
 
 The proofs of `mismatch_delta` and `mismatch_kl` sum such a K over all directions: D, the
-``dimension``, may stand there in place of the number of parameters. D K(t) increases with τ.
+``dimension``, may replace the number of parameters there. D K(t) increases with τ.
 
 *Noise.* Each law differs from a rounded normal law by a total variation of ``gap`` at most. So
 delta grows by (1 + e^epsilon) gap.
@@ -69,9 +67,9 @@ from letheon.linear._problem import EPSILON, Floats
 from letheon.noise import LONG_BITS, LongFloats, NoiseSource
 from letheon.removal import Opaque
 
-# Up to this size of a block its whole matrix shapes the noise, above only the diagonal.
+# Up to this block size the whole matrix shapes the noise, above it only the diagonal.
 FULL_LIMIT = 256
-# Largest logarithm of a factor between the covariance as drawn and that of the definition.
+# Largest logarithm of a factor between the drawn covariance and its definition.
 COVARIANCE_ERROR = 5e-5
 _UNIT = EPSILON / 2
 _VECTOR_BITS, _DIGIT_BITS, _N_DIGITS = 34, 10, 15
@@ -83,7 +81,7 @@ _LARGEST_NOISE = 1 << (51 + _FRACTION_BITS)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NoiseRoot(Opaque):
-    """The matrix that makes the noise of one block, ``Q diag(scales)``.
+    """The matrix that shapes the noise of one block, ``Q diag(scales)``.
 
     Attributes
     ----------
@@ -92,7 +90,7 @@ class NoiseRoot(Opaque):
     scales : ndarray
         In steps of the grid.
     error : float
-        Bound of the logarithm of the factors between its covariance and that of the definition.
+        Bound of the logarithm of the factors between its covariance and the definition.
     """
 
     vectors: Floats | None
@@ -101,7 +99,7 @@ class NoiseRoot(Opaque):
 
     @property
     def is_accurate(self) -> bool:
-        """Whether the covariance is as close as the theorem says."""
+        """Whether the covariance is as close as the theorem requires."""
         fits = self.scales.min() >= _LEAST_SCALE and self.scales.max() <= _LARGEST_SCALE
         return bool(fits) and self.error <= COVARIANCE_ERROR
 
@@ -129,7 +127,7 @@ def draw_noise(roots: list[NoiseRoot], source: NoiseSource) -> Floats:
 
 
 def are_accurate(roots: list[NoiseRoot] | None) -> bool:
-    """Whether every covariance is as close as the theorem says; None is that of plain noise."""
+    """Whether every covariance is as close as the theorem requires; None means plain noise."""
     return roots is None or all(root.is_accurate for root in roots)
 
 
@@ -147,10 +145,10 @@ def fisher_noise_gap(grid: ReleaseGrid, size: int, least: float) -> float:
 
     Notes
     -----
-    Let x be exact normal numbers and y = Q diag(s) x. What is rounded in place of y_j is off by at
-    most ``e = sqrt(size) (2**-90 + 2**-100 s_j)``, s_j the deviation of y_j. It rounds to another
-    integer only if y_j is within e of a half, which has a probability of at most
-    ``2 e (1 + 0.4 / s_j)``, and s_j is at least 1. Numbers to 99 bits in place of normal numbers
+    Let x be exact normal numbers and y = Q diag(s) x. The number rounded instead of y_j is off by
+    at most ``e = sqrt(size) (2**-90 + 2**-100 s_j)``, s_j the deviation of y_j. It rounds to a
+    different integer only if y_j is within e of a half, which has a probability of at most
+    ``2 e (1 + 0.4 / s_j)``, and s_j is at least 1. Numbers to 99 bits instead of normal numbers
     cost ``2**-200`` each.
     """
     if not least >= (grid.scale / _LARGEST_SCALE) ** 4:
@@ -180,10 +178,10 @@ class Spectrum(Opaque):
 
     @classmethod
     def from_matrix(cls, matrix: Floats) -> "Spectrum":
-        """Decompose a positive semidefinite matrix; its lower triangle counts.
+        """Decompose a positive semidefinite matrix, given by its lower triangle.
 
-        Both bounds are Frobenius norms that are computed, plus what rounding may hide of a product
-        of d terms: at most d + 2 units of the product of absolute values.
+        Both bounds are computed Frobenius norms, plus the rounding error of a product of d terms:
+        at most d + 2 units of the product of absolute values.
         """
         matrix = np.tril(matrix) + np.tril(matrix, -1).T
         values, vectors = np.linalg.eigh(matrix)
@@ -196,7 +194,7 @@ class Spectrum(Opaque):
         )
 
     def largest_values(self, error: float) -> Floats:
-        """Return upper bounds of the eigenvalues of a matrix that is off by `error` at most."""
+        """Return upper bounds of the eigenvalues of a matrix with an error of at most `error`."""
         slack = self.gap + 2.1 * self.skew * float(self.values[-1]) + error
         bounds: Floats = (self.values + slack) * (1 + 1e-12)
         return bounds
@@ -235,13 +233,13 @@ def diagonal_root(
 
 
 def _scale_error(scales: Floats) -> float:
-    """Relative error of scales: their powers, and the fixed point."""
+    """Return the relative error of scales, from their powers and fixed-point format."""
     least = float(scales.min())
     return 2.0**-48 + 2.0 ** -(_SCALE_BITS + 1) / least if least > 0.0 else math.inf
 
 
 def _multiply_exactly(vectors: Floats, numbers: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Return an exact product of integers, by digits whose products floats add up exactly."""
+    """Return an exact product of integers, by digits whose sums of products are exact floats."""
     last = _N_DIGITS - 1
     mask = (1 << _DIGIT_BITS) - 1
     digits = [(numbers >> (_DIGIT_BITS * k)) & mask for k in range(last)]
@@ -266,13 +264,13 @@ def _round_bits(numbers: NDArray[np.object_], n_bits: int) -> Floats:
     return nearest
 
 
-# Share of the largest shift that is allowed beside a spread: one more pass over the rows brings a
-# shift down, only a new Hessian a spread.
+# Share of the largest shift that is allowed together with a spread: one more pass over the rows
+# reduces a shift, but only a new Hessian reduces a spread.
 _SHIFT_SHARE = 0.25
-# Limits of the spread are found for degrees of freedom on this grid (per doubling), rounded up.
+# Limits of the spread are computed for degrees of freedom rounded up to this grid (per doubling).
 _PER_DOUBLING = 4
 _BISECTIONS = 24
-# Without noise there is nothing to certify; parameters are still kept this close to the optimum.
+# Without noise there is no certificate, but parameters are still kept this close to the optimum.
 _DISTANCE_WITHOUT_NOISE = 1e-4
 # More than the rounding errors of the few operations below.
 _UP = 1 + 1e-9
@@ -281,14 +279,14 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True)
 class Closeness:
-    """How far two laws are apart at most.
+    """Bounds of the difference of two laws.
 
     Attributes
     ----------
     shift, spread : float
-        Of the means, and log spread of the covariances; infinite where they are not known.
+        Shift of the means, and log spread of the covariances; infinite if unknown.
     dimension : float
-        Directions that count.
+        Effective number of directions.
     gap : float
         Total variation between each law and a rounded normal law.
     """
@@ -299,7 +297,7 @@ class Closeness:
     gap: float = 0.0
 
     def __post_init__(self) -> None:
-        """A bound that could not be computed is no bound."""
+        """Treat a bound that could not be computed as infinite."""
         for name in ("shift", "spread", "gap"):
             if isnan(getattr(self, name)):
                 object.__setattr__(self, name, inf)
@@ -321,12 +319,12 @@ class Closeness:
 
     @property
     def kl(self) -> float:
-        """Bound of the Kullback-Leibler divergence of the normal laws, either way."""
+        """Bound of the Kullback-Leibler divergence of the normal laws, in both directions."""
         return mismatch_kl(self.shift, self.spread, self.dimension)
 
 
 def noise_charge(epsilon: float, gap: float) -> float:
-    """Return the part of delta that pays for the noise as it is drawn."""
+    """Return the part of delta charged for the total variation `gap` of the drawn noise."""
     return (1 + exp(min(epsilon, _LARGEST_EXPONENT))) * gap
 
 
@@ -338,11 +336,11 @@ class NoiseLimits:
     spread: float
 
     def can_hide(self, closeness: Closeness) -> bool:
-        """Whether the noise hides the difference; not for NaN."""
+        """Whether the noise hides the difference; False for NaN."""
         return closeness.shift <= self.shift and closeness.spread <= self.spread
 
     def share_used(self, closeness: Closeness) -> float:
-        """Share of the limits that is used, rounded up; above 1 nothing is proved."""
+        """Return the used share of the limits, rounded up; infinite if not hidden."""
         if not self.can_hide(closeness):
             return inf
         spread = closeness.spread / self.spread if closeness.spread else 0.0
@@ -352,7 +350,7 @@ class NoiseLimits:
 
 @dataclass(frozen=True)
 class ReleaseNoise:
-    """The noise and what it has to hide.
+    """The noise of a release, and the constants that its bounds need.
 
     `grid` is None without noise. `tolerance` is the gradient at which training on the remaining
     rows stops; `ridge`, `n_rows` and `size` (the number of parameters) are those of the remaining
@@ -369,7 +367,7 @@ class ReleaseNoise:
     size: int
 
     def bound_distance(self, residual: float) -> float:
-        """Upper bound of the distance of the two worlds' parameters before noise."""
+        """Bound the distance of the removal's and the retrain's parameters before noise."""
         stopped = 0.0 if self.grid is None else self.tolerance
         return (residual + stopped) / self.ridge * _UP
 
@@ -394,7 +392,7 @@ class ReleaseNoise:
         change : float
             Largest logarithm by which a row's curvature changed since the expansion point.
         shape : Shape or None
-            What is known of the Fisher matrix, where it shapes the noise.
+            Bounds of the Fisher matrix; None if it does not shape the noise.
         """
         distance = self.bound_distance(residual)
         if self.grid is None:
@@ -408,10 +406,10 @@ class ReleaseNoise:
         return Closeness(scale * shift * _UP, spread, shape.effective_dimension(spread), self.gap)
 
     def compute_limits(self, shape: "HessianBounds | None") -> NoiseLimits:
-        """Return what the noise hides.
+        """Return the largest differences that the noise hides.
 
         The charge grows with epsilon: where it would take half of delta, a smaller epsilon is
-        claimed in place of the one asked for.
+        claimed than the requested one.
         """
         if self.grid is None:
             return NoiseLimits(1.0, inf)
@@ -427,7 +425,7 @@ class ReleaseNoise:
 
 @dataclass(frozen=True)
 class HessianBounds:
-    """What is known of the Hessian of the remaining rows at the expansion point.
+    """Bounds of the Hessian of the remaining rows at the expansion point.
 
     `top` bounds the largest eigenvalue of its data part, `freedom` its degrees of freedom, `radius`
     the rows' norms; `size` is the number of parameters.
@@ -440,12 +438,12 @@ class HessianBounds:
     concordance: float
 
     def effective_dimension(self, spread: float) -> float:
-        """Directions that count in `mismatch_delta` at this spread."""
+        """Return the effective number of directions for `mismatch_delta` at this spread."""
         return _effective_dimension(self.freedom_on_grid, self.size, spread)
 
     @property
     def freedom_on_grid(self) -> float:
-        """Degrees of freedom on a grid, so that limits are found once for many."""
+        """Degrees of freedom rounded up to a grid, so that cached limits are reused."""
         if not self.freedom < self.size:
             return float(self.size)
         steps = ceil(_PER_DOUBLING * log2(max(self.freedom, 1.0)))
@@ -465,7 +463,7 @@ def _effective_dimension(freedom: float, size: int, spread: float) -> float:
 def _find_limits(epsilon: float, delta: float, freedom: float, size: int) -> NoiseLimits:
     """Bisect for the largest spread at the allowed shift."""
     shift = _SHIFT_SHARE * gaussian_mu(epsilon, delta)
-    # Of one direction: the log-ratio of densities has a deviation of about spread / sqrt(2).
+    # In one direction the log-ratio of densities has a deviation of about spread / sqrt(2).
     good, bad = 0.0, 4.0 * (1.0 + epsilon) / sqrt(freedom)
     for _ in range(_BISECTIONS):
         middle = (good + bad) / 2

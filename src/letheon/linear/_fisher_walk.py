@@ -1,12 +1,10 @@
-"""The Hessian of a Fisher model where it was taken, and the steps of a request.
-
-The Fisher matrix of the remaining rows near their optimum: steps with it, noise from it.
+"""The Fisher matrix of the remaining rows, and the Newton steps of a request.
 
 With labels drawn from the model, the Fisher matrix of these losses is the Hessian of the data part.
-With the regulariser, and as a mean, F = H / n. `Fisher` holds H as matrices that follow removals,
-or forms no matrix. `FullNoise` takes the noise from F, `DiagonalNoise` from its diagonal.
+With the regulariser, and as a mean, F = H / n. `FisherMatrix` stores H as matrices that removals
+update, or forms no matrix. `FullNoise` shapes the noise by F, `DiagonalNoise` by its diagonal.
 
-Newton steps on the remaining rows, until noise hides what tells them from a retrain.
+`NewtonWalk` makes steps on the remaining rows until noise hides the difference from a retrain.
 """
 
 from collections.abc import Callable
@@ -35,14 +33,14 @@ from letheon.linear._problem import EPSILON, FitProblem, Floats, Positions, hess
 from letheon.linear._solve import block_size, conjugate_gradients
 from letheon.removal import Opaque
 
-# The linear system is solved to this share of its target, or as well as so many repetitions can.
+# The linear system is solved to this share of its target, with at most so many refinements.
 _LINEAR = 1e-13
 _MOST_REFINEMENTS = 4
 _CG_TOLERANCE = 1e-3
-# What a bound of an error of the covariance counts in `Spectrum.root`.
+# Factor of an error of the matrix in the error of `Spectrum.noise_root`.
 _SHARE_OF_ERROR = 0.53
 _ROWS_AT_ONCE = 256
-# Larger errors of scores leave no bound of curvature.
+# With larger errors of scores, curvature is unbounded.
 _KNOWN_SCORES = 0.05
 # Largest second derivative of a loss in one score, of the logistic and of the softmax loss.
 _LARGEST_CURVATURE = 0.25
@@ -50,9 +48,9 @@ _LARGEST_CURVATURE = 0.25
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientEvaluation(Opaque):
-    """What one pass over the rows shows at some parameters: gradient and scores.
+    """Gradient and scores at some parameters, from one pass over the rows.
 
-    `error` bounds the norm of what rounding may hide of the gradient.
+    `error` bounds the norm of the rounding error of the gradient.
     """
 
     gradient: Floats
@@ -66,25 +64,25 @@ class GradientEvaluation(Opaque):
 
 
 def evaluate_at(problem: FitProblem, W: Floats) -> GradientEvaluation:
-    """Return gradient and scores at W; one pass over the rows."""
+    """Return gradient and scores at W, in one pass over the rows."""
     return GradientEvaluation(*problem.gradient_and_scores(W), problem.gradient_error(W))
 
 
 class Expansion:
-    """The Hessian at a point, the rows' scores there, and what shapes the noise.
+    """The Hessian at a point, the rows' scores there, and the spectra that shape the noise.
 
     Attributes
     ----------
     curvature : Curvature
-        Blocks with their inverses, which follow removals.
+        Blocks with their inverses, which removals update.
     scores : ndarray of shape (n_slots, K)
-        Scores at the point where the Hessian was evaluated; zeros for rows that left.
+        Scores at the point where the Hessian was evaluated; zeros for removed rows.
     spectra : list of Spectrum or None
-        Of the blocks as they were evaluated, for noise from whole matrices; None after a removal.
+        Of the evaluated blocks, for noise from whole matrices; None after a removal.
     error : float
-        Bound of the spectral norm of what the stored blocks miss by rounding.
+        Bound of the spectral norm of the rounding error of the stored blocks.
     bounds : ndarray or None
-        Of the diagonal, where only that shapes the noise.
+        Of the diagonal, if only the diagonal shapes the noise.
     """
 
     def __init__(self, problem: FitProblem, curvature: Curvature, *, is_shaped: bool) -> None:
@@ -119,9 +117,9 @@ class Expansion:
 
 
 class FullNoise(Opaque):
-    """Noise from the blocks of an expansion, without the rows that leave.
+    """Noise from the blocks of an expansion, without the removed rows.
 
-    `leaving` are factors V, one per block: the block loses V V'.
+    `leaving` are factors V of the removed rows, one per block: the block loses V V'.
     """
 
     def __init__(self, expansion: Expansion, after: FitProblem, leaving: list[Floats]) -> None:
@@ -134,8 +132,8 @@ class FullNoise(Opaque):
     def hessian_bounds(self) -> HessianBounds:
         """Return bounds for the remaining rows.
 
-        Rows that leave take curvature away, which lowers eigenvalues and degrees of freedom. A
-        regulariser that shrinks raises the latter, by no more than the factor it shrinks by.
+        A removal lowers curvature, and so eigenvalues and degrees of freedom. A regulariser that
+        shrinks raises the degrees of freedom by at most the factor by which it shrinks.
         """
         expansion, size = self._expansion, self._expansion.curvature.point.size
         return HessianBounds(
@@ -147,9 +145,9 @@ class FullNoise(Opaque):
         )
 
     def bound_curvature_change(self, W: Floats, scores: Floats) -> float:
-        """Return how far curvature moved since the expansion; infinite if the matrix is not known.
+        """Bound the change of curvature since the expansion; infinite if the error is too large.
 
-        Scores at either point are off by (d + 1) u |x| |W|, u the unit of rounding.
+        Scores at both points are off by (d + 1) u |x| |W|, u the unit of rounding.
         """
         if not _SHARE_OF_ERROR * self.error <= COVARIANCE_ERROR / 2 * self._after.ridge:
             return float("inf")
@@ -165,7 +163,7 @@ class FullNoise(Opaque):
         return factor * float(most) + 1.05 * rounding
 
     def noise_roots(self, W: Floats, grid: ReleaseGrid) -> list[NoiseRoot]:  # noqa: ARG002
-        """Return what the noise of every block is made of, taken at the expansion point."""
+        """Return the noise root of every block, at the expansion point."""
         spectra, after = self._expansion.spectra, self._after
         if self._leaving or spectra is None:
             blocks = [block.hessian for block in self._expansion.curvature.blocks]
@@ -177,9 +175,9 @@ class FullNoise(Opaque):
         ]
 
     def _downdate_error(self) -> float:
-        """Bound what the blocks miss by rounding when V V' is taken away.
+        """Bound the rounding error of the blocks when V V' is subtracted.
 
-        As in `Problem.hessian_error`: a sum of so many terms, and curvature computed once more.
+        As in `FitProblem.hessian_error`: a sum of terms, and curvature that is computed again.
         """
         after, curvature = self._after, self._expansion.curvature
         d, K = after.shape
@@ -195,9 +193,9 @@ class FullNoise(Opaque):
 
 
 class DiagonalNoise(Opaque):
-    """Noise from the diagonal of the Hessian, taken where the parameters end; for many columns.
+    """Noise from the diagonal of the Hessian at the final parameters; for many columns.
 
-    `bounds` are what `bound_diagonal` returned for these rows, or for these and others.
+    `bounds` are the result of `bound_diagonal` for these rows, or for a superset of them.
     """
 
     def __init__(
@@ -220,11 +218,11 @@ class DiagonalNoise(Opaque):
         )
 
     def bound_curvature_change(self, W: Floats, scores: Floats) -> float:  # noqa: ARG002
-        """Return 0: the noise takes the Hessian where the parameters end."""
+        """Return 0: the noise uses the Hessian at the final parameters."""
         return 0.0
 
     def noise_roots(self, W: Floats, grid: ReleaseGrid) -> list[NoiseRoot]:
-        """Return what the noise is made of, one block for all parameters."""
+        """Return the noise root, one block for all parameters."""
         after = self._after
         curvature = after.curvature_at(W)
         diagonal = after.hessian_diagonal(curvature).ravel(order="F")
@@ -235,7 +233,7 @@ class DiagonalNoise(Opaque):
         return [diagonal_root(grid, diagonal, after.ridge, after.n_remaining, error)]
 
 
-# Noise whose covariance follows from the remaining rows.
+# Noise whose covariance depends on the remaining rows.
 NoiseShape = FullNoise | DiagonalNoise
 
 
@@ -254,12 +252,12 @@ def bound_diagonal(problem: FitProblem) -> Floats:
 
 
 class FisherMatrix:
-    """What a removal needs of the Fisher matrix of the remaining rows: steps, and noise.
+    """The Fisher matrix of the remaining rows, for the steps and the noise of a removal.
 
-    With an expansion it is held as matrices, and `leaving` are rows that these still contain;
-    nothing is written before `apply`. Without one, for many columns, it is known by its products,
-    taken wherever the parameters are, and `flops` counts them: products with a matrix are nothing
-    beside a pass over the rows.
+    With an expansion it is stored as matrices, and `leaving` are removed rows that these still
+    contain; nothing is written before `apply`. Without an expansion, for many columns, it is
+    evaluated by products at the current parameters, and `flops` counts them. Products with a
+    stored matrix are negligible compared with a pass over the rows.
     """
 
     flops = 0.0
@@ -290,9 +288,9 @@ class FisherMatrix:
             self.noise = DiagonalNoise(after, expansion.curvature.radius, expansion.bounds)
 
     def newton_step(self, W: Floats, gradient: Floats) -> Floats:
-        """Return H^(-1) gradient: by conjugate gradients, H taken at W, or by matrices.
+        """Return H^(-1) gradient: by conjugate gradients with H at W, or by matrices.
 
-        Where the matrices have changed, it is refined to rounding.
+        With a pending removal the step is refined to rounding.
         """
         if self.expansion is None:
             curvature = self._after.curvature_at(W)
@@ -320,7 +318,7 @@ class FisherMatrix:
             return
         self._downdate.apply()
         expansion.scores[self._leaving] = 0.0
-        for spectrum in expansion.spectra or ():  # They hold the rows that leave.
+        for spectrum in expansion.spectra or ():  # They contain the removed rows.
             spectrum.values[:] = 0.0
             spectrum.vectors[:] = 0.0
         expansion.spectra = None
@@ -329,31 +327,31 @@ class FisherMatrix:
 
 
 _MOST_POLISHES = 12
-# A step that leaves more than this share of the gradient was made with a Hessian that is too old.
-# Passes over the rows are so much cheaper than a Hessian that a slow step is still worth it.
+# If a step leaves more than this share of the gradient, its Hessian is stale. Passes over the rows
+# are much cheaper than a Hessian, so even a slow step is worth it.
 _STALE = 0.5
 
 
 @dataclass(eq=False, repr=False)
 class NewtonWalk(Opaque):
-    """Parameters on their way to the optimum of the remaining rows.
+    """Newton steps towards the optimum of the remaining rows.
 
     Attributes
     ----------
     after : Problem
         The remaining rows.
-    law : Law
-        The noise, and what it has to hide.
-    fisher : Fisher
+    release_noise : ReleaseNoise
+        The noise, and the constants that its bounds need.
+    fisher : FisherMatrix
         Used for steps and for the noise.
-    fresh : callable
-        Returns the Fisher matrix taken anew at some parameters; None where it always is.
+    renew : callable or None
+        Computes the Fisher matrix at some parameters; None if it is always recomputed.
     W : ndarray
-        Parameters now.
-    view : View
+        Current parameters.
+    evaluation : GradientEvaluation
         Gradient and scores there.
     polishes, hessians : int
-        Further steps made, and Hessians taken.
+        Numbers of further steps and of new Hessians.
     """
 
     after: FitProblem
@@ -369,12 +367,12 @@ class NewtonWalk(Opaque):
 
     @property
     def limits(self) -> NoiseLimits:
-        """What the noise hides."""
+        """Largest differences that the noise hides."""
         return self.release_noise.compute_limits(self.hessian_bounds)
 
     @property
     def closeness(self) -> Closeness:
-        """How far the laws of this removal and of a retrain are apart at most."""
+        """Bounds of the difference between the laws of this removal and of a retrain."""
         noise = self.fisher.noise
         change = (
             0.0 if noise is None else noise.bound_curvature_change(self.W, self.evaluation.scores)
@@ -385,21 +383,21 @@ class NewtonWalk(Opaque):
 
     @property
     def rebuild_counts(self) -> dict[str, int]:
-        """What it took beside the first step, in the words of a receipt."""
+        """Work beyond the first step, by the names used in receipts."""
         counts = {"polishes": self.polishes, "hessians": self.hessians}
         return {name: count for name, count in counts.items() if count}
 
     @property
     def hessian_bounds(self) -> HessianBounds | None:
-        """What is known of the matrix that shapes the noise, if one does."""
+        """Bounds of the matrix that shapes the noise; None without one."""
         return None if self.fisher.noise is None else self.fisher.noise.hessian_bounds()
 
     def run_until_hidden(self) -> bool:
-        """Walk until the noise hides the rest; False if it cannot."""
+        """Step until the noise hides the difference; return False if it cannot."""
         if not self.limits.can_hide(
             self.release_noise.bound_closeness(0.0, 0.0, self.hessian_bounds)
         ):
-            return False  # A retrain may stop so early that no removal is close to all of them.
+            return False  # A retrain may stop so early that no removal is close to it.
         while not self.limits.can_hide(self.closeness):
             in_place = self.release_noise.bound_closeness(
                 self.evaluation.residual, 0.0, self.hessian_bounds
@@ -412,7 +410,7 @@ class NewtonWalk(Opaque):
         return True
 
     def _polish_once(self) -> bool:
-        """Make one more step; False if not even a fresh Hessian brings the gradient down."""
+        """Make one more step; return False if even a new Hessian does not reduce the gradient."""
         W = self.W - self.fisher.newton_step(self.W, self.evaluation.gradient)
         evaluation, before = evaluate_at(self.after, W), self.evaluation.residual
         self.polishes += 1
@@ -426,7 +424,7 @@ class NewtonWalk(Opaque):
         return True
 
     def _renew_hessian(self) -> bool:
-        """Take the Hessian here; False if it already is."""
+        """Compute the Hessian at the current parameters; return False if it already is there."""
         if self.renew is None or self._expanded_at is self.W:
             return False
         self.fisher, self._expanded_at = self.renew(self.W), self.W
@@ -436,37 +434,37 @@ class NewtonWalk(Opaque):
 
 
 def hessian_flops(problem: FitProblem) -> float:
-    """Operations of one Hessian."""
+    """Return the operations of one Hessian."""
     d, K = problem.shape
     return problem.pass_flops / 4.0 * d * (K if problem.loss.is_joint else 1)
 
 
 @dataclass(frozen=True)
 class FisherAccount:
-    """How close the model is to a retrain after the last request.
+    """How close the model is to a retrained model after the last request.
 
-    Noise is fresh, and every request looks at the gradient itself, so nothing adds up. All numbers
-    are rounded up to powers of two, since the numbers themselves tell of the rows that left.
+    Noise is fresh, and every request measures the gradient, so nothing adds up. All numbers are
+    rounded up to powers of two, since the exact numbers depend on removed rows.
 
     Attributes
     ----------
     closeness : Closeness
-        Bounds of the shift and spread between the laws of this model and of a retrain.
+        Bounds of the shift and spread between the laws of this model and of a retrained model.
     used : float
-        Share of what the noise hides; at most 1 in a certified model, 0 after training.
+        Used share of the limits; at most 1 in a certified model, 0 after training.
     """
 
     closeness: Closeness
     used: float
 
     def __post_init__(self) -> None:
-        """A bound that could not be computed is no bound."""
+        """Treat a bound that could not be computed as infinite."""
         if isnan(self.used):
             object.__setattr__(self, "used", inf)
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> "FisherAccount":
-        """Read a file; what earlier versions released is not proved."""
+        """Read a file; releases of earlier versions are not proved."""
         closeness = state["closeness"]
         return cls(closeness, state["used"] if closeness.gap < inf else inf)
 

@@ -15,14 +15,14 @@ from letheon.validation import POSITIVE, OneOf, Rules
 class InfluenceClassifier(InfluenceBase, LinearClassifier):
     """Logistic regression that forgets by one Newton step, with an (epsilon, delta) certificate.
 
-    Training minimises the regularised loss. The result W is kept under a seal; what is published
-    is W, rounded to a grid, plus fresh integer noise of scale sigma. To forget rows, W makes one
-    Newton step on the remaining rows, from a Hessian that is kept and updated: O(d^2) work that
-    looks at no other row. What gradient the step may leave is bounded, and the bounds of the whole
-    sequence of requests are added up, starting with what the optimiser really left. As long as the
-    sum stays below what the noise hides, the published parameters cannot be told from those of a
-    retrain, up to (epsilon, delta). Otherwise the residual is measured (one pass), then polished
-    (further Newton steps), and only then the model is retrained. The receipt says which.
+    Training minimises the regularised loss. The result W stays secret; the published parameters
+    are W, rounded to a grid, plus fresh integer noise of scale sigma. To forget rows, the model
+    takes one Newton step on the remaining rows, with a Hessian that is kept and updated: O(d^2)
+    work that reads no other row. The gradient left by the step is bounded, and the bounds of all
+    requests are added up, starting with the residual of the optimiser. While the sum is below the
+    limit that the noise hides, the published parameters are indistinguishable from those of a
+    retrained model, up to (epsilon, delta). Otherwise the residual is measured (one pass), then
+    polished (further Newton steps), and only then the model is retrained. The receipt reports it.
 
     Parameters
     ----------
@@ -30,52 +30,53 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
         Regulariser (l2 / 2)|W|^2, above 0: per row, or in total, as `reg` says. The intercept is
         regularised too, since the problem is not strongly convex otherwise.
     reg : {"per_sample", "total"}, default="per_sample"
-        "per_sample": the total is l2 times the rows held and shrinks with them. "total": it
-        stays, as with scikit-learn's ``C = 1 / l2``.
+        "per_sample": the total is l2 times the remaining rows and shrinks with them. "total": it
+        is fixed, as with scikit-learn's ``C = 1 / l2``.
     multi_class : {"ovr", "softmax"}, default="ovr"
         For more than two classes: one problem per class against the rest, or one joint problem.
     fit_intercept : bool, default=True
         Append a column of ones.
     rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
         What to do with a row whose norm (the intercept's 1 included) is not `row_norm`: nothing,
-        scale longer ones down, scale all, or refuse longer ones. Predictions scale alike.
+        scale longer rows down, scale all rows, or raise for longer rows. Predictions use the same
+        scaling.
     row_norm : float or None, default=None
-        Declared bound of the rows' norms; for every `rows` but "keep". Without it the longest row
-        that is held counts.
+        Declared bound of the rows' norms; required unless ``rows="keep"``. Without it the longest
+        remaining row counts.
     epsilon, delta : float, default=1.0, 1e-4
         The certificate, for the whole sequence of requests. With ``delta=0`` the noise follows the
         discrete Laplace law, for a pure epsilon.
     sigma : float, default=0.01
         Scale of the noise on every published parameter. It moves the score of a row x by about
-        sigma |x|; for scaled rows 0.01 costs no accuracy as a rule, 1 ruins most models. More noise
-        means more budget, so fewer requests that need a pass over the rows. 0: no noise, and an
+        sigma |x|; for scaled rows 0.01 usually costs no accuracy, while 1 ruins most models. More
+        noise means more budget, so fewer requests need a pass over the rows. 0: no noise, and an
         empirical guarantee.
     mechanism : {"output", "objective"}, default="output"
-        "output": noise on what is published, as above. "objective": the algorithm of Guo et al.
-        with a random linear term <b, W> in the objective, drawn once, and W published as it is;
-        sigma is then the scale of b. Its guarantee is empirical: the theorem ignores that what a
-        removal leaves depends on b, and an audit refuted it.
+        "output": noise on the published parameters, as above. "objective": the algorithm of Guo et
+        al. with a random linear term <b, W> in the objective, drawn once, and W published without
+        further noise; sigma is then the scale of b. Its guarantee is empirical: the theorem ignores
+        that the residual of a removal depends on b, and an audit refuted it.
     bound : {"tightest", "data-dependent", "worst-case"}, default="tightest"
-        Bound of what a step leaves: from the Hessian, from norms alone, or the smaller one.
+        Bound of the residual of a step: the smaller one, from the Hessian, or from norms alone.
     batch_size : int or None, default=None
-        Remove the rows of a request in batches of this size (the survey's m'), each with a Hessian
-        taken anew where the parameters stand: slower, and closer to the optimum for large requests.
+        Remove the rows of a request in batches of this size (the survey's m'), each with a new
+        Hessian at the current parameters: slower, and closer to the optimum for large requests.
         None: all at once. A number above the rows of a request is an error.
     data_free : bool, default=False
-        Keep no rows: only the Hessian, and a keyed fingerprint per row. `forget` then needs the
-        rows of the people who leave, and an exhausted budget cannot be repaired
+        Store no rows: only the Hessian, and a keyed fingerprint per row. `forget` then needs the
+        rows to remove as arguments, and an exhausted budget cannot be repaired
         (`BudgetSpentError`). Needs `row_norm`.
     tol : float, default=1e-8
         Training stops at |gradient| <= tol times rows; one Newton step follows.
     max_iter : int, default=1000
-        Most iterations of training.
+        Largest number of iterations in training.
     if_unproved : {"raise", "downgrade"}, default="raise"
         When an assumption that can be checked fails: raise `AssumptionError`, or keep the model
         with an empirical guarantee and a `GuaranteeWarning`.
     noise_seed : int or None, default=None
-        Repeatable noise, for tests. It is no secret then, and the guarantee is empirical.
+        Repeatable noise, for tests. The noise is then not secret, and the guarantee is empirical.
     random_state : int, RandomState, Generator or None, default=None
-        Seed of everything that is no noise (here: where the search for an eigenvalue starts).
+        Seed of everything except noise (here: the start of the eigenvalue search).
 
     Attributes
     ----------
@@ -84,9 +85,9 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
     account_ : Account
         `spent` of `limit`, and how often a request had to measure, polish or retrain.
     epsilon_ : float
-        The epsilon that would be needed for what is spent so far.
+        Smallest epsilon that covers the budget spent so far.
     weights_ : SecretArray
-        W, the parameters without noise. They are in the model's file, so keep that private.
+        W, the parameters without noise. They are in the model's file, so keep the file private.
     noise_ : SecretArray or None
         b of ``mechanism="objective"``; None otherwise. The noise of a release is not kept.
     noise_commitment_ : str or None
@@ -97,19 +98,20 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
     See Also
     --------
     InfluenceRegressor : The same for numbers.
-    FisherClassifier : Noise that is shaped by the Fisher matrix.
-    DescentToDeleteClassifier : Also adds rows.
+    FisherClassifier : Noise shaped by the Fisher matrix.
+    DescentToDeleteClassifier : Can also add rows.
 
     Notes
     -----
-    Guarantee: certified (epsilon, delta) towards an observer of the latest model, also for people
-    who look at the models before they leave. By strong convexity the gradient that is left bounds
-    the distance of W to the optimum of the remaining rows, rounding errors included; noise of a
-    discrete Gaussian law hides that distance, for every epsilon. No bound, limit or refusal depends
-    on noise. Tuning `l2` on rows that leave later weakens the guarantee; see `declare_tuning`.
+    Guarantee: certified (epsilon, delta) towards an observer of the latest model, also if requests
+    depend on earlier models (adaptive). By strong convexity the residual gradient bounds the
+    distance of W to the optimum of the remaining rows, rounding errors included; noise of a
+    discrete Gaussian law hides that distance, for every epsilon. No bound, limit or error depends
+    on noise. Tuning `l2` on rows that are removed later weakens the guarantee; see
+    `declare_tuning`.
 
-    The sealed state is not covered by it. With the rows in the same file it gives the gradient that
-    the last removals left, and so the row of a lone removal can be computed; `settle` ends that.
+    The secret state is not covered. With the rows in the same file it gives the gradient left by
+    the last removals, and so a row that was removed alone can be computed; `settle` prevents that.
 
     References
     ----------
@@ -144,10 +146,10 @@ class InfluenceRegressor(InfluenceBase, LinearRegressor):
     ----------
     loss : {"squared", "pseudo_huber"}, default="squared"
         (z - y)^2 / 2, or its smooth version that grows linearly for errors beyond `huber_scale`.
-        Huber's own loss and the squared hinge have second derivatives that jump, so no bound holds
-        for them.
+        The second derivatives of Huber's own loss and of the squared hinge are discontinuous, so
+        no bound holds for them.
     huber_scale : float, default=1.0
-        Where the pseudo-Huber loss turns from square to linear.
+        Error at which the pseudo-Huber loss changes from quadratic to linear.
     l2, reg, fit_intercept, rows, row_norm, epsilon, delta, bound, batch_size, data_free
         As in `InfluenceClassifier`.
     sigma, mechanism
@@ -159,7 +161,7 @@ class InfluenceRegressor(InfluenceBase, LinearRegressor):
     Attributes
     ----------
     coef_, intercept_ : ndarray
-        The published model, one line of coefficients.
+        The published model, one row of coefficients.
     account_, epsilon_, weights_, noise_, noise_commitment_
         As in `InfluenceClassifier`.
     ids_, guarantee_, residual_state_, n_rows_

@@ -1,4 +1,4 @@
-"""Training, removals and claims of Influence: rows leave at once, in batches or by products."""
+"""Training, removals and guarantees of the Influence methods."""
 
 import copy
 from collections.abc import Callable
@@ -76,31 +76,31 @@ _REFERENCE_WITHOUT_NOISE = "Newton removal after Guo et al. 2020, without noise 
 _SHARED = ("strongly-convex", "intercept-regularised", "noise-secret", "retraining-converges")
 _RESIDUE = (
     (
-        "weights_: parameters without noise, sealed; with the rows held they give the gradient "
-        "that the last removals left, and from it the row of a lone removal can be computed; "
-        "settle() ends that"
+        "weights_: parameters without noise, secret; together with the remaining rows they give "
+        "the gradient left by the last removals, and from it a row that was removed alone can be "
+        "computed; settle() prevents that"
     ),
-    "account_: sums of bounds of all removals so far",
+    "account_: sum of the bounds of all removals so far",
 )
 _RESIDUAL_STATE = {
     "in memory": (
         *_RESIDUE,
-        "cache_: point, top eigenvalues and longest row of the last Hessian; never saved",
+        "cache_: point, top eigenvalues and largest row norm of the last Hessian; never saved",
     ),
     "stored": (*_RESIDUE, "cache_: point and top eigenvalues of the Hessian at fit"),
 }
-# Conjugate gradients stop at this share of the limit, within these relative residuals.
+# Conjugate gradients stop at this share of the limit, but within these relative residuals.
 _CG_SHARE = 0.05
 _CG_TOLERANCE = (3e-2, 1e-3)
 _FEW_ROWS, _FEW_COLUMNS = 8, 96
-# One Hessian costs about as much time as d / 28 passes over the rows (measured). When as many
-# residuals had to be measured since the last one, the bounds have become loose: take it anew.
+# One Hessian costs about as much time as d / 28 passes over the rows (measured). After as many
+# measured residuals the bounds have become loose, and the Hessian is recomputed.
 _PASSES_PER_COLUMN = 28
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class InfluenceBase(CertifiedParameters, LinearBase):
-    """Newton removal with an account, for any loss; see the public classes."""
+    """Newton removal with an account, for any loss; base of the public classes."""
 
     facts: ClassVar[MethodFacts] = FACTS
     _parameter_rules: ClassVar[Rules] = {"bound": OneOf(BOUNDS), "mechanism": OneOf(MECHANISMS)}
@@ -126,15 +126,15 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         batch_size: int | str | None = AS_FITTED,
         digest: bool = False,
     ) -> Receipt:
-        """Remove every row of these people; see `ForgetMixin.forget`.
+        """Remove every row of these ids; see `ForgetMixin.forget`.
 
         Parameters
         ----------
         ids : sequence of int or of str
-            People to forget.
+            Ids to forget.
         X, y : array-like, optional
-            All their rows and targets, in any order, as they were given to `fit`; with
-            ``data_free=True`` only, where the model does not hold them.
+            All their rows and targets, in any order, as passed to `fit`. Only with
+            ``data_free=True``, where the model does not store them.
         batch_size : int or None, optional
             For this request only, instead of the parameter of the same name.
         digest : bool, default=False
@@ -143,7 +143,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         Returns
         -------
         Receipt
-            `rebuilt` counts exact residuals, polishes and retrains, where there were any.
+            `rebuilt` counts exact residuals, polishes and retrains, if there were any.
 
         Raises
         ------
@@ -157,30 +157,31 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return self._answer_request(ids, digest, partial(self._prepare, **options))
 
     def exact_residual(self) -> float:
-        """Return the norm of the gradient on the rows held, at the parameters without noise.
+        """Return the norm of the gradient on the remaining rows, at the parameters without noise.
 
-        One pass over the rows. With ``mechanism="objective"`` the secret term is part of it. The
-        account holds an upper bound of this number, and receipts quote the account. They are
-        for whoever runs the model: the claim is about the parameters, so `publish` leaves it out.
+        Takes one pass over the rows. With ``mechanism="objective"`` it includes the secret term.
+        The account has an upper bound of this number, and receipts quote the account. Both are for
+        the operator: the certificate is about the parameters, so `publish` leaves them out.
         """
         self._require_rows("exact_residual")
         with lock_model(self):
             return l2_norm(self._current_problem().gradient_at(self._weights_before_noise()))
 
     def settle(self) -> Self:
-        """Train again on the rows held, with fresh noise.
+        """Train again on the remaining rows, with fresh noise.
 
-        Before that, whoever has the model's file, and so rows and parameters, can compute the
-        gradient that the last removals left, and from it the row of a lone removal. After it the
-        file is one that `fit` could have written on the rows held: nothing tells of those who
-        left. Takes the time of a fit. Call it before a file is written that others may read.
+        The model's file contains the remaining rows and the parameters. From them the gradient
+        left by the last removals can be computed, and from it a row that was removed alone. After
+        `settle` the file is one that `fit` could have written on the remaining rows: nothing
+        depends on removed rows. Takes the time of a fit. Call it before you write a file that
+        others may read.
         """
         self._require_rows("settle")
         return self._retrain_in_place()
 
     @property
     def epsilon_(self) -> float:
-        """Smallest epsilon that the account as it stands would need at this delta."""
+        """Smallest epsilon that covers the current account at this delta."""
         require_fitted(self)
         ridge = compute_ridge(self.l2, self.reg, self.n_rows_)
         return self._build_mechanism().compute_epsilon(
@@ -192,7 +193,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         if self.data_free and self.row_norm is None:
             raise ValueError(
                 "data_free=True needs a declared row_norm (with rows='clip', 'normalize' or "
-                "'refuse'): without rows their norms cannot be measured"
+                "'refuse'): the model stores no rows, so it cannot measure their norms"
             )
 
     def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:
@@ -216,8 +217,8 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             doubts, warnings = [str(warning) for warning in warnings], ()
             if not account.spent <= limits.fit:
                 doubts.append(
-                    f"training left a gradient of {account.spent:.3g}, rounding included, above "
-                    f"the {limits.fit:.3g} that the noise hides; scale columns of large numbers, "
+                    f"training ended at a gradient of {account.spent:.3g}, rounding included, "
+                    f"above the {limits.fit:.3g} that the noise hides; scale large columns, "
                     "raise sigma, l2 or max_iter, or lower tol"
                 )
         downgraded, more = self._handle_doubts(doubts)
@@ -238,7 +239,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     def _require_rows(self, operation: str) -> None:
         require_fitted(self)
         if self.data_free:
-            raise CannotForgetError(f"{operation} needs the rows, and data_free=True keeps none")
+            raise CannotForgetError(f"{operation} needs the rows, and data_free=True stores none")
 
     @property
     def _wants_certificate(self) -> bool:
@@ -259,13 +260,13 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         )
 
     def _account_after(self, context: RemovalContext) -> Account:
-        """Return the account with the limit after a removal: it follows the ridge."""
+        """Return the account with the limit after a removal, which depends on the ridge."""
         tolerance, size = self.tol * context.n_remaining, self.weights_.open().size
         limits = self._build_mechanism().compute_limits(context.ridge_after, tolerance, size)
         return self.account_.with_limit(limits.removal)
 
     def _build_mechanism(self) -> Mechanism:
-        """Return how this model hides what a removal leaves."""
+        """Return the mechanism that hides the residual of removals."""
         if self.sigma == 0.0:
             return Mechanism()
         kind = OutputNoise if self.mechanism == "output" else ObjectiveNoise
@@ -276,7 +277,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return mechanism.grid if isinstance(mechanism, OutputNoise) else None
 
     def _weights_before_noise(self) -> Floats:
-        """Parameters without noise on them, in memory of their own: the sealed one is wiped."""
+        """Return a copy of the parameters without noise: the secret array will be wiped."""
         return self.weights_.open().copy()
 
     def _current_problem(self) -> FitProblem:
@@ -295,12 +296,12 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             with self._limit_threads(removal):
                 return self._remove_data_free(removal, X, y, batch_size)
         if X is not None or y is not None:
-            raise ValueError("this model holds its rows; X and y are for data_free=True only")
+            raise ValueError("X and y are for data_free=True only; this model stores its rows")
         return super()._prepare(removal, batch_size=batch_size)
 
     def _limit_threads(self, removal: Removal) -> AbstractContextManager[None]:
-        # To ask for one thread takes as long as to remove a row, and products of small matrices
-        # use one anyway. What factors or inverts them, or looks at all rows, asks for itself.
+        # Limiting threads takes as long as removing a row, and products of small matrices use one
+        # thread anyway. Code that factors or inverts them, or reads all rows, limits them itself.
         weights = self.weights_.open()
         size = weights.size if self._build_loss(self.model_.classes).is_joint else len(weights)
         few = removal.n_rows <= _FEW_ROWS and size < _FEW_COLUMNS
@@ -353,15 +354,17 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return self._build_change(positions, counts, W, account, flops, (downdate.apply, note))
 
     def _remove_data_free(self, removal: Removal, X: Any, y: Any, batch_size: int | None) -> Change:
-        """Remove rows that the model does not hold and the caller brings."""
+        """Remove rows that the caller provides, because the model does not store them."""
         if batch_size is not None:
-            raise ValueError("batch_size needs Hessians of the rows left; data_free=True has none")
+            raise ValueError(
+                "batch_size needs Hessians of the remaining rows, and data_free=True stores no rows"
+            )
         rows_to_remove, positions = self._match_rows(removal, X, y), removal.where
         counts = self._counts_after(rows_to_remove.y)
         if counts is not None and 0 in counts:
             raise BudgetSpentError(
-                "the last row of a class would leave, which needs a retrain, and this model holds "
-                "no rows; nothing was changed. Fit again on the remaining rows"
+                "this removes the last row of a class, which needs a retrain, and this model "
+                "stores no rows; nothing was changed. Fit again on the remaining rows"
             )
         context, stored = self._removal_context(len(positions)), self.cache_
         proposal = propose_removal(
@@ -371,19 +374,19 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         if not account.is_covered:
             raise BudgetSpentError(
                 f"this removal could leave a gradient of {account.spent:.3g}, above the "
-                f"{account.limit:.3g} that the noise hides, and without rows it cannot be measured "
-                "or repaired; nothing was changed. Fit again on the remaining rows"
+                f"{account.limit:.3g} that the noise hides; without stored rows it cannot be "
+                "measured or repaired. Nothing was changed. Fit again on the remaining rows"
             )
         assert isinstance(stored, StoredCurvature)
         writes = (proposal.downdate.apply, partial(stored.round_to_grid, context.ridge_after))
         return self._build_change(positions, counts, proposal.W, account, proposal.flops, writes)
 
     def _match_rows(self, removal: Removal, X: Any, y: Any) -> RowsToRemove:
-        """Return the rows that the caller brings, or raise unless they are those of the people."""
+        """Return the rows that the caller provides; raise unless they match the fingerprints."""
         if X is None or y is None:
             raise ValueError(
-                f"this model holds no rows (data_free=True): give X and y, the {removal.n_rows} "
-                "row(s) of these people as they were given to fit"
+                f"X and y are required: this model stores no rows (data_free=True). Give the "
+                f"{removal.n_rows} row(s) of these ids as they were passed to fit"
             )
         require_features(self, X)
         rows, target = self._build_design().build_rows(X), self._encode_target(y)
@@ -392,8 +395,8 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         assert key is not None
         if not np.array_equal(np.sort(fingerprint_rows(rows, target, key)), np.sort(known)):
             raise ValueError(
-                f"the {len(target)} row(s) given are not the {len(known)} row(s) that these people "
-                "had in fit (every number and label counts); nothing was changed"
+                f"the {len(target)} row(s) in X and y are not the {len(known)} row(s) of these ids "
+                "in fit (every number and label must match); nothing was changed"
             )
         return RowsToRemove(rows_in_double(rows, np.arange(len(target))), target)
 
@@ -403,7 +406,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return RemovalContext(loss, before, after, n - n_gone, self.bound)
 
     def _remove_in_batches(self, positions: Positions, counts: Counts, size: int) -> Change:
-        """Remove batch after batch, each with the Hessian of the rows left, taken where it stands.
+        """Remove batch after batch, each with the Hessian at the current rows and parameters.
 
         The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 6).
         """
@@ -443,7 +446,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             W, moved, flops = W + step.change, moved + step.scores, flops + step.flops
             account = account.add_bound(step.residual)
         writes = (partial(products.remove_rows, problem, positions, moved),)
-        # The bound of a step takes scores from before the request, so it holds for one batch.
+        # The bound of a step uses scores from before the request, so it holds for one batch only.
         if account.is_covered and size >= len(positions):
             return self._build_change(positions, counts, W, account, flops, writes)
         repaired = repair_residual(
@@ -468,7 +471,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return products
 
     def _get_curvature(self) -> Curvature:
-        """Return the cached Hessian, taken anew where there is none."""
+        """Return the cached Hessian; compute it if there is none."""
         curvature = self.cache_.content
         if not isinstance(curvature, Curvature):
             curvature = self._curvature_at(self._current_problem(), self._weights_before_noise())
@@ -476,7 +479,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return curvature
 
     def _retrain(self, positions: Positions, account: Account | None = None) -> Change:
-        """Retrain with fresh noise; `account` is what was tried before."""
+        """Retrain with fresh noise; `account` counts what was tried before."""
         change, before = super()._retrain(positions), self.account_
         fresh = change.attributes["account_"]
         counted = (account or before).record_retrain(fresh.spent, fresh.limit)
@@ -493,7 +496,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         writes: tuple[Callable[[], None], ...] = (),
         cache: Cache[Any] | None = None,
     ) -> Change:
-        """Prepare a release of W with fresh noise; `cache` replaces the one there is."""
+        """Prepare a release of W with fresh noise; `cache` replaces the current one."""
         source: NoiseSource = copy.copy(self.source_)
         released = self._build_mechanism().release(W, source)
         attributes = {
@@ -511,7 +514,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
 
 
 def _cg_tolerance(size: float, limit: float) -> float:
-    """Return the relative residual of a linear system that leaves a small part of the limit."""
+    """Return the relative residual at which a linear system uses a small part of the limit."""
     most, least = _CG_TOLERANCE
     share = _CG_SHARE * limit / size if size > 0.0 else most
     return min(max(share, least), most)

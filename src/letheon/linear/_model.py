@@ -1,4 +1,4 @@
-"""A linear model as others may see it: how rows are read, parameters, labels, claim."""
+"""Published linear models: row preprocessing, parameters, labels and guarantee."""
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -16,18 +16,18 @@ from letheon.linear._problem import Floats, row_norms
 from letheon.validation import POSITIVE
 
 RULES = ("keep", "clip", "normalize", "refuse")
-# Norms are computed in floating point; a row scaled to R may come out this much above it.
+# Rounding can make the norm of a row scaled to R exceed R by this relative amount.
 NORM_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class Design:
-    """How a row becomes a row of the problem.
+    """How an input row becomes a row of the problem.
 
-    The intercept is a column of ones, put there before norms are taken. `rule` says what happens
-    to a row whose norm is not the declared bound `row_norm`: "keep" (no bound is declared), "clip"
-    (longer rows are scaled down), "normalize" (all rows are scaled to it) or "refuse" (longer rows
-    are an error).
+    The intercept is a column of ones, added before norms are computed. `rule` is applied to rows
+    whose norm is not the declared bound `row_norm`: "keep" (no bound is declared), "clip" (longer
+    rows are scaled down), "normalize" (all rows are scaled to it) or "refuse" (longer rows are an
+    error).
     """
 
     fit_intercept: bool
@@ -35,7 +35,7 @@ class Design:
     row_norm: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict each other."""
+        """Raise for settings that contradict each other."""
         if self.rule not in RULES:
             raise ValueError(f"rows={self.rule!r}; expected one of {RULES}")
         if self.rule == "keep":
@@ -51,7 +51,7 @@ class Design:
             )
 
     def build_rows(self, X: Any) -> Any:
-        """Return the rows of the problem in memory of their own: C order, or CSR.
+        """Return the rows of the problem as a copy: C order, or CSR.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class Design:
         n, p = matrix.shape
         if sp.issparse(matrix):
             columns = [matrix, np.ones((n, 1), matrix.dtype)] if self.fit_intercept else [matrix]
-            # In float64: SciPy would convert it anew at every product.
+            # In float64: SciPy would convert it at every product.
             rows: Any = sp.csr_array(sp.hstack(columns, format="csr"), dtype=np.float64, copy=True)
             rows.sum_duplicates()
         else:
@@ -91,7 +91,7 @@ class Design:
         return scores if scales is None else scores * scales[:, None]
 
     def _compute_scales(self, norms: Floats) -> Floats | None:
-        """Return the factor of every row; None where all are 1."""
+        """Return the factor of every row; None if all are 1."""
         if self.rule == "keep" or self.row_norm is None:
             return None
         longer = norms > self.row_norm * (1 + NORM_ROUNDING)
@@ -109,22 +109,22 @@ class Design:
 
 
 def as_matrix(X: Any) -> Any:
-    """Return X as float64 or float32, dense or CSR; NaN, infinity and texts are refused."""
+    """Return X as float64 or float32, dense or CSR; raise for NaN, infinity and text."""
     try:
         return check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X")
     except ValueError as error:
         if "could not convert string" not in str(error):
             raise
-    # The original text would quote a value of somebody's row.
+    # The original message would quote a value of a person's row.
     raise ValueError(
-        "X holds texts, and a linear model needs numbers; turn texts into numbers "
-        "(HashingVectorizer) and encode columns of categories (OneHotEncoder)"
+        "X contains text, and a linear model needs numbers; convert text with HashingVectorizer "
+        "and categories with OneHotEncoder"
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """Published parameters W, shape (d, K). Immutable: a request replaces the whole.
+    """Published parameters W, shape (d, K). Immutable: a request replaces the whole object.
 
     `classes` are the labels, sorted; None for regression. `joint`: scores are those of a softmax.
     """
@@ -136,7 +136,7 @@ class Linear:
 
     @cached_property
     def coef(self) -> Floats:
-        """Coefficients, one line per score."""
+        """Coefficients, one row per score."""
         W = self.weights
         return np.ascontiguousarray((W[:-1] if self.design.fit_intercept else W).T)
 
@@ -147,7 +147,7 @@ class Linear:
         return W[-1].copy() if self.design.fit_intercept else np.zeros(W.shape[1])
 
     def with_weights(self, weights: Floats) -> "Linear":
-        """Return the model with other parameters."""
+        """Return a copy of the model with other parameters."""
         return Linear(weights, self.design, self.classes, self.joint)
 
     def compute_scores(self, X: Any) -> Floats:
@@ -155,7 +155,7 @@ class Linear:
         return self.design.compute_scores(X, self.weights)
 
     def decision_function(self, X: Any) -> Floats:
-        """Return the scores; one number per row where there is one."""
+        """Return the scores, shape (n, K), or (n,) if K is 1."""
         scores = self.compute_scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
@@ -169,7 +169,7 @@ class Linear:
             return np.column_stack([expit(-scores[:, 0]), expit(scores[:, 0])])
         shares = expit(scores)
         total = shares.sum(axis=1, keepdims=True)
-        # No class is likely at all: they are equally so.
+        # If all scores underflow to 0, the classes are equally likely.
         equal = np.full_like(shares, 1 / shares.shape[1])
         mixed: Floats = np.divide(shares, total, out=equal, where=total > 0)
         return mixed
@@ -185,10 +185,10 @@ class Linear:
 
 @dataclass(frozen=True, eq=False)
 class PublishedModel:
-    """A linear model to give away: it predicts, states its guarantee and holds nothing else.
+    """A linear model for publication: parameters and guarantee, without rows or secrets.
 
-    Made by `publish` of a fitted estimator. A saved estimator holds rows and secret noise and must
-    stay private; this need not.
+    Returned by `publish` of a fitted estimator. A saved estimator contains rows and secret noise
+    and must stay private; a published model may be shared.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class PublishedModel:
     classes_ : ndarray or None
         Labels, sorted; None for regression.
     guarantee : Guarantee
-        What was claimed when it was published.
+        The guarantee at the time of publication.
     """
 
     linear: Linear
@@ -205,7 +205,7 @@ class PublishedModel:
 
     @property
     def coef_(self) -> Floats:
-        """Coefficients, one line per score."""
+        """Coefficients, one row per score."""
         return self.linear.coef
 
     @property

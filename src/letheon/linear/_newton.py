@@ -1,18 +1,14 @@
-"""The Newton step of a removal, its repair, and removal without the rows.
+"""The Newton step of a removal, its repair, and removal without stored rows.
 
-A model that keeps no rows: the Hessian, and fingerprints by which it knows its rows again.
+*Newton step* (Guo et al. 2020). At the optimum of all rows the gradient on the remaining rows is
+-g, g the gradient of the removed rows, their share of the regulariser included. A Newton step on
+the remaining rows is therefore ``W + H^(-1) g``. An old residual stays unchanged.
 
-Sekhari et al. 2021: parameters and Hessian are enough to remove rows that somebody brings back. The
-Hessian's entries are kept on a grid: where only rows that left had put something, rounding would
-otherwise leave a last bit that tells which columns they had.
+*Repair.* When the bounds have used up the budget, the residual is measured, then polished.
 
-One Newton step that removes rows, and what it leaves at most (Guo et al. 2020).
-
-At the optimum of all rows the gradient on the remaining ones is -g, g the gradient of the rows that
-leave, their share of the regulariser included. A Newton step on the remaining rows is therefore
-``W + H^(-1) g``. An old residual is carried along unchanged.
-
-What happens when bounds have used up the budget: measure, then polish.
+*Without stored rows* (Sekhari et al. 2021). Parameters and Hessian are enough to remove rows that
+the caller provides; fingerprints identify them. The Hessian's entries are rounded to a grid.
+Otherwise rounding errors would show which columns only the removed rows had.
 """
 
 import hashlib
@@ -37,13 +33,13 @@ from letheon.removal import Cache, Opaque
 
 Fingerprints = NDArray[np.uint64]
 
-# The grid is the largest eigenvalue times 2^-36, about: far above what rounding leaves of a row,
-# and far below anything a step would notice.
+# The grid step is about 2^-36 times the largest eigenvalue: far above the rounding errors of a
+# removal, and far below anything that changes a step.
 _GRID_BITS = 36
 
 
 class StoredCurvature(Cache[Curvature]):
-    """A Hessian that is saved with its model, since no rows are there to compute it from."""
+    """A Hessian that is saved with its model, for models without stored rows."""
 
     def __init__(self, content: Curvature | None = None, ridge: float = 0.0) -> None:
         super().__init__(content)
@@ -51,13 +47,13 @@ class StoredCurvature(Cache[Curvature]):
 
     @classmethod
     def from_curvature(cls, curvature: Curvature, ridge: float) -> Self:
-        """Put a fresh Hessian on the grid and keep it."""
+        """Round a new Hessian to the grid and store it."""
         stored = cls(curvature, ridge)
         stored.round_to_grid()
         return stored
 
     def round_to_grid(self, ridge: float | None = None) -> None:
-        """Round the entries to the grid, and count what that may miss; `ridge` is the one now."""
+        """Round the entries to the grid and add the rounding error; `ridge` is the new one."""
         self.ridge = self.ridge if ridge is None else ridge
         curvature = self.content
         assert curvature is not None
@@ -73,7 +69,7 @@ class StoredCurvature(Cache[Curvature]):
         assert curvature is not None
         return {
             "point": curvature.point,
-            # The upper triangle does not follow removals.
+            # Removals do not update the upper triangle.
             "blocks": [np.tril(block.hessian) for block in curvature.blocks],
             "tops": list(curvature.tops),
             "radius": curvature.radius,
@@ -86,13 +82,13 @@ class StoredCurvature(Cache[Curvature]):
         ridge = float(state["ridge"])
         for hessian in state["blocks"]:
             if not isinstance(hessian, np.ndarray) or hessian.dtype != np.float64:
-                raise ValueError("a block of the Hessian is no array of float64")
+                raise ValueError("a block of the Hessian is not a float64 array")
         blocks = [HessianBlock.from_hessian(hessian, ridge) for hessian in state["blocks"]]
         bounds = list(state["tops"]), float(state["radius"]), float(state["error"])
         return cls(Curvature(state["point"], blocks, *bounds), ridge)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what a file would hold."""
+        """Pickle the state that is written to files."""
         return type(self)._from_state, (self._to_state(),)
 
     def __copy__(self) -> Self:
@@ -104,11 +100,11 @@ class StoredCurvature(Cache[Curvature]):
 
 
 def data_free_state(rows: SlotRows, curvature: Curvature | None, ridge: float) -> dict[str, Any]:
-    """Return the attributes of a model that keeps a Hessian and fingerprints in place of rows."""
+    """Return the attributes of a model that stores a Hessian and fingerprints instead of rows."""
     if curvature is None:
         raise ValueError(
-            f"data_free=True keeps a Hessian, and {rows.X.shape[1]} columns are too many for one "
-            f"(limit {DENSE_LIMIT}, times the classes with multi_class='softmax')"
+            f"data_free=True stores a Hessian, and {rows.X.shape[1]} columns are too many for it "
+            f"(the limit is {DENSE_LIMIT}; with multi_class='softmax' columns times classes count)"
         )
     key = secrets.token_hex(32)
     marks = {"fingerprint": fingerprint_rows(rows.X, rows.y, key)}
@@ -120,7 +116,7 @@ def data_free_state(rows: SlotRows, curvature: Curvature | None, ridge: float) -
 
 
 def fingerprint_rows(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:
-    """Return 64 bits per row and target, by a keyed hash: nobody can test guesses without it."""
+    """Return a 64-bit keyed hash per row and target; guesses cannot be tested without the key."""
     dense = rows.toarray() if sp.issparse(rows) else rows
     secret, fingerprints = bytes.fromhex(key), np.empty(len(y), np.uint64)
     for number, (row, target) in enumerate(zip(dense, y, strict=True)):
@@ -132,7 +128,7 @@ def fingerprint_rows(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:
 
 BOUNDS = ("tightest", "data-dependent", "worst-case")
 
-# The linear system is solved to this share of what the step leaves anyway.
+# The linear system is solved to this share of the nonlinear residual.
 _LINEAR_SHARE = 0.5
 _ROUNDING = 1e-13
 _MOST_REFINEMENTS = 4
@@ -140,14 +136,14 @@ _MOST_REFINEMENTS = 4
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowsToRemove(Opaque):
-    """Rows that leave, in float64 and in memory that may be spoilt, and their targets."""
+    """Rows to remove, in float64 and in memory that may be overwritten, and their targets."""
 
     rows: Any
     y: NDArray[Any]
 
 
 class RemovalContext(NamedTuple):
-    """Loss and regulariser, before and after, and rows that stay."""
+    """Loss, regulariser before and after the removal, number of remaining rows, and bound."""
 
     loss: Loss
     ridge_before: float
@@ -158,7 +154,7 @@ class RemovalContext(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Proposal(Opaque):
-    """Parameters after the step, how much gradient it adds at most, and the pending downdate."""
+    """Parameters after the step, a bound of the gradient it adds, and the pending downdate."""
 
     W: Floats
     added: float
@@ -169,7 +165,7 @@ class Proposal(Opaque):
 def propose_removal(
     curvature: Curvature, W: Floats, rows_to_remove: RowsToRemove, context: RemovalContext
 ) -> Proposal:
-    """Return the parameters without some rows; touches no other row and changes nothing."""
+    """Return the parameters without some rows; reads no other row and changes nothing."""
     loss = context.loss
     g = sum_gradients(loss, rows_to_remove.rows, rows_to_remove.y, W)
     shrinkage = context.ridge_before - context.ridge_after
@@ -202,10 +198,10 @@ def bound_step(
     error: float,
     context: RemovalContext,
 ) -> float:
-    """Bound of the gradient that the bent part of the loss leaves after the step.
+    """Bound the gradient that the nonlinearity of the loss leaves after the step.
 
-    `offsets` and `drifts` say how far the parameters are from where the Hessian was taken, see
-    `concordant_bound`; `error` is the size of what the Hessian in use may miss.
+    `offsets` and `drifts` measure how far the parameters are from the expansion point of the
+    Hessian, see `concordant_bound`; `error` bounds the rounding error of the Hessian.
     """
     loss, radius = context.loss, curvature.radius
     lengths = block_norms(step.change, len(curvature.blocks))
@@ -225,17 +221,17 @@ Solve = Callable[[Floats], Floats]
 
 _MOST_POLISHES = 4
 _MOST_SOLVING = 1000
-# A residual above this share of the limit is polished away: that costs one more pass now and saves
-# one at each of the next removals. Polishing then goes on to a tenth of it.
+# A residual above this share of the limit is polished: that costs one more pass now and saves one
+# at each of the next removals. Polishing then continues to a tenth of it.
 _COMFORT = 0.275
 _POLISHED = 0.1
-# A step that leaves more than this share of the gradient was made with a Hessian that is too old.
+# If a step leaves more than this share of the gradient, its Hessian is stale.
 _STALE = 0.5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Repair(Opaque):
-    """Parameters, their account, the Hessian if it had to be taken anew, and operations.
+    """Parameters, their account, the Hessian if it was recomputed, and operations.
 
     `reach`: the largest change of scores between the origin of the Hessian and `measured_at`.
     """
@@ -265,17 +261,17 @@ def repair_residual(
     Parameters
     ----------
     problem : Problem
-        Of the rows that stay; with objective noise, its term included.
+        Of the remaining rows; with objective noise, its term included.
     W, account
-        Parameters after a removal, and what bounds say about them.
+        Parameters after a removal, and the account by bounds.
     solve : callable
-        An approximate inverse Hessian, times a gradient.
+        Multiplies a gradient by an approximate inverse Hessian.
     renew : callable, optional
-        Takes the Hessian anew at some parameters, when `solve` turns out to be no good.
+        Computes the Hessian at some parameters, for when that of `solve` is stale.
     origin : ndarray, optional
-        Where `solve` has its Hessian from; how far the rows' scores are from there is measured too.
+        Expansion point of the Hessian of `solve`; the change of scores since then is measured too.
     tolerance : float
-        Gradient at which solving again stops: that of training.
+        Gradient at which solving again stops, as in training.
     """
     measured_at, slack = W, problem.gradient_error(W)
     comfort = _COMFORT * account.limit

@@ -1,6 +1,4 @@
-"""A regularised convex problem on rows: its losses, gradients and Hessians.
-
-Convex losses of linear scores, and the constants that bounds need.
+"""Regularised convex problems over rows: losses, gradients and Hessians.
 
 A loss is a function of the scores Z = X W, shape (n, K), and the targets y, shape (n,): class codes
 0, 1, ... or real numbers. With D the derivative in the scores of one row, its constants are
@@ -11,15 +9,13 @@ A loss is a function of the scores Z = X W, shape (n, K), and the targets y, sha
 - `concordance` M: |D^3 l[u, u, v]| <= M |v| D^2 l[u, u]. So D^2 l changes by a factor between
   e^(-Mt) and e^(Mt) along a step of length t (Bach 2010, for the logistic loss).
 
-The regularised problem that every method here solves, and one pass over its rows.
-
-The sum objective, with the intercept as a column of ones among the others::
+Every method here minimises the sum objective, with the intercept as a column of ones in X::
 
     S(W) = sum_i l(x_i W, y_i) + (ridge / 2) |W|^2 + <tilt, W>
 
 It is strongly convex with constant `ridge`, so |W - W*| <= |grad S(W)| / ridge. `tilt` is the noise
-of objective perturbation. Rows that were forgotten are zeros in X: they add a constant to S and
-nothing to its derivatives.
+of objective perturbation. Forgotten rows are zeros in X: they add a constant to S and nothing to
+its derivatives.
 """
 
 from abc import ABC, abstractmethod
@@ -62,17 +58,17 @@ class Loss(ABC):
 
     @abstractmethod
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Second derivatives, shape (n, K); of a joint loss the numbers they are made of."""
+        """Second derivatives, shape (n, K); for a joint loss, probabilities that define them."""
 
     def apply_curvature(self, curvature: Floats, scores: Floats) -> Floats:
-        """Second derivatives times a change of the scores, from what `curvature` returned."""
+        """Multiply second derivatives, as returned by `curvature_at`, by a change of the scores."""
         change: Floats = curvature * scores
         if self.is_joint:
             change -= curvature * change.sum(axis=1, keepdims=True)
         return change
 
     def factor_curvature(self, curvature: Floats) -> Floats:
-        """Factors L, shape (n, K, r), with D^2 l = L L' per row; of a joint loss only."""
+        """Return L, shape (n, K, r), with D^2 l = L L' per row; for joint losses only."""
         raise NotImplementedError(f"{type(self).__name__} has no joint Hessian")
 
 
@@ -113,7 +109,7 @@ class Logistic(Loss):
 
 
 class Softmax(Loss):
-    """-log of the softmax share of the row's class.
+    """-log of the softmax probability of the row's class.
 
     D^2 l = diag(q) - q q'. Its third derivative along v is a covariance with v - mean(v), and no
     entry of that is larger than the range of v, at most sqrt(2)|v|.
@@ -133,18 +129,18 @@ class Softmax(Loss):
         return float(logsumexp(Z, axis=1).sum() - Z[np.arange(len(y)), y].sum())
 
     def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Shares, minus one for the row's class."""
+        """Probabilities, minus one for the row's class."""
         slope: Floats = softmax(Z, axis=1)
         slope[np.arange(len(y)), y] -= 1.0
         return slope
 
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
-        """Shares q; the Hessian in the scores is diag(q) - q q'."""
+        """Probabilities q; the Hessian in the scores is diag(q) - q q'."""
         shares: Floats = softmax(Z, axis=1)
         return shares
 
     def factor_curvature(self, curvature: Floats) -> Floats:
-        """L = diag(sqrt q) - q sqrt(q)': L L' = diag(q) - q q' for shares that add up to 1."""
+        """L = diag(sqrt q) - q sqrt(q)': L L' = diag(q) - q q' where q sums to 1."""
         root = np.sqrt(curvature)
         return root[:, :, None] * np.eye(self.n_outputs) - curvature[:, :, None] * root[:, None, :]
 
@@ -175,8 +171,8 @@ class Squared(Loss):
 class PseudoHuber(Loss):
     """s^2 (sqrt(1 + u^2) - 1), u = (z - y) / s: Huber's loss with a Hessian that is Lipschitz.
 
-    Huber's own second derivative jumps, and so does that of the squared hinge: neither meets the
-    assumptions of the methods here.
+    The second derivatives of Huber's own loss and of the squared hinge are discontinuous, so
+    neither loss meets the assumptions of the methods here.
     """
 
     n_outputs = 1
@@ -210,23 +206,22 @@ Reg = Literal["per_sample", "total"]
 NO_ROWS: Positions = np.empty(0, np.int64)
 EPSILON = float(np.finfo(np.float64).eps)
 
-# A block of rows this large stays in the second cache, so that one reading of X serves the scores
-# and the gradient.
+# A block of rows this large stays in the L2 cache, so scores and gradient read X once.
 _BLOCK_BYTES = 2**21
-# Rows of one step when a Hessian is added up; bounds the memory for weighted copies of rows.
+# Rows per step when a Hessian is summed; bounds the memory for weighted copies of rows.
 _HESSIAN_ROWS = 2048
-# Errors of scores up to this size leave bounds of curvature.
+# Curvature is bounded only for score errors up to this size.
 _KNOWN_LOG = 1.0
-# Squares below 1e-308 become 0, so that norms below 1e-154 may be lost, and their sums.
+# Squares below 1e-308 underflow to 0, so norms below 1e-154, and their sums, may be lost.
 _UNDERFLOW = 1e-140
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FitProblem(Opaque):
-    """Rows, loss, regulariser and noise; `gone` are rows that are to be left out.
+    """Rows, loss, regulariser and noise; `removed` are positions of rows to leave out.
 
     X is dense (float32 or float64, C order) or CSR. Every sum is in float64. `radius` is a bound of
-    the norms of all rows, where one is known: what rounding hides is then bounded without a pass.
+    the norms of all rows, if known; rounding errors are then bounded without a pass over the rows.
     """
 
     X: Any
@@ -246,7 +241,7 @@ class FitProblem(Opaque):
 
     @property
     def n_remaining(self) -> int:
-        """Number of rows that count."""
+        """Number of remaining rows."""
         return self.n_rows - len(self.removed)
 
     @property
@@ -261,25 +256,25 @@ class FitProblem(Opaque):
 
     @cached_property
     def norms(self) -> Floats:
-        """Norms of the rows, in float64; 0 for rows left out."""
+        """Norms of the rows, in float64; 0 for removed rows."""
         norms = row_norms(self.X)
         norms[self.removed] = 0.0
         return norms
 
     def without_rows(self, positions: Positions) -> Self:
-        """Return the problem of the other rows, on the same memory."""
+        """Return the problem of the remaining rows; it shares the memory."""
         return replace(self, removed=np.concatenate([self.removed, positions]))
 
     def copy_rows(self, positions: Positions) -> Any:
-        """Return rows in float64."""
+        """Return a copy of some rows, in float64."""
         return rows_in_double(self.X, positions)
 
     def value_at(self, W: Floats) -> float:
-        """S(W), up to a constant that the wiped rows add."""
+        """S(W), up to a constant that removed rows add."""
         return self.value_and_gradient(W)[0]
 
     def value_and_gradient(self, W: Floats) -> tuple[float, Floats]:
-        """S(W), up to a constant that rows left out add, and its gradient, in one pass."""
+        """S(W), up to a constant that removed rows add, and its gradient, in one pass."""
         gradient = self._smooth_part(W)
         total = 0.5 * self.ridge * float((W * W).sum())
         if self.tilt is not None:
@@ -298,7 +293,7 @@ class FitProblem(Opaque):
         return gradient
 
     def gradient_and_scores(self, W: Floats) -> tuple[Floats, Floats]:
-        """Gradient at W and the scores of all slots, zero for rows left out, in one pass."""
+        """Gradient at W and the scores of all slots, zero for removed rows, in one pass."""
         gradient, scores = self._smooth_part(W), []
         for block in self._iterate_blocks():
             scores.append(block.scores_at(W))
@@ -306,9 +301,9 @@ class FitProblem(Opaque):
         return gradient, scores[0] if len(scores) == 1 else np.concatenate(scores)
 
     def gradient_and_reach(self, W: Floats, origin: Floats) -> tuple[Floats, list[float]]:
-        """Gradient at W, and the largest change of scores of any row since `origin`.
+        """Gradient at W, and the largest change of any row's scores between `origin` and W.
 
-        One number per score, or one for all scores of a joint loss.
+        The change is one number per score, or one number for all scores of a joint loss.
         """
         gradient, K = self._smooth_part(W), W.shape[1]
         both = np.hstack([W, W - origin])
@@ -327,7 +322,7 @@ class FitProblem(Opaque):
         return sum_gradients(self.loss, self.copy_rows(positions), self.y[positions], W)
 
     def rounding_at(self, W: Floats) -> float:
-        """Size of the gradient that the last bits of W make, below which no solver gets.
+        """Size of the gradient caused by the last bits of W, which no solver can reduce.
 
         Entries of W are off by eps |w|. The gradient moves by at most eps |H| |w|, entry by entry,
         and |H_jk| <= sqrt(H_jj H_kk), H_jj at most the curvature bound times the squares of column
@@ -342,7 +337,7 @@ class FitProblem(Opaque):
         return EPSILON * float(np.linalg.norm(roots) * np.linalg.norm(roots @ np.abs(W)))
 
     def gradient_error(self, W: Floats) -> float:
-        """Upper bound of the norm of what rounding may hide of `gradient` at W."""
+        """Upper bound of the norm of the rounding error of `gradient_at(W)`."""
         if np.isfinite(self.loss.slope_bound):
             return self.gradient_errors().bound_at(W)
         parts = [
@@ -351,15 +346,15 @@ class FitProblem(Opaque):
         return self.gradient_errors(np.linalg.norm(np.concatenate(parts), axis=1)).bound_at(W)
 
     def gradient_errors(self, slopes: Floats | None = None) -> "GradientErrors":
-        """Bound what rounding may hide of `gradient`; one pass over the rows, or none.
+        """Bound the rounding error of `gradient_at`; takes one pass over the rows, or none.
 
-        `slopes` are the sizes that slopes were computed to have, where no bound of them is known
-        or a sharper one is wanted.
+        `slopes` are computed norms of the slopes, for a loss without a slope bound or for a
+        sharper bound.
 
         For sums in any order: a score is off by at most d u |x| |W| (u half an `EPSILON`), its
         slope by the curvature bound times that and by its own evaluation, the sum over n rows by
         n u |x| |slope| for each. Regulariser and tilt go through one addition per block of rows.
-        Norms whose squares underflow have a constant: nothing is certified to be shorter than it.
+        A constant covers norms whose squares underflow.
         """
         d, K = self.shape
         norms = self.norms if self.radius is None else np.full(len(self.y), self.radius)
@@ -383,13 +378,13 @@ class FitProblem(Opaque):
     def distance_bound(self, gradient: Floats, error: float = 0.0) -> float:
         """Upper bound of the distance to the optimum: |grad S| / ridge, by strong convexity.
 
-        `error` is what rounding may hide of the gradient. Never NaN.
+        `error` bounds the rounding error of the gradient. Never NaN.
         """
         distance = (float(np.linalg.norm(gradient)) + error) / self.ridge * (1 + 1e-9)
         return distance if np.isfinite(distance) else np.inf
 
     def curvature_at(self, W: Floats) -> Floats:
-        """Curvature of every row's loss at W, shape (n_slots, K); zero for rows left out."""
+        """Curvature of every row's loss at W, shape (n_slots, K); zero for removed rows."""
         parts = [
             self.loss.curvature_at(block.scores_at(W), block.y) for block in self._iterate_blocks()
         ]
@@ -413,13 +408,13 @@ class FitProblem(Opaque):
         return blocks
 
     def hessian_error(self, W: Floats, curvature: Floats) -> float:
-        """Upper bound of the spectral norm of what rounding may hide of a block of `hessian` at W.
+        """Upper bound of the spectral norm of the rounding error of a block of `hessian_at(W)`.
 
-        Also of what it hides of `hessian_diagonal`, for sparse rows. A row adds at most its share,
-        curvature times |x|^2. In units u of half an `EPSILON`, sums are off by so many shares as
-        they have terms, in blocks of rows or at once. A score is off by (d + 1) u |x| |W|, and the
-        curvature by a factor that this makes; that of a joint loss, of K x K differences, by
-        4 K (K + 6) u besides. `curvature` is that at W.
+        For sparse rows it also bounds the error of `hessian_diagonal`. A row adds at most its
+        share, curvature times |x|^2. In units u of half an `EPSILON`, a sum is off by one share per
+        term, in blocks of rows or at once. A score is off by (d + 1) u |x| |W|, which changes the
+        curvature by a factor; the K x K differences of a joint loss add 4 K (K + 6) u.
+        `curvature` is that at W.
         """
         norms = self.norms
         (d, K), n, squares = self.shape, len(norms), norms * norms
@@ -429,7 +424,7 @@ class FitProblem(Opaque):
         n_terms = n if sp.issparse(self.X) else min(n, _HESSIAN_ROWS) + n / _HESSIAN_ROWS
         differences = 4 * K * (K + 6) * float(squares.sum()) if is_joint else 0.0
         unit = EPSILON / 2
-        # Logarithms of the factors; beyond some size nothing is known of a row's curvature.
+        # Logarithms of the factors; beyond some size a row's curvature is unbounded.
         logs = 3 * unit * (d + 4) * float(np.linalg.norm(W)) * norms
         known = shares * np.expm1(np.minimum(logs, _KNOWN_LOG))
         scores = np.where(logs < _KNOWN_LOG, known, squares)
@@ -437,7 +432,7 @@ class FitProblem(Opaque):
         return 1.05 * total
 
     def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
-        """Hessian times V, shape (d, K), from the rows and what `curvature` returned."""
+        """Hessian times V, shape (d, K), from the rows and the result of `curvature_at`."""
         product = self.ridge * V
         for block in self._iterate_blocks():
             change = self.loss.apply_curvature(curvature[block.where], block.rows @ V)
@@ -495,7 +490,7 @@ class FitProblem(Opaque):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientErrors(Opaque):
-    """Bounds of what rounding hides of a gradient: `fixed`, and more per unit of |W|."""
+    """Bounds of the rounding error of a gradient: `fixed`, plus `per_size` times |W|."""
 
     fixed: float
     per_size: float
@@ -506,10 +501,10 @@ class GradientErrors(Opaque):
 
 
 class _RowBlock(NamedTuple):
-    """Neighbouring rows; `gone` are those among them to be left out.
+    """Neighbouring rows; `removed` are positions inside the block to leave out.
 
-    They are left out, not added and subtracted: a very long row would take the digits of all
-    others with it.
+    Removed rows are left out, not added and subtracted: subtracting a very long row would lose
+    the digits of all others.
     """
 
     where: slice
@@ -518,14 +513,14 @@ class _RowBlock(NamedTuple):
     removed: Positions
 
     def scores_at(self, W: Floats) -> Floats:
-        """Rows times W; zero for rows left out."""
+        """Rows times W; zero for removed rows."""
         Z: Floats = self.rows @ W
         if len(self.removed):
             Z[self.removed] = 0.0
         return Z
 
     def sum_rows(self, slope: Floats) -> Floats:
-        """Sum of the rows, weighted by slopes."""
+        """Return the sum of the rows, weighted by slopes."""
         if len(self.removed):
             slope[self.removed] = 0.0
         total: Floats = self.rows.T @ slope
@@ -542,7 +537,7 @@ def _to_dense(matrix: Any) -> Floats:
 
 
 def compute_ridge(l2: float, reg: str, n_rows: int) -> float:
-    """Weight of the regulariser in the sum over so many rows."""
+    """Return the weight of the regulariser in the sum over `n_rows` rows."""
     return l2 * n_rows if reg == "per_sample" else l2
 
 
@@ -566,9 +561,9 @@ def sum_gradients(loss: Loss, rows: Any, y: NDArray[Any], W: Floats) -> Floats:
 def hessian_roots(
     loss: Loss, rows: Any, y: NDArray[Any], W: Floats, *, spoil: bool = False
 ) -> list[Floats]:
-    """Factors V, one per block, of what some rows add to the Hessian at W: V V'.
+    """Return factors V, one per block: some rows add V V' to the block of the Hessian at W.
 
-    With `spoil` the memory of the rows may be used for them.
+    With `spoil` the memory of the rows may be overwritten.
     """
     rows = rows.toarray() if sp.issparse(rows) else rows
     curvature = loss.curvature_at(rows @ W, y)

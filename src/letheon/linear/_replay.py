@@ -1,35 +1,27 @@
 """The path of a gradient descent, and its replay without some rows (Wu et al. 2020).
 
-Which rows make which step of a stochastic descent: a removal reshuffles nobody.
-
-The steps are cut into epochs of n_batches steps. In every epoch a row belongs to one batch::
+*Batches.* The steps are divided into epochs of n_batches steps. In every epoch a row belongs to one
+batch::
 
     key(row)    = mix64(keyed_hash(seed, "batch", id of the row), number of the row among its id's)
     batch(row)  = mix64(keyed_hash(seed, "batch-epoch", epoch), key(row)) mod n_batches
 
-It depends on the row's own id, on the seed and on the epoch, and on nobody else. Sizes of batches
-vary; a batch may be empty.
+The batch depends only on the row's own id, the seed and the epoch, so a removal moves no other row.
+Sizes of batches vary; a batch may be empty.
 
-The path of a gradient descent: where it was and which way it went, step by step.
-
-Products with a Hessian that is known from a few steps only: L-BFGS in compact form.
-
-`letheon.removal.secant_matrix` has the formula.
-
-Gradient descent that is recorded, and replayed without some rows (Wu et al. 2020).
-
-Everything is in the mean objective F = S / n, whose regulariser has the weight lam = ridge / n. Of
-a mini-batch of b rows, r of which leave, the mean gradient over those that stay is::
+*Replay by secants.* Gradients use the mean objective F = S / n, whose regulariser has the weight
+lam = ridge / n. For a mini-batch of b rows, r of which are removed, the mean gradient over the
+remaining rows is::
 
     g'(w) = (b g(w) - sum of the removed rows' gradients at w) / (b - r)
 
-with the regulariser taken out of g and put back with the weight that it has afterwards. If all rows
-of a batch leave, the step is skipped. Parameters are vectors here, score after score.
+with the regulariser of g replaced by the one after the removal. If all rows of a batch are removed,
+the step is skipped. Parameters are vectors here, score after score. Products with the Hessian come
+from L-BFGS in compact form; `letheon.removal.secant_matrix` has the formula.
 
-Hessians at a few points of a descent, by which it is replayed without reading the rows again.
-
-With H the Hessian of the rows that stay, taken near w_t, and g'_t their mean gradient at w_t, the
-descent without the rows that leave keeps the distance v_t = w'_t - w_t, where::
+*Replay by Hessians* at a few points of the descent, which reads no other rows. With H the Hessian
+of the remaining rows near w_t, and g'_t their mean gradient at w_t, the descent without the removed
+rows keeps the distance v_t = w'_t - w_t, where::
 
     g'(w'_t) ~ g'_t + H v_t,        v_(t+1) = v_t - rate (g'_t - g_t + H v_t)
 """
@@ -59,7 +51,7 @@ Keys = NDArray[np.uint64]
 
 
 def row_keys(ids: Ids, seed: int) -> Keys:
-    """Return the key of every row; rows of one person have different ones."""
+    """Return the key of every row; rows of one person have different keys."""
     owners = ids.hashes(seed, Purpose.BATCH)
     order = np.argsort(owners, kind="stable")
     ranks = np.arange(len(owners), dtype=np.int64)
@@ -78,7 +70,7 @@ class BatchSchedule:
     keys : ndarray of uint64
         Key of every slot.
     alive : ndarray of bool
-        Which slots hold a row.
+        Which slots contain a row.
     n_batches : int
         Batches in an epoch.
     seed : int
@@ -105,7 +97,7 @@ class BatchSchedule:
         return self._order[self._ends[batch] : self._ends[batch + 1]]
 
     def iterate_steps_of(self, chosen: Positions, n_steps: int) -> Iterator[tuple[int, Positions]]:
-        """Yield the steps, ascending, that some rows take part in, and which of them do."""
+        """Yield the steps, ascending, that use some of the chosen rows, and which rows."""
         keys = self._keys[chosen]
         for first in range(0, n_steps, self._n_batches):
             batches = self._assign_batches(first // self._n_batches, keys)
@@ -126,7 +118,7 @@ class Trajectory(RecordedPath[Floats]):
 
     @classmethod
     def allocate(cls, n_steps: int, n_parameters: int, max_memory: int) -> Self:
-        """Return room for a path: in memory, or in a file if it takes more bytes than that."""
+        """Allocate a path: in memory, or in a file if it needs more bytes than `max_memory`."""
         shape = (2, n_steps, n_parameters)
         n_bytes = 8 * int(np.prod(shape, dtype=np.int64))
         if n_bytes <= max_memory:
@@ -143,7 +135,7 @@ class Trajectory(RecordedPath[Floats]):
         return cls(state["points"], state["gradients"], state["sizes"])
 
 
-# Least scale c of the starting matrix, in the mean objective: that of the authors of DeltaGrad.
+# Least scale c of the initial matrix, in the mean objective, as in the authors' DeltaGrad code.
 LEAST_SCALE = 1e-3
 
 
@@ -159,7 +151,7 @@ class SecantPairs:
     """
 
     def __init__(self, history: int, size: int) -> None:
-        # Pairs stay where they are: the newest takes the place of the oldest.
+        # A ring buffer: the newest pair replaces the oldest.
         self._s, self._y = np.zeros((history, size)), np.zeros((history, size))
         self._inner = np.zeros((history, history))  # s_i . y_j
         self._gram = np.zeros((history, history))  # s_i . s_j
@@ -172,7 +164,7 @@ class SecantPairs:
         return min(self._n_pushed, len(self._ages))
 
     def add_pair(self, s: Floats, y: Floats) -> bool:
-        """Keep a pair, and drop the oldest if there are too many; refused unless s.y > 0."""
+        """Add a pair, replacing the oldest if full; return False and skip it unless s.y > 0."""
         along = float(s @ y)
         if not along > 0.0:
             return False
@@ -188,7 +180,7 @@ class SecantPairs:
         return True
 
     def hessian_product(self, v: Floats) -> Floats | None:
-        """Return B v; None where there is no pair, or none that can be computed with."""
+        """Return B v; None if there are no pairs or the product is not finite."""
         n, scale = len(self), self._scale
         if n == 0:
             return None
@@ -204,23 +196,23 @@ class SecantPairs:
 
 
 class BlockSecantPairs:
-    """Pairs of parameters whose Hessian has several blocks, one after the other."""
+    """Secant pairs for a Hessian with several blocks."""
 
     def __init__(self, history: int, n_blocks: int, size: int) -> None:
         self._blocks = [SecantPairs(history, size) for _ in range(n_blocks)]
         self._shape = n_blocks, size
 
     def add_pair(self, s: Floats, y: Floats) -> None:
-        """Keep a pair, block by block."""
+        """Add a pair, block by block."""
         pairs = zip(self._blocks, s.reshape(self._shape), y.reshape(self._shape), strict=True)
         for block, s_block, y_block in pairs:
             block.add_pair(s_block, y_block)
 
     def hessian_product(self, v: Floats, most: float) -> Floats | None:
-        """Return B v, or None where it cannot be trusted.
+        """Return B v, or None if it is unreliable.
 
-        That is where a block that moved has no pairs, or where B v is longer than `most` times v,
-        `most` being an upper bound of the Hessian's norm.
+        It is unreliable if a block of v that is not zero has no pairs, or if B v is longer than
+        `most` times v, `most` being an upper bound of the Hessian's norm.
         """
         product = np.zeros(self._shape)
         for block, change, out in zip(self._blocks, v.reshape(self._shape), product, strict=True):
@@ -236,7 +228,7 @@ class BlockSecantPairs:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReplayedPath(Opaque):
-    """A path, where it ends, and how many of its gradients were computed from all rows."""
+    """A path, its end, and how many of its gradients were computed from all rows."""
 
     trajectory: Trajectory
     end: Floats
@@ -245,7 +237,7 @@ class ReplayedPath(Opaque):
 
 @dataclass(frozen=True, eq=False)
 class RecordedDescent:
-    """How a descent goes on these rows: its problem, step size and batches (None: all rows)."""
+    """A descent on some rows: its problem, step size and batches (None: all rows)."""
 
     problem: FitProblem
     rate: float
@@ -269,11 +261,11 @@ class RecordedDescent:
         return w.reshape(K, d).T
 
     def allocate_path(self, n_steps: int) -> Trajectory:
-        """Return room for a path."""
+        """Allocate a path."""
         return Trajectory.allocate(n_steps, self.n_parameters, self.max_memory)
 
     def mean_gradient(self, step: int, w: Floats) -> tuple[Floats, int]:
-        """Mean gradient at w over the rows of a step, and how many they are."""
+        """Return the mean gradient at w over the rows of a step, and their number."""
         problem, W = self.problem, self.as_matrix(w)
         if self.batches is None:
             return problem.gradient_at(W).T.ravel() / problem.n_remaining, problem.n_remaining
@@ -283,23 +275,23 @@ class RecordedDescent:
         return problem.data_gradient(W, rows).T.ravel() / len(rows) + self.lam * w, len(rows)
 
     def record_path(self, n_steps: int) -> ReplayedPath:
-        """Descend from 0 and keep every step."""
+        """Descend from 0 and record every step."""
         path, start = self.allocate_path(n_steps), np.zeros(self.n_parameters)
         rates = [self.rate] * n_steps
         return ReplayedPath(path, descend(path, start, rates, self.mean_gradient), n_steps)
 
 
 class RowRemoval:
-    """Rows that leave, and the steps that they took part in.
+    """Rows to remove, and the steps that used them.
 
     Parameters
     ----------
-    descent : Descent
+    descent : RecordedDescent
         Of all rows.
     positions : ndarray
-        Rows that leave.
+        Rows to remove.
     sizes : ndarray
-        Rows of every step.
+        Number of rows of every step.
     """
 
     def __init__(self, descent: RecordedDescent, positions: Positions, sizes: Sizes) -> None:
@@ -320,17 +312,17 @@ class RowRemoval:
             for step, members in self._rows_by_step.items():
                 counts[step] = len(members)
         self.sizes: Sizes = sizes - counts
-        # A mean over b rows becomes one over b - r by this factor.
+        # Factor that turns a mean over b rows into one over b - r.
         stretch = sizes / np.maximum(self.sizes, 1)
         self._stretch: Floats = np.where(self.sizes > 0, stretch, 0.0)
         self._shrinkage: Floats = np.where(self.sizes > 0, self.lam - stretch * descent.lam, 0.0)
 
     def rows_in_step(self, step: int) -> Positions:
-        """Return which of the removed rows were in a step."""
+        """Return the removed rows of a step, as positions among the removed rows."""
         return self._rows_by_step.get(step, NO_ROWS) if self._all_rows is None else self._all_rows
 
     def own_gradient(self, W: Floats, step: int) -> Floats | None:
-        """Sum of the gradients of the removed rows of a step, without regulariser."""
+        """Return the sum of the gradients of the removed rows of a step, without regulariser."""
         members = self.rows_in_step(step)
         if not len(members):
             return None
@@ -339,7 +331,7 @@ class RowRemoval:
         return sum_gradients(self.loss, self.rows[members], self.y[members], W).T.ravel()
 
     def adjust_gradient(self, g: Floats, w: Floats, own: Floats | None, step: int) -> Floats:
-        """Turn the mean gradient at w over all rows of a step into that over those that stay."""
+        """Turn the mean gradient at w over all rows of a step into that over the remaining."""
         adjusted: Floats = self._stretch[step] * g
         if self._shrinkage[step]:
             adjusted += self._shrinkage[step] * w
@@ -348,7 +340,7 @@ class RowRemoval:
         return adjusted
 
     def adjust_path(self, path: Trajectory, begin: int, end: int) -> Floats:
-        """`adjusted` of the recorded gradients of several steps at the recorded points."""
+        """Apply `adjust_gradient` to the recorded gradients of several steps."""
         points, span = path.points[begin:end], slice(begin, end)
         adjusted = self._stretch[span, None] * path.gradients[span]
         if self._shrinkage[span].any():
@@ -360,7 +352,7 @@ class RowRemoval:
                 if own is not None and self.sizes[t]:
                     adjusted[t - begin] -= own / self.sizes[t]
             return adjusted
-        # Sums of the removed rows' gradients at all points: two products of matrices.
+        # Two matrix products give the sums of the removed rows' gradients at all points.
         scores = (self.rows @ points.reshape(n_points * K, d).T).reshape(m, n_points, K)
         slopes = self.loss.slopes_at(scores.reshape(m * n_points, K), np.repeat(self.y, n_points))
         sums: Floats = self.rows.T @ slopes.reshape(m, n_points * K)
@@ -371,14 +363,14 @@ class RowRemoval:
 def replay_by_secants(
     descent: RecordedDescent, path: Trajectory, removed: RowRemoval, exactness: Exactness
 ) -> ReplayedPath:
-    """Replay a descent without some rows; between exact steps L-BFGS stands in for the Hessian.
+    """Replay a descent without some rows; between exact steps L-BFGS replaces the Hessian.
 
-    Steps that it cannot be trusted with are exact ones too.
+    Steps where the product is unreliable are exact too.
     """
     problem = descent.problem
     n_blocks = 1 if problem.loss.is_joint else problem.shape[1]
     secants = BlockSecantPairs(exactness.history, n_blocks, descent.n_parameters // n_blocks)
-    # No descent with this rate goes down where the Hessian is larger.
+    # A descent with this rate diverges where the Hessian is larger.
     steepest = 2.0 / descent.rate
     replayed, n_exact = descent.allocate_path(len(path)), 0
 
@@ -400,7 +392,7 @@ def replay_by_secants(
     return ReplayedPath(replayed, end, n_exact)
 
 
-# Numbers of the blocks of a path and of scores along it that are worked on at once.
+# Path entries, and scores along the path, that are processed at once.
 _CHUNK = 2**21
 # Columns of the factors of a downdate at a time.
 _FACTOR_COLUMNS = 4096
@@ -413,11 +405,11 @@ class Checkpoints(Opaque):
     Attributes
     ----------
     points : ndarray of shape (C, N)
-        Where they were taken.
+        Where they were evaluated.
     blocks : list of list of ndarray
         Blocks of the Hessian at every point.
     nearest : ndarray of shape (T,)
-        Which point stands for each step.
+        Nearest point of each step.
     """
 
     points: Floats
@@ -428,17 +420,17 @@ class Checkpoints(Opaque):
     def evaluate_along(
         cls, problem: FitProblem, path: Trajectory, n_checkpoints: int
     ) -> "Checkpoints":
-        """Take Hessians at some points of a path."""
+        """Evaluate Hessians at some points of a path."""
         nodes, nearest = _choose_nodes(path.points, n_checkpoints)
         d, K = problem.shape
         points = path.points[nodes].copy()
         hessians = [problem.hessian_at(point.reshape(K, d).T) for point in points]
-        # Removals follow in the lower triangle; the other half would keep the rows that left.
+        # Removals update the lower triangle only; the upper one would keep the removed rows.
         blocks = [[np.asfortranarray(np.tril(block)) for block in each] for each in hessians]
         return cls(points, blocks, nearest)
 
     def without_rows(self, removed: RowRemoval) -> "Checkpoints":
-        """Return the Hessians of the rows that stay, in memory of their own."""
+        """Return a copy with the Hessians of the remaining rows."""
         (d, K), loss = removed.after.shape, removed.loss
         step = max(1, _FACTOR_COLUMNS // (loss.n_outputs if loss.is_joint else 1))
         copies = [[block.copy("F") for block in blocks] for blocks in self.blocks]
@@ -456,10 +448,10 @@ class Checkpoints(Opaque):
 
 
 def _choose_nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Choose steps of a path as nodes; return them and which is nearest to every step.
+    """Choose steps of a path as nodes; return them and the nearest node of every step.
 
-    By length of the path they lie closer to each other towards its end: later steps forget earlier
-    errors, and most steps are short ones.
+    Measured by the length of the path, nodes are closer together towards its end: later steps
+    correct earlier errors, and most steps are short.
     """
     lengths = np.zeros(len(points))
     for t in range(1, len(points)):
@@ -473,7 +465,7 @@ def _choose_nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDAr
 def replay_by_hessians(
     descent: RecordedDescent, path: Trajectory, removed: RowRemoval, checkpoints: Checkpoints
 ) -> ReplayedPath:
-    """Replay a descent without some rows; `checkpoints` are those of the rows that stay."""
+    """Replay a descent without some rows; `checkpoints` are those of the remaining rows."""
     replayed, v = descent.allocate_path(len(path)), np.zeros(descent.n_parameters)
     replayed.sizes[:] = removed.sizes
     per_step = max(descent.n_parameters, len(removed.y) * removed.loss.n_outputs)
@@ -497,7 +489,7 @@ def replay_by_hessians(
 
 
 def _hessian_product(blocks: list[Floats], v: Floats, removed: RowRemoval) -> Floats:
-    """Hessian of the mean objective times v."""
+    """Return the Hessian of the mean objective times v."""
     scale, lam = 1.0 / removed.after.n_remaining, removed.lam
     pairs = zip(blocks, v.reshape(len(blocks), -1), strict=True)
     return np.concatenate(

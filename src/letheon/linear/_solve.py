@@ -1,4 +1,4 @@
-"""Solvers of the regularised problem, to a stated gradient and not to a stated change."""
+"""Solvers of the regularised problem; they stop by the norm of the gradient."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,15 +11,15 @@ from scipy.optimize import fmin_l_bfgs_b
 from letheon.linear._problem import FitProblem, Floats, n_stored
 from letheon.removal import Opaque
 
-# Above this size of a block no matrix of that size is formed.
+# Hessian blocks above this size are never formed.
 DENSE_LIMIT = 5000
-# Up to this size a block always is; above, it may have so many times the entries of X.
+# Blocks up to this size are always formed; larger ones only up to this multiple of X's entries.
 _SMALL_BLOCK, _LARGEST_SHARE = 400, 2
 # Up to this size Newton steps with a Hessian are cheaper than L-BFGS (measured; see benchmarks).
 _NEWTON_LIMIT = 200
 _LEAST_DECREASE = 1e-4
 _MOST_HALVINGS = 40
-# Steps in a row that do not lower the gradient: what is left is rounding.
+# After so many consecutive steps that do not lower the gradient, the rest is rounding error.
 _MOST_IDLE = 3
 
 
@@ -34,7 +34,7 @@ class Solution(Opaque):
 
     @property
     def residual(self) -> float:
-        """Norm of the gradient that is left."""
+        """Norm of the gradient at the solution."""
         return float(np.linalg.norm(self.gradient))
 
 
@@ -62,13 +62,13 @@ def minimise(
     rough = minimise_by_lbfgs(problem, W, tolerance, max_iter)
     if rough.residual <= tolerance:
         return rough
-    # L-BFGS stalls where values no longer tell points apart; gradients still do.
+    # L-BFGS stalls where differences of values are below rounding; gradients are still accurate.
     fine = minimise_by_newton(problem, rough.W, tolerance, min(max_iter, 20))
     return replace(fine, flops=fine.flops + rough.flops, n_iter=fine.n_iter + rough.n_iter)
 
 
 def minimise_by_lbfgs(problem: FitProblem, W: Floats, tolerance: float, max_iter: int) -> Solution:
-    """L-BFGS from W."""
+    """Minimise by L-BFGS from W."""
     shape, calls = problem.shape, 0
 
     def objective(flat: Floats) -> tuple[float, Floats]:
@@ -92,7 +92,7 @@ def minimise_by_lbfgs(problem: FitProblem, W: Floats, tolerance: float, max_iter
 
 
 def minimise_by_newton(problem: FitProblem, W: Floats, tolerance: float, max_iter: int) -> Solution:
-    """Damped Newton from W, by Cholesky factors or, with many columns, conjugate gradients."""
+    """Minimise by damped Newton steps: Cholesky factors or, with many columns, CG."""
     gradient, flops = problem.gradient_at(W), problem.pass_flops
     n_iter, n_idle = 0, 0
     while n_iter < max_iter and n_idle < _MOST_IDLE:
@@ -113,7 +113,7 @@ def minimise_by_newton(problem: FitProblem, W: Floats, tolerance: float, max_ite
 def polish_once(
     problem: FitProblem, solution: Solution, solve: Callable[[Floats], Floats]
 ) -> Solution:
-    """Make one more step with an inverse Hessian that is there anyway, if it helps."""
+    """Take one more step with an available inverse Hessian; keep it if the gradient shrinks."""
     W = solution.W - solve(solution.gradient)
     gradient = problem.gradient_at(W)
     flops = solution.flops + problem.pass_flops
@@ -123,7 +123,7 @@ def polish_once(
 
 
 def newton_step(problem: FitProblem, W: Floats, gradient: Floats) -> tuple[Floats, float]:
-    """Return -H^(-1) gradient at W, and the operations it took."""
+    """Return -H^(-1) gradient at W, and the number of operations."""
     if not is_dense(problem):
         return conjugate_gradients(problem, problem.curvature_at(W), -gradient, 1e-3)
     blocks = problem.hessian_at(W)
@@ -142,7 +142,7 @@ def newton_step(problem: FitProblem, W: Floats, gradient: Floats) -> tuple[Float
 def conjugate_gradients(
     problem: FitProblem, curvature: Floats, target: Floats, tolerance: float, *, max_iter: int = 500
 ) -> tuple[Floats, float]:
-    """Solve Hessian times x = target to a relative residual; return x and the operations it took.
+    """Solve Hessian times x = target to a relative residual; return x and the operations.
 
     The preconditioner is the Hessian's diagonal.
     """
@@ -179,7 +179,7 @@ def from_blocks(columns: list[Floats], shape: tuple[int, int]) -> Floats:
 
 
 def l2_norm(change: Floats) -> float:
-    """Frobenius norm of parameters; quicker than NumPy's on small ones."""
+    """Return the Frobenius norm of parameters; faster than NumPy's for small arrays."""
     return sqrt(float(np.vdot(change, change)))
 
 
@@ -194,16 +194,16 @@ def block_norms(change: Floats, n_blocks: int) -> list[float]:
 def _line_search(
     problem: FitProblem, W: Floats, gradient: Floats, step: Floats
 ) -> tuple[Floats, Floats, int]:
-    """Halve the step until the gradient along it says that it did not go too far.
+    """Halve the step until the gradient shrinks or still descends along the step.
 
-    Only gradients are compared: near the optimum differences of values drown in rounding.
+    Only gradients are compared: near the optimum differences of values are below rounding.
     """
     size, length = np.linalg.norm(gradient), 1.0
     for passes in range(1, _MOST_HALVINGS + 1):
         trial = W + length * step
         trial_gradient = problem.gradient_at(trial)
         shrinks = np.linalg.norm(trial_gradient) <= (1 - _LEAST_DECREASE * length) * size
-        # Convex along the step: where it still goes down, it has gone down all the way.
+        # The objective is convex: if it still descends at the end, it descends along the step.
         if shrinks or float((trial_gradient * step).sum()) <= 0.0:
             return trial, trial_gradient, passes
         length /= 2

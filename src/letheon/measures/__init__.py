@@ -1,10 +1,10 @@
-"""The survey's measures of an unlearned model against the naively retrained one.
+"""The survey's measures: an unlearned model compared with the naively retrained one.
 
-Efficiency, effectiveness, the consistencies and certifiability (section 3 of Mercuri et al.,
-2022), their analogues for regression, (alpha, beta)-accuracy and strength over a sequence of
-removals, as pure functions of times, parameters, predictions, losses and work. Each returns a
-`Measure`: a value with its interval, its number of observations, which way is better, and what it
-rests on. `over_seeds` and `geometric_mean` make one measure of several runs.
+Efficiency, effectiveness, consistency and certifiability (section 3 of Mercuri et al., 2022),
+their analogues for regression, and (alpha, beta)-accuracy and strength over a sequence of removals.
+All are pure functions of times, parameters, predictions, losses or work. Each returns a `Measure`:
+a value with its confidence interval, number of observations, direction and basis. `over_seeds` and
+`geometric_mean` combine several runs into one measure.
 """
 
 from letheon.measures._consistency import (
@@ -21,6 +21,7 @@ from letheon.measures._measure import (
     KNOWN_MEASURES,
     Better,
     Measure,
+    TextRepr,
     by_proof,
     from_plain,
     geometric_mean,
@@ -44,6 +45,7 @@ __all__ = [
     "Better",
     "Measure",
     "Strength",
+    "TextRepr",
     "agreement_within",
     "align_classes",
     "alpha_beta_accuracy",

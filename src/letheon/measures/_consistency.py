@@ -1,4 +1,4 @@
-"""Consistency: how close to the naively retrained model (survey, section 3.3)."""
+"""Consistency: how close a model is to the naively retrained one (survey, section 3.3)."""
 
 import math
 from collections.abc import Sequence
@@ -28,12 +28,12 @@ from letheon.measures._measure import (
     scaled_norm,
 )
 
-# float32 softmax outputs of many classes are off by about 1e-6
+# float32 softmax outputs of many classes have errors of about 1e-6.
 _SUM_TOLERANCE = 1e-4
 
 
 def _check_probabilities(name: str, proba: ArrayLike) -> Floats:
-    """Return rows of class probabilities that add up to 1."""
+    """Return class probabilities, scaled so that each row adds up to 1."""
     p = as_numbers(name, proba, "of shape (rows, classes)", ndim=2, least=0.0)
     sums = p.sum(axis=1, keepdims=True)
     if (abs(sums - 1) > _SUM_TOLERANCE).any():
@@ -46,15 +46,15 @@ def align_classes(
 ) -> tuple[Floats, Floats, NDArray[Any]]:
     """Return both probability tables over the union of the classes.
 
-    When the last row of a class is forgotten, `classes_` shrinks, and columns of two models no
-    longer mean the same. A class that a model does not know has probability 0 in it.
+    When the last row of a class is forgotten, `classes_` shrinks and the columns of two models no
+    longer correspond. A class that a model does not have gets probability 0.
 
     Parameters
     ----------
     proba_a, proba_b : array-like of shape (n, n_classes_a) and (n, n_classes_b)
         Outputs of `predict_proba`.
     classes_a, classes_b : array-like
-        The models' `classes_`, numbers or strings, each without repeats.
+        `classes_` of both models, numbers or strings, without duplicates.
 
     Returns
     -------
@@ -73,29 +73,29 @@ def align_classes(
     a = _align_columns("proba_a", proba_a, first, union)
     b = _align_columns("proba_b", proba_b, second, union)
     if len(a) != len(b):
-        raise ValueError(f"proba_a has {len(a)} rows and proba_b has {len(b)}")
+        raise ValueError(f"proba_a has {len(a)} rows, but proba_b has {len(b)}")
     return a, b, union
 
 
 def _check_labels(name: str, classes: ArrayLike) -> NDArray[Any]:
-    """Return the class labels, each once; object arrays of one kind become that kind."""
+    """Return the class labels, or raise if there are duplicates or mixed types."""
     values = np.asarray(classes).tolist()
-    # NumPy would turn [1, "1"] into two equal strings
+    # NumPy would convert [1, "1"] to two equal strings.
     if isinstance(values, list) and len({isinstance(value, str) for value in values}) > 1:
-        raise ValueError(f"{name} mixes strings and other labels: {values[:5]}")
+        raise ValueError(f"{name} mixes strings with other labels: {values[:5]}")
     labels = np.asarray(values)
     if labels.ndim != 1 or len(np.unique(labels)) != len(labels):
-        raise ValueError(f"{name} must be a list of different labels, not {labels.tolist()[:5]}")
+        raise ValueError(f"{name} must be a list of distinct labels, not {labels.tolist()[:5]}")
     return labels
 
 
 def _align_columns(
     name: str, proba: ArrayLike, classes: NDArray[Any], union: NDArray[Any]
 ) -> Floats:
-    """Return the columns of `proba` at their places among the union of the classes."""
+    """Return the columns of `proba` at their positions in the union of the classes."""
     p = _check_probabilities(name, proba)
     if p.shape[1] != len(classes):
-        raise ValueError(f"{name} has {p.shape[1]} columns for {len(classes)} classes")
+        raise ValueError(f"{name} has {p.shape[1]} columns, but there are {len(classes)} classes")
     wide = np.zeros((p.shape[0], len(union)))
     wide[:, np.searchsorted(union, classes)] = p
     return wide
@@ -109,7 +109,7 @@ def _check_parameters(name: str, theta: Parameters) -> list[Floats]:
     parts = theta if isinstance(theta, list | tuple) else [theta]
     arrays = [np.asarray(part) for part in parts]
     if any(array.dtype.kind not in "biuf" for array in arrays):
-        raise TypeError(f"{name} must hold real numbers only")
+        raise TypeError(f"{name} must contain real numbers only")
     blocks = [array.astype(np.float64) for array in arrays]
     if not all(np.isfinite(block).all() for block in blocks):
         raise ValueError(f"{name} contains NaN or infinite numbers")
@@ -117,20 +117,20 @@ def _check_parameters(name: str, theta: Parameters) -> list[Floats]:
 
 
 def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) -> Measure:
-    """Return the distance of the parameters (survey, equation 3.3).
+    """Return the distance between the parameters (survey, equation 3.3).
 
-    ``|| theta_U - theta_* ||_2``, over all parameters taken as one vector.
+    ``|| theta_U - theta_* ||_2``, with all parameters in one vector.
 
     Parameters
     ----------
     theta_unlearned, theta_naive : array-like or list of array-like
-        Parameters of both models: one array, or one for each layer in the same order.
+        Parameters of both models: one array, or one array per layer in the same order.
 
     Returns
     -------
     Measure
-        Lower is better; `n` is the number of parameters. Both vectors are known, so there is
-        no sampling error: ``low = value = high``. It speaks of these two models only.
+        Lower is better; `n` is the number of parameters. There is no sampling error: ``low =
+        value = high``. The value is about these two models only.
 
     Examples
     --------
@@ -141,14 +141,14 @@ def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) 
     naive = _check_parameters("theta_naive", theta_naive)
     if len(unlearned) != len(naive):
         raise ValueError(
-            f"the unlearned model has {len(unlearned)} parameter arrays and the naive one "
+            f"theta_unlearned has {len(unlearned)} parameter arrays, but theta_naive has "
             f"{len(naive)}"
         )
     for i, (a, b) in enumerate(zip(unlearned, naive, strict=True)):
         if a.shape != b.shape:
             raise ValueError(f"parameter array {i} has shapes {a.shape} and {b.shape}")
     if sum(block.size for block in unlearned) == 0:
-        raise ValueError("there are no parameters")
+        raise ValueError("theta_unlearned and theta_naive are empty")
     gaps = np.concatenate([(a - b).ravel() for a, b in zip(unlearned, naive, strict=True)])
     distance = scaled_norm(gaps)
     return make_measure("parameter consistency", distance, (distance, distance), gaps.size)
@@ -164,19 +164,19 @@ def output_consistency(
     Parameters
     ----------
     pred_unlearned, pred_naive : array-like of shape (n,)
-        Labels that both models predict for the same rows.
+        Labels predicted by both models for the same rows.
     confidence : float, default=0.95
-        Coverage that the interval guarantees.
+        Minimum coverage of the interval.
 
     Returns
     -------
     Measure
-        Higher is better. The interval is Clopper and Pearson's: exact for any `n`, so that full
-        agreement on 100 rows still says "at least 96.4 %".
+        Higher is better. The interval is the exact one of Clopper and Pearson: after full
+        agreement on 100 rows its lower end is 96.4 %.
 
     Notes
     -----
-    Low agreement is not by itself bad: the models may err on different rows (survey, 3.3).
+    Low agreement alone is not bad: the models may err on different rows (survey, 3.3).
 
     Examples
     --------
@@ -187,8 +187,8 @@ def output_consistency(
     naive = check_predictions("pred_naive", pred_naive)
     require_same_length(pred_unlearned=unlearned, pred_naive=naive)
     if unlearned.ndim != 1 or naive.ndim != 1:
-        raise ValueError(f"one label per row is needed, not {unlearned.shape} and {naive.shape}")
-    hint = "for regression compare a metric with `effectiveness`"
+        raise ValueError(f"expected one label per row, not {unlearned.shape} and {naive.shape}")
+    hint = "use `prediction_gap` for regression"
     require_labels(hint, pred_unlearned=unlearned, pred_naive=naive)
     return _agreement_measure("output consistency", unlearned == naive, confidence)
 
@@ -196,7 +196,7 @@ def output_consistency(
 def _agreement_measure(
     name: str, agrees: NDArray[np.bool_], confidence: float, note: str = ""
 ) -> Measure:
-    """Return a share of rows in per cent, with Clopper and Pearson's interval."""
+    """Return the share of rows in per cent, with the interval of Clopper and Pearson."""
     n, count = agrees.size, int(np.sum(agrees))
     low, high = clopper_pearson(count, n, confidence)
     interval = 100 * low, 100 * high
@@ -212,32 +212,32 @@ def kl_consistency(
     floor: float = 0.0,
     **resampling: Unpack[Resampling],
 ) -> Measure:
-    """Return the mean Kullback-Leibler divergence of the class probabilities (equation 3.5).
+    """Return the mean Kullback-Leibler divergence of class probabilities (survey, equation 3.5).
 
     ``1/n sum_i KL(P_U(x_i) || P_*(x_i))``, ``KL(p || q) = sum_c p_c log(p_c / q_c)``, in nats: the
-    divergence *of* the unlearned model *from* the naively retrained one, as the survey has it.
+    divergence *of* the unlearned model *from* the retrained one, as in the survey.
 
     Parameters
     ----------
     proba_unlearned, proba_naive : array-like of shape (n, n_classes)
         `predict_proba` of both models on the same rows.
     classes_unlearned, classes_naive : array-like, optional
-        Their `classes_`, given both or neither; needed when one model has lost a class.
+        `classes_` of the models, both or neither. Required if one model has lost a class.
     floor : float, default=0
-        Smallest probability that the retrained model is taken to give. With 0 the measure is the
-        exact one: a class with ``p_c > 0`` and ``q_c = 0`` makes it infinite, as it
-        should be, for instance when the unlearned model still knows a class that is gone. With a
-        positive floor (1e-5 is usual) smaller ``q_c`` are raised to it and the row is
-        scaled back to 1; state it beside the result. Terms with ``p_c = 0`` are 0.
+        Smallest probability of the retrained model. With 0 the divergence is exact: a class with
+        ``p_c > 0`` and ``q_c = 0`` makes it infinite, for example if the unlearned model still
+        predicts a class that was removed. With a positive floor (1e-5 is common) smaller ``q_c``
+        are raised to it and the row is scaled back to 1; report it with the result. Terms with
+        ``p_c = 0`` are 0.
     confidence, n_resamples, seed
         As for `effectiveness`.
 
     Returns
     -------
     Measure
-        Lower is better; 0 exactly when the probabilities are equal. The interval is a bootstrap-t
-        over rows, because divergences are skewed; None when the value is infinite or the same for
-        each row. It is claimed to hold from 100 rows on, see `Measure.is_rough`.
+        Lower is better; 0 exactly if the probabilities are equal. The interval is a bootstrap-t
+        over rows, because divergences are skewed. There is none if the value is infinite or the
+        same for each row. It reaches its coverage from 100 rows on, see `Measure.is_rough`.
 
     Examples
     --------
@@ -247,7 +247,7 @@ def kl_consistency(
     inf
     """
     if (classes_unlearned is None) != (classes_naive is None):
-        raise ValueError("give classes_unlearned and classes_naive, or neither")
+        raise ValueError("pass both classes_unlearned and classes_naive, or neither")
     if classes_unlearned is not None and classes_naive is not None:
         p, q, _ = align_classes(proba_unlearned, classes_unlearned, proba_naive, classes_naive)
     else:
@@ -255,8 +255,8 @@ def kl_consistency(
         q = _check_probabilities("proba_naive", proba_naive)
     if p.shape != q.shape:
         raise ValueError(
-            f"the probabilities have shapes {p.shape} and {q.shape}, which must be the same; "
-            "models with different classes need classes_unlearned and classes_naive"
+            f"proba_unlearned has shape {p.shape}, but proba_naive has {q.shape}; for models with "
+            "different classes pass classes_unlearned and classes_naive"
         )
     if not 0 <= floor < 1 / p.shape[1]:
         raise ValueError(f"floor must be at least 0 and below 1/{p.shape[1]}, not {floor!r}")
@@ -268,7 +268,7 @@ def kl_consistency(
 
 
 def _mean_divergence(rows: Floats, note: str, resampling: Resampling) -> Measure:
-    """Return the mean over rows; no interval where it is infinite or the same for each row."""
+    """Return the mean over rows; without an interval if it is infinite or equal for all rows."""
     interval = ratio_of_means(rows, **resampling)
     doubt = "" if interval is None else describe_doubt(rows, FEWEST_ROWS, "rows")
     options: MeasureOptions = {"confidence": resampling.get("confidence", 0.95), "note": note}
@@ -281,8 +281,8 @@ def kl_divergence(p: Floats, q: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         log_q = np.log(q)
     log_p = np.log(p, out=np.zeros_like(p), where=p > 0)
-    # q - p adds up to 0 over a row but makes each term p log(p/q) - p + q non-negative, so that
-    # nearly equal probabilities do not cancel into noise
+    # q - p adds up to 0 over a row and makes each term p log(p/q) - p + q non-negative. This avoids
+    # cancellation for nearly equal probabilities.
     terms = np.multiply(p, log_p - log_q, out=np.zeros_like(p), where=p > 0) + (q - p)
     return np.asarray(np.maximum(terms, 0.0).sum(axis=1))
 
@@ -294,10 +294,10 @@ def prediction_gap(
     relative: bool = False,
     **resampling: Unpack[Resampling],
 ) -> Measure:
-    """Return the root mean square of the difference of two models' predictions.
+    """Return the root mean square difference of the predictions of two models.
 
-    ``sqrt(1/n sum_i (y_U_i - y_*_i)²)``: for regression, what the survey's output consistency
-    (equation 3.4) is for classifiers. It compares predictions, not errors, so no truth is needed.
+    ``sqrt(1/n sum_i (y_U_i - y_*_i)²)``: the analogue for regression of the survey's output
+    consistency (equation 3.4). It compares predictions, not errors, so it needs no true values.
 
     Parameters
     ----------
@@ -305,16 +305,16 @@ def prediction_gap(
         Predictions of both models for the same rows.
     relative : bool, default=False
         Divide by the standard deviation (n - 1) of the retrained model's predictions, which must
-        not be all equal. That spread is then the unit: its own error is not in the interval.
+        not be all equal. The interval ignores the sampling error of this standard deviation.
     confidence, n_resamples, seed
         As for `effectiveness`.
 
     Returns
     -------
     Measure
-        Lower is better; 0 exactly when the predictions are equal. The interval is the root of a
-        bootstrap-t of the mean square over rows; None for one row or equal squares. It is claimed
-        to hold from 100 rows on, see `Measure.is_rough`.
+        Lower is better; 0 exactly if the predictions are equal. The interval is the root of a
+        bootstrap-t of the mean square over rows. There is none for one row or equal squares. It
+        reaches its coverage from 100 rows on, see `Measure.is_rough`.
 
     Examples
     --------
@@ -326,8 +326,8 @@ def prediction_gap(
     if relative:
         unit = float(naive.std(ddof=1)) if naive.size > 1 else 0.0
         if unit == 0:
-            raise ValueError("the predictions of the retrained model are all equal: no spread")
-    # scaled first, so that squares neither overflow nor vanish
+            raise ValueError("relative=True needs pred_naive with different values, all are equal")
+    # Scaled first to avoid overflow and underflow of squares.
     scale = float(abs(gaps).max()) or 1.0
     squares = (gaps / scale) ** 2
     ends = ratio_of_means(squares, **resampling)
@@ -344,10 +344,10 @@ def prediction_gap(
 def agreement_within(
     pred_unlearned: ArrayLike, pred_naive: ArrayLike, tolerance: float, *, confidence: float = 0.95
 ) -> Measure:
-    """Return the percentage of rows on which two regression models agree up to a tolerance.
+    """Return the percentage of rows on which two regression models agree within a tolerance.
 
     ``100 / n * #{i : |y_U_i - y_*_i| <= tolerance}``, the survey's output consistency (equation
-    3.4) with "equal" read as "no further apart than the tolerance".
+    3.4) with a tolerance.
 
     Parameters
     ----------
@@ -356,12 +356,12 @@ def agreement_within(
     tolerance : float
         Largest difference that counts as agreement, in the unit of the predictions; at least 0.
     confidence : float, default=0.95
-        Coverage that the interval guarantees.
+        Minimum coverage of the interval.
 
     Returns
     -------
     Measure
-        Higher is better. The interval is Clopper and Pearson's.
+        Higher is better. The interval is the exact one of Clopper and Pearson.
 
     Examples
     --------
@@ -382,26 +382,26 @@ def kl_gaussian(
     sd_naive: ArrayLike,
     **resampling: Unpack[Resampling],
 ) -> Measure:
-    """Return the mean divergence of two Gaussian predictive laws (survey, equation 3.5).
+    """Return the mean divergence of two Gaussian predictive distributions (equation 3.5).
 
     ``KL(N(m_U, s_U²) || N(m_*, s_*²)) = log(s_*/s_U) + (s_U² + (m_U - m_*)²) / (2 s_*²) - 1/2``, in
-    nats, averaged over rows: for regression, what `kl_consistency` is for class probabilities.
+    nats, averaged over rows: the analogue for regression of `kl_consistency`.
 
     Parameters
     ----------
     mean_unlearned, mean_naive : array-like of shape (n,)
         Predicted means of both models.
     sd_unlearned, sd_naive : float or array-like of shape (n,)
-        Predicted standard deviations, one for all rows or one each; known numbers, at least 0.
+        Predicted standard deviations, one for all rows or one per row; at least 0.
     confidence, n_resamples, seed
         As for `effectiveness`.
 
     Returns
     -------
     Measure
-        Lower is better; 0 exactly for equal laws. Infinite where just one of the two is certain
-        (deviation 0), or both are, of different values. The interval is a bootstrap-t over
-        rows, None when the value is infinite or the same for each row.
+        Lower is better; 0 exactly for equal distributions. Infinite if exactly one standard
+        deviation is 0, or if both are 0 and the means differ. The interval is a bootstrap-t over
+        rows. There is none if the value is infinite or the same for each row.
 
     Examples
     --------
@@ -412,7 +412,7 @@ def kl_gaussian(
     n, deviations = len(means[0]), []
     for name, sd in (("sd_unlearned", sd_unlearned), ("sd_naive", sd_naive)):
         if np.shape(sd) not in ((), (n,)):
-            raise ValueError(f"{name} must be one number or {n} of them, not shape {np.shape(sd)}")
+            raise ValueError(f"{name} must be a number or {n} numbers, not shape {np.shape(sd)}")
         every = np.broadcast_to(np.asarray(sd, np.float64), (n,))
         deviations.append(as_numbers(name, every, "", least=0.0))
     return _mean_divergence(gaussian_kl_divergence(*means, *deviations), "", resampling)
@@ -422,7 +422,7 @@ def gaussian_kl_divergence(m_p: Floats, m_q: Floats, s_p: Floats, s_q: Floats) -
     """Return KL(N(m_p, s_p²) || N(m_q, s_q²)) of each row."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = s_p / s_q
-        # u - log(1 + u) does not cancel where the deviations are nearly equal
+        # u - log(1 + u) avoids cancellation for nearly equal deviations.
         excess = (ratio - 1) * (ratio + 1)
         shape = excess - np.log1p(excess)
         rows = 0.5 * (np.maximum(shape, 0.0) + ((m_p - m_q) / s_q) ** 2)
@@ -432,7 +432,7 @@ def gaussian_kl_divergence(m_p: Floats, m_q: Floats, s_p: Floats, s_q: Floats) -
 
 
 def _number_pair(pred_unlearned: ArrayLike, pred_naive: ArrayLike) -> tuple[Floats, Floats]:
-    """Return finite numbers of both models, one for each row."""
+    """Return the numbers of both models, or raise unless they are finite and one per row."""
     unlearned = as_numbers("pred_unlearned", pred_unlearned, "one number per row")
     naive = as_numbers("pred_naive", pred_naive, "one number per row")
     require_same_length(pred_unlearned=unlearned, pred_naive=naive)

@@ -1,4 +1,4 @@
-"""Confidence intervals: each one for the case in which it can be trusted."""
+"""Confidence intervals, each for the case in which its coverage was checked."""
 
 import math
 import warnings
@@ -12,7 +12,7 @@ from scipy.special import betaincinv, ndtr, stdtrit
 
 
 class Resampling(TypedDict, total=False):
-    """How a bootstrap resamples: coverage aimed at, number of resamples, and their seed."""
+    """Settings of a bootstrap: nominal coverage, number of resamples, and seed."""
 
     confidence: float
     n_resamples: int
@@ -24,17 +24,17 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Interval = tuple[float, float]
 
-# A resample may be one on which a metric is undefined (a single class, say). With fewer than
-# this share of usable resamples the quantiles would describe a different population.
+# A metric may be undefined on a resample, for example with a single class. With a smaller share
+# of usable resamples the quantiles would describe a different population.
 _USABLE = 0.9
-# Values that differ by no more than this share of them have no spread.
+# Relative differences up to this size are rounding errors.
 _ROUNDING = 1e-12
 
-# Numbers drawn in one step of a bootstrap: bounds its memory.
+# Numbers drawn in one step of a bootstrap. Limits the memory.
 _BLOCK = 2**20
-# With fewer the coverage of means of skewed rows was below 93.5 %.
+# With fewer rows the simulated coverage for means of skewed values is below 93.5 %.
 FEWEST_ROWS = 100
-# Skewness of a sample over the root of its size, which is 1 when a single value rules the mean.
+# Sample skewness divided by the root of the sample size; 1 if a single value dominates the mean.
 _MOST_SKEWED = 0.6
 
 
@@ -54,14 +54,14 @@ def bootstrap(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Interval | None:
-    """Return the expanded percentile bootstrap interval of `statistic`, a function of row numbers.
+    """Return the expanded percentile bootstrap interval of `statistic`, a function of positions.
 
-    Ints are drawn with replacement, the same rows for both models, so that what the models have in
-    common cancels. Plain percentiles are too narrow for few rows, as if a normal quantile stood in
-    place of Student's and n in place of n - 1. The tails are cut by both (Hesterberg 2015). The
-    interval is widened to hold `value` where resampling is biased. It
-    is None when it would pretend to knowledge: fewer than two rows, no variation at all between
-    resamples (models that agree on every row), or a metric undefined on many resamples.
+    Rows are drawn with replacement, the same rows for both models, so that the variation that the
+    models share cancels. Plain percentiles are too narrow for few rows: they correspond to a normal
+    quantile instead of Student's, and to n instead of n - 1. The expanded percentiles correct both
+    (Hesterberg 2015). The interval is widened to contain `value` if resampling is biased. There is
+    no interval (None) with fewer than two rows, without any variation between resamples (models
+    that agree on every row), or if the metric is undefined on many resamples.
     """
     _check_settings(confidence, n_resamples)
     if n < 2:
@@ -72,7 +72,7 @@ def bootstrap(
         values = []
         for _ in range(n_resamples):
             rows = rng.integers(n, size=n)
-            # a metric may be undefined on these rows
+            # The metric may be undefined on these rows.
             with suppress(ValueError):
                 values.append(float(statistic(rows)))
     draws = np.array(values)
@@ -88,13 +88,13 @@ def bootstrap(
 def ratio_of_means(
     *samples: Floats, confidence: float = 0.95, n_resamples: int = 1000, seed: int = 0
 ) -> Interval | None:
-    """Return the interval of a ratio of two means of independent samples that are not negative.
+    """Return the interval of the ratio of two means of independent non-negative samples.
 
-    Bootstrap-t of the logarithm of the ratio: times, work and divergences are skewed, and a
-    resample shows by how much Student's ratio is. Where Student's own quantile, with Welch's
-    degrees of freedom, is wider, it is taken: a handful of values cannot show their skewness.
-    Of a single sample it is the interval of its mean. None with a single value, an infinite one, no
-    spread, or so many zeros that resamples hold nothing else.
+    Bootstrap-t of the logarithm of the ratio, because times, work and divergences are skewed.
+    Student's quantile with Welch's degrees of freedom is used where it is wider: a few values do
+    not reveal their skewness. For a single sample it is the interval of its mean. There is no
+    interval (None) for a single value, an infinite value, no spread, or so many zeros that many
+    resamples contain nothing else.
     """
     _check_settings(confidence, n_resamples)
     scales = [float(sample.max(initial=0.0)) for sample in samples]
@@ -102,7 +102,7 @@ def ratio_of_means(
         return None
     rng, signs = np.random.default_rng(seed), (1.0, -1.0)
     value, draws, spreads, variances = 0.0, np.zeros(n_resamples), np.zeros(n_resamples), []
-    # scaled first, so that squares neither overflow nor vanish
+    # Values are scaled first to avoid overflow and underflow of squares.
     for sign, sample, scale in zip(signs, samples, scales, strict=False):
         rows = sample / scale
         mean, variance = _log_mean(rows[None])
@@ -120,7 +120,7 @@ def ratio_of_means(
         return None
     degrees = [sample.size - 1 for sample in samples]
     t, tail = _student_quantile(variances, degrees, confidence), (1 - confidence) / 2
-    # of two or three values many resamples have no spread; Student's quantile stands in for them
+    # Many resamples of two or three values have no spread; Student's quantile replaces them.
     varies = has_mean & (spreads > 0)
     ratios = np.append(draws[varies] / np.sqrt(spreads[varies]), [-t, t])
     t_low, t_high = np.quantile(ratios, [tail, 1 - tail], method="weibull")
@@ -131,34 +131,33 @@ def ratio_of_means(
 
 
 def _log_mean(rows: Floats) -> tuple[Floats, Floats]:
-    """Return for each line the logarithm of its mean, and the variance of that logarithm."""
+    """Return the logarithm of the mean of each row, and the variance of that logarithm."""
     means = rows.mean(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(means), rows.var(axis=1, ddof=1) / means**2 / rows.shape[1]
 
 
-def describe_doubt(values: Floats, fewest: int, what: str) -> str:
-    """Return why the interval of their mean may be too narrow; empty from `fewest` values on.
+def describe_doubt(values: Floats, fewest: int, unit: str) -> str:
+    """Return why the interval of the mean may be too narrow; empty if there is no reason.
 
-    Simulated in the tests of coverage. A sample that is more skewed than `_MOST_SKEWED` is ruled by
-    a few values, and says little about those like them that were not drawn.
+    The limits were found by simulation, see the tests of coverage. A few values dominate the mean
+    of a sample that is more skewed than `_MOST_SKEWED`.
     """
     n, gaps = values.size, values - values.mean()
     if n < fewest:
-        return f"only {n} {what}, {fewest} are needed: the interval may be too narrow"
+        return f"only {n} {unit}, {fewest} are needed: the interval may be too narrow"
     scale = float(abs(gaps).max(initial=0.0)) or 1.0
     spread = float(np.mean((gaps / scale) ** 2))
     limit = _MOST_SKEWED * math.sqrt(n) * spread**1.5
     if spread > 0 and float(np.mean((gaps / scale) ** 3)) > limit:
-        return f"a few {what} rule the mean: the interval may be too narrow"
+        return f"a few {unit} dominate the mean: the interval may be too narrow"
     return ""
 
 
 def fold_at_zero(interval: Interval | None) -> Interval | None:
-    """Return the interval of the absolute value, given that of the signed one.
+    """Return the interval of the absolute value from the interval of the signed value.
 
-    If the signed interval covers with some probability, the folded one covers with at
-    least that. Resampling the absolute value itself would never reach down to 0.
+    The coverage does not decrease. Resampling the absolute value itself would never reach 0.
     """
     if interval is None:
         return None
@@ -167,10 +166,10 @@ def fold_at_zero(interval: Interval | None) -> Interval | None:
 
 
 def clopper_pearson(successes: float, n: float, confidence: float) -> Interval:
-    """Return the exact binomial interval: it covers with at least `confidence`, for any `n`.
+    """Return the exact binomial interval: its coverage is at least `confidence` for any `n`.
 
-    Neither number need be whole: where observations depend on each other, both are divided by
-    the same factor (Korn and Graubard 1998; see `effective_number`).
+    Neither number has to be an integer: for dependent observations, both are divided by the
+    design effect (Korn and Graubard 1998; see `effective_number`).
     """
     _check_settings(confidence)
     tail, failures = (1 - confidence) / 2, n - successes
@@ -180,10 +179,10 @@ def clopper_pearson(successes: float, n: float, confidence: float) -> Interval:
 
 
 def effective_sample_size(share: float, variance: float, n_groups: int, confidence: float) -> float:
-    """Return how many independent observations tell as much about a share as grouped ones do.
+    """Return the number of independent observations with the same variance of a share.
 
-    ``share (1 - share) / variance``, at least 1, where `variance` is that of the share, estimated
-    from groups. Few groups know it badly: it is made smaller by the square of normal over
+    ``share (1 - share) / variance``, at least 1, where `variance` is the variance of the
+    share, estimated from groups. For few groups it is reduced by the squared ratio of the normal to
     Student's quantile with ``n_groups - 1`` degrees of freedom (Korn and Graubard 1998).
     """
     level = (1 + confidence) / 2
@@ -196,9 +195,9 @@ def student_interval(
 ) -> Interval | None:
     """Return Student's interval of a mean; None for one value, no spread, or an infinite value.
 
-    `shared_error` is a standard error that all values have in common, estimated from `n_shared`
-    observations: that of one set of test rows, by which all runs were judged. Its variance is
-    added, and Welch's degrees of freedom are taken.
+    `shared_error` is a standard error that all values have in common, for example because all runs
+    used the same test rows. It was estimated from `n_shared` observations. Its variance is added,
+    with Welch's degrees of freedom.
     """
     _check_settings(confidence)
     n = values.size
@@ -208,7 +207,7 @@ def student_interval(
     shared = shared_error**2 if n_shared > 1 else 0.0
     if own + shared == 0:
         return None
-    # a part without spread counts for nothing, whatever its degrees of freedom
+    # A component without variance has no weight, whatever its degrees of freedom.
     t = _student_quantile((own, shared), (max(n - 1, 1), max(n_shared - 1, 1)), confidence)
     mean, half = float(values.mean()), t * math.sqrt(own + shared)
     return mean - half, mean + half
@@ -218,7 +217,7 @@ def _student_quantile(
     variances: Sequence[float], degrees: Sequence[int], confidence: float
 ) -> float:
     """Return Student's two-sided quantile with Welch-Satterthwaite degrees of freedom."""
-    # shares instead of variances: a variance of 1e-170 would underflow when squared
+    # Relative variances are used because a variance of 1e-170 would underflow when squared.
     total = sum(variances)
     df = 1 / sum((v / total) ** 2 / d for v, d in zip(variances, degrees, strict=True))
     return float(stdtrit(df, (1 + confidence) / 2))

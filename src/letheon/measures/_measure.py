@@ -1,4 +1,4 @@
-"""One measured number with all that is needed to read it; one number out of several runs."""
+"""A measured value with its confidence interval and basis, and means over several runs."""
 
 import math
 from dataclasses import asdict, dataclass, is_dataclass
@@ -19,14 +19,14 @@ def require_finite(name: str, value: float) -> float:
     return number
 
 
-# Of the positive ones.
+# The smallest positive number.
 _LEAST_NUMBER = math.ulp(0.0)
 
 
 def as_numbers(
     name: str, values: ArrayLike, shape: str, *, ndim: int = 1, least: float = -math.inf
 ) -> Floats:
-    """Return finite numbers of at least `least`; `shape` says in words what is expected."""
+    """Return finite numbers of at least `least`; `shape` describes the expected shape in errors."""
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != ndim or numbers.size == 0:
         raise ValueError(f"{name} must be {shape}, not shape {numbers.shape}")
@@ -39,7 +39,7 @@ def as_numbers(
 
 
 def check_predictions(name: str, y: ArrayLike) -> NDArray[Any]:
-    """Return labels, values or scores, one entry or one line for each row, without NaN."""
+    """Return labels, values or scores with one entry per row, or raise if any is missing."""
     values = np.asarray(y)
     if values.ndim not in (1, 2):
         raise ValueError(f"{name} must have one or two dimensions, not shape {values.shape}")
@@ -54,29 +54,29 @@ def check_predictions(name: str, y: ArrayLike) -> NDArray[Any]:
 
 
 def require_same_length(**arrays: NDArray[Any]) -> None:
-    """Refuse arrays of different numbers of rows."""
+    """Raise unless all arrays have the same number of rows."""
     lengths = {name: len(values) for name, values in arrays.items()}
     if len(set(lengths.values())) != 1:
-        raise ValueError(f"one entry per row is needed in each, but the lengths are {lengths}")
+        raise ValueError(f"all arrays must have the same number of rows, not {lengths}")
 
 
-def require_one_kind(what: str, first: NDArray[Any], second: NDArray[Any]) -> None:
-    """Refuse texts of one model beside numbers of the other; objects may be either."""
+def require_one_kind(content: str, first: NDArray[Any], second: NDArray[Any]) -> None:
+    """Raise if one model has strings and the other numbers; object arrays may hold either."""
     kinds = {values.dtype.kind for values in (first, second)}
     if "O" not in kinds and len({kind in "US" for kind in kinds}) > 1:
-        raise ValueError(f"the {what} of one model are strings and those of the other are not")
+        raise ValueError(f"the {content} of one model are strings, those of the other are not")
 
 
 def require_labels(hint: str, **arrays: NDArray[Any]) -> None:
-    """Refuse numbers with fractions, and texts beside numbers."""
+    """Raise if labels have fractions, or if only one of the arrays holds strings."""
     for name, values in arrays.items():
         if values.dtype.kind == "f" and (values != np.round(values)).any():
-            raise ValueError(f"{name} holds fractions, not labels; {hint}")
+            raise ValueError(f"{name} contains fractions, expected labels; {hint}")
     require_one_kind("labels", *arrays.values())
 
 
 def scaled_norm(values: Floats) -> float:
-    """Return the Euclidean norm; scaled first, so that squares neither overflow nor vanish."""
+    """Return the Euclidean norm; values are scaled first to avoid overflow and underflow."""
     scale = float(abs(values).max())
     return scale * float(np.linalg.norm(values / scale)) if scale > 0 else 0.0
 
@@ -86,8 +86,8 @@ Basis = Literal["measured", "proxy", "by proof"]
 
 _ANY, _POSITIVE, _SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 100.0)
 
-# name -> (which way is better, unit, least and largest possible value): the survey's section 3,
-# then what stands for it elsewhere
+# name -> (which way is better, unit, smallest and largest possible value): first the survey's
+# section 3, then analogues and measures of other papers
 KNOWN_MEASURES: dict[str, tuple[Better, str, tuple[float, float]]] = {
     "efficiency": ("higher", "x", _POSITIVE),
     "effectiveness": ("lower", "", _POSITIVE),
@@ -106,7 +106,7 @@ KNOWN_MEASURES: dict[str, tuple[Better, str, tuple[float, float]]] = {
 
 
 class MeasureOptions(TypedDict, total=False):
-    """Fields of a `Measure` that its makers pass on; direction and unit of known ones are known."""
+    """Optional fields of a `Measure`; direction and unit of `KNOWN_MEASURES` are looked up."""
 
     better: Better | None
     unit: str | None
@@ -115,9 +115,21 @@ class MeasureOptions(TypedDict, total=False):
     note: str
 
 
+class TextRepr:
+    """Mixin of results: `repr` is one line, and notebooks show the text of `str`."""
+
+    def __repr__(self) -> str:
+        """Return the class and the first line of the text."""
+        return f"<{type(self).__name__}: {str(self).splitlines()[0]}>"
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """Write the text for IPython and Jupyter."""
+        printer.text(str(self))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Measure:
-    """A value, its interval, and what both rest on.
+class Measure(TextRepr):
+    """A measured value with its confidence interval and its basis.
 
     Parameters
     ----------
@@ -126,23 +138,23 @@ class Measure:
     value : float
         The estimate. It may be infinite, never NaN.
     low, high : float or None
-        Ends of the interval. None: nothing is known about the error (one timing, two given
-        numbers). Equal ends: there is no sampling error, the value is a fact.
+        Ends of the confidence interval. None: the error is unknown (a single timing, for
+        example). Equal ends: there is no sampling error.
     n : int
-        Observations behind the value.
+        Number of observations.
     better : {"lower", "higher"}
         Which way is better.
     basis : {"measured", "proxy", "by proof"}
-        `measured`: the very quantity was observed. `proxy`: something observable that stands for
-        it and can mislead. `by proof`: it follows from a theorem about the method.
+        `measured`: the quantity itself was observed. `proxy`: a related quantity was observed,
+        which can mislead. `by proof`: the value follows from a theorem about the method.
     confidence : float, default=0.95
-        Coverage at which the interval aims.
+        Nominal coverage of the interval.
     unit : str, default=""
         Unit of value and interval.
     note : str, default=""
-        The theorem behind a proof, the caveat of a proxy.
+        The theorem of a proof, or the caveat of a proxy.
     is_rough : bool, default=False
-        Whether there are too few observations to claim that the interval reaches `confidence`.
+        Whether the interval may be too narrow, because there are too few observations.
     """
 
     name: str
@@ -158,7 +170,7 @@ class Measure:
     is_rough: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be read as a measurement."""
+        """Raise if the fields contradict each other."""
         if not self.name:
             raise ValueError("a measure needs a name")
         for field, options in (("better", get_args(Better)), ("basis", get_args(Basis))):
@@ -171,8 +183,8 @@ class Measure:
         low = -math.inf if self.low is None else self.low
         if not low <= self.value <= (math.inf if self.high is None else self.high):
             raise ValueError(
-                f"{self.name}: need low <= value <= high and no NaN, not "
-                f"{self.low!r} <= {self.value!r} <= {self.high!r}"
+                f"{self.name}: expected low <= value <= high without NaN, not "
+                f"low={self.low!r}, value={self.value!r}, high={self.high!r}"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -180,9 +192,9 @@ class Measure:
         return asdict(self)
 
     def __str__(self) -> str:
-        """Say the measure in one line."""
+        """Return the measure in one line."""
         origin = self.basis if self.basis == "by proof" else f"{self.basis}, n={self.n}"
-        # "12x" and "12%" are set close, "0.1 nats" is not
+        # No space before "x" and "%".
         gap = " " if len(self.unit) > 1 else ""
         ends = ["?" if end is None else f"{end:.4g}" for end in (self.low, self.high)]
         interval = f"[{', '.join(ends)}]"
@@ -197,9 +209,9 @@ class Measure:
 
 
 def from_plain(kind: Any, value: Any) -> Any:
-    """Return a value of a type from the plain values that `dataclasses.asdict` made of it.
+    """Return an object of type `kind` from the plain values of `dataclasses.asdict`.
 
-    It knows dataclasses, tuples, dicts and ``X | None``; other values stay as they are.
+    Dataclasses, tuples, dicts and ``X | None`` are supported; other values are returned as is.
     """
     origin, args = get_origin(kind), get_args(kind)
     if value is None:
@@ -230,15 +242,15 @@ def make_measure(
     confidence: float = 0.95,
     note: str = "",
 ) -> Measure:
-    """Return a measure; direction and unit are looked up where they are not given.
+    """Return a measure; direction and unit default to those of `KNOWN_MEASURES`.
 
-    The interval is widened to hold the value. `doubt` says why it is rough; without an interval it
-    says nothing.
+    The interval is widened to contain the value. `doubt` is the reason why the interval is rough;
+    it is ignored without an interval.
     """
     known_better, known_unit, _ = KNOWN_MEASURES.get(name, (better, "", _ANY))
     better = known_better if better is None else better
     if better is None:
-        raise ValueError(f"{name!r}: say better='lower' or 'higher'")
+        raise ValueError(f"{name!r} is not a known measure: better must be 'lower' or 'higher'")
     low, high = (None, None) if interval is None else interval
     doubt = "" if interval is None else doubt
     return Measure(
@@ -261,17 +273,17 @@ def by_proof(
 ) -> Measure:
     """Return a measure that follows from a theorem and was not observed.
 
-    For an exact method all three consistencies, effectiveness and certifiability against the same
-    training algorithm are known without a run (survey, Definition 3 and section 3.3).
+    For an exact method, effectiveness, certifiability and all three consistencies with respect to
+    the same training algorithm are known without a run (survey, Definition 3 and section 3.3).
 
     Parameters
     ----------
     name : str
-        One of the survey's measures, or any other with `better` given.
+        One of the survey's measures, or any other if `better` is set.
     value : float
-        What the theorem says.
+        The value that the theorem states.
     note : str
-        Which theorem, or why; required, because a proof without a source is none.
+        The theorem, or the reason. Required.
     better : {"lower", "higher"}, optional
         Which way is better; known for the survey's measures.
     unit : str, optional
@@ -288,11 +300,12 @@ def by_proof(
     output consistency: 100% (by proof, higher is better)
     """
     if not note:
-        raise ValueError("by_proof needs a note that names the theorem or the reason")
-    way = KNOWN_MEASURES.get(name, (better,))[0]
-    if way is None or better not in (None, way):
-        raise ValueError(f"{name!r}: say better='lower' or 'higher', as the measure demands")
-    options: MeasureOptions = {"better": way, "unit": unit, "basis": "by proof", "note": note}
+        raise ValueError("note must name the theorem or the reason, not be empty")
+    direction = KNOWN_MEASURES.get(name, (better,))[0]
+    if direction is None or better not in (None, direction):
+        expected = "'lower' or 'higher'" if direction is None else repr(direction)
+        raise ValueError(f"{name!r}: better must be {expected}, not {better!r}")
+    options: MeasureOptions = {"better": direction, "unit": unit, "basis": "by proof", "note": note}
     return make_measure(name, value, (value, value), 0, **options)
 
 
@@ -305,35 +318,35 @@ def over_seeds(
     n_shared: int = 0,
     **options: Unpack[MeasureOptions],
 ) -> Measure:
-    """Return the mean over independent runs with Student's interval.
+    """Return the mean over independent runs with Student's confidence interval.
 
-    ``mean +- t sqrt(s² / n + e²)``, ``s² = sum_i (v_i - mean)² / (n - 1)``, `e` the error that all
-    runs share, ``t`` Student's quantile with ``n - 1`` degrees of freedom, or Welch's with both.
+    ``mean +- t sqrt(s² / n + e²)``, ``s² = sum_i (v_i - mean)² / (n - 1)``, `e` the standard
+    error that all runs share, ``t`` Student's quantile with ``n - 1`` degrees of freedom (with
+    a shared error, with Welch's degrees of freedom).
 
     Parameters
     ----------
     name : str
-        What was measured. For the measures of this package direction, unit and range are known.
+        Name of the measure. Direction, unit and range of `KNOWN_MEASURES` are looked up.
     values : array-like of shape (n,)
         One value for each seed.
     better, unit, within : optional
-        Direction, unit, and the range that the mean cannot leave; needed (`better`) or possible
-        for other names. The interval is cut to the range, which cannot cost coverage.
+        Direction, unit and possible range of the mean, for other names; `better` is then
+        required. The interval is clipped to the range, which does not reduce its coverage.
     basis, confidence, note
         As in `Measure`.
     shared_error : float, default=0
-        Standard error that all runs have in common, such as that of the test rows by which all
-        were judged. Without it the interval speaks of other seeds on the same rows only.
+        Standard error that all runs have in common, such as that of shared test rows. Without
+        it the interval covers other seeds on the same rows only.
     n_shared : int, default=0
-        Observations behind it.
+        Number of observations from which `shared_error` was estimated.
 
     Returns
     -------
     Measure
-        The interval is exact for normal values and honest with three seeds; for a mean of
-        skewed values it is narrower than it should be until there are more seeds. Without a
-        shared error: None for one run, an infinite value, or runs that are all equal, since they
-        do not show their error.
+        The interval is exact for normal values, from two seeds on; for skewed values it is too
+        narrow with few seeds. Without a shared error there is no interval for a single run, an
+        infinite value, or runs that are all equal.
 
     Examples
     --------
@@ -345,12 +358,12 @@ def over_seeds(
     with np.errstate(invalid="ignore"):
         mean = float(numbers.mean())
     if math.isnan(mean):
-        raise ValueError("values hold both infinities, they have no mean")
+        raise ValueError("values contain both inf and -inf: the mean is undefined")
     least, most = KNOWN_MEASURES.get(name, ("lower", "", _ANY))[2] if within is None else within
     # 100.00000000000001 % is rounding, 101 % is not
     slack = 1e-9 * max(abs(end) for end in (least, most, 1.0) if math.isfinite(end))
     if not ((numbers >= least - slack) & (numbers <= most + slack)).all():
-        raise ValueError(f"{name} must lie in [{least:g}, {most:g}], not {numbers.tolist()[:5]}")
+        raise ValueError(f"{name} must be in [{least:g}, {most:g}], not {numbers.tolist()[:5]}")
     # rounding can push the mean of equal values past them
     mean = min(max(mean, float(numbers.min())), float(numbers.max()))
     mean = min(max(mean, least), most)
@@ -361,26 +374,26 @@ def over_seeds(
 
 
 def geometric_mean(name: str, values: ArrayLike, **options: Unpack[MeasureOptions]) -> Measure:
-    """Return the geometric mean of positive values, as the survey's tables do with speed-ups.
+    """Return the geometric mean of positive values, as in the survey's tables of speed-ups.
 
-    ``(prod_i v_i)^(1/n)``; the interval is Student's for the mean of the logarithms, taken back by
-    the exponential. A speed-up of 100 and one of 1/100 average to 1, not to 50.
+    ``(prod_i v_i)^(1/n)``; the interval is Student's for the mean of the logarithms, transformed
+    back. A speed-up of 100 and one of 1/100 average to 1, not to 50.
 
     Parameters
     ----------
     name : str
-        What was measured.
+        Name of the measure.
     values : array-like of shape (n,)
         Positive finite values, one for each run.
     better, unit : optional
-        Direction and unit; known for the measures of this package.
+        Direction and unit; looked up for `KNOWN_MEASURES`.
     basis, confidence, note
-        As in `Measure`; the least and the largest value are put in front of the note.
+        As in `Measure`; the note starts with the smallest and the largest value.
 
     Returns
     -------
     Measure
-        The interval is exact for log-normal values; None for one run or runs that are all equal.
+        The interval is exact for log-normal values; there is none for a single run or equal runs.
 
     Examples
     --------
@@ -404,7 +417,7 @@ def geometric_mean(name: str, values: ArrayLike, **options: Unpack[MeasureOption
 
 
 def _check_runs(values: ArrayLike) -> Floats:
-    """Return one number for each run, none of them NaN."""
+    """Return one number per run, or raise if any is NaN."""
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != 1 or numbers.size == 0:
         raise ValueError(f"values must be a list of numbers, one for each run, not {values!r}")

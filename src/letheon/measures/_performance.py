@@ -1,4 +1,4 @@
-"""How fast and how good the unlearned model is (survey, sections 3.1, 3.2 and 3.4)."""
+"""Efficiency, effectiveness and certifiability (survey, sections 3.1, 3.2 and 3.4)."""
 
 import math
 import operator
@@ -29,12 +29,12 @@ from letheon.measures._measure import (
     scaled_norm,
 )
 
-# With fewer the coverage of skewed times is below 93.5 %; retrains differ far less than removals.
+# With fewer the coverage for skewed times is below 93.5 %. Retrain times vary far less.
 _FEWEST_REMOVALS = 60
 _FEWEST_RETRAINS = 5
-# Largest deviation of the logarithms of a few retrain times.
+# Largest standard deviation of the logarithms if there are few retrain times.
 _MOST_SPREAD = 0.25
-# Time is positive.
+# Times must be positive.
 _LEAST_SECONDS = float(np.nextafter(0, 1))
 
 
@@ -44,30 +44,29 @@ def efficiency(
     """Return the speed-up over naive retraining (survey, equation 3.1).
 
     ``speed-up(h_U) = (time to obtain h_*) / (time to obtain h_U)``. With repeated timings it is the
-    ratio of the means: total naive time over total unlearning time at equal numbers of
-    requests, which is what somebody pays. (A mean of ratios would be ruled by the luckiest
-    request.)
+    ratio of the means: total retraining time over total unlearning time for the same number of
+    requests. (The fastest request would dominate a mean of ratios.)
 
     Parameters
     ----------
     naive_seconds : float or list of float
-        Time of naive retraining, once or repeated.
+        Times of naive retraining in seconds.
     unlearn_seconds : float or list of float
-        Time of the removal mechanism, once or repeated, over several requests as a rule. The two
-        lists need not be of one length.
+        Times of removals in seconds, usually of several requests. The two lists may differ in
+        length.
     confidence : float, default=0.95
-        Coverage at which the interval aims.
+        Nominal coverage of the interval.
 
     Returns
     -------
     Measure
         Higher is better; `n` is the number of unlearning times. The interval is a bootstrap-t of
-        the logarithm of the ratio, because times are skewed. It is claimed to hold from 60
-        unlearning times and 5 naive ones on; with fewer, `is_rough` is True and the note says why:
-        a slow kind of request that comes once in 20 is likely not among five. The same where
-        fewer than 60 naive times differ by much (a deviation of their logarithms above 0.25), and
-        where neighbouring times are alike, since times are taken to be independent. None if one of
-        the two was timed once, or if no two times differ.
+        the logarithm of the ratio, because times are skewed. It reaches its coverage from 60
+        unlearning times and 5 retraining times on; with fewer, `is_rough` is True and the note
+        says why: five requests probably miss a slow kind of request that is one in 20. It is
+        also rough if fewer than 60 retraining times vary widely (standard deviation of the
+        logarithms above 0.25), or if consecutive times are correlated. There is no interval if
+        either was timed once, or if all times are equal.
 
     Examples
     --------
@@ -89,26 +88,26 @@ def efficiency(
 
 
 def _describe_timing_doubt(naive: Floats, unlearn: Floats) -> str:
-    """Return a doubt where a few retrains differ, or where removals that are neighbours are alike.
+    """Return a reason for doubt if few retrain times vary widely, or if removal times correlate.
 
-    Few do not show how skewed their times are. Alike: more than in 49 of 50 independent samples.
+    Few values do not show their skewness. Correlated: more than 49 of 50 independent samples.
     """
     if naive.size < _FEWEST_REMOVALS and float(np.std(np.log(naive), ddof=1)) > _MOST_SPREAD:
         return (
-            f"only {naive.size} timings of retrains, which differ by much, and "
-            f"{_FEWEST_REMOVALS} are needed: the interval may be too narrow"
+            f"only {naive.size} timings of retrains, which vary widely; {_FEWEST_REMOVALS} are "
+            "needed: the interval may be too narrow"
         )
     gaps = np.log(unlearn) - np.log(unlearn).mean()
     spread = float(gaps @ gaps)
     if spread > 0 and float(gaps[1:] @ gaps[:-1]) > 2 / math.sqrt(unlearn.size) * spread:
-        return "timings that follow each other are alike: the interval may be too narrow"
+        return "consecutive timings are correlated: the interval may be too narrow"
     return ""
 
 
 Metric = Callable[[Any, Any], Any]
 
-# With fewer rows, or rows on which the models differ, the bootstrap's coverage drops below 93.5 %;
-# for numbers that are no labels, with fewer than `FEWEST_ROWS`.
+# With fewer rows, or fewer rows on which the models differ, the coverage of the bootstrap drops
+# below 93.5 %; for regression, with fewer than `FEWEST_ROWS`.
 _FEWEST_LABELS = 30
 _FEWEST_DIFFERING = 10
 
@@ -123,7 +122,7 @@ def _compare_metrics(
 ) -> Measure:
     """Return ``|signed(M_U, M_*)|`` with its interval by paired bootstrap.
 
-    `y` holds the truth, the unlearned model's and the naively retrained model's predictions.
+    `y` has the true values, then the predictions of the unlearned and of the retrained model.
     """
     arrays = {name: check_predictions(name, values) for name, values in y.items()}
     require_same_length(**arrays)
@@ -143,14 +142,14 @@ def _compare_metrics(
 
 
 def _describe_row_doubt(unlearned: NDArray[Any], naive: NDArray[Any]) -> str:
-    """Say when there is too little to resample; simulated in the tests of coverage."""
+    """Return why there are too few rows to resample; empty if there are enough."""
     n = len(unlearned)
     if n < _FEWEST_LABELS:
         return f"only {n} rows: the interval may be too narrow"
     ours, theirs = unlearned.reshape(n, -1), naive.reshape(n, -1)
     differing = int(np.sum(np.any(ours != theirs, axis=1)))
     if 0 < differing < _FEWEST_DIFFERING:
-        return f"the models differ on {differing} rows only: the interval may be too narrow"
+        return f"the models differ on only {differing} rows: the interval may be too narrow"
     if unlearned.dtype.kind == "f" and (unlearned % 1).any():
         return describe_doubt((ours - theirs).ravel() ** 2, FEWEST_ROWS, "rows")
     return ""
@@ -163,7 +162,7 @@ def effectiveness(
     y_naive: ArrayLike,
     **resampling: Unpack[Resampling],
 ) -> Measure:
-    """Return the gap in test performance to the naively retrained model (survey, equation 3.2).
+    """Return the difference in test performance to the retrained model (survey, equation 3.2).
 
     ``eff(h_U) = |M_U - M_*|`` with ``M = metric(y_true, y_pred)`` on a test set.
 
@@ -172,23 +171,22 @@ def effectiveness(
     metric : callable
         ``metric(y_true, y_pred) -> float`` in scikit-learn's order of arguments.
     y_true, y_unlearned, y_naive : array-like
-        Truth and the predictions (or scores) of both models on the same rows.
+        True values and the predictions (or scores) of both models on the same rows.
     confidence : float, default=0.95
-        Coverage at which the interval aims.
+        Nominal coverage of the interval.
     n_resamples : int, default=1000
-        Bootstrap resamples, each with two calls of `metric`.
+        Number of bootstrap resamples, each with two calls of `metric`.
     seed : int, default=0
-        Seed of the resamples: the same input gives the same interval.
+        Seed of the resamples. The same input gives the same interval.
 
     Returns
     -------
     Measure
-        Lower is better; 0 is the ideal. The interval is a bootstrap over test rows, paired because
-        both models predict the same rows, of the signed gap, then folded at 0: it speaks of
-        other test rows, not of other training runs. None if the models agree on every
-        row (resampling learns nothing from that; see `output_consistency`, whose interval does) or
-        if the metric is undefined on more than a tenth of the resamples. Its coverage is the
-        stated one from 30 rows on (100 for numbers) of which 10 get different predictions; below,
+        Lower is better; 0 is ideal. The interval is a paired bootstrap of the signed difference
+        over test rows, folded at 0. It covers other test rows, not other training runs. There is
+        no interval if the models agree on every row (`output_consistency` has one in that case),
+        or if the metric is undefined on more than a tenth of the resamples. It reaches its
+        coverage from 30 rows on (100 in regression) if the models differ on 10 of them; below,
         `is_rough` is True and the note says why.
 
     Examples
@@ -206,14 +204,14 @@ def effectiveness(
 def effectiveness_from_values(
     metric_unlearned: float, metric_naive: float, *, n: int = 0
 ) -> Measure:
-    """Return ``|M_U - M_*|`` of two known performances (survey, equation 3.2), no interval.
+    """Return ``|M_U - M_*|`` of two known scores (survey, equation 3.2), without an interval.
 
     Parameters
     ----------
     metric_unlearned, metric_naive : float
         Test performance of both models.
     n : int, default=0
-        Test rows behind them, if known.
+        Number of test rows, if known.
     """
     unlearned = require_finite("metric_unlearned", metric_unlearned)
     gap = abs(unlearned - require_finite("metric_naive", metric_naive))
@@ -228,7 +226,7 @@ def _sape_with_sign(a: float, b: float) -> float:
     scale = max(abs(a), abs(b))
     if scale == 0:
         return 0.0
-    # scaled first: |a| + |b| can overflow
+    # Scaled first, because |a| + |b| can overflow.
     a, b = a / scale, b / scale
     return 100 * (a - b) / (abs(a) + abs(b))
 
@@ -236,9 +234,8 @@ def _sape_with_sign(a: float, b: float) -> float:
 def sape(a: float, b: float) -> float:
     """Return the symmetric absolute percentage error ``100 |a - b| / (|a| + |b|)``.
 
-    It lies in [0, 100] and is symmetric. Two zeros give 0: the formula has no value there, but
-    the two performances are equal, and so is its limit along ``a = b``. Values of
-    opposite sign (R² can be negative) always give 100, whatever their size.
+    It is in [0, 100] and symmetric. Two zeros give 0, the limit along ``a = b``. Values of opposite
+    sign (R² can be negative) always give 100.
 
     Parameters
     ----------
@@ -258,17 +255,17 @@ def sape(a: float, b: float) -> float:
 def certifiability(
     metric_unlearned_on_forgotten: float, metric_naive_on_forgotten: float, *, n: int = 0
 ) -> Measure:
-    """Return the certifiability measure of two known performances (survey, equation 3.6).
+    """Return the certifiability measure of two known scores (survey, equation 3.6).
 
-    ``cert(h_U) = SAPE(M_U, M_*) = 100 |M_U - M_*| / (|M_U| + |M_*|)``, in per cent, where both
-    performances are taken on the *forgotten* rows.
+    ``cert(h_U) = SAPE(M_U, M_*) = 100 |M_U - M_*| / (|M_U| + |M_*|)``, in per cent, with both
+    models scored on the *forgotten* rows.
 
     Parameters
     ----------
     metric_unlearned_on_forgotten, metric_naive_on_forgotten : float
-        Performance of both models on the rows that were forgotten.
+        Scores of both models on the forgotten rows.
     n : int, default=0
-        Forgotten rows behind them, if known.
+        Number of forgotten rows, if known.
 
     Returns
     -------
@@ -277,10 +274,10 @@ def certifiability(
 
     Notes
     -----
-    A large value shows that the unlearned model knows something about the forgotten rows that it
-    should not. **A small value does not prove forgetting**: if a model that has never seen
-    the rows predicts them well too, then original, retrained and unlearned model all look alike
-    here. The survey's remedy is backdoor data, on which the retrained model is bound to fail.
+    A large value shows that the unlearned model still contains information about the forgotten
+    rows. **A small value does not prove forgetting**: if a model that has never seen the rows
+    predicts them well, then the original, the retrained and the unlearned model all have similar
+    scores. The survey's remedy is backdoor data, which the retrained model cannot predict.
     """
     value = sape(metric_unlearned_on_forgotten, metric_naive_on_forgotten)
     return make_measure("certifiability", value, None, n, basis="proxy", note=_CAVEAT)
@@ -293,14 +290,14 @@ def certifiability_from_predictions(
     y_naive: ArrayLike,
     **resampling: Unpack[Resampling],
 ) -> Measure:
-    """Return `certifiability` from predictions on the forgotten rows, with an interval.
+    """Return `certifiability` with a confidence interval, from predictions on the forgotten rows.
 
     Parameters
     ----------
     metric : callable
         ``metric(y_true, y_pred) -> float`` in scikit-learn's order of arguments.
     y_true, y_unlearned, y_naive : array-like
-        Truth and predictions of both models on the forgotten rows.
+        True values and predictions of both models on the forgotten rows.
     confidence, n_resamples, seed
         As for `effectiveness`.
 
@@ -308,9 +305,9 @@ def certifiability_from_predictions(
     -------
     Measure
         Lower is better, basis ``"proxy"``: a small value does not prove forgetting, see
-        `certifiability`. The interval is a paired bootstrap over forgotten rows, folded at 0; None
-        for a single forgotten row or where both models score alike on every resample. With fewer
-        than 30 rows, or 10 with different predictions, it is rough; the note says so.
+        `certifiability`. The interval is a paired bootstrap over forgotten rows, folded at 0. There
+        is none for a single forgotten row, or if both models score equally on every resample. It
+        is rough with fewer than 30 rows, or fewer than 10 with different predictions.
     """
     y = {"y_true": y_true, "y_unlearned": y_unlearned, "y_naive": y_naive}
     options: MeasureOptions = {"basis": "proxy", "note": _CAVEAT}
@@ -318,23 +315,23 @@ def certifiability_from_predictions(
 
 
 def gradient_residual(gradient: ArrayLike, n_rows: int) -> Measure:
-    """Return the size of the gradient on the remaining rows, per row.
+    """Return the norm of the gradient on the remaining rows, per row.
 
     ``|| grad L(theta_U, D_r) ||_2 / n`` with `L` the sum of losses over the ``n`` rows of ``D_r``,
-    regulariser and, where the training objective has one, noise term included (the survey's
-    residual leaves the noise term out, which is not what Guo et al. bound).
+    plus the regulariser and the noise term of the training objective, if any. (The survey's
+    residual omits the noise term; the bound of Guo et al. includes it.)
 
     Parameters
     ----------
     gradient : array-like
         Gradient of the *summed* objective at the unlearned parameters, of any shape.
     n_rows : int
-        Rows that remain.
+        Number of remaining rows.
 
     Returns
     -------
     Measure
-        Lower is better; 0 exactly at a stationary point. A fact about these parameters: ``low =
+        Lower is better; 0 exactly at a stationary point. There is no sampling error: ``low =
         value = high``. With strong convexity ``mu`` per row, ``value / mu`` bounds the distance of
         the parameters to the retrained optimum. `n` is the number of rows.
 
@@ -347,26 +344,26 @@ def gradient_residual(gradient: ArrayLike, n_rows: int) -> Measure:
         raise ValueError(f"n_rows must be at least 1, not {n_rows!r}")
     values = np.asarray(gradient, dtype=np.float64).ravel()
     if values.size == 0 or not np.isfinite(values).all():
-        raise ValueError("the gradient must hold finite numbers, at least one")
+        raise ValueError("gradient must contain at least one number, all of them finite")
     size = scaled_norm(values) / n_rows
     return make_measure("gradient residual", size, (size, size), int(n_rows))
 
 
 def gradient_residual_of(model: Any) -> Measure | None:
-    """Return `gradient_residual` of a fitted model, None if the model cannot tell.
+    """Return `gradient_residual` of a fitted model, or None if the model does not provide it.
 
     Parameters
     ----------
     model : estimator
-        A model with `exact_residual` (one pass over the rows it holds) and `n_rows_`, as the
-        linear models of `letheon.linear` have while they hold their rows. Noise that is added to
-        the parameters (Fisher, Descent-to-Delete) shows in it, after a retrain too.
+        A model with `exact_residual` (one pass over its rows) and `n_rows_`, such as the linear
+        models of `letheon.linear` that keep their rows. The residual includes noise that is added
+        to the parameters (Fisher, Descent-to-Delete), also after a retrain.
 
     Returns
     -------
     Measure or None
     """
-    ask = getattr(model, "exact_residual", None)
-    if ask is None or getattr(model, "data_free", False):
+    exact_residual = getattr(model, "exact_residual", None)
+    if exact_residual is None or getattr(model, "data_free", False):
         return None
-    return gradient_residual([ask()], model.n_rows_)
+    return gradient_residual([exact_residual()], model.n_rows_)

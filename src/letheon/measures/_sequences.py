@@ -16,6 +16,7 @@ from letheon.measures._intervals import Floats, Interval, Ints, describe_doubt, 
 from letheon.measures._measure import (
     Measure,
     MeasureOptions,
+    TextRepr,
     as_numbers,
     check_predictions,
     from_plain,
@@ -40,39 +41,40 @@ def kl_of_laws(
     neighbours: int = 3,
     seed: int = 0,
 ) -> Measure:
-    """Return the divergence of the law of the unlearned model's output from the retrained one's.
+    """Return the divergence between the output distributions of unlearned and retrained models.
 
     ``1/n sum_i KL(Pr[h_U(x_i)] || Pr[h_*(x_i)])`` (survey, equation 3.5, in its first sense): the
     probability is over the randomness of training and unlearning, not over classes. It is 0 for
-    an exact method (survey, definition of exact removal), whose single runs may still differ.
+    an exact method (survey, definition of exact removal), although single runs may differ.
 
     Parameters
     ----------
     draws_unlearned : array-like of shape (n_models, n_rows)
-        Output at the same rows of models unlearned with independent seeds.
+        Outputs for the same rows of models that were unlearned with independent seeds.
     draws_naive : array-like of shape (m_models, n_rows)
-        The same of retrained models, with seeds of their own.
+        The same for retrained models, with other seeds.
     law : {"labels", "gaussian", "free"}, default="labels"
-        `labels`: a categorical law, ``p_c = (count_c + smoothing) / (n + smoothing K)`` over the K
-        labels that occur anywhere. `gaussian`: numbers, by mean and standard deviation (n - 1) in
-        the closed form of `kl_gaussian`. `free`: numbers of any continuous law, by distances to the
-        k-th neighbour (Wang, Kulkarni and Verdú 2009): ``1/n sum_j log(nu_k(j) / rho_k(j)) + log(m
-        / (n - 1))``, rho within the unlearned draws, nu to the retrained ones.
+        The distribution of the outputs. `labels`: categorical, ``p_c = (count_c + smoothing) /
+        (n + smoothing K)`` over all K labels that occur. `gaussian`: numbers, by mean and standard
+        deviation (n - 1) in the closed form of `kl_gaussian`. `free`: numbers with any continuous
+        distribution, by distances to the k-th nearest neighbour (Wang, Kulkarni and Verdú 2009):
+        ``1/n sum_j log(nu_k(j) / rho_k(j)) + log(m / (n - 1))``, rho within the unlearned draws,
+        nu to the retrained ones.
     smoothing : float, default=0.5
-        Pseudo-count of each label (Jeffreys). It keeps the value finite.
+        Pseudo-count of each label (Jeffreys prior). It keeps the value finite.
     neighbours : int, default=3
-        k of the free law.
+        k of ``law="free"``.
     seed : int, default=0
-        Seed of the random halves for the floor.
+        Seed of the random halves for the null floor.
 
     Returns
     -------
     Measure
         "KL of laws" in nats, lower is better, `n` the number of unlearned models; no interval. The
-        estimate is **biased upwards**: equal laws give a positive value, about (K - 1)(1/n + 1/m)/2
-        for labels. Therefore the note tells, on halves of the models, the value and its *null
-        floor*, retrained against retrained, both from equally many models; the two may be
-        compared, the full value and the floor may not. The free estimate can be negative.
+        estimate is **biased upwards**: equal distributions give a positive value, about
+        (K - 1)(1/n + 1/m)/2 for labels. Therefore the note reports the value and its *null floor*
+        (retrained against retrained), both computed on halves of the models. Compare these two
+        values, not the full value with the floor. The free estimate can be negative.
 
     Examples
     --------
@@ -101,11 +103,11 @@ def kl_of_laws(
 
 
 def _encode_draws(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Draws, Draws]:
-    """Return numbers, or labels as one-hot tables of shape (models, rows, labels)."""
+    """Return the draws as numbers; labels as one-hot tables of shape (models, rows, labels)."""
     p, q = check_predictions("draws_unlearned", unlearned), check_predictions("draws_naive", naive)
     if p.ndim != 2 or q.ndim != 2 or p.shape[1] != q.shape[1] or p.shape[1] == 0:
         raise ValueError(
-            f"draws must have shape (models, rows) with the same rows, not {p.shape} and {q.shape}"
+            f"draws must have shape (n_models, n_rows) with equal n_rows, not {p.shape}, {q.shape}"
         )
     if law != "labels":
         p = as_numbers("draws_unlearned", p, "numbers", ndim=2)
@@ -117,23 +119,23 @@ def _encode_draws(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Dra
 
 
 def _categorical_kl(p: Draws, q: Draws, smoothing: float) -> Floats:
-    """Return the divergence of smoothed shares, from one-hot tables."""
+    """Return the divergence of smoothed label shares, from one-hot tables."""
     n_labels = p.shape[2]
     shares = ((hot.sum(axis=0) + smoothing) / (len(hot) + smoothing * n_labels) for hot in (p, q))
     return kl_divergence(*shares)
 
 
 def _gaussian_kl(p: Draws, q: Draws) -> Floats:
-    """Return the divergence of the fitted Gaussian laws."""
+    """Return the divergence of the fitted normal distributions."""
     means = (p.mean(axis=0), q.mean(axis=0))
-    # equal draws have no spread, whatever rounding of their mean says
+    # Equal draws have no spread; the rounding error of their mean must not create one.
     spreads = (np.where(np.ptp(d, axis=0) == 0, 0.0, d.std(axis=0, ddof=1)) for d in (p, q))
     same = (np.ptp(p, axis=0) == 0) & (np.ptp(q, axis=0) == 0) & (p[0] == q[0])
     return np.where(same, 0.0, gaussian_kl_divergence(*means, *spreads))
 
 
 def _neighbour_kl(p: Draws, q: Draws, k: int) -> Floats:
-    """Return the nearest-neighbour estimate of each row."""
+    """Return the nearest-neighbour estimate of the divergence for each row."""
     n, m = len(p), len(q)
     rows = np.zeros(p.shape[1])
     for i in range(p.shape[1]):
@@ -144,8 +146,8 @@ def _neighbour_kl(p: Draws, q: Draws, k: int) -> Floats:
         across = np.partition(abs(ours[:, None] - theirs), k - 1, axis=1)[:, k - 1]
         if not (within.all() and across.all()):
             raise ValueError(
-                "law='free' needs continuous draws of independent models, but many are equal; use "
-                "law='labels', or more neighbours"
+                "law='free' needs continuous draws, but many are equal; use law='labels' or more "
+                "neighbours"
             )
         rows[i] = np.log(across / within).mean() + np.log(m / (n - 1))
     return rows
@@ -154,7 +156,7 @@ def _neighbour_kl(p: Draws, q: Draws, k: int) -> Floats:
 def _describe_floor(
     of_rows: Callable[[Draws, Draws], Floats], p: Draws, q: Draws, fewest: int, seed: int
 ) -> str:
-    """Say the value and its floor, both on equally many models: half of the retrained ones."""
+    """Describe the value and its null floor, both on half as many models as were retrained."""
     half = min(len(q) // 2, len(p))
     if half < fewest:
         return f"no null floor: it needs {2 * fewest} retrained models"
@@ -181,25 +183,25 @@ def alpha_beta_accuracy(
     against: Against = "retrained",
     confidence: float = 0.95,
 ) -> Measure:
-    """Return what is known of (alpha, beta)-accuracy after runs with several seeds.
+    """Estimate (alpha, beta)-accuracy from runs with several seeds.
 
     An unlearner is (alpha, beta)-accurate if ``Pr[L(h_i, D_i) - L(h*_i, D_i) > alpha] < beta`` for
-    every removal ``i`` (survey, equation 2.4). Give alpha to learn beta, or beta to learn alpha.
+    every removal ``i`` (survey, equation 2.4). Pass alpha to estimate beta, or the reverse.
 
     Parameters
     ----------
     losses_unlearned : array-like of shape (n_seeds, n_requests)
-        ``L(h_i, D_i)``: loss of the unlearned model after removal i on the rows that remain.
+        ``L(h_i, D_i)``: loss of the unlearned model after removal i on the remaining rows.
     losses_naive : array-like of shape (n_seeds, n_requests) or (n_requests,)
-        What it is compared with, see `against`. One row stands for all seeds.
+        Losses to compare with, see `against`. A single row is used for all seeds.
     alpha : float, optional
-        Excess loss allowed. The result is the largest share, over i, of seeds with more.
+        Allowed excess loss. The result is the largest share of seeds, over i, that exceed it.
     beta : float, optional
-        Probability allowed, between 0 and 1. The result is the least alpha with which the share
-        of seeds above it is at most beta for every i: the largest empirical (1 - beta) quantile.
+        Allowed probability, between 0 and 1. The result is the smallest alpha that at most a
+        share beta of seeds exceeds for every i: the largest empirical (1 - beta) quantile.
     against : {"retrained", "minimum"}, default="retrained"
         The survey compares with a retrained model, which is random too; Neel et al. compare with
-        ``min_theta L(theta, D_i)``, which no loss can be below: a lower one is refused.
+        ``min_theta L(theta, D_i)``. With "minimum" a lower loss raises an error.
     confidence : float, default=0.95
         Confidence of the upper end.
 
@@ -207,18 +209,18 @@ def alpha_beta_accuracy(
     -------
     Measure
         "accuracy beta" or "accuracy alpha", lower is better, `n` the number of seeds. `high` is an
-        upper limit that holds for all removals at once: the largest of Clopper and Pearson's
-        one-sided limits (for alpha, of order statistics by the same binomial law). So the unlearner
-        is (alpha, high)-accurate on this sequence with that confidence, whatever the law of the
-        losses. For alpha it is infinite when there are too few seeds to exclude anything. `low` is
-        None: nothing is claimed there.
+        upper limit for all removals simultaneously: the largest of Clopper and Pearson's
+        one-sided limits (for alpha, of order statistics, with the same binomial distribution). The
+        unlearner is (alpha, high)-accurate on this sequence with that confidence, whatever the
+        distribution of the losses. For alpha it is infinite if there are too few seeds. `low` is
+        None: there is no lower limit.
 
     Notes
     -----
-    The number of removals needs no correction (Bonferroni's, say): the largest limit fails only if
-    the limit of the truly worst removal does, and that one fails with probability 1 - confidence at
-    most. Seeds must be independent runs; removals of one run need not be. It speaks of these
-    removals, not of every sequence as the definition does.
+    No correction for the number of removals (such as Bonferroni's) is needed: the largest limit is
+    wrong only if the limit of the truly worst removal is, with probability at most 1 - confidence.
+    Seeds must be independent runs; removals of one run need not be independent. The result holds
+    for these removals, not for every sequence as in the definition.
 
     Examples
     --------
@@ -229,7 +231,7 @@ def alpha_beta_accuracy(
     excess = _excess_losses(losses_unlearned, losses_naive, against)
     n_seeds, n_requests = excess.shape
     if (alpha is None) == (beta is None):
-        raise ValueError("give alpha to learn beta, or beta to learn alpha, and not both")
+        raise ValueError("pass exactly one of alpha and beta")
     if alpha is not None:
         name, setting = "accuracy beta", f"alpha = {alpha:.4g}"
         value, high = _share_above(excess, require_finite("alpha", alpha), 1 - confidence)
@@ -247,7 +249,7 @@ def _share_above(excess: Floats, alpha: float, tail: float) -> tuple[float, floa
     """Return the largest share of seeds above alpha, and its upper limit."""
     n = len(excess)
     worst = int((excess > alpha).sum(axis=0).max())
-    # the limit grows with the count, so the worst removal has the largest
+    # The limit grows with the count, so the worst removal has the largest limit.
     high = 1.0 if worst == n else float(betaincinv(worst + 1, n - worst, 1 - tail))
     return worst / n, high
 
@@ -256,10 +258,10 @@ def _excess_quantile(excess: Floats, beta: float, tail: float) -> tuple[float, f
     """Return the least alpha exceeded by at most a share beta of seeds, and its upper limit."""
     n = len(excess)
     ordered = np.sort(excess, axis=0)
-    # at most floor(n beta) seeds may lie above; 1e-9 because 0.1 * 30 is 3 only after rounding
+    # At most floor(n beta) seeds may be above. 1e-9, because 0.1 * 30 is 3 only after rounding.
     allowed = min(math.floor(n * beta + 1e-9), n - 1)
     value = float(ordered[n - 1 - allowed].max())
-    # the k-th smallest lies below the true quantile only if k draws do: P(Bin(n, 1 - beta) >= k)
+    # The k-th smallest is below the true quantile only if k draws are: P(Bin(n, 1 - beta) >= k).
     enough = np.flatnonzero(bdtr(np.arange(n), n, 1 - beta) >= 1 - tail)
     high = float(ordered[enough[0]].max()) if enough.size else math.inf
     return value, max(high, value)
@@ -274,37 +276,37 @@ def _excess_losses(unlearned: ArrayLike, naive: ArrayLike, against: Against) -> 
     if theirs.shape not in (ours.shape, ours.shape[1:]):
         raise ValueError(f"losses_naive must have shape {ours.shape} or {ours.shape[1:]}")
     excess = ours - theirs
-    # a solver stops a little above the minimum
+    # A solver stops slightly above the minimum.
     slack = 1e-6 * (1 + abs(theirs))
     if against == "minimum" and (excess < -slack).any():
-        raise ValueError("a loss lies below the least possible one; is losses_naive the minimum?")
+        raise ValueError("a loss is below losses_naive, which must be the minimum")
     return np.asarray(excess)
 
 
 Kind = Literal["strong", "weak", "undecided"]
 
 _FEWEST_REMOVALS = 16
-# Over all sequences; with fewer the coverage of skewed work is below 93.5 %.
+# Over all sequences. With fewer the coverage for skewed work is below 93.5 %.
 _FEWEST_EARLY = 60
-# exponents beyond this say no more than "very fast"
+# Larger exponents are reported as infinite.
 _STEEPEST = 50.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strength:
+class Strength(TextRepr):
     """How the work of the i-th removal grows with i.
 
     Attributes
     ----------
     kind : {"strong", "weak", "undecided"}
         `strong`: no faster than a logarithm. `weak`: faster, like a power of i. `undecided`: the
-        interval of the exponent holds the limit between the two, or there are too few removals.
+        interval of the exponent contains the limit, or there are too few removals.
     exponent : Measure
-        k of the power ``i^k`` that grows like the work did.
+        k of the power ``i^k`` that grows like the measured work.
     limit : float
-        Largest exponent that a logarithm can show on a sequence of this length.
+        Largest exponent of a logarithm on a sequence of this length.
     rule : str
-        How it was decided, in words.
+        The decision rule as a text.
     """
 
     kind: Kind
@@ -313,35 +315,35 @@ class Strength:
     rule: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON but for infinite numbers."""
+        """Return the fields as plain values. Infinite numbers stay floats."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Strength":
-        """Return what `to_dict` wrote."""
+        """Return the object that `to_dict` described."""
         strength: Strength = from_plain(cls, values)
         return strength
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Return the result in one line."""
         return f"{self.kind}: {self.exponent}; {self.rule}"
 
 
 def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
-    """Return whether unlearning is strong or weak, from the counted work of a sequence.
+    """Decide whether unlearning is strong or weak, from the counted work of a sequence.
 
     With ``C_i`` the work of the i-th removal, an algorithm is *strong* if ``C_i / C_1 = O(log i)``
     and *weak* if ``C_i / C_1 = O(poly(i))`` (survey, section 2). The survey prints
-    ``Omega(poly(i))`` for weak, a lower bound; Neel et al. mean the upper one.
+    ``Omega(poly(i))`` for weak, a lower bound; Neel et al. state the upper bound.
 
     Parameters
     ----------
     work : array-like of shape (n_removals,) or (n_sequences, n_removals)
-        Counted work, not seconds: gradient passes, rows retrained, or `Receipt.work` (a share of a
-        retrain) while few of the rows leave, else times the rows that were left. 16 removals at
-        least, of one size each. Sequences are independent runs.
+        Counted work, not seconds: gradient passes, retrained rows, or `Receipt.work` (a share of a
+        retrain; multiplied by the remaining rows if many rows are removed). At least 16 removals
+        of equal size. Sequences are independent runs.
     confidence : float, default=0.95
-        Coverage at which the exponent's interval aims.
+        Nominal coverage of the interval of the exponent.
 
     Returns
     -------
@@ -349,19 +351,19 @@ def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
 
     Notes
     -----
-    **The rule.** No finite sequence shows an order of growth, but a logarithm grows only so much.
-    Let ``R`` be the mean work of the late removals (m/2 < i <= m) over that of the early
-    ones (sqrt(m) <= i < 2 sqrt(m)). For every ``a + b log i`` with ``a, b >= 0``, R is at most that
-    of ``log i`` itself, which is below 2. The exponent is the k for which ``i^k`` has the ratio
-    R; its interval is that of R, a bootstrap-t over removals and sequences. Strong: the whole
-    interval is at most the k of ``log i`` (`limit`). Weak: it is wholly above. Else undecided. Work
-    without any spread is decided by the value.
+    **Decision rule.** A finite sequence does not determine an order of growth, but the growth of a
+    logarithm is bounded. Let ``R`` be the mean work of the late removals (m/2 < i <= m) divided by
+    that of the early ones (sqrt(m) <= i < 2 sqrt(m)). For every ``a + b log i`` with ``a, b >= 0``,
+    R is at most that of ``log i``, which is below 2. The exponent is the k for which ``i^k`` has
+    the ratio R. Its interval comes from that of R, a bootstrap-t over removals and sequences.
+    Strong: the whole interval is at most the k of ``log i`` (`limit`). Weak: the whole interval is
+    above. Otherwise undecided. Work without any variation is decided by the value.
 
-    Removals before sqrt(m) do not count, and ``C_1`` cancels: one removal is luck, and both
+    Removals before sqrt(m) are ignored, and ``C_1`` cancels: a single removal is random, and both
     definitions hold up to a constant.
-    A power below `limit`, about 0.3 for 100 removals and 0.2 for 1000, cannot be told from a
-    logarithm at this length. The premise of the definition, (alpha, beta)-accuracy that does not
-    depend on m, is not looked at here; see `alpha_beta_accuracy`.
+    A power below `limit`, about 0.3 for 100 removals and 0.2 for 1000, cannot be distinguished from
+    a logarithm at this length. The premise of the definition, (alpha, beta)-accuracy that does not
+    depend on m, is not checked here; see `alpha_beta_accuracy`.
 
     Examples
     --------
@@ -382,13 +384,13 @@ def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
     if last.any() or first.any():
         value = _fit_exponent(_mean_ratio(first, last), early, late)
         interval = _exponent_interval(first, last, early, late, confidence)
-    note = f"a logarithm shows at most {limit:.3g} on {n_removals} removals"
+    note = f"the exponent of a logarithm is at most {limit:.3g} on {n_removals} removals"
     doubt = describe_doubt(first, _FEWEST_EARLY, "early removals")
     options: MeasureOptions = {"confidence": confidence, "note": note}
     exponent = make_measure("work exponent", value, interval, table.size, doubt=doubt, **options)
     rule = (
-        f"mean work of removals {late[0]}-{late[-1]} over that of {early[0]}-{early[-1]}; strong "
-        f"if its exponent is at most {limit:.3g}, what a logarithm shows there, weak if above"
+        f"mean work of removals {late[0]}-{late[-1]} divided by that of {early[0]}-{early[-1]}; "
+        f"strong if its exponent is at most {limit:.3g}, that of a logarithm, weak if above"
     )
     low, high = (value if end is None else end for end in (exponent.low, exponent.high))
     kind: Kind = "weak" if low > limit + 1e-9 else "undecided"
@@ -397,14 +399,14 @@ def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
 
 
 def _removal_windows(m: int) -> tuple[Ints, Ints]:
-    """Return the numbers of the early and of the late removals."""
+    """Return the numbers of the early and the late removals."""
     root = math.isqrt(m - 1) + 1
     return np.arange(root, min(2 * root, m // 2 + 1)), np.arange(m // 2 + 1, m + 1)
 
 
 @cache
 def _log_exponent(m: int) -> float:
-    """Return the exponent that log i itself shows: the largest of any a + b log i."""
+    """Return the exponent of log i, the largest of any a + b log i."""
     early, late = _removal_windows(m)
     return _fit_exponent(_mean_ratio(np.log(early), np.log(late)), early, late)
 
@@ -436,7 +438,7 @@ def _fit_exponent(ratio: float, early: Ints, late: Ints) -> float:
 def _exponent_interval(
     first: Floats, last: Floats, early: Ints, late: Ints, confidence: float
 ) -> Interval | None:
-    """Return the exponents at the ends of the ratio's interval; None without any spread."""
+    """Return the interval of the exponent; None without any variation."""
     if not first.any():
         return -math.inf, math.inf
     ends = ratio_of_means(last, first, confidence=confidence)

@@ -9,7 +9,7 @@ from letheon.monitor._calibrate import Calibration
 from letheon.monitor._limits import Limit
 from letheon.monitor._monitor import Monitor
 from letheon.monitor._panel import check_same_ids, choose_judge, spread_of
-from letheon.monitor._reading import History, Reading, Tolerances, assumptions
+from letheon.monitor._reading import History, MonitorTolerances, Reading, assumptions
 from letheon.monitor._store import make_record, read_calibration, restore
 
 __all__ = [
@@ -17,8 +17,8 @@ __all__ = [
     "History",
     "Limit",
     "Monitor",
+    "MonitorTolerances",
     "Reading",
-    "Tolerances",
     "assumptions",
     "check_same_ids",
     "choose_judge",

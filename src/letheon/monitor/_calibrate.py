@@ -36,31 +36,31 @@ class Calibration:
     kinds : tuple of str, default=("uniform", "class", "adaptive", "worst")
         Kinds of streams, as in `letheon.datasets.Requests`. The limits hold for each of them and
         for no other: a monitor that rehearsed uniform requests only missed most breaches of an
-        adaptive stream. Fewer kinds need `assume`. "class" is left out for regression.
+        adaptive stream. Fewer kinds need `assume`. "class" is omitted for regression.
     assume : str, default=""
-        Why the kinds that are left out will not come, in words, such as ``"requests come
-        uniformly"``. Every reading quotes it. Required where one of the four kinds is left out.
+        Reason why omitted kinds will not occur, such as ``"requests come uniformly"``. Every
+        reading quotes it. Required if one of the four kinds is omitted.
     n_streams : int, default=40
-        Streams of each kind. What they prove is in `Limit.miss`: 1 in 11 for each tolerance with
-        40, 1 in 41 with 160. What happens in simulation is far less.
+        Streams of each kind. `Limit.miss` has the proved bound: 1 in 11 for each tolerance with 40
+        streams, 1 in 41 with 160. In simulations far fewer breaches are missed.
     n_requests : int, default=40
-        Most requests of a stream.
+        Maximum number of requests of a stream.
     batch : int, default=1
-        People per request. Requests to come must not be of fewer.
+        People per request. Later requests must not have fewer.
     horizon : float, default=0.1
-        Largest share of all people who leave in a stream. The model is retrained at the latest when
-        so many people have left, or ``n_requests * batch``: nothing is known of what lies beyond.
+        Largest share of all people that a stream removes. The model is retrained at the latest when
+        this share, or ``n_requests * batch`` people, are removed: larger shares are not rehearsed.
     age : float, default=0.3
-        Largest share of people who have left, and after whom the model was retrained, when a
-        rehearsal starts: stretches to come begin with other people than the first one.
+        Largest share of people who are removed, followed by a retrain, before a rehearsal starts.
+        Later intervals start with fewer people than the first one.
     n_looks : int, default=10
-        How often in a stream the truth is measured, by a retrain. A breach that is over by the
-        next look is not seen.
+        How often the truth is measured in a stream, by a retrain. A breach that ends before the
+        next measurement is not detected.
     miss : float, default=0.05
-        Accepted share of stretches in which any tolerance is passed unseen. Where there are too
-        few streams to prove it, `Limit.miss` and the reasons of every reading say what is proved.
+        Accepted share of intervals with an undetected breach of any tolerance. With too few streams
+        to prove it, `Limit.miss` and the reasons of every reading state what is proved.
     refresh : bool, default=True
-        Rehearse once more after every retrain, to recalibrate certifiability: one more retrain.
+        Rehearse again after every retrain, to recalibrate certifiability. It costs one retrain.
     requests : mapping, optional
         Further settings of `Requests`, such as ``{"candidates": 50, "cost": cost}``.
     """
@@ -148,14 +148,16 @@ def score_floors(name: str, n_test: int, n_rows: int) -> dict[str, float]:
     }
 
 
-def measure_truth(panel: Panel, model: Any, retrained: Any, gone: Rows | None) -> dict[str, float]:
+def measure_truth(
+    panel: Panel, model: Any, retrained: Any, removed: Rows | None
+) -> dict[str, float]:
     """Return the true effectiveness and, given the forgotten rows, certifiability.
 
     ``|M_test(h) - M_test(h*)|`` and ``SAPE(M_u(h), M_u(h*))`` (survey, equations 3.2 and 3.6). A
     performance that is not finite has no truth.
     """
     truth = {}
-    for name, rows in (("effectiveness", panel.rows), ("certifiability", gone)):
+    for name, rows in (("effectiveness", panel.rows), ("certifiability", removed)):
         if rows is None or len(rows) == 0:
             continue
         now, then = panel.compute_value(model, rows), panel.compute_value(retrained, rows)
@@ -164,9 +166,11 @@ def measure_truth(panel: Panel, model: Any, retrained: Any, gone: Rows | None) -
     return truth
 
 
-def warn_of_noise(panel: Panel, model: Any, twin: Any, tolerances: Mapping[str, float]) -> None:
+def warn_of_noise(
+    panel: Panel, model: Any, retrained: Any, tolerances: Mapping[str, float]
+) -> None:
     """Warn if two trainings on the same rows differ by more than a tolerance."""
-    floor = measure_truth(panel, model, twin, panel.rows)
+    floor = measure_truth(panel, model, retrained, panel.rows)
     for name, most in tolerances.items():
         gap = floor.get(name, math.nan)
         if not gap < most:
@@ -178,7 +182,7 @@ def warn_of_noise(panel: Panel, model: Any, twin: Any, tolerances: Mapping[str, 
             )
 
 
-class RehearsalStart(NamedTuple):
+class StreamStart(NamedTuple):
     """The start of a rehearsal: a newly trained model, its test panel, and its rows."""
 
     model: Any
@@ -199,25 +203,25 @@ class _Shadow:
 
     model: Any
     panel: Panel
-    left: Rows
+    remaining: Rows
     tally: Tally
-    gone: Rows | None = None
+    removed: Rows | None = None
 
     def forget(self, ids: Ids) -> None:
         """Forget in the copy; the last row of a class stays."""
-        places = find_positions(self.left, ids)
-        if len(find_emptied_classes(self.model, self.left, places)) == 0:
-            leaving = self.left.take(places)
-            self.gone = leaving if self.gone is None else self.gone.concat(leaving)
+        places = find_positions(self.remaining, ids)
+        if len(find_emptied_classes(self.model, self.remaining, places)) == 0:
+            leaving = self.remaining.take(places)
+            self.removed = leaving if self.removed is None else self.removed.concat(leaving)
             self.tally.add(self.panel.compute_wrongness(self.model, leaving))
             self.model.forget(ids.to_array())
-            self.left = self.left.without(places)
+            self.remaining = self.remaining.without(places)
             self.panel = self.panel.drop_in_rehearsal(ids)
 
 
 def rehearse_stream(
     calibration: Calibration,
-    start: RehearsalStart,
+    start: StreamStart,
     tolerances: Mapping[str, float],
     *,
     kind: str,
@@ -243,8 +247,8 @@ def rehearse_stream(
                 peaks.append(max([value, *peaks[-1:]]))
         if number not in looks:
             continue
-        retrained, _ = train_fresh(start.model, shadow.left, in_memory=True)
-        truth = measure_truth(shadow.panel, shadow.model, retrained, shadow.gone)
+        retrained, _ = train_fresh(start.model, shadow.remaining, in_memory=True)
+        truth = measure_truth(shadow.panel, shadow.model, retrained, shadow.removed)
         for name, rehearsal in rehearsed.items():
             rehearsal.looks.append(number)
             # A model that cannot be judged counts as a breach.
@@ -263,9 +267,7 @@ def select_kinds(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
     return kept or ("uniform",)
 
 
-def age_start(
-    calibration: Calibration, start: RehearsalStart, *, kind: str, seed: int
-) -> RehearsalStart:
+def age_start(calibration: Calibration, start: StreamStart, *, kind: str, seed: int) -> StreamStart:
     """Return the start of a rehearsal after removals of this kind and a retrain.
 
     How many is drawn evenly up to `Calibration.age`.
@@ -282,13 +284,13 @@ def age_start(
         return start
     rows = start.rows.without(places)
     model, _ = train_fresh(start.model, rows, in_memory=True)
-    return RehearsalStart(
+    return StreamStart(
         model, start.panel.drop_in_rehearsal(leaving_ids).with_outputs_of(model), rows
     )
 
 
 def rehearse_all(
-    calibration: Calibration, start: RehearsalStart, tolerances: Mapping[str, float], *, seed: int
+    calibration: Calibration, start: StreamStart, tolerances: Mapping[str, float], *, seed: int
 ) -> dict[str, list[Rehearsal]]:
     """Return all rehearsed streams of every property, on copies of a freshly trained model."""
     streams: dict[str, list[Rehearsal]] = {name: [] for name in tolerances}
@@ -330,7 +332,7 @@ def fit_limits(
 
 def make_limits(
     calibration: Calibration | None,
-    start: RehearsalStart,
+    start: StreamStart,
     tolerances: Mapping[str, float],
     *,
     seed: int,
@@ -347,7 +349,7 @@ def make_limits(
 def refresh_limit(
     limit: Limit,
     calibration: Calibration,
-    start: RehearsalStart,
+    start: StreamStart,
     tolerance: float,
     *,
     number: int,

@@ -99,16 +99,16 @@ class Limit:
     factor : float
         The survey's c or e.
     floor : float
-        Least value of the score that can be told from 0, 1 / (rows of the test set): also the
-        guard of 0/0 when the factor is calibrated.
+        Least value of the score that differs from 0, 1 / (rows of the test set). It also avoids
+        0/0 when the factor is calibrated.
     miss : float
         Share of streams, exchangeable with the rehearsed ones, in which the tolerance may be
-        passed before the estimate says so. 1 if nothing was rehearsed.
+        exceeded before the estimate exceeds it. 1 without rehearsals.
     powers : dict of str to (float, float)
-        Of the blend: power and floor of each score in it.
+        Power and floor of each score in the blend.
     stretch : float or None
-        Requests between two retrains in the rehearsals, on average, of the kind with the longest
-        stretches. None if nothing was rehearsed.
+        Mean number of requests between two retrains in the rehearsals, for the kind with the
+        longest intervals. None without rehearsals.
     """
 
     score: str

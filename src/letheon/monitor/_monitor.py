@@ -15,10 +15,10 @@ from letheon.data import Rows, as_ids
 from letheon.evaluation import require_function
 from letheon.exceptions import CheckpointError, GuaranteeWarning, warn_caller
 from letheon.monitor import _calibrate, _panel, _reading, _store
-from letheon.monitor._calibrate import Calibration, RehearsalStart, measure_truth
+from letheon.monitor._calibrate import Calibration, StreamStart, measure_truth
 from letheon.monitor._limits import Limit, RetrainInterval, Tally, compute_scores
 from letheon.monitor._panel import Judge, Panel, choose_judge, find_positions, read_guarantee
-from letheon.monitor._reading import DecisionInputs, History, Reading, Tolerances
+from letheon.monitor._reading import DecisionInputs, History, MonitorTolerances, Reading
 from letheon.monitor._store import Folder, make_record, new_folder, restore
 from letheon.receipt import Receipt
 from letheon.seeds import seed_from
@@ -32,21 +32,21 @@ _USUAL = Calibration()
 
 
 class Monitor:
-    """A model that forgets, watched through a stream of requests (survey, section 6.3).
+    """Monitor of a model that forgets a stream of requests (survey, section 6.3).
 
-    After every request it estimates, without retraining, how far the model may be from a naively
-    retrained one, and retrains (or advises to) before the tolerances are passed. For
-    certifiability and effectiveness the survey proposes::
+    After every request it estimates, without retraining, how far the model may be from a retrained
+    one, and retrains (or advises to) before a tolerance is exceeded. For certifiability and
+    effectiveness the survey proposes::
 
         cert ~ c SAPE(M_test(h_m), M_test(h*_ik))      eff ~ e |M_test(h_m) - M_test(h*_ik)|
 
-    where ``h_m`` is the model after request m and ``h*_ik`` the last retrained one. This proxy
-    sees nothing when the model does not move, or when gains and losses cancel. So the estimate
-    here is ``c * score`` with one of six scores: the survey's, how far single outputs moved, how
-    many rows left, two that count how wrong the model was about those who left, and a product of
-    powers of these five. Streams that are rehearsed on copies at the start choose the score, and
-    the factor such that the estimate passes the tolerance no later than the truth in all but
-    `Calibration.miss` of them. A retrain raises factors where the truth was above the estimate.
+    where ``h_m`` is the model after request m and ``h*_ik`` the last retrained one. This proxy is 0
+    when the model does not change, or when gains and losses cancel. So the estimate is
+    ``c * score`` with one of six scores: the survey's, the change of single outputs, the number of
+    removed rows, two from the errors of the model on the removed rows, and a product of powers of
+    these five. Rehearsals on copies choose the score and the factor, so that the estimate exceeds
+    the tolerance no later than the truth in all but a share `Calibration.miss` of the streams. A
+    retrain raises a factor if the truth was above the estimate.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Monitor:
     metric : callable, optional
         ``metric(y_true, y_pred)``. Default: the mean probability of the true label, the
         accuracy without `predict_proba`, R² for a regression.
-    tolerances : Tolerances, optional
+    tolerances : MonitorTolerances, optional
         The limits to enforce.
     on_breach : {"retrain", "advise"}, default="retrain"
         Retrain when a tolerance may be exceeded, or only report it.
@@ -98,21 +98,21 @@ class Monitor:
 
     Notes
     -----
-    Guarantee: if a stretch between two retrains is exchangeable with the rehearsed streams of one
-    of their kinds, then the probability that a tolerance is passed while the decision was "keep"
-    is at most the sum of ``Limit.miss`` over the tolerances (conformal prediction), up to breaches
-    that are over before the next look of a rehearsal. The default number of streams proves 1 in 11
-    for each tolerance; in the simulations of `benchmarks/monitor.py` far fewer are missed. That
-    later stretches are like rehearsals that start after some people have left is an assumption.
-    Streams of a kind that was not rehearsed are not covered; `Calibration.assume` says why, and
-    every reading quotes it. This is about the two measures of the survey; it is no certificate of
-    forgetting. For exact methods both are 0 by proof, and nothing is rehearsed.
+    Guarantee: if the requests between two retrains are exchangeable with the rehearsed streams of
+    one kind, the probability that a tolerance is exceeded while the decision was "keep" is at most
+    the sum of ``Limit.miss`` over the tolerances (conformal prediction). Breaches that end before
+    the next measurement of a rehearsal are excluded. The default number of streams proves 1 in 11
+    for each tolerance; in the simulations of `benchmarks/monitor.py` far fewer are missed. It is an
+    assumption that later intervals resemble rehearsals that start after some removals. Streams of a
+    kind that was not rehearsed are not covered; `Calibration.assume` states why, and every reading
+    quotes it. The guarantee is about the two measures of the survey; it is not a certificate of
+    forgetting. For exact methods both measures are 0 by proof, and there are no rehearsals.
 
-    What stays of a forgotten person: no row and no id. Until the next retrain there are sums over
-    all who left, and the outputs of the last retrained model, which knew them, on every test row:
-    what an attacker needs who compares before and after. The history keeps proxies that were
-    computed from these sums; after a request of one person a sum is about that person. The limits
-    were calibrated on people who may leave later. Treat history and folder as confidential.
+    No row and no id of a forgotten person is kept. Until the next retrain the monitor has sums over
+    all removed rows, and the outputs of the last retrained model, which was trained on them, for
+    every test row. An attacker could compare these before and after. The history keeps proxies that
+    were computed from these sums; after a request of one person a sum is about that person. The
+    limits were calibrated on remaining people. Treat history and folder as confidential.
 
     Examples
     --------
@@ -140,7 +140,7 @@ class Monitor:
         *,
         test_ids: Any = None,
         metric: Callable[[Any, Any], Any] | None = None,
-        tolerances: Tolerances | None = None,
+        tolerances: MonitorTolerances | None = None,
         on_breach: Literal["retrain", "advise"] = "retrain",
         retrain_with: tuple[Any, ...] | None = None,
         calibration: Calibration | None = _USUAL,
@@ -154,10 +154,12 @@ class Monitor:
         if metric is not None:
             require_function(metric)
         self.model = model
-        self.tolerances = Tolerances() if tolerances is None else tolerances
-        if not isinstance(self.tolerances, Tolerances):
+        self.tolerances = MonitorTolerances() if tolerances is None else tolerances
+        if not isinstance(self.tolerances, MonitorTolerances):
             kind = f"{type(tolerances).__module__}.{type(tolerances).__qualname__}"
-            raise TypeError(f"tolerances must be letheon.monitor.Tolerances(...), not a {kind}")
+            raise TypeError(
+                f"tolerances must be letheon.monitor.MonitorTolerances(...), not a {kind}"
+            )
         self.on_breach = on_breach
         self.calibration = calibration
         self.hold_forgotten_until_retrain = bool(hold_forgotten_until_retrain)
@@ -257,23 +259,22 @@ class Monitor:
     def adopt(self, model: Any, ids: Any = (), *, seconds: float | None = None) -> Reading | None:
         """Continue with a model that was trained elsewhere on the remaining rows.
 
-        The same as `retrain`, but the training was done already. Files that the old model keeps on
-        a disk are left to its owner.
+        This is `retrain` without the training. The files of the old model are not deleted.
 
         Parameters
         ----------
         model : fitted estimator with `forget`
-            Trained on the rows held here, less those of `ids`.
+            A model trained on the monitor's training rows without those of `ids`.
         ids : sequence of int or of str, optional
-            People who leave with this retrain and were not forgotten before. They leave the
-            training and test rows here too, and no truth is measured: the old model holds them.
+            Ids that this retrain removes and that were not forgotten before. They are removed from
+            training and test rows too. No truth is measured, because the old model has them.
         seconds : float, optional
-            How long the training took. None: as the last one, by the ratio of rows.
+            Duration of the training. None: that of the last one, scaled by the ratio of rows.
 
         Returns
         -------
         Reading or None
-            Of the people who left with it; without `ids` the last one, or None before any request.
+            The reading of `ids`; without `ids` the last one, or None before any request.
 
         Raises
         ------
@@ -290,7 +291,7 @@ class Monitor:
         _panel.check_remaining(self.model, model, rows, leaving_ids)
         panel, truth = panel.with_outputs_of(model), {}
         if not len(people):
-            # Those who leave now are still in the old model, which says nothing about `forget`.
+            # Without `ids` the old model has forgotten all removed rows, so it can be compared.
             with contextlib.suppress(Exception):
                 truth = measure_truth(self._panel, self.model, model, self._forgotten)
         n_rows, n_people, before = self._n_rows(), self._interval.n_people, self._interval
@@ -443,7 +444,7 @@ class Monitor:
             return
         watched = self.tolerances.get_watched()
         _calibrate.warn_of_noise(self._panel, self.model, shadow, watched)
-        start = RehearsalStart(shadow, self._panel.with_outputs_of(shadow), self._rows)
+        start = StreamStart(shadow, self._panel.with_outputs_of(shadow), self._rows)
         self.limits = _calibrate.make_limits(self.calibration, start, watched, seed=self._seed)
 
     def _add_reading(self, n_people: int, seconds: float) -> None:
@@ -574,7 +575,7 @@ class Monitor:
         self.limits[name] = _calibrate.refresh_limit(
             self.limits[name],
             calibration,
-            RehearsalStart(_panel.copy_in_memory(self.model, rows), self._panel, rows),
+            StreamStart(_panel.copy_in_memory(self.model, rows), self._panel, rows),
             self.tolerances.get_watched()[name],
             number=self.n_retrains,
             seed=self._seed,

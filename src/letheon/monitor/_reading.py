@@ -24,7 +24,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tolerances:
+class MonitorTolerances:
     """Limits that a monitor enforces; None disables a check.
 
     Parameters
@@ -244,7 +244,7 @@ class DecisionInputs(NamedTuple):
 
 
 def make_decision(
-    inputs: DecisionInputs, tolerances: Tolerances
+    inputs: DecisionInputs, tolerances: MonitorTolerances
 ) -> tuple[Decision, tuple[str, ...]]:
     """Return the decision and its reasons."""
     breaches = [*_breaches_of_proxies(inputs, tolerances), *_breaches_of_facts(inputs, tolerances)]
@@ -258,7 +258,7 @@ def make_decision(
     return "keep", ("within all tolerances", *notes)
 
 
-def _breaches_of_proxies(inputs: DecisionInputs, tolerances: Tolerances) -> Iterator[str]:
+def _breaches_of_proxies(inputs: DecisionInputs, tolerances: MonitorTolerances) -> Iterator[str]:
     is_exact, proxies = inputs.reading.guarantee == "exact", inputs.reading.proxies
     if not is_exact and not inputs.is_judged:
         yield "predictions or metric are not finite: the model cannot be judged"
@@ -273,7 +273,7 @@ def _breaches_of_proxies(inputs: DecisionInputs, tolerances: Tolerances) -> Iter
         )
 
 
-def _breaches_of_facts(inputs: DecisionInputs, tolerances: Tolerances) -> Iterator[str]:
+def _breaches_of_facts(inputs: DecisionInputs, tolerances: MonitorTolerances) -> Iterator[str]:
     reading = inputs.reading
     if reading.spent is not None and reading.budget is not None:
         limit = tolerances.budget * reading.budget

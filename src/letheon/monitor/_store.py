@@ -1,8 +1,8 @@
-"""A monitor on a disk: parts named by their SHA-256, and one manifest that says which are valid.
+"""A monitor on disk: parts named by their SHA-256, and one manifest that lists the valid ones.
 
-Parts are written first, then the manifest takes their place in one step, then what it does not
-name is destroyed. A kill at any moment leaves the old manifest with the old parts or the new one
-with the new ones; what else lies there is swept when the folder is opened again. Every manifest
+Parts are written first. Then the manifest is replaced in one step, and files that it does not name
+are deleted. A process killed at any moment leaves either the old manifest with the old parts or the
+new one with the new parts; other files are deleted when the folder is opened again. Every manifest
 has a number: a process that did not read the last one may not replace it.
 """
 
@@ -28,7 +28,7 @@ from letheon.measures import from_plain
 from letheon.monitor._calibrate import Calibration
 from letheon.monitor._limits import Limit, RetrainInterval
 from letheon.monitor._panel import Panel, choose_judge
-from letheon.monitor._reading import History, Reading, Tolerances
+from letheon.monitor._reading import History, MonitorTolerances, Reading
 from letheon.state import CheckpointName, DirectoryStore, write_atomically
 
 FORMAT = 1
@@ -79,10 +79,10 @@ class Folder:
                     f"another process has changed {self.path}; nothing was written. Load it "
                     "again: Monitor.load"
                 )
-            here = self._store.names()
+            existing = self._store.names()
             names = {part: hashlib.sha256(blob).hexdigest() for part, blob in parts.items()}
             for part, blob in parts.items():
-                if names[part] not in here:
+                if names[part] not in existing:
                     self._store.put(blob)
             generation = self._generation + 1
             content = {"format": FORMAT, "generation": generation, "parts": names, "record": record}
@@ -218,7 +218,7 @@ def restore(
     assert test is not None
     vars(monitor).update(
         model=model,
-        tolerances=Tolerances(**record["tolerances"]),
+        tolerances=MonitorTolerances(**record["tolerances"]),
         on_breach=record["on_breach"],
         calibration=read_calibration(record["calibration"]),
         hold_forgotten_until_retrain=record["hold_forgotten_until_retrain"],

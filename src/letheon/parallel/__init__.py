@@ -1,4 +1,4 @@
-"""Where the work runs: one BLAS thread per task, and tasks anywhere joblib can send them."""
+"""Parallel execution: one BLAS thread per task, and tasks on any joblib backend."""
 
 from letheon.parallel.tasks import run_tasks
 from letheon.parallel.threads import one_thread

@@ -1,4 +1,4 @@
-"""Tasks that run in other processes, and how their arguments travel."""
+"""Tasks that run in other processes, and the transport of their arguments."""
 
 import operator
 import pickle
@@ -17,22 +17,22 @@ from letheon.parallel.threads import one_thread
 
 
 class Parcel:
-    """A pickled value whose large arrays lie beside the pickle, not in it.
+    """A pickled value whose large arrays are stored outside the pickle.
 
-    Packing copies no array. Opening copies only those that arrived read-only, as Ray's do: they
-    are windows into the object store, estimators that write to them fail, and rows
-    of people would stay in the store for as long as the model lives.
+    Packing copies no array. Opening copies only arrays that arrived read-only, as Ray's do: those
+    are views into the object store. Estimators that write to them fail, and rows of people would
+    stay in the store for as long as the model lives.
 
     Parameters
     ----------
     head : bytes
         The pickle (protocol 5) without its large buffers.
     buffers : list of buffer
-        The contents of the arrays, in the order in which the pickle asks for them.
+        The contents of the arrays, in the order of the pickle.
     """
 
-    # No __weakref__: joblib's Dask backend scatters what it can refer to weakly, and
-    # scattered data is lost with its worker and may travel a second time.
+    # No __weakref__: joblib's Dask backend scatters objects with weak references, and scattered
+    # data is lost with its worker and may be sent twice.
     __slots__ = ("_buffers", "_head")
 
     def __init__(self, head: bytes, buffers: list[Any]) -> None:
@@ -42,7 +42,7 @@ class Parcel:
     @classmethod
     def pack(cls, value: Any) -> "Parcel":
         """Return `value` as a parcel."""
-        # Plain pickle cannot send an estimator that was defined in a notebook.
+        # Plain pickle cannot send an estimator defined in a notebook.
         import cloudpickle
 
         buffers: list[pickle.PickleBuffer] = []
@@ -51,14 +51,14 @@ class Parcel:
         return cls(head, [pickle.PickleBuffer(buffer.raw()) for buffer in buffers])
 
     def open(self) -> Any:
-        """Return the value; its arrays can be written to."""
+        """Return the value with writable arrays."""
         views = [memoryview(buffer) for buffer in self._buffers]
         buffers = [bytearray(view) if view.readonly else view for view in views]
-        # Between processes of one run, like every joblib backend; never from a file.
+        # The pickle comes from a process of this run, as in every joblib backend, not from a file.
         return pickle.loads(self._head, buffers=buffers)  # noqa: S301
 
     def open_without_copy(self) -> Any:
-        """Return the value without a copy; its arrays may be read-only and are not to be kept."""
+        """Return the value without a copy; its arrays may be read-only and must not be kept."""
         return pickle.loads(self._head, buffers=self._buffers)  # noqa: S301
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type["Parcel"], tuple[Any, ...]]:
@@ -67,12 +67,12 @@ class Parcel:
         return Parcel, (self._head, [kind(buffer) for buffer in self._buffers])
 
 
-# A run on Ray that loses a part of its cluster is repeated, for the tasks that were lost.
+# After a loss of Ray nodes, the lost tasks are retried.
 _TRIES = 5
-_PAUSE = 0.5  # seconds before the first repetition; doubled for each
-_PATIENCE = 60  # seconds for a new node to join where fewer than two CPUs are left
+_PAUSE = 0.5  # seconds before the first retry; doubled for each
+_PATIENCE = 60  # seconds to wait for a new node if fewer than two CPUs remain
 
-# Without these an actor of Ray's pool dies with its node, and its tasks are never run.
+# Without these arguments an actor of Ray's pool dies with its node, and its tasks never run.
 _RAY_ARGUMENTS = {"max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": "SPREAD"}
 
 
@@ -91,9 +91,9 @@ class _Task:
 
 
 class _Stored:
-    """A reference into Ray's object store that can be given up from outside.
+    """A reference into Ray's object store that can be released from outside.
 
-    After a failed run joblib still holds the calls it did not send; their rows must go.
+    After a failed run joblib keeps the calls it did not send; their rows must be released.
     """
 
     __slots__ = ("__weakref__", "reference")
@@ -105,8 +105,8 @@ class _Stored:
         return _Stored, (self.reference,)
 
     def get(self) -> Any:
-        # Ray resolves a reference only where it is an argument of Ray's own remote call; this
-        # one lies inside a pickled batch of joblib's.
+        # Ray resolves references only in arguments of its own remote calls; this one is inside a
+        # pickled batch of joblib.
         import ray
 
         return ray.get(self.reference)
@@ -121,24 +121,24 @@ def _resolve_parcel(sent: _Payload) -> Parcel:
 
 
 class _RemoteTask(_Task):
-    """The function, called on another machine with what is shared and the content of a parcel."""
+    """The function, called on another machine with shared arguments and those of a parcel."""
 
     def __call__(self, shared: _Payload, sent: _Payload) -> Parcel:
         common, own = _resolve_parcel(shared).open_without_copy(), _resolve_parcel(sent).open()
-        # Parallel loops inside the task stay on this machine: rows travel once.
+        # Parallel loops inside the task stay on this machine, so rows are sent once.
         with joblib.parallel_config(backend="threading", n_jobs=1):
             return Parcel.pack(self.run(*common, *own))
 
 
 class _TaskLost(Exception):  # noqa: N818 - a result that never came, not an error of the task
-    """A task did not run, because the node that it was on is being lost."""
+    """A task did not run, because its node was lost."""
 
 
 class _RayTask(_RemoteTask):
-    """The same, returning `_TaskLost` where the store of its node cannot be read.
+    """A remote task that returns `_TaskLost` if the store of its node cannot be read.
 
-    When a node dies, its processes may live on for a moment. What they meet then (a broken pipe)
-    looks like an error of the task to Ray and to joblib, which repeat no such task.
+    Processes of a dying node may run for a moment longer. Ray and joblib treat their errors (a
+    broken pipe) as errors of the task, which they do not retry.
     """
 
     def __call__(self, shared: _Payload, sent: _Payload) -> Parcel:
@@ -152,10 +152,10 @@ class _RayTask(_RemoteTask):
 
 
 def _is_loss(error: Exception) -> bool:
-    """Whether Ray failed, and not the function: a node, its store or the way to it is gone."""
+    """Whether Ray failed, not the function: a node, its store or the connection was lost."""
     from ray import exceptions
 
-    # What Ray reports of a call is the cause's type as well; errors of the function come without.
+    # Ray wraps errors of a call in a type that derives from the cause's type.
     cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
     return isinstance(
         cause,
@@ -172,7 +172,7 @@ def _is_loss(error: Exception) -> bool:
 
 
 class _CaughtTask(_RemoteTask):
-    """The same, returning ``(result, error)``: it never fails in the eyes of joblib."""
+    """A remote task that returns ``(result, error)`` and never raises."""
 
     def run(self, *payload: Any) -> tuple[Any, Exception | None]:
         try:
@@ -191,8 +191,8 @@ def _comes_from(backend: object, package: str) -> bool:
 def _run_remote(
     task: _RemoteTask, shared: _Payload, sent: Iterable[_Payload], n_jobs: int, **options: Any
 ) -> Iterator[Any]:
-    """Yield what the task returns for each item, in order."""
-    # pre_dispatch: the cluster holds the payloads of running tasks, not all of them.
+    """Yield the results of the task for each item, in order."""
+    # pre_dispatch: the cluster stores only the payloads of running tasks.
     parallel = joblib.Parallel(
         n_jobs=n_jobs, batch_size=1, pre_dispatch="n_jobs", max_nbytes=None, **options
     )
@@ -201,7 +201,7 @@ def _run_remote(
 
 
 class _TaskRun(NamedTuple):
-    """A function and the arguments of each of its tasks, and how to run them somewhere."""
+    """A function and the arguments of each of its tasks; each method runs them somewhere."""
 
     function: Callable[..., Any]
     payloads: Sequence[tuple[Any, ...]]
@@ -215,12 +215,12 @@ class _TaskRun(NamedTuple):
 
     def run_locally(self) -> list[Any]:
         task = joblib.delayed(_Task(self.function))
-        # max_nbytes=None: rows of people are not written to files that workers map.
+        # max_nbytes=None: rows of people are not written to memory-mapped files.
         parallel = joblib.Parallel(n_jobs=self.n_jobs, batch_size=1, max_nbytes=None)
         return list(parallel(task(*self.shared, *payload) for payload in self.payloads))
 
     def run_on_ray(self) -> list[Any]:
-        """Run the tasks, and those that were lost with a node again, a few times."""
+        """Run the tasks, and retry those that were lost with a node."""
         results: list[Any] = [_TaskLost("not run")] * len(self.payloads)
         n_jobs = self.n_jobs
         for attempt in range(_TRIES):
@@ -238,20 +238,20 @@ class _TaskRun(NamedTuple):
                 return results
         loss = next(result for result in results if isinstance(result, _TaskLost))
         raise ConnectionError(
-            f"{_TRIES} times in a row tasks were lost with their node, the last time by {loss}; "
-            "see whether the nodes of the Ray cluster stay up, and run it again"
+            f"tasks were lost with their Ray node in {_TRIES} consecutive attempts (last error: "
+            f"{loss}); check that the nodes of the cluster stay up, then retry"
         )
 
     def _try_ray(self) -> list[Any]:
-        """Run the tasks once; those that were lost are `_TaskLost`, all if the run was lost."""
+        """Run the tasks once; lost tasks return `_TaskLost`, all of them if the run was lost."""
         import ray
 
-        if self.n_jobs < 2:  # joblib runs one worker's share here
+        if self.n_jobs < 2:  # joblib would run them in this process anyway
             return self.run_inline()
         try:
             return self._run_ray_once()
         except (ray.exceptions.RayError, ValueError) as error:
-            # Ray refuses a pool of more workers than there are CPUs, as after a loss.
+            # Ray rejects a pool with more workers than CPUs, as after a loss.
             is_smaller = isinstance(error, ValueError) and _count_cpus() < self.n_jobs
             if not (is_smaller or _is_loss(error)):
                 raise
@@ -270,7 +270,7 @@ class _TaskRun(NamedTuple):
 
         task = _RayTask(self.function)
         arguments = {**_RAY_ARGUMENTS, **(self.ray_arguments or {})}
-        # In the store, what is shared goes to each node once, and its tasks look at one memory.
+        # In the store, shared arguments are sent to each node once, and its tasks share memory.
         common = store(self.shared)
         sent = (store(payload) for payload in self.payloads)
         try:
@@ -284,12 +284,11 @@ class _TaskRun(NamedTuple):
 
         errors: list[Exception] = []
         results = []
-        # No more payloads once a task has failed.
+        # Send no more payloads after a task has failed.
         sent = (Parcel.pack(values) for values in takewhile(lambda _: not errors, self.payloads))
-        # Payloads are part of their tasks, so that the scheduler can send them to another worker
-        # when one dies; Dask's advice to scatter large data would lose them with it. After a
-        # failed run joblib's backend keeps its tasks, and with them rows, on the scheduler: no run
-        # fails.
+        # Payloads are part of their tasks, so the scheduler can send them to another worker if one
+        # dies; scattered data, as Dask recommends, would be lost. After a failed run joblib's
+        # backend keeps its tasks, and so rows, on the scheduler; therefore tasks never raise.
         task, shared = _CaughtTask(self.function), Parcel.pack(self.shared)
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": sys.maxsize}):
             for result, error in _run_remote(
@@ -303,7 +302,7 @@ class _TaskRun(NamedTuple):
 
 
 def _wait_for_cpus() -> int:
-    """CPUs of the cluster, once there are two of them or patience has ended."""
+    """Wait until the cluster has two CPUs, or for `_PATIENCE`; return the number of CPUs."""
     deadline = time.monotonic() + _PATIENCE
     while _count_cpus() < 2 and time.monotonic() < deadline:
         time.sleep(_PAUSE)
@@ -333,16 +332,17 @@ def run_tasks(
     Parameters
     ----------
     function : callable
-        A pure function: a task that was lost with its machine is run again. It must not
-        change its arguments, which other processes receive as copies and threads do not.
+        A pure function: a task that was lost with its machine is run again. It must not change its
+        arguments: processes receive copies of them, but threads do not.
     payloads : sequence of tuple
-        The arguments of each task. Each payload travels once, to the task that needs it.
+        The arguments of each task. Each payload is sent once, to its task.
     n_jobs : int or None
-        As in joblib: None is 1 unless `joblib.parallel_config` says otherwise, -1 is all.
+        As in joblib: None means 1 unless `joblib.parallel_config` sets another number, -1 means
+        all.
     shared : tuple, optional
-        Arguments of every task, before its own. On Ray they travel to each node once; elsewhere
-        they go with each payload, so make as many payloads as there are workers. A task may
-        receive read-only arrays and must not return them.
+        Arguments of every task, before its own. On Ray they are sent to each node once; elsewhere
+        with each payload, so use as many payloads as there are workers. A task may receive
+        read-only arrays and must not return them.
 
     Returns
     -------
@@ -352,7 +352,7 @@ def run_tasks(
     Raises
     ------
     Exception
-        What a task raised, with its own type. Nothing else is returned then.
+        The exception of a task, with its own type.
 
     Examples
     --------
@@ -363,7 +363,7 @@ def run_tasks(
     backend, _ = get_active_backend()
     on_ray, on_dask = _comes_from(backend, "ray"), _comes_from(backend, "joblib._dask")
     workers = joblib.effective_n_jobs(n_jobs)
-    # At least two: joblib runs one worker's share here, and a cluster was asked for.
+    # At least two: joblib runs the tasks of a single worker here, but a cluster was requested.
     n_workers = min(workers, max(2, len(payloads)))
     ray_arguments = getattr(backend, "ray_remote_args", None)
     run = _TaskRun(function, payloads, shared, n_workers, ray_arguments)

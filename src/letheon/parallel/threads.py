@@ -1,7 +1,7 @@
-"""One thread for BLAS and OpenMP, while anybody in this process needs it.
+"""One thread for BLAS and OpenMP while a block of code needs it.
 
 The last bits of a matrix product depend on the number of BLAS threads, so a model can only be
-compared bit by bit with its retrained twin if both were trained with the same number: one.
+compared bit by bit with a retrained model if both were trained with the same number: one.
 """
 
 import os
@@ -16,21 +16,21 @@ __all__ = ["one_thread"]
 
 
 class _Thread(threading.local):
-    """What `one_thread` has to remember of the current thread."""
+    """State of `one_thread` for the current thread."""
 
     def __init__(self) -> None:
         self.depth = 0
-        # Limits that only this thread saw change, by library, with their value before.
+        # Limits that changed for this thread only: library and previous value, by file.
         self.before: dict[str, tuple[LibController, int]] = {}
 
 
 class _Process:
-    """What `one_thread` has to remember of this process; guarded by `lock`."""
+    """State of `one_thread` for this process; guarded by `lock`."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.threads_inside = 0
-        # Limits that every thread saw change, by library, with their value before.
+        # Limits that changed for every thread: library and previous value, by file.
         self.before: dict[str, tuple[LibController, int]] = {}
         self.libraries: list[LibController] = []
         self.modules_seen = -1
@@ -44,7 +44,7 @@ _process = _Process()
 def _find_libraries() -> list[LibController]:
     """Return the loaded BLAS and OpenMP libraries.
 
-    Looking for them takes about a millisecond. They come with imports, so the answer is good
+    The search takes about a millisecond. Libraries are loaded by imports, so the result is cached
     until a module is imported.
     """
     modules = len(sys.modules)
@@ -55,7 +55,7 @@ def _find_libraries() -> list[LibController]:
 
 
 def _set_limit(library: LibController, n: int) -> None:
-    """Set the limit, whichever thread set it last.
+    """Set the limit, even if another thread set it last.
 
     threadpoolctl lets one thread at a time control the pool of an OpenBLAS without OpenMP and
     silently ignores the others. Here the last thread out restores what the first one set.
@@ -76,8 +76,8 @@ def _get_limit(library: LibController) -> int:
 def _is_shared(library: LibController) -> bool:
     """Return whether the limit of 1 that was just set holds for all threads.
 
-    OpenMP and MKL keep a limit per thread, OpenBLAS and BLIS one per process, some builds do
-    otherwise; so ask a fresh thread what it sees rather than trust names.
+    OpenMP and MKL keep a limit per thread, OpenBLAS and BLIS one per process, and some builds
+    differ; so a new thread reads the limit instead of a list of names.
     """
     path = library.filepath
     if path not in _process.is_shared:
@@ -145,7 +145,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _after_fork() -> None:
-    """Make the child's state true: a fork keeps one thread and may copy a held lock."""
+    """Correct the state of the child: a fork keeps one thread and may copy a locked lock."""
     _process.lock = threading.Lock()
     _process.threads_inside = int(_thread.depth > 0)
 

@@ -1,6 +1,6 @@
-"""Plots, as scikit-learn's displays: data in attributes, drawing in `plot`.
+"""Plots in the style of scikit-learn's displays: data in attributes, drawing in `plot`.
 
-Needs matplotlib (``pip install letheon[plot]``), which is imported when something is drawn.
+They need matplotlib (``pip install letheon[plot]``), which is imported on first use.
 """
 
 from letheon.plot._comparison import EvaluationDisplay, ParetoDisplay, pareto_front

@@ -1,4 +1,4 @@
-"""Methods side by side: their properties, and speed against what it costs."""
+"""Comparison of methods: their properties, and the Pareto front of two measures."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -33,37 +33,36 @@ if TYPE_CHECKING:
 
 
 _USUAL = ("efficiency", "effectiveness", "output consistency", "prediction gap", "certifiability")
-# what a method that is as good as retraining reaches
+# Values of a method that is as good as retraining.
 _IDEAL = {"efficiency": 1.0, "effectiveness": 0.0, "certifiability": 0.0, "prediction gap": 0.0}
-# the baselines of one method stand this far apart; the next method is at distance 1
+# Distance between the baselines of one method; methods are at distance 1.
 _SPREAD = 0.5
 
 
 class EvaluationDisplay(PanelsDisplay):
-    """Efficiency, effectiveness, consistency and certifiability of each method, with intervals.
+    """Efficiency, effectiveness, consistency and certifiability of methods, with intervals.
 
-    One panel for each measure, one line for each method, one colour for each baseline. A hollow
-    marker was not observed: it follows from a theorem.
+    One panel per measure, one line per method, one colour per baseline. Hollow markers are values
+    that follow from a theorem and were not observed.
 
     Parameters
     ----------
     rows : mapping of str to mapping of str to mapping of str to Measure
-        For each method and each baseline the measures by name. What a baseline lacks is left
-        out.
+        Measures by name, for each method and baseline. Missing measures are not drawn.
     measures : sequence of str, optional
         The panels. By default efficiency, effectiveness, output consistency or prediction gap,
-        and certifiability, as far as somebody has them.
+        and certifiability, if there are values.
 
     Attributes
     ----------
     rows, measures
         As given; `measures` with the default filled in.
     ax_ : tuple of Axes
-        One for each measure, after `plot`.
+        One per measure, after `plot`.
     bars_ : dict of (str, str) to ErrorbarContainer
-        Markers with intervals, by measure and baseline; from the first method to the last.
+        Markers with intervals by measure and baseline, in the order of the methods.
     figure_ : Figure
-        The figure drawn on.
+        The figure.
 
     Examples
     --------
@@ -80,45 +79,45 @@ class EvaluationDisplay(PanelsDisplay):
         measures: Sequence[str] | None = None,
     ) -> None:
         self.rows = {method: dict(baselines) for method, baselines in rows.items()}
-        found = {name for b in self.rows.values() for m in b.values() for name in m}
-        if not found:
-            raise ValueError("there is no measure to draw")
-        if unknown := set(measures or ()) - found:
-            raise ValueError(f"nobody has these measures: {sorted(unknown)}")
-        usual = [name for name in _USUAL if name in found]
-        self.measures = tuple(measures or usual or sorted(found))
+        known = {name for b in self.rows.values() for m in b.values() for name in m}
+        if not known:
+            raise ValueError("rows contains no measure")
+        if unknown := set(measures or ()) - known:
+            raise ValueError(f"measures that no method has: {sorted(unknown)}")
+        usual = [name for name in _USUAL if name in known]
+        self.measures = tuple(measures or usual or sorted(known))
 
     @classmethod
     def from_evaluations(
         cls, *evaluations: Any, measures: Sequence[str] | None = None, ax: Any = None
     ) -> Self:
-        """Draw what `letheon.evaluate` returned.
+        """Plot the results of `letheon.evaluate`.
 
         Parameters
         ----------
         *evaluations : Evaluation
-            One for each method; those of one title are numbered.
+            One per method; duplicate titles are numbered.
         measures : sequence of str, optional
             The panels; see `EvaluationDisplay`.
         ax : sequence of Axes, optional
-            One for each measure; by default a new figure.
+            One per measure; by default a new figure.
         """
         titles = make_distinct(str(e.title or e.method) for e in evaluations)
         rows = {title: e.measures for title, e in zip(titles, evaluations, strict=True)}
         return cls(rows, measures=measures).plot(ax)
 
     def plot(self, ax: "Sequence[Axes] | None" = None) -> Self:
-        """Draw.
+        """Draw the plot.
 
         Parameters
         ----------
         ax : sequence of Axes, optional
-            One for each measure; by default a new figure.
+            One per measure; by default a new figure.
 
         Returns
         -------
         EvaluationDisplay
-            Itself, with `ax_`, `bars_` and `figure_`.
+            This object, with `ax_`, `bars_` and `figure_`.
         """
         n_panels = len(self.measures)
         size = 1.6 + 2.9 * n_panels, 1.7 + 0.5 * len(self.rows)
@@ -179,28 +178,28 @@ class EvaluationDisplay(PanelsDisplay):
         from matplotlib.lines import Line2D
 
         handles = [
-            Line2D([], [], label=f"against {name}", **line_style(number))
+            Line2D([], [], label=f"compared with {name}", **line_style(number))
             for number, name in enumerate(self._list_baselines())
         ]
         measures = [m for row in self.rows.values() for b in row.values() for m in b.values()]
         if any(m.basis == "by proof" and m.name in self.measures for m in measures):
             hollow: dict[str, Any] = {"color": "0.3", "marker": "o", "markerfacecolor": "white"}
             handles.append(Line2D([], [], linestyle="none", label="by proof", **hollow))
-        # beside the last panel: inside it would hide some of many methods
+        # Outside the panel, where it hides no values.
         self.ax_[-1].legend(
             handles=handles, frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1)
         )
 
 
 def _mark_infinity(ax: "Axes", place: float, value: float, colour: str) -> None:
-    """Write the sign of infinity at the edge of the axes."""
+    """Write an infinity sign at the edge of the axes."""
     side, where, sign = (0.98, "right", "∞") if value > 0 else (0.02, "left", "−∞")
     across = ax.get_yaxis_transform()
     ax.text(side, place, sign, color=colour, ha=where, va="center", transform=across)
 
 
 _WIDTH, _HEIGHT = 7.8, 5.0
-# Not transparent: the intervals would cross the marker and fill it.
+# Not transparent, because the error bars would show through.
 _HOLLOW = "white"
 _RING: dict[str, Any] = {
     "markersize": 17,
@@ -220,14 +219,16 @@ _DOUBT: dict[str, Any] = {
 def pareto_front(
     points: Mapping[str, Mapping[str, Measure]], names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return who is beaten by nobody: as good in all measures and better in one.
+    """Return the methods that are not dominated by any other method.
+
+    A method is dominated if another is at least as good in all measures and better in one.
 
     Parameters
     ----------
     points : mapping of str to mapping of str to Measure
-        For each method its measures; values count, not intervals.
+        Measures by name for each method; only the values are used, not the intervals.
     names : tuple of str
-        The measures compared.
+        The measures to compare.
 
     Examples
     --------
@@ -239,54 +240,52 @@ def pareto_front(
     ('slow', 'fast')
     """
     losses = {
-        who: tuple(-m.value if m.better == "higher" else m.value for m in (row[n] for n in names))
-        for who, row in points.items()
+        name: tuple(-m.value if m.better == "higher" else m.value for m in (row[n] for n in names))
+        for name, row in points.items()
     }
-    return tuple(who for who, mine in losses.items() if not _is_beaten(mine, losses.values()))
+    return tuple(name for name, own in losses.items() if not _is_dominated(own, losses.values()))
 
 
-def _is_beaten(mine: tuple[float, ...], others: Any) -> bool:
+def _is_dominated(own: tuple[float, ...], others: Any) -> bool:
     return any(
-        other != mine and all(a <= b for a, b in zip(other, mine, strict=True)) for other in others
+        other != own and all(a <= b for a, b in zip(other, own, strict=True)) for other in others
     )
 
 
 class ParetoDisplay(SingleDisplay):
     """Efficiency against effectiveness, or any measure against any other.
 
-    The line is the Pareto front of the two measures drawn: no method is better than those on it
-    in one measure and as good in the other. What is outside a tolerance is shaded.
+    The line is the Pareto front of the two measures. The region outside a tolerance is shaded.
 
     Parameters
     ----------
     points : mapping of str to mapping of str to Measure
-        For each method its measures by name. Methods without both measures are not drawn.
+        Measures by name for each method. Methods without both measures are not drawn.
     x, y : str, default="effectiveness" and "efficiency"
         The measures on the two axes.
     tolerances : mapping of str to float, optional
-        The worst value allowed of some measures; those not drawn are not used.
+        Worst tolerated values of measures; other measures than `x` and `y` are ignored.
     chosen : str, optional
-        The method to be ringed.
+        The chosen method, marked with a ring.
     doubtful : collection of str, default=()
-        Methods that are not surely within all tolerances, those not drawn included: their markers
-        are hollow.
+        Methods that are not certainly within all tolerances, drawn with hollow markers.
 
     Attributes
     ----------
     points, x, y, tolerances, chosen, doubtful
-        As given; `points` without those that lack a measure.
+        As given; `points` without methods that lack a measure.
     front_ : tuple of str
-        The methods on the front, by `x`.
+        The methods on the Pareto front, sorted by `x`.
     ax_ : Axes
         The axes, after `plot`.
     bars_ : dict of str to ErrorbarContainer
         Marker and intervals of each method.
     labels_ : dict of str to Annotation
-        The name, or its number where names had no room, at each point.
+        The name at each point, or its number if the names need too much space.
     line_ : Line2D
-        The front, as a staircase.
+        The Pareto front, as a step function.
     figure_ : Figure
-        The figure drawn on.
+        The figure.
 
     Examples
     --------
@@ -314,9 +313,9 @@ class ParetoDisplay(SingleDisplay):
         if not self.points:
             raise ValueError(f"no method has finite values of both {x} and {y}")
         if chosen is not None and chosen not in points:
-            raise ValueError(f"chosen={chosen!r} is not among {sorted(points)}")
+            raise ValueError(f"chosen must be one of {sorted(points)}, not {chosen!r}")
         for name in sorted(set(doubtful) - points.keys()):
-            raise ValueError(f"doubtful: {name!r} is not among {sorted(points)}")
+            raise ValueError(f"doubtful contains {name!r}; expected some of {sorted(points)}")
         self.x, self.y = x, y
         self.tolerances = dict(tolerances or {})
         self.chosen, self.doubtful = chosen, frozenset(doubtful)
@@ -324,17 +323,17 @@ class ParetoDisplay(SingleDisplay):
         self.front_ = tuple(sorted(front, key=lambda name: self.points[name][x].value))
 
     def plot(self, ax: "Axes | None" = None) -> Self:
-        """Draw.
+        """Draw the plot.
 
         Parameters
         ----------
         ax : Axes, optional
-            Where to draw; by default a new figure.
+            Axes to draw on; by default a new figure.
 
         Returns
         -------
         ParetoDisplay
-            Itself, with `ax_`, `bars_`, `labels_`, `line_` and `figure_`.
+            This object, with `ax_`, `bars_`, `labels_`, `line_` and `figure_`.
         """
         self._is_own_figure = ax is None
         self._take_axes(ax, _WIDTH, _HEIGHT)
@@ -344,7 +343,7 @@ class ParetoDisplay(SingleDisplay):
             x, y = self._get_position(self.chosen)
             self.ax_.plot([x], [y], "o", **_RING, label="chosen")
         if self.doubtful & self.points.keys():
-            self.ax_.plot([], [], "o", **_DOUBT, label="not surely within tolerance")
+            self.ax_.plot([], [], "o", **_DOUBT, label="not certainly within tolerance")
         self._label_axes()
         self._shade_outside()
         self._name_points()
@@ -363,7 +362,7 @@ class ParetoDisplay(SingleDisplay):
         draw_endless(self.ax_, "x", y, row[self.x], colour)
         draw_endless(self.ax_, "y", x, row[self.y], colour)
         look: dict[str, Any] = {"color": colour, "markersize": 7, "elinewidth": 1, "zorder": 3}
-        # the second round of colours has other markers
+        # When colours repeat, the markers differ.
         look["marker"] = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
         look["markerfacecolor"] = _HOLLOW if name in self.doubtful else colour
         across, up = interval_arms([row[self.x]]), interval_arms([row[self.y]])
@@ -371,7 +370,7 @@ class ParetoDisplay(SingleDisplay):
 
     def _front_line(self) -> "Line2D":
         places = [self._get_position(name) for name in self.front_]
-        # the corner of a step is where both neighbours still are at least as good
+        # The corner of a step is the worst point that both neighbours dominate.
         is_high_better = self.points[self.front_[0]][self.x].better == "higher"
         steps = "steps-pre" if is_high_better else "steps-post"
         look: dict[str, Any] = {"color": "0.35", "linewidth": 1.2, "drawstyle": steps, "zorder": 2}
@@ -394,7 +393,7 @@ class ParetoDisplay(SingleDisplay):
         ax.grid(alpha=0.3)
 
     def _shade_outside(self) -> None:
-        """Shade what is worse than a tolerance, up to the edge of the axes."""
+        """Shade the region outside a tolerance, up to the edge of the axes."""
         ax = self.ax_
         label: str | None = "outside tolerance"
         for name, span, limits in (
@@ -411,7 +410,7 @@ class ParetoDisplay(SingleDisplay):
             label = None
 
     def _axis_limits(self, name: str, edge: float) -> tuple[float, float]:
-        """Return limits that leave some of the region outside tolerance in sight."""
+        """Return axis limits that show part of the region outside the tolerance."""
         is_x = name == self.x
         low, high = self.ax_.get_xlim() if is_x else self.ax_.get_ylim()
         scale = self.ax_.get_xscale() if is_x else self.ax_.get_yscale()
@@ -422,7 +421,7 @@ class ParetoDisplay(SingleDisplay):
         return min(low, edge - room), max(high, edge + room)
 
     def _name_points(self) -> None:
-        """Write the names; numbers and a key where the names have no room."""
+        """Write the names; numbers with a key if the names need too much space."""
         self._draw_legend(())
         places = [self._get_position(name) for name in self.points]
         names = [wrap_name(name) for name in self.points]
@@ -436,7 +435,7 @@ class ParetoDisplay(SingleDisplay):
         self.labels_ = dict(zip(self.points, labels, strict=True))
 
     def _line_boxes(self) -> NDArray[np.float64]:
-        """Return the boxes of the intervals and of the front, in pixels."""
+        """Return the boxes of the error bars and of the front, in pixels."""
         self.figure_.draw_without_rendering()
         drawn = [arm for bars in self.bars_.values() for arm in bars.lines[2]]
         segments = [segment for arm in drawn for segment in arm.get_segments()]
@@ -450,13 +449,13 @@ class ParetoDisplay(SingleDisplay):
     def _draw_legend(self, key: Sequence[tuple[str, str]]) -> None:
         handles, texts = self.ax_.get_legend_handles_labels()
         for number, name in key:
-            # the marker alone: its intervals would be mistaken for signs
+            # Only the marker, without error bars.
             handles.append(self.bars_[name].lines[0])
             texts.append(wrap_name(f"{number}: {name}", 34))
         n_lines = sum(1 + text.count("\n") for text in texts)
         if self._is_own_figure:
             self.figure_.set_figheight(max(_HEIGHT, 1 + 0.19 * n_lines))
-        # beside the points: inside it would hide some of many
+        # Outside the axes, where it hides no points.
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
         self.ax_.legend(handles, texts, frameon=False, fontsize="small", **place)
 

@@ -1,4 +1,4 @@
-"""What attackers find, and what a monitor sees, of a model that has forgotten."""
+"""Results of attacks, and the proxies of a monitor."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,27 +35,27 @@ _AT_FPR = re.compile(r"TPR at ([\d.]+) ?% FPR")
 
 
 class AttackDisplay(PanelsDisplay):
-    """ROC curves of attacks on logarithmic axes, and their measures beside their floors.
+    """ROC curves of attacks on logarithmic axes, and their measures with their floors.
 
     A floor is the same attack on models that were retrained without the forgotten people. An
-    attack that reaches its floor has found nothing; chance is the dashed line. Attacks without a
-    curve, such as KLOM, are bars.
+    attack at its floor has found nothing. The dashed line is chance. Attacks without a curve, such
+    as KLOM, are drawn as bars.
 
     Parameters
     ----------
     curves : mapping of str to pair of array-like
-        For some attacks the false and the true positive rates, ascending.
+        False and true positive rates of attacks, in ascending order.
     measures : mapping of str to mapping of str to Measure, optional
-        For each attack its measures, the main one first.
+        Measures of each attack, the main one first.
     floors : mapping of str to mapping of str to Measure, optional
-        The same measures of the same attacks, retrain against retrain.
+        The same measures for retrained models.
 
     Attributes
     ----------
     curves, measures, floors
         As given.
     ax_ : tuple of Axes
-        After `plot`: curves and table if there is a curve, then one for each kind of bars.
+        After `plot`: curves and table if there is a curve, then one per measure with bars.
     lines_ : dict of str to Line2D
         The curves.
     bars_ : dict of str to BarContainer
@@ -65,7 +65,7 @@ class AttackDisplay(PanelsDisplay):
     table_ : Table or None
         Measures and floors of the attacks with a curve.
     figure_ : Figure
-        The figure drawn on.
+        The figure.
 
     Examples
     --------
@@ -88,19 +88,19 @@ class AttackDisplay(PanelsDisplay):
         self.measures = {name: dict(row) for name, row in (measures or {}).items()}
         self.floors = {name: dict(row) for name, row in (floors or {}).items()}
         if not self.curves and not any(self.measures.values()):
-            raise ValueError("there is no attack to draw")
+            raise ValueError("curves and measures are empty; expected at least one attack")
         require_known("floors of unknown attacks", self.floors, self.measures)
 
     @classmethod
     def from_results(cls, *results: Any, ax: Any = None) -> Self:
-        """Draw what attacks returned.
+        """Plot the results of attacks.
 
         Parameters
         ----------
         *results : AttackResult
-            Those with scores get a curve.
+            Results with scores get a curve.
         ax : sequence of Axes, optional
-            Where to draw; by default a new figure.
+            Axes to draw on; by default a new figure.
         """
         names = make_distinct(f"{result.attack} on {result.about}" for result in results)
         named = dict(zip(names, results, strict=True))
@@ -112,18 +112,18 @@ class AttackDisplay(PanelsDisplay):
         return cls(curves, measures=measures, floors=floors).plot(ax)
 
     def plot(self, ax: "Sequence[Axes] | None" = None) -> Self:
-        """Draw.
+        """Draw the plot.
 
         Parameters
         ----------
         ax : sequence of Axes, optional
-            Two if there is a curve (curves, table) and one for each main measure of attacks
-            without; by default a new figure.
+            Two if there is a curve (curves, table), and one per main measure of attacks without
+            a curve; by default a new figure.
 
         Returns
         -------
         AttackDisplay
-            Itself, with `ax_`, `lines_`, `bars_`, `floor_bars_`, `table_` and `figure_`.
+            This object, with `ax_`, `lines_`, `bars_`, `floor_bars_`, `table_` and `figure_`.
         """
         groups = self._group_attacks()
         n_panels = 2 * bool(self.curves) + len(groups)
@@ -137,7 +137,7 @@ class AttackDisplay(PanelsDisplay):
         return self
 
     def _group_attacks(self) -> list[tuple[str, list[str]]]:
-        """Return the attacks without a curve by their main measure."""
+        """Return the attacks without a curve, by their main measure."""
         groups: dict[str, list[str]] = {}
         for name, row in self.measures.items():
             if name not in self.curves and row:
@@ -149,37 +149,37 @@ class AttackDisplay(PanelsDisplay):
         low = min(0.01, *(_least_rate(curve) / 2 for curve in self.curves.values()))
         ax.plot([low, 1], [low, 1], color=_GREY, linestyle="--", linewidth=1, label="chance")
         for number, (name, (fpr, tpr)) in enumerate(self.curves.items()):
-            # a step, not a slope: what an attacker reaches without tossing coins
+            # A step function: points on a slope would need a randomised attack.
             look = {"color": line_style(number)["color"], "drawstyle": "steps-post"}
             (self.lines_[name],) = ax.plot(fpr, tpr, **look, label=name)
             self._draw_rates(ax, name, number)
-        ax.set(xlim=(low, 1), ylim=(low, 1.05), title="ROC")
+        ax.set(xlim=(low, 1), ylim=(low, 1.05), title="ROC curves")
         ax.set(xlabel="false positive rate", ylabel="true positive rate")
         ax.grid(alpha=0.3)
         ax.legend(frameon=False, loc="lower right", fontsize="small")
 
     def _draw_rates(self, ax: "Axes", name: str, number: int) -> None:
-        """Draw the interval of each TPR at a fixed FPR, and of its floor in grey beside it."""
-        for what, measure in self.measures.get(name, {}).items():
-            match = _AT_FPR.fullmatch(what)
+        """Draw the interval of each TPR at a fixed FPR, with its floor in grey next to it."""
+        for label, measure in self.measures.get(name, {}).items():
+            match = _AT_FPR.fullmatch(label)
             if match is None:
                 continue
-            # side by side, so that intervals at one rate do not hide each other
+            # Next to each other, because intervals at the same rate would overlap.
             place = float(match[1]) / 100 * 1.2 ** (number - (len(self.curves) - 1) / 2)
             look: dict[str, Any] = {"markersize": 4, "capsize": 2, "linestyle": "none"}
             look |= line_style(number)
             ax.errorbar([place], [measure.value], yerr=interval_arms([measure]), **look)
-            floor = self.floors.get(name, {}).get(what)
+            floor = self.floors.get(name, {}).get(label)
             if floor is not None:
                 look["color"] = _GREY
                 ax.errorbar([place / 1.09], [floor.value], yerr=interval_arms([floor]), **look)
 
     def _draw_table(self, ax: "Axes") -> None:
-        """Write two rows for each curve: what was measured, and the floor in grey."""
+        """Write two rows for each curve: the measures, and the floor in grey."""
         from matplotlib.transforms import Bbox
 
         names = [name for name in self.curves if name in self.measures]
-        columns = list(dict.fromkeys(what for name in names for what in self.measures[name]))
+        columns = list(dict.fromkeys(label for name in names for label in self.measures[name]))
         ax.set_axis_off()
         if not columns:
             return
@@ -189,8 +189,10 @@ class AttackDisplay(PanelsDisplay):
         lines = [line for pair in zip(rows, floors, strict=True) for line in pair]
         height = min(1.0, 0.09 * (len(lines) + 1))
         self.table_ = ax.table(
-            cellText=[[_format_measure(row.get(what)) for what in columns] for _, _, row in lines],
-            colLabels=[wrap_name(what, 16) for what in columns],
+            cellText=[
+                [_format_measure(row.get(column)) for column in columns] for _, _, row in lines
+            ],
+            colLabels=[wrap_name(column, 16) for column in columns],
             rowLabels=[label for label, _, _ in lines],
             rowLoc="right",
             cellLoc="center",
@@ -208,7 +210,7 @@ class AttackDisplay(PanelsDisplay):
         floors = {i: self.floors[n][main] for i, n in enumerate(names) if n in self.floors}
         both = (
             (self.bars_, dict(enumerate(measures)), -0.19, COLOURS[0], "measured"),
-            (self.floor_bars_, floors, 0.19, "0.75", "floor: retrain against retrain"),
+            (self.floor_bars_, floors, 0.19, "0.75", "floor (retrained model)"),
         )
         for drawn, row, shift, colour, label in both:
             places, values = [place + shift for place in row], [m.value for m in row.values()]
@@ -230,11 +232,11 @@ def _format_measure(measure: Measure | None) -> str:
 
 
 def _check_curve(name: str, fpr: ArrayLike, tpr: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the rates as arrays, or say why they are no ROC curve."""
+    """Return the rates as arrays, or raise if they are not a ROC curve."""
     rates = np.asarray(fpr, float), np.asarray(tpr, float)
     if rates[0].ndim != 1 or rates[0].shape != rates[1].shape or rates[0].size < 2:
         raise ValueError(
-            f"{name!r}: a curve needs as many false as true positive rates, two or more"
+            f"{name!r}: expected equally many false and true positive rates, at least two"
         )
     for rate in rates:
         if not ((rate >= 0) & (rate <= 1)).all() or (np.diff(rate) < 0).any():
@@ -243,13 +245,13 @@ def _check_curve(name: str, fpr: ArrayLike, tpr: ArrayLike) -> tuple[NDArray[Any
 
 
 def _least_rate(curve: tuple[NDArray[Any], NDArray[Any]]) -> float:
-    """Return the least rate that a logarithmic axis can show."""
+    """Return the smallest positive rate."""
     rates = np.concatenate(curve)
     return float(rates[rates > 0].min())
 
 
 def _roc_of_result(result: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return the curve of a result that has scores of both worlds."""
+    """Return the ROC curve of a result, or None without scores of both classes."""
     from sklearn.metrics import roc_curve
 
     if result.scores is None or result.labels is None or len(np.unique(result.labels)) != 2:
@@ -262,38 +264,37 @@ _PROXY, _LIMIT, _TRUTH = COLOURS[0], COLOURS[1], COLOURS[2]
 
 
 class MonitorDisplay(PanelsDisplay):
-    """Proxies after each request, the tolerances they must keep, and the retrains.
+    """Proxies after each request, with tolerances and retrains.
 
-    One panel for each proxy. Values outside the tolerance carry a ring, and a vertical line
-    marks each retrain.
+    One panel per proxy. Values outside the tolerance have a ring; vertical lines mark retrains.
 
     Parameters
     ----------
     requests : array-like of int
-        Numbers of the requests, ascending.
+        Numbers of the requests, in ascending order.
     proxies : mapping of str to array-like of float
-        For each proxy one value for each request; NaN where it is unknown.
+        One value per request for each proxy; NaN if unknown.
     tolerances : mapping of str to float, optional
-        The worst value allowed of some proxies.
+        Worst tolerated values of proxies.
     retrains : iterable of int, default=()
-        Numbers of the requests after which the model was trained anew.
+        Numbers of the requests after which the model was retrained.
     truths : mapping of str to array-like of float, optional
-        The true values that some proxies stand for, where somebody measured them.
+        True values that the proxies estimate, if measured.
     better : mapping of str to {"lower", "higher"}, optional
-        Which way is better. By default known for the survey's measures; else lower is.
+        Which way is better. By default that of the survey's measures, "lower" for others.
 
     Attributes
     ----------
     requests, proxies, tolerances, retrains, truths, better
         As given, as arrays.
     ax_ : tuple of Axes
-        One for each proxy, after `plot`.
+        One per proxy, after `plot`.
     lines_ : dict of str to Line2D
         The proxies.
     breaches_ : dict of str to ndarray of int
-        Requests after which a proxy was outside its tolerance.
+        Requests after which a proxy is outside its tolerance.
     figure_ : Figure
-        The figure drawn on.
+        The figure.
 
     Examples
     --------
@@ -326,21 +327,21 @@ class MonitorDisplay(PanelsDisplay):
 
     def _check_arguments(self) -> None:
         if not self.requests.size or not self.proxies:
-            raise ValueError("there is no reading to draw")
+            raise ValueError("requests and proxies must not be empty")
         if self.requests.ndim != 1 or (np.diff(self.requests) <= 0).any():
-            raise ValueError("requests must be numbers in ascending order")
-        for what, series in (("proxies", self.proxies), ("truths", self.truths)):
+            raise ValueError("requests must be strictly ascending numbers")
+        for parameter, series in (("proxies", self.proxies), ("truths", self.truths)):
             for name, values in series.items():
                 if values.shape != self.requests.shape:
                     raise ValueError(
-                        f"{what}[{name!r}] has shape {values.shape}, "
+                        f"{parameter}[{name!r}] has shape {values.shape}, "
                         f"but there are {self.requests.size} requests"
                     )
         require_known("tolerances of unknown proxies", self.tolerances, self.proxies)
         require_known("truths of unknown proxies", self.truths, self.proxies)
 
     def _is_high_better(self, name: str) -> bool:
-        # Unknown ones count as errors.
+        # Unknown measures count as errors: lower is better.
         return self.better.get(name, KNOWN_MEASURES.get(name, ("lower", ""))[0]) == "higher"
 
     def _is_bad(self, name: str) -> NDArray[np.bool_]:
@@ -350,17 +351,17 @@ class MonitorDisplay(PanelsDisplay):
         return values < limit if self._is_high_better(name) else values > limit
 
     def plot(self, ax: "Sequence[Axes] | None" = None) -> Self:
-        """Draw.
+        """Draw the plot.
 
         Parameters
         ----------
         ax : sequence of Axes, optional
-            One for each proxy; by default a new figure.
+            One per proxy; by default a new figure.
 
         Returns
         -------
         MonitorDisplay
-            Itself, with `ax_`, `lines_` and `figure_`.
+            This object, with `ax_`, `lines_` and `figure_`.
         """
         from matplotlib.ticker import MaxNLocator
 
@@ -380,7 +381,7 @@ class MonitorDisplay(PanelsDisplay):
             ax.set_yscale("log")
         for request in self.retrains:
             ax.axvline(request, color="0.35", linestyle=":", linewidth=1.4, label="retrain")
-        # A short history has markers; a long one is a line.
+        # Only a short history has markers.
         dots: dict[str, Any] = {"marker": "o", "markersize": 3} if values.size <= 60 else {}
         (line,) = ax.plot(self.requests, values, color=_PROXY, linewidth=1.4, label="proxy", **dots)
         if name in self.truths:
@@ -391,13 +392,13 @@ class MonitorDisplay(PanelsDisplay):
         if ax.get_yscale() == "log":
             log_ticks(ax, "y")
         unit = KNOWN_MEASURES.get(name, ("", ""))[1]
-        way = "more is better" if self._is_high_better(name) else "less is better"
-        ax.set_ylabel(f"{name}{f' [{unit}]' if unit else ''}\n{way}")
+        better = "higher" if self._is_high_better(name) else "lower"
+        ax.set_ylabel(f"{name}{f' [{unit}]' if unit else ''}\n{better} is better")
         ax.grid(alpha=0.3)
         return line
 
     def _draw_limit(self, ax: "Axes", name: str) -> None:
-        """Draw the tolerance, shade what is outside it, ring the values there."""
+        """Draw the tolerance, shade the region outside it, and mark the values there."""
         if name not in self.tolerances:
             return
         limit, bad = self.tolerances[name], self._is_bad(name)
@@ -413,19 +414,19 @@ class MonitorDisplay(PanelsDisplay):
             ax.plot(self.requests[bad], values, "o", **ring, label="outside tolerance")
 
     def _draw_legend(self) -> None:
-        """Write one legend for all panels, each sign once."""
+        """Draw one legend for all panels, without duplicates."""
         signs = {
             text: handle
             for panel in self.ax_
             for handle, text in zip(*panel.get_legend_handles_labels(), strict=True)
         }
-        # over the first panel: inside it would hide some of a long history
+        # Above the first panel, where it hides no values.
         place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
         self.ax_[0].legend(signs.values(), signs.keys(), frameon=False, ncols=len(signs), **place)
 
 
 def _mark_infinite(ax: "Axes", requests: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-    """Draw a triangle at the edge where a value is endless."""
+    """Draw a triangle at the edge of the axes for infinite values."""
     for sign, marker, height in ((np.inf, "^", 0.95), (-np.inf, "v", 0.05)):
         places = requests[values == sign]
         if places.size:

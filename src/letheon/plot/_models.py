@@ -1,4 +1,4 @@
-"""How models are built: what sharding buys and costs, and one tree of a forest."""
+"""Models: benefit and cost of sharding, and one tree of a forest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from matplotlib.text import Annotation
 
 
-# Lines of several data sets would hide each other's intervals; each is moved by this share.
+# Lines are shifted by this share, so that their intervals do not overlap.
 _SHIFT = 0.04
 
 
 class AccuracyShardsDisplay(SingleDisplay):
-    """Accuracy against the number of shards, with intervals.
+    """Accuracy as a function of the number of shards, with intervals.
 
     Parameters
     ----------
     scores : mapping of str to mapping of int to Measure
-        For each name (a data set, a learner) the score at each number of shards.
+        Scores by number of shards, for each name (a data set or a learner).
     metric : str, default="accuracy"
-        What the scores are, for the axis.
+        Name of the score, for the axis.
     naive : mapping of str to float, optional
-        Score of the model without shards for some of the names: a dashed line.
+        Scores of the model without shards, drawn as dashed lines.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class AccuracyShardsDisplay(SingleDisplay):
     bars_ : list of ErrorbarContainer
         One line with intervals for each name.
     figure_ : Figure
-        The figure drawn on.
+        The figure.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class AccuracyShardsDisplay(SingleDisplay):
         naive: Mapping[str, float] | None = None,
     ) -> None:
         if not scores or not all(scores.values()):
-            raise ValueError("there is no score to draw")
+            raise ValueError("scores must not be empty")
         require_known("naive scores of unknown names", naive or (), scores)
         if min(shards for line in scores.values() for shards in line) < 1:
             raise ValueError("the number of shards must be at least 1")
@@ -78,23 +78,23 @@ class AccuracyShardsDisplay(SingleDisplay):
         self.naive = dict(naive or {})
 
     def plot(self, ax: "Axes | None" = None) -> Self:
-        """Draw.
+        """Draw the plot.
 
         Parameters
         ----------
         ax : Axes, optional
-            Where to draw; by default a new figure.
+            Axes to draw on; by default a new figure.
 
         Returns
         -------
         AccuracyShardsDisplay
-            Itself, with `ax_`, `bars_` and `figure_`.
+            This object, with `ax_`, `bars_` and `figure_`.
         """
         ax = self._take_axes(ax, 6.4, 4.4)
         self.bars_ = [self._draw_line(ax, name, i) for i, name in enumerate(self.scores)]
         plain_ticks(ax, sorted({shards for line in self.scores.values() for shards in line}))
-        title = f"{self.metric.capitalize()} against the number of shards"
-        ax.set(title=title, xlabel="shards", ylabel=self._y_label())
+        title = f"{self.metric.capitalize()} by number of shards"
+        ax.set(title=title, xlabel="number of shards", ylabel=self._y_label())
         ax.grid(alpha=0.3)
         if len(self.scores) > 1 or self.naive:
             ax.legend(frameon=False)
@@ -104,7 +104,7 @@ class AccuracyShardsDisplay(SingleDisplay):
         line, look = self.scores[name], line_style(number)
         shift = 1 + _SHIFT * (number - (len(self.scores) - 1) / 2)
         if name in self.naive:
-            label, colour = f"{name}, naive", look["color"]
+            label, colour = f"{name}, one model", look["color"]
             ax.axhline(self.naive[name], color=colour, linestyle="--", linewidth=1, label=label)
         measures = list(line.values())
         x, y = [shards * shift for shards in line], [measure.value for measure in measures]
@@ -116,24 +116,24 @@ class AccuracyShardsDisplay(SingleDisplay):
         unit = f" [{measures[0].unit}]" if measures[0].unit else ""
         if len(with_interval) != 1:
             return f"{self.metric}{unit}"
-        return f"{self.metric}{unit}, {100 * with_interval.pop():g} % interval"
+        return f"{self.metric}{unit}, {100 * with_interval.pop():g} % CI"
 
 
 _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 
 
 def _batch_sizes(n_rows: int, n_shards: int, rows_per_person: float) -> list[int]:
-    """Return 1, 2, 5, 10, ... to about five people per shard, where a batch gains no more."""
+    """Return 1, 2, 5, 10, ... up to about five people per shard; larger batches gain nothing."""
     most = min(5 * n_shards, (n_rows - 1) / rows_per_person)
     sizes = [step * 10**power for power in range(12) for step in (1, 2, 5)]
     return [size for size in sizes if size == 1 or size <= most]
 
 
 class PlanDisplay(PanelsDisplay):
-    """What shards, slices and the batch window buy, and what they cost to keep.
+    """Benefit and storage cost of shards, slices and batches.
 
-    Left, the expected speed-up over naive retraining against the number of people who leave in
-    one batch, one line for each pair (shards, slices). Right, what has to be stored for it.
+    Left: the expected speed-up over naive retraining as a function of the batch size, one line per
+    pair (shards, slices). Right: the required storage.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class PlanDisplay(PanelsDisplay):
     bars_ : BarContainer
         Storage, in the order of the lines.
     figure_ : Figure
-        The figure drawn on.
+        The figure.
 
     See Also
     --------
@@ -169,25 +169,25 @@ class PlanDisplay(PanelsDisplay):
     def __init__(self, plans: Iterable[Plan]) -> None:
         self.plans = list(plans)
         if not self.plans:
-            raise ValueError("there is no plan to draw")
+            raise ValueError("plans must not be empty")
         for name in ("n_rows", "stage_data", "batch", "rows_per_person", "state_bytes"):
             if len({getattr(p, name) for p in self.plans}) > 1:
-                raise ValueError(f"the plans of one display must not differ in {name}")
+                raise ValueError(f"all plans must have the same {name}")
 
     @classmethod
     def from_plan(
         cls, plan: Plan, *, n_requests: Iterable[int] | None = None, ax: Any = None
     ) -> Self:
-        """Draw how one plan's speed-up changes with the batch size.
+        """Plot the speed-up of one plan by batch size.
 
         Parameters
         ----------
         plan : Plan
-            The plan; its own number of requests is not used.
+            The plan; its number of requests is ignored.
         n_requests : iterable of int, optional
-            Batch sizes. By default 1, 2, 5, 10 and so on to about five people per shard.
+            Batch sizes. By default 1, 2, 5, 10, ... up to about five people per shard.
         ax : pair of Axes, optional
-            Where to draw speed-up and storage; by default a new figure.
+            Axes for speed-up and storage; by default a new figure.
         """
         if n_requests is None:
             n_requests = _batch_sizes(plan.n_rows, plan.n_shards, plan.rows_per_person)
@@ -203,18 +203,18 @@ class PlanDisplay(PanelsDisplay):
         ax: Any = None,
         **options: Any,
     ) -> Self:
-        """Draw several pairs of shards and slices.
+        """Plot several pairs of shards and slices.
 
         Parameters
         ----------
         n_rows : int
-            Rows to be trained on.
+            Number of training rows.
         n_requests : iterable of int, optional
-            Batch sizes. By default 1, 2, 5, 10 and so on to about five people per shard.
+            Batch sizes. By default 1, 2, 5, 10, ... up to about five people per shard.
         settings : iterable of (int, int)
             Pairs of shards and slices.
         ax : pair of Axes, optional
-            Where to draw speed-up and storage; by default a new figure.
+            Axes for speed-up and storage; by default a new figure.
         **options
             Passed on to `letheon.sharded.plan`.
         """
@@ -229,17 +229,17 @@ class PlanDisplay(PanelsDisplay):
         return cls(plans).plot(ax)
 
     def plot(self, ax: "Sequence[Axes] | None" = None) -> Self:
-        """Draw.
+        """Draw the plot.
 
         Parameters
         ----------
         ax : pair of Axes, optional
-            Where to draw speed-up and storage; by default a new figure.
+            Axes for speed-up and storage; by default a new figure.
 
         Returns
         -------
         PlanDisplay
-            Itself, with `ax_`, `lines_`, `bars_` and `figure_`.
+            This object, with `ax_`, `lines_`, `bars_` and `figure_`.
         """
         self._take_axes(ax, (1, 2), (11.5, 4.2), "speed-up and storage")
         groups = self._group_plans()
@@ -251,7 +251,7 @@ class PlanDisplay(PanelsDisplay):
         return self
 
     def _group_plans(self) -> dict[str, list[Plan]]:
-        """Return the plans of each line, in order of the batch size."""
+        """Return the plans of each line, sorted by batch size."""
         groups: dict[str, list[Plan]] = {}
         for p in self.plans:
             groups.setdefault(f"{p.n_shards} × {p.n_slices}", []).append(p)
@@ -281,7 +281,7 @@ class PlanDisplay(PanelsDisplay):
             ylabel="speed-up over naive retraining",
         )
         ax.grid(alpha=0.3)
-        # beside the lines: inside it would hide some of many
+        # Outside the axes, where it hides no lines.
         ax.legend(title="shards × slices", frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
     def _draw_storage(self, ax: "Axes", groups: dict[str, list[Plan]]) -> None:
@@ -297,12 +297,12 @@ class PlanDisplay(PanelsDisplay):
 
 
 def _format_amount(amount: float) -> str:
-    """Return a number for the top of a bar: whole if large, else three digits."""
+    """Return a number with three digits; without decimals if it is large."""
     return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
 
 
 def _storage_amounts(plans: list[Plan]) -> tuple[list[float], str]:
-    """Return the storage of each plan and its unit: bytes if known, else numbers of states."""
+    """Return the storage of each plan and its unit: bytes if known, else number of states."""
     sizes = [p.storage_bytes for p in plans if p.storage_bytes is not None]
     if not sizes:
         return [float(p.states) for p in plans], "models"
@@ -310,11 +310,11 @@ def _storage_amounts(plans: list[Plan]) -> tuple[list[float], str]:
     return [size / factor for size in sizes], unit
 
 
-# Inches that a box takes, so that neither boxes nor their texts touch.
+# Size of a box in inches, so that boxes and texts do not touch.
 _BOX_WIDTH, _BOX_HEIGHT = 1.55, 1.1
 _LONGEST_NAME = 20
 _PALEST = 0.12
-# Of a leaf, of the best split, and of a random one.
+# Frames of a leaf, of a best split, and of a random split.
 _FRAMES: tuple[dict[str, Any], ...] = (
     {"linewidth": 0},
     {"linewidth": 1},
@@ -323,17 +323,17 @@ _FRAMES: tuple[dict[str, Any], ...] = (
 
 
 class ForestTreeDisplay(SingleDisplay):
-    """The upper levels of one tree: what each node asks, how many rows it holds, what it says.
+    """The upper levels of one tree, with split, number of rows and prediction of each node.
 
-    Best splits have a frame, random ones a dashed frame, leaves none; a node whose subtree is
-    not drawn ends in dots. "missing: no" means that rows without a value go the way of "no". The
-    colour is that of the commonest class, deeper the purer the node is; for regression it is the
+    Best splits have a solid frame, random splits a dashed frame, leaves none; a node whose subtree
+    is not drawn ends in dots. "missing: no" means that missing values follow the branch "no". The
+    colour is that of the most frequent class, darker for purer nodes; for regression it shows the
     mean.
 
     Parameters
     ----------
     tree : ForestTree
-        As `DaREForestClassifier.tree_` gives it.
+        A tree, from `DaREForestClassifier.tree_`.
     max_depth : int or None, default=3
         Levels of splits to draw; None draws all.
     title : str, default=""
@@ -348,7 +348,7 @@ class ForestTreeDisplay(SingleDisplay):
     boxes_ : dict of int to Annotation
         The box of every node that is drawn, by its number in the tree.
     figure_ : Figure
-        The figure drawn on.
+        The figure.
 
     Examples
     --------
@@ -359,14 +359,14 @@ class ForestTreeDisplay(SingleDisplay):
 
     def __init__(self, tree: ForestTree, *, max_depth: int | None = 3, title: str = "") -> None:
         if max_depth is not None and max_depth < 0:
-            raise ValueError(f"max_depth={max_depth}; expected at least 0, or None for all")
+            raise ValueError(f"max_depth must be at least 0 or None, not {max_depth}")
         self.tree, self.max_depth, self.title = tree, max_depth, title
 
     @classmethod
     def from_estimator(
         cls, model: Any, *, tree: int = 0, max_depth: int | None = 3, ax: "Axes | None" = None
     ) -> Self:
-        """Draw a tree of a fitted forest.
+        """Plot a tree of a fitted forest.
 
         Parameters
         ----------
@@ -377,7 +377,7 @@ class ForestTreeDisplay(SingleDisplay):
         max_depth : int or None, default=3
             Levels of splits to draw; None draws all.
         ax : Axes, optional
-            Where to draw; by default a new figure that is large enough.
+            Axes to draw on; by default a new figure that is large enough.
 
         Returns
         -------
@@ -385,23 +385,23 @@ class ForestTreeDisplay(SingleDisplay):
         """
         if not isinstance(model, DaREForestClassifier | DaREForestRegressor):
             raise TypeError(
-                "give a fitted DaREForestClassifier or DaREForestRegressor; got "
+                "model must be a fitted DaREForestClassifier or DaREForestRegressor, not "
                 f"{type(model).__name__}"
             )
         return cls(model.tree_(tree), max_depth=max_depth, title=f"Tree {tree}").plot(ax)
 
     def plot(self, ax: "Axes | None" = None) -> Self:
-        """Draw.
+        """Draw the plot.
 
         Parameters
         ----------
         ax : Axes, optional
-            Where to draw; by default a new figure that is large enough.
+            Axes to draw on; by default a new figure that is large enough.
 
         Returns
         -------
         ForestTreeDisplay
-            Itself, with `ax_`, `boxes_` and `figure_`.
+            This object, with `ax_`, `boxes_` and `figure_`.
         """
         places = self._node_positions()
         width = max(x for x, _ in places.values()) + 1
@@ -417,11 +417,11 @@ class ForestTreeDisplay(SingleDisplay):
         return self
 
     def _is_open(self, node: int, depth: int) -> bool:
-        """Whether the children of a node are drawn."""
+        """Return whether the children of a node are drawn."""
         return self.tree.kind[node] != 0 and (self.max_depth is None or depth < self.max_depth)
 
     def _node_positions(self) -> dict[int, tuple[float, int]]:
-        """Return where nodes stand: ends side by side, parents over the middle of children."""
+        """Return the positions of nodes: ends in a row, parents centred above their children."""
         depths = self.tree.depths().tolist()
         places: dict[int, tuple[float, int]] = {}
         ends = 0
@@ -435,7 +435,7 @@ class ForestTreeDisplay(SingleDisplay):
             elif left in places and right in places:
                 places[node] = ((places[left][0] + places[right][0]) / 2, depths[node])
             else:
-                todo += [node, right, left]  # children first, the left one before the right
+                todo += [node, right, left]  # Children first, left before right.
         return places
 
     def _draw_edges(self, ax: "Axes", node: int, places: dict[int, tuple[float, int]]) -> None:
@@ -447,7 +447,7 @@ class ForestTreeDisplay(SingleDisplay):
                 ax.text((x + to_x) / 2, (y + to_y) / 2, word, **_WORD)
 
     def _draw_legend(self, ax: "Axes") -> None:
-        """Say what a dashed frame means, where there is one."""
+        """Draw a legend for dashed frames, if there are any."""
         from matplotlib.patches import Patch
 
         if any(self.tree.kind[node] == 2 for node in self.boxes_):
@@ -474,7 +474,7 @@ class ForestTreeDisplay(SingleDisplay):
         return "\n".join(lines)
 
     def _node_colour(self, node: int) -> tuple[float, ...]:
-        """Return the colour of what the node says, mixed with white."""
+        """Return the colour of the prediction of a node, mixed with white."""
         from matplotlib.colors import to_rgb
 
         if self.tree.n[node] == 0:
@@ -499,12 +499,12 @@ _WORD: dict[str, Any] = {
 
 
 def _relative_value(values: NDArray[np.float64], node: int) -> float:
-    """Return where a node's mean lies between the least and the greatest of the tree."""
+    """Return the mean of a node, relative to the smallest and largest mean of the tree."""
     least, greatest = float(values.min()), float(values.max())
     return 0.5 if least == greatest else float((values[node] - least) / (greatest - least))
 
 
 def _mix_with_white(colour: tuple[float, ...], strength: float) -> tuple[float, ...]:
-    """Return a colour mixed with white; never so dark that black text on it is hard to read."""
+    """Return a colour mixed with white, light enough for black text."""
     share = _PALEST + (0.55 - _PALEST) * min(max(float(strength), 0.0), 1.0)
     return tuple(1 - share * (1 - part) for part in colour)

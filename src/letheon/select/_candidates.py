@@ -1,4 +1,4 @@
-"""What somebody needs of a method, who is compared, and which values are tried (Table 2)."""
+"""Requirements on a method, candidate methods, and the parameter values to try (Table 2)."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from letheon.guarantee import (
 from letheon.methods import METHODS
 from letheon.sharded import SISAClassifier, SISARegressor
 
-# From the observer who sees least to the one who sees most; a claim about one covers those before.
+# From the weakest to the strongest observer; a claim about one covers those before.
 _OBSERVERS: tuple[Releases, ...] = ("labels-only", "latest-only", "every-version")
 _SEES = {
     "labels-only": "labels only",
@@ -39,32 +39,32 @@ _SEES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """Constraints that no measurement can make up for (survey, 6.3, "Candidate selection").
+    """Constraints that a method must satisfy (survey, 6.3, "Candidate selection").
 
     Parameters
     ----------
     family : {"any", "linear", "forest", "net"}, default="any"
-        Kind of model. Nets are tried with "net" only.
+        Kind of model. Neural networks are tried with "net" only.
     task : {"classification", "regression"}, optional
-        By default what the labels look like: floats with fractions, or more than 20 different
-        ones, are numbers to be predicted.
+        By default inferred from the labels: floats with fractions, or with more than 20 distinct
+        values, mean regression.
     guarantee : {"exact", "certified", "empirical"}, default="empirical"
-        The weakest kind that will do; an exact method also serves where "certified" is asked for.
+        The weakest acceptable kind; an exact method also satisfies "certified".
     requests : {"oblivious", "adaptive"}, default="oblivious"
-        "adaptive": people may look at the model before they ask to leave.
+        "adaptive": requests may depend on the model.
     releases : {"latest-only", "every-version", "labels-only"}, default="latest-only"
-        What an observer holds, at worst.
+        What the strongest observer has.
     immediate : bool, default=True
-        Whether a request is served at once. If not, requests may wait and be served together, and
-        a method that gains nothing from that is left out.
+        Whether each request is served immediately. If not, requests are batched, and methods that
+        gain nothing from batches are excluded.
     strong : bool, default=False
-        Leave out methods whose removals take longer and longer (*weak*; survey, Definition 11).
+        Exclude methods whose removals get slower along a sequence (*weak*; survey, Definition 11).
     properties : tuple of str, optional
-        Properties of your loss and training that you vouch for, keys of
-        `letheon.guarantee.NEEDS`; a method that needs another one is left out. By default you
-        train the classes of letheon as they are: their losses have what they need.
+        Properties of your loss and training that you guarantee, keys of
+        `letheon.guarantee.NEEDS`; methods that need other properties are excluded. By default
+        the losses of letheon's classes are used, which have the required properties.
     epsilon, delta : float, optional
-        The largest that a certificate may state. An exact method has none.
+        Largest values that a certificate may state. Exact methods have none.
     """
 
     family: Family = "any"
@@ -79,100 +79,100 @@ class Need:
     delta: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse words that no method declares."""
+        """Raise for unknown values."""
         allowed = {
             "family": FAMILIES,
             "guarantee": KINDS,
             "requests": REQUESTS,
             "releases": get_args(Releases),
         }
-        words = [(name, getattr(self, name), each) for name, each in allowed.items()]
+        words = [(name, getattr(self, name), options) for name, options in allowed.items()]
         words += [("task", self.task, TASKS)] * (self.task is not None)
         words += [("properties", code, tuple(NEEDS)) for code in self.properties or ()]
         for name, word, options in words:
             if word not in options:
-                raise ValueError(f"{name}={word!r} is not one of {options}")
+                raise ValueError(f"{name} must be one of {options}, not {word!r}")
 
     def why_not(self, estimator: BaseEstimator, facts: MethodFacts) -> str:
-        """Return in words why a method is not applicable, from its facts; empty if it is.
+        """Return why a method is not applicable, from its facts; empty if it is.
 
-        What the facts leave open (no families, no tasks) is not held against a method.
+        Facts that are not declared (no families, no tasks) exclude nothing.
         """
         return "; ".join([*self._against_model(estimator, facts), *self._against_claim(facts)])
 
     def why_not_claim(self, claim: Guarantee) -> str:
-        """Return in words what the guarantee of a fitted model lacks; empty if nothing."""
+        """Return which requirements the guarantee of a fitted model misses; empty if none."""
         reasons = []
         if KINDS.index(claim.kind) > KINDS.index(self.guarantee):
-            reasons.append(f"its guarantee came out {claim.kind}, you asked for {self.guarantee}")
+            reasons.append(f"its guarantee is {claim.kind}, you require {self.guarantee}")
         if self.requests == "adaptive" != claim.requests:
             reasons.append("with these settings its guarantee does not cover adaptive requests")
         if _OBSERVERS.index(claim.releases) < _OBSERVERS.index(self.releases):
-            reasons.append(f"its guarantee covers observers who see {_SEES[claim.releases]}")
+            reasons.append(f"its guarantee covers only observers who see {_SEES[claim.releases]}")
         for name in ("epsilon", "delta"):
             stated, limit = getattr(claim, name), getattr(self, name)
             if stated is not None and limit is not None and stated > limit:
-                reasons.append(f"it certifies {name} {stated:g}, you asked for {limit:g} at most")
+                reasons.append(f"its {name} is {stated:g}, you require at most {limit:g}")
         return "; ".join(reasons)
 
     def _against_model(self, estimator: BaseEstimator, facts: MethodFacts) -> Iterator[str]:
-        """Yield what speaks against the kind of model."""
+        """Yield why the kind of model is not applicable."""
         if self.family != "any" and not {"any", self.family} & set(facts.families or ("any",)):
-            yield f"you asked for {_MODELS[self.family]}, and it serves {facts.applicability}"
+            yield f"you require {_MODELS[self.family]}; it supports {facts.applicability}"
         if self.task is None:
             return
         if facts.tasks and self.task not in facts.tasks:
-            yield f"you need {self.task}, and it serves {' and '.join(facts.tasks)} only"
+            yield f"you require {self.task}; it supports {' and '.join(facts.tasks)} only"
         elif (is_regressor if self.task == "classification" else is_classifier)(estimator):
-            yield f"you need {self.task}, and this estimator is for the other"
+            yield f"you require {self.task}; this estimator is for the other task"
 
     def _against_claim(self, facts: MethodFacts) -> Iterator[str]:
-        """Yield what speaks against what the method claims and needs."""
+        """Yield why the claims and assumptions of the method are not sufficient."""
         if KINDS.index(facts.certificate) > KINDS.index(self.guarantee):
-            yield f"you asked for {self.guarantee}, and it is {facts.certificate}"
+            yield f"you require {self.guarantee}; it is {facts.certificate}"
         if self.requests == "adaptive" != facts.requests:
             yield (
-                "people may look before they leave (adaptive requests), and it covers oblivious "
+                "you require adaptive requests (they may depend on the model); it covers oblivious "
                 "requests only"
             )
         if _OBSERVERS.index(facts.releases) < _OBSERVERS.index(self.releases):
             seen, covered = _SEES[self.releases], _SEES[facts.releases]
-            yield f"an observer sees {seen}, and it covers one who sees {covered}"
-        vouched = facts.needs if self.properties is None else self.properties
-        missing = [NEEDS[code] for code in facts.needs if code not in vouched]
+            yield f"your observer sees {seen}; it covers observers who see {covered}"
+        properties = facts.needs if self.properties is None else self.properties
+        missing = [NEEDS[code] for code in facts.needs if code not in properties]
         if missing:
-            yield f"it needs {' and '.join(missing)}, for which you do not vouch"
+            yield f"it needs {' and '.join(missing)}, which is not among your properties"
         if self.strong and facts.strength != "strong":
-            said = "is weak" if facts.strength == "weak" else "does not say how its time grows"
-            yield f"you asked for a strong method, and it {said}"
+            strength = "is weak" if facts.strength == "weak" else "does not state its strength"
+            yield f"you require a strong method; it {strength}"
         elif not self.immediate and not facts.batches:
-            yield "requests may wait, and it gains nothing from serving many at once"
+            yield "you allow batches of requests; it gains nothing from them"
 
 
-_MODELS = {"linear": "a linear model", "forest": "a forest", "net": "a net"}
+_MODELS = {"linear": "a linear model", "forest": "a forest", "net": "a neural network"}
 
 
 Values = Mapping[str, Sequence[Any]]
-_NETS = "letheon.deep"  # the only module that needs torch
+_NETS = "letheon.deep"  # The only module that needs PyTorch.
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A forgetting estimator and the values of its parameters that are tried.
+    """A forgetting estimator and the parameter values to try.
 
     Parameters
     ----------
     estimator : forgetting estimator
         Unfitted; its other parameters are kept.
     efficiency : mapping of str to values, optional
-        Parameters that trade speed for something else, values **from slow to fast**. Of an exact
-        method they are raised until the tolerance is passed; of an approximate one all are tried.
-        By default the range of `letheon.select` for this method; ``{}`` for none.
+        Parameters that trade accuracy for speed, with values **from slow to fast**. For an exact
+        method they are increased until the tolerance is exceeded; for an approximate method all
+        are tried. By default the ranges of the method; ``{}`` for none.
     certifiability : mapping of str to values, optional
-        Parameters of an approximate method that trade assurance; all are tried. An exact method
-        has none.
+        Parameters of an approximate method that affect certifiability; all values are tried. An
+        exact method has none.
     name : str, optional
-        Name in tables and reasons; by default that of the class.
+        Name in tables and texts; by default the class name.
     """
 
     estimator: Any
@@ -181,42 +181,42 @@ class Candidate:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot forget and parameters that it does not have."""
+        """Raise for estimators that cannot forget, and for unknown parameters."""
         facts = getattr(self.estimator, "facts", None)
         if not isinstance(facts, MethodFacts):
             raise TypeError(
-                f"a candidate must be a forgetting estimator that declares facts, not "
+                "a candidate must be a forgetting estimator with facts, not "
                 f"{type(self.estimator).__name__}; NaiveUnlearner and SISA wrap any estimator"
             )
         if facts.exact and self.certifiability:
             raise ValueError(
-                f"{short_name(self.estimator)} is exact: no parameter trades its certifiability; "
-                "give what trades speed as efficiency"
+                f"{short_name(self.estimator)} is exact and has no certifiability parameters; use "
+                "efficiency for parameters that affect its speed"
             )
         known = self.estimator.get_params()
         for values in (self.efficiency or {}, self.certifiability or {}):
-            for parameter, tried in values.items():
+            for parameter, options in values.items():
                 if parameter not in known:
-                    raise ValueError(f"{short_name(self.estimator)} has no {parameter!r}")
-                if len(tried) == 0:
-                    raise ValueError(f"no value of {parameter!r} is given to be tried")
+                    raise ValueError(f"{short_name(self.estimator)} has no parameter {parameter!r}")
+                if len(options) == 0:
+                    raise ValueError(f"the list of values for {parameter!r} is empty")
 
     @property
     def facts(self) -> MethodFacts:
-        """What the method declares about itself."""
+        """The declared facts of the method."""
         facts: MethodFacts = self.estimator.facts
         return facts
 
     def ranges(self, size: TrainingSize) -> SearchRanges:
-        """Return the values to try: those given, else those of the method."""
+        """Return the values to try: those of the candidate, or else those of the method."""
         depth = self.estimator.get_params(deep=False).get("max_depth")
         usual = self.facts.values_to_try(size._replace(max_depth=depth))
-        # Whoever gives some values says which parameters count.
-        given = self.efficiency is not None or self.certifiability is not None
-        usual = SearchRanges() if given else usual
+        # With values for some parameters, only these are tried.
+        has_values = self.efficiency is not None or self.certifiability is not None
+        usual = SearchRanges() if has_values else usual
         chosen = (self.efficiency or usual.efficiency, self.certifiability or usual.certifiability)
         return SearchRanges(
-            *({name: tuple(tried) for name, tried in each.items()} for each in chosen)
+            *({name: tuple(options) for name, options in values.items()} for values in chosen)
         )
 
     def with_settings(self, settings: Mapping[str, Any]) -> Any:
@@ -228,69 +228,69 @@ Named = dict[str, Candidate]
 
 
 def short_name(estimator: Any) -> str:
-    """Return the name of a class, and of the estimator inside."""
+    """Return the class name, with that of the inner estimator."""
     inner = estimator.get_params(deep=False).get("estimator")
     return type(estimator).__name__ + (f" of {name_model(inner)}" if inner is not None else "")
 
 
 def name_candidates(candidates: Iterable[Any]) -> Named:
-    """Return candidates by name, sorted, so that their order cannot matter.
+    """Return candidates by name, sorted, so that their order does not matter.
 
     Raises
     ------
     ValueError
-        There is none, or two of them are the same.
+        If there are no candidates, or duplicates.
     """
-    several = [each if isinstance(each, Candidate) else Candidate(each) for each in candidates]
-    if not several:
-        raise ValueError("candidates is empty; there is nobody to choose from")
-    short = [each.name or short_name(each.estimator) for each in several]
-    often = Counter(short)
+    listed = [item if isinstance(item, Candidate) else Candidate(item) for item in candidates]
+    if not listed:
+        raise ValueError("candidates is empty; expected at least one candidate")
+    short = [candidate.name or short_name(candidate.estimator) for candidate in listed]
+    counts = Counter(short)
     names = [
-        name if often[name] == 1 else repr(each.estimator)
-        for name, each in zip(short, several, strict=True)
+        name if counts[name] == 1 else repr(candidate.estimator)
+        for name, candidate in zip(short, listed, strict=True)
     ]
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise ValueError(f"two candidates are the same: {twice[0]}; give them different names")
-    return dict(sorted(zip(names, several, strict=True)))
+    duplicates = [name for name, count in Counter(names).items() if count > 1]
+    if duplicates:
+        raise ValueError(f"duplicate candidate: {duplicates[0]}; set different names")
+    return dict(sorted(zip(names, listed, strict=True)))
 
 
 def default_candidates(need: Need, task: Task, ordinary: Any) -> tuple[Named, dict[str, str]]:
-    """Return one candidate for every method that letheon has, and who cannot be one, with why.
+    """Return one candidate per method of letheon, and the excluded methods with reasons.
 
-    SISA wraps the ordinary model. Certificates are asked for as `need` says.
+    SISA wraps the ordinary model. Certified methods use epsilon and delta of `need`.
     """
     if need.family == "net":
         left_out = {
-            "CertifiedHeadClassifier": "it needs a backbone of yours; give it as a candidate",
-            "every other method": "you asked for a net",
+            "CertifiedHeadClassifier": "it needs a backbone; pass it as a candidate",
+            "every other method": "you require a neural network",
         }
         return name_candidates(
             _make_estimator(kind, need) for kind in _list_method_classes(task, nets=True)
         ), left_out
     sisa = SISARegressor if task == "regression" else SISAClassifier
     estimators = [_make_estimator(kind, need) for kind in _list_method_classes(task, nets=False)]
-    left_out = {"letheon.deep": 'nets are tried with Need(family="net") only'}
+    left_out = {"letheon.deep": 'neural networks are tried with Need(family="net") only'}
     return name_candidates([*estimators, sisa(clone(ordinary))]), left_out
 
 
 def _list_method_classes(task: Task, *, nets: bool) -> Iterator[Any]:
-    """Yield the class of every registered method that is tried; SISA is made by the caller.
+    """Yield the classes of the registered methods that can be candidates, except SISA.
 
-    A method that has no class for this task is still named, and left out for what it declares.
+    A method without a class for this task is included, and later excluded by its facts.
     """
     for method in METHODS:
         if method.is_candidate and method.name != "sisa" and nets == (method.module == _NETS):
             classes = [getattr(import_module(method.module), name) for name in method.class_names]
-            # Only some methods have a second class, for numbers.
+            # Some methods have a second class, for regression.
             yield classes[-1 if task == "regression" else 0]
 
 
 def _make_estimator(kind: Any, need: Need) -> Any:
-    """Return an estimator of letheon, with the certificate that is asked for."""
+    """Return an estimator of letheon, with the required epsilon and delta."""
     estimator = kind()
     if estimator.facts.certificate == "certified":
-        wanted = {"epsilon": need.epsilon, "delta": need.delta}
-        estimator.set_params(**{name: v for name, v in wanted.items() if v is not None})
+        limits = {"epsilon": need.epsilon, "delta": need.delta}
+        estimator.set_params(**{name: v for name, v in limits.items() if v is not None})
     return estimator

@@ -1,4 +1,4 @@
-"""`choose`: filter by applicability, tune or sweep, evaluate, take the fastest within tolerance."""
+"""`choose`: filter applicable methods, tune, evaluate, and choose the fastest acceptable one."""
 
 import math
 import warnings
@@ -47,17 +47,17 @@ from letheon.select._results import (
 
 Settings = dict[str, Any]
 _Argument = TypeVar("_Argument")
-# What a candidate may answer when these rows or settings do not suit it; it is reported.
+# Errors of a candidate that does not support these rows or settings; they are reported.
 _REFUSALS = (LetheonError, ValueError, ArithmeticError)
-# Floats without fractions may be labels, if they are few.
+# Floats without fractions are class labels if there are few distinct values.
 _MOST_CLASSES = 20
 
 
 @dataclass
 class _CandidateSearch:
-    """What is the same for every candidate, and what was tried so far.
+    """Inputs for all candidates, and the results so far.
 
-    `blank` is the comparison before anybody is tried, `options` are those of `evaluate`.
+    `blank` is the comparison without results, `options` are those of `evaluate`.
     """
 
     blank: Comparison
@@ -73,10 +73,10 @@ class _CandidateSearch:
     tunings: dict[str, tuple[Tuning, ...]] = field(default_factory=dict)
 
     def try_candidate(self, name: str, candidate: Candidate) -> None:
-        """Try every setting of a candidate, or note why it is left out."""
-        why = self.blank.need.why_not(candidate.estimator, candidate.facts)
-        if why:
-            self.excluded[name] = why
+        """Try all settings of a candidate, or record why it is excluded."""
+        reason = self.blank.need.why_not(candidate.estimator, candidate.facts)
+        if reason:
+            self.excluded[name] = reason
             return
         ranges = candidate.ranges(self.size)
         if not candidate.facts.exact:
@@ -87,31 +87,31 @@ class _CandidateSearch:
         try:
             self.tunings[name] = tuple(self._tune_parameters(candidate, ranges.efficiency))
         except _REFUSALS as error:
-            self.excluded[name] = f"it could not be tuned: {error}"
+            self.excluded[name] = f"tuning failed: {error}"
             return
         for settings in _back_off(self.tunings[name]):
             if self._evaluate_setting(name, candidate, settings) == "within":
                 return
 
     def _tune_parameters(self, candidate: Candidate, efficiency: Any) -> Iterator[Tuning]:
-        """Yield the tuning of one parameter after the other, those before at what was chosen."""
+        """Yield the tuning of each parameter, with the earlier ones at their chosen values."""
         tolerance = self.blank.tolerances.effectiveness
         goal = -np.inf if tolerance is None else self.rival.score - tolerance
-        # a constant answer is no solution, however good the score looks
+        # The score must be better than that of a constant prediction.
         goal = max(goal, float(np.nextafter(self.constant.score, np.inf)))
-        settled: Settings = {}
+        chosen: Settings = {}
         for parameter, values in efficiency.items():
 
             def cv_score(value: Any, parameter: str = parameter) -> float:
-                estimator = candidate.with_settings({**settled, parameter: value})
+                estimator = candidate.with_settings({**chosen, parameter: value})
                 return self.folds.score(estimator, with_ids=True)
 
             tuning = tune_efficiency(cv_score, parameter, values, float(goal))
-            settled[parameter] = tuning.chosen
+            chosen[parameter] = tuning.chosen
             yield tuning
 
     def _evaluate_setting(self, name: str, candidate: Candidate, settings: Settings) -> str:
-        """Evaluate a setting; return its verdict, empty if it could not be run."""
+        """Evaluate a setting; return its verdict, empty if it failed."""
         estimator, problem, blank = candidate.with_settings(settings), self.problem, self.blank
         try:
             evaluation = evaluate(
@@ -125,11 +125,11 @@ class _CandidateSearch:
             )
             why_not_beaten = self.constant.why_not_beaten(estimator)
         except _REFUSALS as error:
-            self.excluded[name_setting(name, settings)] = f"it could not be run: {error}"
+            self.excluded[name_setting(name, settings)] = f"evaluation failed: {error}"
             return ""
         flaws = [blank.need.why_not_claim(evaluation.guarantee), why_not_beaten]
         if evaluation.equal_digests is False:
-            flaws.append("its bytes are not those of a fresh fit")
+            flaws.append("its digest is not that of a fresh fit")
         tried = CandidateResult(
             candidate=name,
             settings=settings,
@@ -149,13 +149,13 @@ class _CandidateSearch:
 
 
 def _back_off(tunings: tuple[Tuning, ...]) -> Iterator[Settings]:
-    """Yield the tuned settings, then slower and slower ones: the last parameter first."""
-    settings = {each.parameter: each.chosen for each in tunings}
+    """Yield the tuned settings, then slower ones step by step, the last parameter first."""
+    settings = {tuning.parameter: tuning.chosen for tuning in tunings}
     yield dict(settings)
-    for each in reversed(tunings):
-        slower = each.values[: each.values.index(each.chosen)]
+    for tuning in reversed(tunings):
+        slower = tuning.values[: tuning.values.index(tuning.chosen)]
         for value in reversed(slower):
-            settings[each.parameter] = value
+            settings[tuning.parameter] = value
             yield dict(settings)
 
 
@@ -179,59 +179,59 @@ def choose(
 ) -> Comparison:
     """Choose a method as the survey proposes (section 6.3).
 
-    1. Methods that are not applicable are left out, for what they declare about themselves.
-    2. The efficiency parameter of an *exact* method is raised until its cross-validated loss
-       passes the tolerance. If the evaluation then finds it outside, it is lowered again, step by
-       step. Of an *approximate* method all combinations of efficiency and certifiability
+    1. Methods that are not applicable, according to their declared facts, are excluded.
+    2. The efficiency parameter of an *exact* method is increased until its cross-validated loss
+       exceeds the tolerance. If the evaluation is outside the tolerances, it is decreased again
+       step by step. For an *approximate* method all combinations of efficiency and certifiability
        parameters are tried.
     3. `letheon.evaluate` measures each setting on requests drawn from a deletion distribution.
-    4. Of the settings within all tolerances the fastest is chosen: the one whose speed-up over
-       retraining the ordinary model, by the *lower end* of its interval, is largest.
+    4. The fastest setting within all tolerances is chosen: the one with the largest *lower end* of
+       the confidence interval of the speed-up over retraining the ordinary model.
 
-    A measure is within its tolerance when the bad end of its interval is; the interval holds the
-    error of seeds and of test rows, for one setting at a time. A setting that does not beat the
-    best constant answer on the test rows, by the same metric, is refused. If no setting is left,
-    `Comparison.best` is None, and the reason says which one failed in what and by how much.
+    A measure is within its tolerance if the worse end of its interval is. The interval includes the
+    error of seeds and of test rows, for one setting at a time. A setting that is not better than
+    the best constant prediction on the test rows is rejected. If no setting is acceptable,
+    `Comparison.best` is None, and the reason lists the failures.
 
     Parameters
     ----------
     data : tuple (X, y) or (X, y, ids), or Dataset
-        Training rows and whose they are. Without test rows a quarter of the people is held out.
-        Parameters are tuned on training rows; the choice between settings, and how far those of
-        exact methods are lowered again, is made on test rows.
+        Training rows and their ids. Without test rows a quarter of the people is held out.
+        Parameters are tuned on training rows; test rows are used to choose between settings, and
+        to decrease the parameters of exact methods.
     need : Need, optional
-        What the method must be; by default anything will do.
+        Requirements on the method; by default there are none.
     tolerances : Tolerances, optional
-        The worst results that are acceptable.
+        The worst acceptable results.
     candidates : iterable of Candidate or forgetting estimator, optional
-        By default one for every method that letheon has.
+        By default one per method of letheon.
     expected_requests : int, default=1000
-        People who will ask to be forgotten, for the total cost.
+        Expected number of people to be forgotten, for the total cost.
     requests : Requests, int or float, optional
-        The deletion distribution; a number: so many people, or such a share of them, one by one,
-        each row as likely. By default 20 people, each row as likely, one by one; where
-        requests may wait, 100 people in five requests. Of few people a tenth leaves.
+        The deletion distribution. A number of people, or a share of them, is forgotten one by one,
+        with rows drawn uniformly. By default 20 people one by one; with batches, 100 people in
+        five requests; at most a tenth of the people.
     subsample : int or float, optional
-        Take so many training people, or such a share, at random, to be quicker. Speed-ups are then
-        those of the subsample.
+        Number or share of training people to sample, to save time. Speed-ups are then those of
+        the subsample.
     seeds : int, default=3
-        Repetitions of each evaluation, 3 or more: fewer hardly show their error.
+        Number of trials of each evaluation, at least 3.
     ordinary : estimator, optional
-        The ordinary model to be held against; by default the best usual one of the family.
+        The ordinary model to compare with; by default the best usual model of the family.
     metric : callable, optional
-        ``metric(y_true, y_pred)``, higher is better. By default R2 for numbers, balanced accuracy
-        where one class makes up two thirds of the training rows or more, and accuracy elsewhere.
+        ``metric(y_true, y_pred)``, higher is better. By default R2 for regression, balanced
+        accuracy if one class makes up at least two thirds of the training rows, else accuracy.
     test : tuple (X, y) or (X, y, ids), or float, optional
         Test rows, or the share of people to hold out.
     cv : int, default=5
-        Folds of the tuning, by person.
+        Number of folds for tuning; all rows of a person are in one fold.
     canaries : bool, default=True
-        Run the canary test of `evaluate` on the method that would be chosen. One in which it finds
-        people is not chosen, and the next is tested.
+        Run the canary test of `evaluate` on the best method. If it finds people, the next method is
+        tested.
     progress : bool, default=False
         Show a progress bar for each evaluation.
     random_state : int, default=0
-        Seed of split, folds, subsample and trials.
+        Seed of the split, folds, subsample and trials.
 
     Returns
     -------
@@ -259,15 +259,15 @@ def choose(
     >>> comparison.best.name
     'DaREForestClassifier with random_depth=1'
     >>> print(comparison.excluded["InfluenceClassifier"])
-    you asked for a forest, and it serves linear models...; you asked for exact, and it is certified
+    you require a forest; it supports linear models...; you require exact; it is certified
     """
     least = {"seeds": (seeds, 3), "expected_requests": (expected_requests, 1), "cv": (cv, 2)}
     for name, (value, fewest) in least.items():
         if value < fewest:
-            raise ValueError(f"{name}={value!r} must be a whole number, {fewest} or more")
+            raise ValueError(f"{name} must be at least {fewest}, not {value!r}")
     need = _get_or_default("need", need, Need)
     listed = None if candidates is None else name_candidates(candidates)
-    asked = _check_requests(requests)
+    deletions = _check_requests(requests)
     tolerances = _get_or_default("tolerances", tolerances, Tolerances)
     task = need.task or _infer_task(data)
     need = replace(need, task=task)
@@ -279,16 +279,16 @@ def choose(
     if metric is balanced_accuracy:
         problem = replace(problem, metric=metric, metric_name="balanced accuracy")
     n_people = len(np.unique(problem.train.ids))
-    if asked is None:
+    if deletions is None:
         n = min(20 if need.immediate else 100, max(1, n_people // 10))
-        asked = Requests(n=n, batch=1 if need.immediate else max(1, n // 5))
-    sizes = asked.sizes(n_people)
-    # Threads of boosted trees and of BLAS would disturb each other, and what is timed.
+        deletions = Requests(n=n, batch=1 if need.immediate else max(1, n // 5))
+    sizes = deletions.sizes(n_people)
+    # Threads of boosted trees and of BLAS would disturb the timing.
     with one_thread():
         folds = CrossValidation(problem, cv=cv, seed=random_state)
         models = list_ordinary(problem, ordinary, random_state, need.family)
         rival = choose_best(models, folds.score, are_given=ordinary is not None)
-        how = f"best by cross-validation of: {rival.scores}" if ordinary is None else "as given"
+        choice = f"best by cross-validation of: {rival.scores}" if ordinary is None else "as given"
         excluded: dict[str, str] = {}
         if listed is None:
             listed, excluded = default_candidates(need, task, rival.model)
@@ -298,10 +298,10 @@ def choose(
             tunings={},
             need=need,
             tolerances=tolerances,
-            requests=asked,
+            requests=deletions,
             expected_requests=expected_requests,
             ordinary=name_model(rival.model),
-            ordinary_chosen=how,
+            ordinary_chosen=choice,
             scored_by=scored_by,
             n_rows=len(problem.train),
             n_people=n_people,
@@ -317,11 +317,11 @@ def choose(
             rival=rival,
             constant=_ConstantBaseline(problem),
             people_per_call=max(sizes),
-            options={"requests": asked, "seeds": seeds, **options},
+            options={"requests": deletions, "seeds": seeds, **options},
             excluded=excluded,
         )
         with warnings.catch_warnings():
-            # What they warn of is judged: by the guarantee that came out, by the score.
+            # The guarantee and the score show the effects of these warnings.
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", LetheonWarning)
             for name, candidate in listed.items():
@@ -336,36 +336,36 @@ def choose(
 
 
 def _with_tested_best(comparison: Comparison, problem: LearningProblem, seed: int) -> Comparison:
-    """Return the comparison after the canary test of its best one, and of the next if needed."""
+    """Return the comparison after canary tests of the best result, until one passes."""
     while (best := comparison.best) and not (
         best.evaluation.attacks or best.evaluation.failed_attacks
     ):
         evaluation = with_canaries(best.evaluation, best.estimator, problem, seed)
         is_found = any(attack.found for attack in evaluation.attacks)
-        lacks = "people who should be forgotten were found in it" if is_found else best.lacks
+        lacks = "the canary test found people who should be forgotten" if is_found else best.lacks
         tested = replace(best, evaluation=evaluation, lacks=lacks)
-        tried = tuple(tested if each is best else each for each in comparison.tried)
+        tried = tuple(tested if result is best else result for result in comparison.tried)
         comparison = replace(comparison, tried=tried)
     return comparison
 
 
 def _as_tuple(rows: People) -> tuple[Any, ...]:
-    """Return rows as `evaluate` takes them; numbers that stand for missing ids are nobody's."""
+    """Return rows as an argument of `evaluate`; made-up ids of test rows are omitted."""
     return (rows.X, rows.y, rows.ids) if rows.has_owners else (rows.X, rows.y)
 
 
-def _get_or_default(name: str, given: Any, kind: type[_Argument]) -> _Argument:
-    """Return what is given, or what is usual; others have classes of the same name."""
-    if given is None:
+def _get_or_default(name: str, value: Any, kind: type[_Argument]) -> _Argument:
+    """Return the argument, by default a new object; other packages have classes of this name."""
+    if value is None:
         return kind()
-    if not isinstance(given, kind):
-        other = f"{type(given).__module__}.{type(given).__qualname__}"
+    if not isinstance(value, kind):
+        other = f"{type(value).__module__}.{type(value).__qualname__}"
         raise TypeError(f"{name} must be a letheon.select.{kind.__name__}, not a {other}")
-    return given
+    return value
 
 
 def _infer_task(data: Any) -> Task:
-    """Return what the labels look like, where the data does not say."""
+    """Return the task of a data set, or infer it from the labels."""
     if hasattr(data, "task"):
         task: Task = data.task
         return task
@@ -375,51 +375,53 @@ def _infer_task(data: Any) -> Task:
     return "regression" if is_number else "classification"
 
 
-def _check_requests(given: Any) -> Requests | None:
-    """Return the distribution that is given; a number is one, too."""
-    if given is None or isinstance(given, Requests):
-        return given
-    if isinstance(given, Real):
-        return Requests(n=given)  # type: ignore[arg-type]
+def _check_requests(requests: Any) -> Requests | None:
+    """Return the deletion distribution, also from a number of people."""
+    if requests is None or isinstance(requests, Requests):
+        return requests
+    if isinstance(requests, Real):
+        return Requests(n=requests)  # type: ignore[arg-type]
     raise TypeError(
         "requests must be a number of people or a letheon.datasets.Requests, not a "
-        f"{type(given).__name__}"
+        f"{type(requests).__name__}"
     )
 
 
-def _usual_metric(problem: LearningProblem, given: Metric | None) -> tuple[Metric | None, str]:
-    """Return the metric for `evaluate`, and in words which one it is and why."""
+def _usual_metric(problem: LearningProblem, metric: Metric | None) -> tuple[Metric | None, str]:
+    """Return the metric for `evaluate`, and a text with its name and the reason."""
     name, y = problem.metric_name, problem.train.y
-    if given is not None:
-        return given, f"{name}, as given"
+    if metric is not None:
+        return metric, f"{name}, as given"
     if problem.is_regression:
-        return None, f"{name}, the default for numbers"
+        return None, f"{name}, the default for regression"
     answer, share = largest_class(y)
     largest = f"class {answer!s} makes up {share:.0%} of the training rows"
     if is_unbalanced(y):
         return balanced_accuracy, (
-            f"balanced accuracy, because {largest} and a constant answer would have that accuracy"
+            f"balanced accuracy, because {largest} and a constant prediction has that accuracy"
         )
     return None, f"{name}, because no class makes up two thirds of the training rows ({largest})"
 
 
 def _sample_people(problem: LearningProblem, subsample: float, seed: int) -> LearningProblem:
-    """Return the problem with some of the training people only."""
+    """Return the problem with a sample of the training people."""
     people = np.unique(problem.train.ids)
     n = round(subsample * len(people)) if subsample < 1 else int(subsample)
     if not 2 <= n <= len(people):
-        raise ValueError(f"subsample={subsample!r} of {len(people):,} people leaves {n}")
+        raise ValueError(
+            f"subsample={subsample!r} selects {n} people; expected between 2 and {len(people):,}"
+        )
     chosen = np.random.default_rng(seed).permutation(people)[:n]
     return replace(problem, train=problem.train.rows_of(chosen))
 
 
 _RESAMPLES = 200
-# More classes than these are not tried one by one as a constant answer: the most frequent are.
+# Largest number of classes, the most frequent ones, that are tried as a constant prediction.
 _MOST_ANSWERS = 20
 
 
 class _ConstantBaseline:
-    """The best constant answer by the metric on the training rows: what any model must beat."""
+    """The best constant prediction on the training rows, which every model must beat."""
 
     def __init__(self, problem: LearningProblem) -> None:
         self._problem, y = problem, problem.train.y
@@ -433,7 +435,7 @@ class _ConstantBaseline:
         self.answer = answers[scores.index(self.score)]
 
     def _score_answer(self, y: NDArray[Any], answer: Any) -> float:
-        """Return the metric of one answer for all rows; -inf where it has none."""
+        """Return the metric of a constant prediction; -inf if it is undefined."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -442,9 +444,9 @@ class _ConstantBaseline:
                 return -np.inf
 
     def why_not_beaten(self, estimator: Any) -> str:
-        """Return why an estimator, fitted on the training rows, is no better; empty if it is.
+        """Return why an estimator is not better than the constant; empty if it is.
 
-        It must be better on the test rows by the lower end of a 95 % interval, where there is one.
+        The lower end of the 95 % interval of the gain on the test rows, if any, must be above 0.
         """
         train, test, metric = self._problem.train, self._problem.test, self._problem.metric
         ours = np.asarray(clone(estimator).fit(train.X, train.y, ids=train.ids).predict(test.X))
@@ -463,7 +465,7 @@ class _ConstantBaseline:
         if least > 0:
             return ""
         return (
-            f"it does not surely beat a constant answer, {self.answer!s} for every row: "
-            f"{self._problem.metric_name} {value + rival:.4g} against {rival:.4g} on "
-            f"{len(test):,} test rows, at worst {abs(least):.3g} below it"
+            "it is not significantly better than a constant prediction, "
+            f"{self.answer!s} for every row: {self._problem.metric_name} {value + rival:.4g} "
+            f"compared with {rival:.4g} on {len(test):,} test rows, at worst {abs(least):.3g} below"
         )

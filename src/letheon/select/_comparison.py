@@ -1,4 +1,4 @@
-"""The result of `choose`: what was tried, what was left out, which one is best, and why."""
+"""The result of `choose`: results of all settings, exclusions, the best setting and the reason."""
 
 import math
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from letheon.datasets import Requests
 from letheon.evaluation import ORDINARY, Evaluation, make_frame
 from letheon.evaluation.report import Table
 from letheon.exceptions import NoCandidateError
-from letheon.measures import Measure
+from letheon.measures import Measure, TextRepr
 from letheon.plot import ParetoDisplay, pareto_front
 from letheon.select._candidates import Need
 from letheon.select._results import (
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Methods, their measures, the choice under tolerances and the reason for it.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(TextRepr):
+    """Methods with their measures, the choice under tolerances, and its explanation.
 
     Attributes
     ----------
-    tried : tuple of Tried
-        Every setting that was evaluated.
+    tried : tuple of CandidateResult
+        Results of all settings that were evaluated.
     excluded : dict of str to str
-        Who was left out, and why.
+        Excluded methods and settings, with the reason.
     tunings : dict of str to tuple of Tuning
-        How the efficiency parameters of exact methods were found.
+        Tuning of the efficiency parameters of exact methods.
     need, tolerances, requests, expected_requests
         As given.
     ordinary, ordinary_chosen : str
-        The ordinary model that everybody is held against, and how it was chosen.
+        The ordinary model that all methods are compared with, and how it was chosen.
     scored_by : str
-        The metric, and why this one.
+        The metric, and why it was used.
     n_rows, n_people, n_test_rows : int
-        Training rows and people of the comparison, and the rows that they were tested on.
+        Numbers of training rows, people and test rows.
     is_subsample : bool
-        Whether these are some of the rows only.
+        Whether the training rows are a subsample.
     """
 
     tried: tuple[CandidateResult, ...]
@@ -71,46 +71,47 @@ class Comparison:
 
     @cached_property
     def best(self) -> CandidateResult | None:
-        """The fastest of those within all tolerances; None if nobody is."""
-        within = [each for each in self.tried if each.verdict == "within"]
-        # Names decide between equals, so that the order of candidates does not.
-        return min(within, key=lambda each: (-each.speed, each.name), default=None)
+        """The fastest result within all tolerances; None if there is none."""
+        within = [result for result in self.tried if result.verdict == "within"]
+        # Ties are broken by name, so that the order of candidates does not matter.
+        return min(within, key=lambda result: (-result.speed, result.name), default=None)
 
     @property
     def reason(self) -> str:
-        """Why this one, in words and numbers; or why nobody."""
+        """The explanation of the choice, or of why there is none."""
         return _explain_choice(self)
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
-        """Every evaluation, by candidate and settings."""
-        return {each.name: each.evaluation for each in self.tried}
+        """All evaluations, by candidate and settings."""
+        return {result.name: result.evaluation for result in self.tried}
 
     @property
     def retraining_is_cheaper(self) -> bool:
-        """Whether plain retraining serves the expected requests in less time than the best."""
+        """Whether plain retraining takes less time for the expected requests than the best."""
         return self.best is not None and self.best.cost.retraining_is_cheaper
 
     def pareto(self) -> tuple[CandidateResult, ...]:
-        """Return who is beaten by nobody in speed-up, score lost and certifiability together.
+        """Return the Pareto front of speed-up, score lost and certifiability.
 
-        Values count, not intervals; so do settings that are not within the tolerances.
+        It uses values, not intervals, and includes settings outside the tolerances.
         """
         names = ("efficiency", LOST, "certifiability")
-        whole = {each.name: each.points for each in self.tried if set(names) <= each.points.keys()}
-        front = set(pareto_front(whole, names))
-        return tuple(each for each in self.tried if each.name in front)
+        points = {result.name: result.points for result in self.tried}
+        points = {name: row for name, row in points.items() if set(names) <= row.keys()}
+        front = set(pareto_front(points, names))
+        return tuple(result for result in self.tried if result.name in front)
 
     def best_estimator(self) -> Any:
         """Return an unfitted copy of the best estimator with its settings.
 
-        Its settings were chosen by looking at rows. `fit_best` fits it and says so in the
-        guarantee; after a `fit` of your own call ``declare_tuning(comparison.tuning)``.
+        Its settings depend on the rows. `fit_best` fits it and declares that in the guarantee;
+        after your own `fit` call ``declare_tuning(comparison.tuning)``.
 
         Raises
         ------
         NoCandidateError
-            Nobody is within all tolerances.
+            If no setting is within all tolerances.
         """
         if self.best is None:
             raise NoCandidateError(self.reason)
@@ -118,42 +119,45 @@ class Comparison:
 
     @property
     def tuning(self) -> str:
-        """How the settings were chosen, as `declare_tuning` wants it."""
-        some = " of a random subsample" if self.is_subsample else ""
+        """How the settings were chosen, as an argument for `declare_tuning`."""
+        subsample = " of a random subsample" if self.is_subsample else ""
         return (
             f"letheon.select: method and settings chosen of {len(self.tried)} by cross-validation "
-            f"and evaluation on {self.n_rows:,} training rows of {self.n_people:,} people{some} "
-            f"and {self.n_test_rows:,} test rows; rows forgotten later had a say in it"
+            f"and evaluation on {self.n_rows:,} training rows of {self.n_people:,} people"
+            f"{subsample} and {self.n_test_rows:,} test rows; rows that are forgotten later "
+            "influenced the choice"
         )
 
     def fit_best(self, X: Any, y: Any, *, ids: Any = None) -> Any:
-        """Fit the best estimator, and declare in its guarantee how it was chosen."""
+        """Fit the best estimator and declare the choice of its settings in its guarantee."""
         return self.best_estimator().fit(X, y, ids=ids).declare_tuning(self.tuning)
 
     def plot(self, *, ax: Any = None) -> ParetoDisplay:
-        """Draw speed-up against score lost, with tolerances and the choice.
+        """Plot speed-up against score lost, with tolerances and the choice.
 
-        Who is not within all tolerances, also those that are not drawn, has a hollow marker.
+        Settings that are not within all tolerances have hollow markers.
         """
-        points: dict[str, dict[str, Measure]] = {each.name: each.points for each in self.tried}
+        points: dict[str, dict[str, Measure]] = {
+            result.name: result.points for result in self.tried
+        }
         display = ParetoDisplay(
             points,
             x=LOST,
             tolerances=self.tolerances.by_measure(),
             chosen=None if self.best is None else self.best.name,
-            doubtful=[each.name for each in self.tried if each.verdict != "within"],
+            doubtful=[result.name for result in self.tried if result.verdict != "within"],
         )
         return display.plot(ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but estimators as plain values."""
+        """Return everything except estimators as plain values."""
         return {
             "best": None if self.best is None else self.best.name,
             "reason": self.reason,
-            "tried": [each.to_dict() for each in self.tried],
+            "tried": [result.to_dict() for result in self.tried],
             "excluded": dict(self.excluded),
             "tunings": {
-                name: [dict(vars(each)) for each in tunings]
+                name: [dict(vars(tuning)) for tuning in tunings]
                 for name, tunings in self.tunings.items()
             },
             "need": dict(vars(self.need)),
@@ -173,109 +177,112 @@ class Comparison:
         }
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return one row for each setting, as a pandas frame."""
+        """Return one row per setting, as a pandas frame."""
         rows = []
-        for each in self.tried:
+        for result in self.tried:
             row: dict[str, Any] = {
-                "candidate": each.candidate,
-                "settings": ", ".join(f"{name}={value!r}" for name, value in each.settings.items()),
-                "verdict": each.verdict,
-                "best": each is self.best,
-                "guarantee": each.evaluation.guarantee.kind,
+                "candidate": result.candidate,
+                "settings": ", ".join(
+                    f"{name}={value!r}" for name, value in result.settings.items()
+                ),
+                "verdict": result.verdict,
+                "best": result is self.best,
+                "guarantee": result.evaluation.guarantee.kind,
             }
-            for name, point in each.points.items():
+            for name, point in result.points.items():
                 row |= {name: point.value, f"{name} low": point.low, f"{name} high": point.high}
-            rows.append(row | {"total seconds": each.cost.method, "plain seconds": each.cost.plain})
+            rows.append(
+                row | {"total seconds": result.cost.method, "plain seconds": result.cost.plain}
+            )
         return make_frame(rows)
 
     def __rich__(self) -> "RenderableType":
-        """Show a table of the settings, and the reason below it."""
+        """Return a table of the settings with the reason below it, for a terminal."""
         return _as_table(self)
 
     def __str__(self) -> str:
-        """Say the reason."""
+        """Return the reason."""
         return self.reason
 
 
 def _explain_choice(comparison: Comparison) -> str:
-    """Return why the best one is, or why nobody is; then the others, one sentence each."""
+    """Return the explanation of the choice, then one sentence about each other candidate."""
     best = comparison.best
     lines = _explain_best(comparison, best) if best else _explain_no_choice(comparison)
-    lines.append(f"Scored by {comparison.scored_by}.")
-    for each in comparison.tried:
-        lines += [f"{each.name}: {warning}" for warning in each.evaluation.warnings]
-    lines += [f"{name} was left out: {why}." for name, why in comparison.excluded.items()]
+    lines.append(f"Metric: {comparison.scored_by}.")
+    for result in comparison.tried:
+        lines += [f"{result.name}: {warning}" for warning in result.evaluation.warnings]
+    lines += [f"{name} was excluded: {why}." for name, why in comparison.excluded.items()]
     if comparison.is_subsample:
         lines.append(
-            f"Times are those of a subsample of {comparison.n_people:,} people; speed-ups tend to "
-            "grow with the number of rows."
+            f"The times are those of a subsample of {comparison.n_people:,} people; speed-ups tend "
+            "to grow with the number of rows."
         )
     return "\n".join(lines)
 
 
 def _explain_best(comparison: Comparison, best: CandidateResult) -> list[str]:
-    """Say why it was chosen, what is wrong with it, and how the others were."""
+    """Return why it was chosen, its weaknesses, and one line about each other candidate."""
     others = _closest_results(comparison.tried, besides=best.candidate)
-    pace, kind = _describe_speed(best, comparison.ordinary), best.evaluation.guarantee.kind
+    speed, kind = _describe_speed(best, comparison.ordinary), best.evaluation.guarantee.kind
     lines = [
-        f"{best.name}: {pace}{_describe_score(comparison, best)}, {kind}.",
+        f"{best.name}: {speed}{_describe_score(comparison, best)}, {kind}.",
         best.evaluation.tested,
     ]
     if best.speed <= 1:
-        # The best of those within the tolerances is no gain.
-        within = [each for each in comparison.tried if each.verdict == "within"]
-        sure = "surely " if any(each.efficiency.value > 1 for each in within) else ""
+        # The best setting within the tolerances is not faster than retraining.
+        within = [result for result in comparison.tried if result.verdict == "within"]
+        sure = "significantly " if any(result.efficiency.value > 1 for result in within) else ""
         lines.append(
-            f"Nobody within the tolerances is {sure}faster than plain retraining of "
+            f"No setting within the tolerances is {sure}faster than plain retraining of "
             f"{comparison.ordinary}."
         )
     lines.append(_describe_cost(comparison, best))
     if best.estimator.facts.strength == "weak":
-        lines.append(f"{best.name} is weak: removals can take longer along a sequence.")
-    lines += [_describe_result(each, best) for each in others]
+        lines.append(f"{best.name} is weak: removals can get slower along a sequence.")
+    lines += [_describe_result(other, best) for other in others]
     rivals = [
-        each.name
-        for each in others
-        if each.verdict == "within" and good_end(each.efficiency) > best.speed
+        other.name
+        for other in others
+        if other.verdict == "within" and good_end(other.efficiency) > best.speed
     ]
     if rivals:
         lines.append(
-            f"By speed the choice is not sure: the intervals of "
-            f"{' and '.join([best.name, *rivals])} overlap, and another run may choose another "
-            "one. More seeds or requests would tell."
+            f"The speed-up intervals of {' and '.join([best.name, *rivals])} overlap: another run "
+            "may choose another method. Use more seeds or requests to decide."
         )
     return [*lines, *_warn_of_many_tests(comparison)]
 
 
-def _describe_speed(each: CandidateResult, ordinary: str) -> str:
-    """Say how a request compares with a retrain: on average, and at least."""
-    value, sure = _format_factor(each.efficiency.value), f"(at least {_format_factor(each.speed)})"
-    if each.speed >= 1:
-        return f"{value} faster than retraining {ordinary} {sure}"
-    if each.efficiency.value >= 1:
-        return f"{value} faster than retraining {ordinary} on average, perhaps slower {sure}"
-    return f"slower than retraining {ordinary}, at {value} of its speed {sure}"
+def _describe_speed(result: CandidateResult, ordinary: str) -> str:
+    """Return how a request compares with a retrain: on average, and at least."""
+    value, least = _format_factor(result.efficiency.value), _format_factor(result.speed)
+    if result.speed >= 1:
+        return f"{value} faster than retraining {ordinary} (at least {least})"
+    if result.efficiency.value >= 1:
+        return f"{value} faster than retraining {ordinary} on average, at least {least}"
+    return f"slower than retraining {ordinary}, at {value} of its speed (at least {least})"
 
 
 def _warn_of_many_tests(comparison: Comparison) -> Iterator[str]:
-    """Say how likely somebody is to pass by luck, where many were judged by the same rows."""
-    # the probability that the bad end of an interval is too good
+    """Yield the risk that a setting passes by chance, if several were tested on the same rows."""
+    # The probability that the true value is beyond the worse end of an interval.
     risks = [
         max(0.0 if m.low == m.high else (1 - m.confidence) / 2 for m in measures)
-        for measures in ([check.measure for check in each.checks] for each in comparison.tried)
+        for measures in ([check.measure for check in result.checks] for result in comparison.tried)
         if measures
     ]
     n = sum(risk > 0 for risk in risks)
     if n > 1:
         yield (
-            f"{n} settings were judged by the same {comparison.n_test_rows:,} test rows: "
-            f"the probability that one of them passes by luck is up to {min(sum(risks), 1):.0%}. "
-            "Judge the chosen one again on other rows."
+            f"{n} settings were tested on the same {comparison.n_test_rows:,} test rows: "
+            f"the probability that one of them passes by chance is up to {min(sum(risks), 1):.0%}. "
+            "Evaluate the chosen method again on other rows."
         )
 
 
 def _describe_score(comparison: Comparison, best: CandidateResult) -> str:
-    """Say how the metric compares with the ordinary model's."""
+    """Return how the metric compares with that of the ordinary model."""
     measures, limit = best.evaluation.measures[ORDINARY], comparison.tolerances.effectiveness
     if LOST not in measures:
         return ""
@@ -291,10 +298,10 @@ def _describe_difference(lost: float) -> str:
 
 
 def _describe_cost(comparison: Comparison, best: CandidateResult) -> str:
-    """Say what all requests cost, and when plain retraining is cheaper."""
+    """Return the cost of all requests, and the number of requests from which it pays off."""
     cost, k = best.cost, f"{comparison.expected_requests:,} request(s)"
     if comparison.expected_requests > comparison.n_people and not comparison.is_subsample:
-        k += f", more than the {comparison.n_people:,} people of this training set"
+        k += f" (more than the {comparison.n_people:,} people of this training set)"
     ours, plain, pays = (
         _format_seconds(cost.method),
         _format_seconds(cost.plain),
@@ -302,60 +309,63 @@ def _describe_cost(comparison: Comparison, best: CandidateResult) -> str:
     )
     if cost.retraining_is_cheaper:
         return (
-            f"For {k}, plain retraining of {comparison.ordinary} is cheaper, first training "
-            f"included: {plain} against {ours}; {pays}."
+            f"For {k}, plain retraining of {comparison.ordinary} is cheaper, including the first "
+            f"training: {plain} compared with {ours}; {pays}."
         )
-    return f"For {k}, first training included: {ours} against {plain} of plain retraining; {pays}."
+    return (
+        f"For {k}, including the first training: {ours} compared with {plain} for plain "
+        f"retraining; {pays}."
+    )
 
 
 def _describe_break_even(cost: Cost) -> str:
     if cost.pays_from > cost.pays_to or cost.pays_to < 1:
-        return "the method never pays"
+        return "the method never pays off"
     if math.isfinite(cost.pays_to):
-        return f"the method pays up to {cost.pays_to:,} call(s) of forget only"
+        return f"the method pays off only up to {cost.pays_to:,} call(s) of forget"
     if cost.pays_from <= 1:
-        return "the method pays from the first request on"
-    return f"the method pays from {cost.pays_from:,} calls of forget on"
+        return "the method pays off from the first request on"
+    return f"the method pays off from {cost.pays_from:,} calls of forget on"
 
 
-def _describe_result(each: CandidateResult, best: CandidateResult | None = None) -> str:
-    if best is not None and each.verdict == "within":
-        value, sure = _format_factor(each.efficiency.value), _format_factor(each.speed)
-        if each.efficiency.value > best.efficiency.value:
-            return f"{each.name} is less sure to be fast: {value} on average, surely {sure} only."
-        return f"{each.name} was slower: {value} (at least {sure})."
-    word = "is undecided" if each.verdict == "undecided" else "is not within the tolerances"
-    return f"{each.name} {word}: {each.failures}."
+def _describe_result(result: CandidateResult, best: CandidateResult | None = None) -> str:
+    if best is not None and result.verdict == "within":
+        value, least = _format_factor(result.efficiency.value), _format_factor(result.speed)
+        if result.efficiency.value > best.efficiency.value:
+            return f"{result.name} is {value} faster on average, but at least only {least}."
+        return f"{result.name} was slower: {value} (at least {least})."
+    word = "is undecided" if result.verdict == "undecided" else "is not within the tolerances"
+    return f"{result.name} {word}: {result.failures}."
 
 
 def _explain_no_choice(comparison: Comparison) -> list[str]:
     if not comparison.tried:
-        return ["Nobody could be tried."]
+        return ["No candidate could be evaluated."]
     closest = _closest_results(comparison.tried)
     lines = [
-        "Nobody is within all tolerances; nothing was chosen.",
+        "No setting is within all tolerances; nothing was chosen.",
         *map(_describe_result, closest),
     ]
-    if any(each.verdict == "undecided" for each in closest):
-        lines.append("More seeds, test rows or requests would decide what is undecided.")
+    if any(result.verdict == "undecided" for result in closest):
+        lines.append("Use more seeds, test rows or requests to decide the undecided settings.")
     return lines
 
 
 def _closest_results(
     tried: tuple[CandidateResult, ...], besides: str | None = None
 ) -> list[CandidateResult]:
-    """Return for each candidate the setting that came closest to being chosen."""
+    """Return for each candidate the setting that is closest to being acceptable."""
 
-    def tolerance_distance(each: CandidateResult) -> tuple[int, float, float, str]:
-        """How far from its tolerances, relatively, and then how slow it is."""
-        order = ("within", "undecided", "beyond").index(each.verdict)
-        excesses = [max(check.excess, 0) / (check.limit or 1) for check in each.checks]
-        return order, max(excesses, default=0.0), -each.speed, each.name
+    def tolerance_distance(result: CandidateResult) -> tuple[int, float, float, str]:
+        """Return a sort key: relative distance to the tolerances, then speed."""
+        order = ("within", "undecided", "beyond").index(result.verdict)
+        excesses = [max(check.excess, 0) / (check.limit or 1) for check in result.checks]
+        return order, max(excesses, default=0.0), -result.speed, result.name
 
     closest: dict[str, CandidateResult] = {}
-    for each in sorted(tried, key=tolerance_distance):
-        closest.setdefault(each.candidate, each)
-    return [each for name, each in sorted(closest.items()) if name != besides]
+    for result in sorted(tried, key=tolerance_distance):
+        closest.setdefault(result.candidate, result)
+    return [result for name, result in sorted(closest.items()) if name != besides]
 
 
 def _format_factor(factor: float) -> str:
@@ -368,29 +378,28 @@ def _format_seconds(seconds: float) -> str:
     return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
-_COLUMNS = {"efficiency": "faster", "score lost": "score lost", "certifiability": "cert."}
+_COLUMNS = {"efficiency": "speed-up", "score lost": "score lost", "certifiability": "cert."}
 _METHOD_WIDTH = 24
 
 
 def _as_table(comparison: Comparison) -> "RenderableType":
-    """Return the settings as a table of rich, the chosen one marked, and the reason below it.
+    """Return a table of the settings, with the chosen one marked and the reason below.
 
-    Below each value stands the bad end of its interval, by which it is judged; "?" where
-    its error is not known.
+    Below each value is the worse end of its interval, which decides; "?" if the error is unknown.
     """
     from rich.console import Group
     from rich.text import Text
 
-    title = f"Held against {comparison.ordinary} on {comparison.n_rows:,} training rows"
+    title = f"Compared with {comparison.ordinary} on {comparison.n_rows:,} training rows"
     rows = [
         (
-            "*" if each is comparison.best else "",
-            f"{each.name}, {each.evaluation.guarantee.kind}",
-            *(_format_figures(each.points.get(name)) for name in _COLUMNS),
-            f"{each.cost.method:.3g} s",
-            each.verdict,
+            "*" if result is comparison.best else "",
+            f"{result.name}, {result.evaluation.guarantee.kind}",
+            *(_format_figures(result.points.get(name)) for name in _COLUMNS),
+            f"{result.cost.method:.3g} s",
+            result.verdict,
         )
-        for each in comparison.tried
+        for result in comparison.tried
     ]
     right = (*_COLUMNS.values(), "total")
     table = Table(title, ("", "method", *right, "verdict"), rows)

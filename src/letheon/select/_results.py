@@ -1,4 +1,4 @@
-"""What is held against a tolerance: checks, costs, and what an evaluation said of a setting."""
+"""Tolerances and their checks, costs, and the result of a candidate with its settings."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,28 +6,28 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from letheon.evaluation import ORDINARY, SAME, Evaluation
-from letheon.measures import Measure
+from letheon.measures import Measure, TextRepr
 
 Verdict = Literal["within", "undecided", "beyond"]
-# What effectiveness is here: signed, because nobody minds a model that is better.
+# The signed effectiveness, because a better model is not a problem.
 LOST = "score lost"
 _CONSISTENCIES = ("output consistency", "prediction gap")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Check(TextRepr):
     """One measure against its tolerance.
 
     Attributes
     ----------
     measure : Measure
-        What was found.
+        The measure.
     baseline : str
-        Against which model.
+        The baseline of the measure.
     limit : float
-        The worst value that is tolerated.
+        The worst tolerated value.
     floor : Measure or None
-        The same of one retrain against another, where it was measured: what randomness alone gives.
+        The same measure of one retrain against another, if known: the level of randomness alone.
     """
 
     measure: Measure
@@ -37,9 +37,9 @@ class Check:
 
     @property
     def verdict(self) -> Verdict:
-        """*within*: the bad end of the interval is. *beyond*: not even the good end is.
+        """*within*: the worse end of the interval is. *beyond*: even the better end is not.
 
-        Without an interval nothing is known about the error: *undecided*.
+        Otherwise, and without an interval: *undecided*.
         """
         if self.excess <= 0:
             return "within"
@@ -47,14 +47,14 @@ class Check:
 
     @property
     def excess(self) -> float:
-        """How far the bad end of the interval is beyond the limit; negative if it is within."""
+        """Distance of the worse end of the interval beyond the limit; negative if within."""
         return self._distance_beyond(bad_end(self.measure))
 
     def _distance_beyond(self, value: float) -> float:
         return value - self.limit if self.measure.better == "lower" else self.limit - value
 
     def __str__(self) -> str:
-        """Say which measure, which tolerance, and by how much it failed.
+        """Return measure, tolerance and excess in one line.
 
         The number in brackets is the end of the interval that decides.
         """
@@ -64,16 +64,17 @@ class Check:
         end = good_end(measure) if is_beyond else bad_end(measure)
         decides = not math.isinf(end) and end != measure.value
         at = f" (at {'best' if is_beyond else 'worst'} {end:.3g})" if decides else ""
-        text = f"{measure.name} {measure.value:.3g}{unit}{at} where {limit} {self.limit:g}{unit}"
-        text += " is tolerated"
+        text = (
+            f"{measure.name} {measure.value:.3g}{unit}{at}, tolerance {limit} {self.limit:g}{unit}"
+        )
         if self.verdict == "within":
             return text
         if is_beyond:
-            text += f": beyond by {abs(end - self.limit):.3g} at least"
+            text += f": outside by at least {abs(end - self.limit):.3g}"
         elif math.isinf(self.excess):
-            text += ": undecided, nothing is known about its error"
+            text += ": undecided, because its error is unknown"
         else:
-            text += f": undecided, it may be {self.excess:.3g} beyond"
+            text += f": undecided, it may be outside by {self.excess:.3g}"
         if self.floor is not None:
             text += f" (one retrain against another: {self.floor.value:.3g}{unit})"
         return text
@@ -81,23 +82,23 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerances:
-    """The worst results that are acceptable (survey, 6.3); None: whatever comes.
+    """The worst acceptable results (survey, 6.3); None: no limit.
 
-    A measure passes when the bad end of its interval is within the tolerance. Where the interval
-    straddles the tolerance, or where there is none, it is undecided: more seeds, more test rows, or
-    for certifiability more requests, would tell.
+    A measure passes if the worse end of its interval is within the tolerance. It is undecided if
+    the interval contains the tolerance, or if there is no interval: use more seeds, more test rows,
+    or for certifiability more requests.
 
     Parameters
     ----------
     effectiveness : float or None, default=0.02
-        Most that the metric on test rows may be below that of the *ordinary model*. The survey's
-        ``|M_U - M_*|`` with its sign: a model that is better than the ordinary one passes.
+        Largest acceptable loss of the metric on test rows, compared with the *ordinary model*. The
+        survey's ``|M_U - M_*|`` with its sign: a model that is better than the ordinary one passes.
     certifiability : float or None, default=5.0
-        Largest difference (SAPE, per cent) to a retrain of the *same algorithm* on the rows that
-        left. 0 by proof for exact methods.
+        Largest difference (SAPE, per cent) to a retrain of the *same algorithm* on the forgotten
+        rows. 0 by proof for exact methods.
     consistency : float or None, default=None
-        Least per cent of test rows on which a retrain of the same algorithm answers the same; in
-        regression, largest root mean square of the differences.
+        Smallest percentage of test rows with the same prediction as a retrain of the same
+        algorithm; in regression, largest root mean square difference.
     """
 
     effectiveness: float | None = 0.02
@@ -105,16 +106,16 @@ class Tolerances:
     consistency: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what nobody could meet or miss."""
+        """Raise for values that are negative or not finite."""
         for name, value in vars(self).items():
             if value is not None and not (value >= 0 and math.isfinite(value)):
-                raise ValueError(f"{name}={value!r} must be a number, 0 or more, or None")
+                raise ValueError(f"{name} must be a number of at least 0 or None, not {value!r}")
 
     def check(self, evaluation: Evaluation) -> tuple[Check, ...]:
-        """Return one check for each tolerance that is set."""
+        """Return one check per tolerance that is set."""
         same, ordinary = evaluation.measures[SAME], evaluation.measures[ORDINARY]
         closeness = next(name for name in _CONSISTENCIES if name in same)
-        wanted = [
+        limits = [
             (ordinary[LOST], ORDINARY, self.effectiveness),
             (same["certifiability"], SAME, self.certifiability),
             (same[closeness], SAME, self.consistency),
@@ -126,23 +127,23 @@ class Tolerances:
                 limit=limit,
                 floor=evaluation.floor.get(measure.name) if baseline == SAME else None,
             )
-            for measure, baseline, limit in wanted
+            for measure, baseline, limit in limits
             if limit is not None
         )
 
     def by_measure(self) -> dict[str, float]:
-        """Return the tolerances that are set, by the name of the measure that they limit."""
-        name_candidates = {LOST: self.effectiveness, "certifiability": self.certifiability}
-        return {name: limit for name, limit in name_candidates.items() if limit is not None}
+        """Return the tolerances that are set, by the name of their measure."""
+        limits = {LOST: self.effectiveness, "certifiability": self.certifiability}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def bad_end(measure: Measure) -> float:
-    """Return the worse end of the interval; infinitely bad where nothing is known of the error."""
+    """Return the worse end of the interval; infinitely bad if the error is unknown."""
     return _interval_ends(measure)[measure.better == "lower"]
 
 
 def good_end(measure: Measure) -> float:
-    """Return the better end of the interval; infinitely good where the error is not known."""
+    """Return the better end of the interval; infinitely good if the error is unknown."""
     return _interval_ends(measure)[measure.better != "lower"]
 
 
@@ -152,24 +153,32 @@ def _interval_ends(measure: Measure) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Seconds for a first training and for all requests that are expected.
+class Cost(TextRepr):
+    """Seconds for the first training and all expected requests.
 
-    ``fit + k forget`` against ``(k + 1) retrain``: both sides train a first model. k counts calls:
-    people who may wait are served together on both sides.
+    ``fit + k forget`` compared with ``(k + 1) retrain``: both train a first model. k is the number
+    of calls of `forget`; with batches, one call serves several people.
 
     Attributes
     ----------
     calls : int
-        Calls of `forget`, and retrains instead of them.
+        Number of calls of `forget`, or of retrains instead.
     fit, forget, retrain : float
-        Seconds of the first fit, of one call, and of one training of the ordinary model.
+        Seconds of the first fit, of one call of `forget`, and of one training of the ordinary
+        model.
     """
 
     calls: int
     fit: float
     forget: float
     retrain: float
+
+    def __str__(self) -> str:
+        """Return both totals in one line."""
+        return (
+            f"{self.method:.3g} s with the method, {self.plain:.3g} s with plain retraining, for "
+            f"{self.calls:,} call(s) of forget"
+        )
 
     @property
     def method(self) -> float:
@@ -178,17 +187,17 @@ class Cost:
 
     @property
     def plain(self) -> float:
-        """Seconds by plain retraining of the ordinary model."""
+        """Seconds with plain retraining of the ordinary model."""
         return (self.calls + 1) * self.retrain
 
     @property
     def retraining_is_cheaper(self) -> bool:
-        """Whether plain retraining takes less time for so many calls."""
+        """Whether plain retraining takes less time for this number of calls."""
         return self.plain < self.method
 
     @property
     def pays_from(self) -> float:
-        """Least number of calls for which the method is no dearer; infinite if there is none."""
+        """Smallest number of calls for which the method is not slower; infinite if none is."""
         if self.fit <= self.retrain:
             return 0
         if self.forget >= self.retrain:
@@ -197,9 +206,9 @@ class Cost:
 
     @property
     def pays_to(self) -> float:
-        """Largest number of calls for which the method is no dearer; infinite if all from there.
+        """Largest number of calls for which the method is not slower; infinite without a limit.
 
-        Finite for a method that trains quickly but forgets slowly; 0 also if it never pays.
+        Finite for a method that trains fast but forgets slowly; 0 if it never pays off.
         """
         if self.forget <= self.retrain:
             return math.inf if math.isfinite(self.pays_from) else 0
@@ -207,31 +216,31 @@ class Cost:
 
 
 def name_setting(candidate: str, settings: dict[str, Any]) -> str:
-    """Return candidate and settings in words."""
+    """Return candidate and settings as a text."""
     words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     return f"{candidate} with {words}" if words else candidate
 
 
-@dataclass(frozen=True, kw_only=True)
-class CandidateResult:
-    """What an evaluation said about a candidate with some settings.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CandidateResult(TextRepr):
+    """The evaluation of a candidate with its settings.
 
     Attributes
     ----------
     candidate : str
         Name of the candidate.
     settings : dict
-        The values that were tried.
+        Parameter values.
     estimator : forgetting estimator
         Unfitted, with these settings.
     evaluation : Evaluation
-        Everything that was measured.
+        The evaluation.
     checks : tuple of Check
-        One for each tolerance.
+        One check per tolerance.
     lacks : str
-        What its guarantee lacks of what was asked for, in words; empty if nothing.
+        Requirements that are not met, apart from tolerances; empty if none.
     cost : Cost
-        Of the requests that are expected.
+        Cost of the expected requests.
     """
 
     candidate: str
@@ -242,14 +251,18 @@ class CandidateResult:
     lacks: str
     cost: Cost
 
+    def __str__(self) -> str:
+        """Return name, verdict and failures in one line."""
+        return f"{self.name}: {self.failures or self.verdict}"
+
     @property
     def name(self) -> str:
-        """Candidate and settings in words."""
+        """Candidate and settings as a text."""
         return name_setting(self.candidate, self.settings)
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its checks; *beyond* if its guarantee is not what was asked for."""
+        """The worst verdict of its checks; *beyond* if a requirement is not met."""
         verdicts = {check.verdict for check in self.checks}
         if self.lacks or "beyond" in verdicts:
             return "beyond"
@@ -257,17 +270,17 @@ class CandidateResult:
 
     @property
     def efficiency(self) -> Measure:
-        """Speed-up against retraining the ordinary model, the same yardstick for everybody."""
+        """Speed-up over retraining the ordinary model, the same reference for all candidates."""
         return self.evaluation.measures[ORDINARY]["efficiency"]
 
     @property
     def speed(self) -> float:
-        """The lower end of the speed-up, by which settings are ranked; 0 if nothing is sure."""
+        """Lower end of the speed-up, by which settings are ranked; 0 if it is unknown."""
         return max(bad_end(self.efficiency), 0.0)
 
     @property
     def points(self) -> dict[str, Measure]:
-        """Speed-up and score lost against the ordinary model, certifiability against a retrain."""
+        """Speed-up and score lost (ordinary model), and certifiability (same algorithm)."""
         axes = {"efficiency": ORDINARY, LOST: ORDINARY, "certifiability": SAME}
         measures = self.evaluation.measures
         return {
@@ -278,7 +291,7 @@ class CandidateResult:
 
     @property
     def failures(self) -> str:
-        """Why it is not within the tolerances, in words; empty if it is."""
+        """Why it is not acceptable; empty if it is."""
         failed = [str(check) for check in self.checks if check.verdict != "within"]
         return "; ".join([*([self.lacks] if self.lacks else []), *failed])
 
@@ -309,17 +322,17 @@ class CandidateResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
-    """How the value of one efficiency parameter was found.
+class Tuning(TextRepr):
+    """The search for the value of one efficiency parameter.
 
     Attributes
     ----------
     parameter : str
-        Its name.
+        Name of the parameter.
     values, scores : tuple
         Values that were tried, from slow to fast, and their cross-validated scores.
     goal : float
-        Least score that was tolerated.
+        Smallest tolerated score.
     chosen : value
         The fastest value before the score fell below the goal; the slowest if even that did.
     """
@@ -331,20 +344,20 @@ class Tuning:
     chosen: Any
 
     def __str__(self) -> str:
-        """Say what was tried and where it stopped."""
+        """Return the chosen value and all scores in one line."""
         tried = ", ".join(
             f"{value}: {score:.4g}" for value, score in zip(self.values, self.scores, strict=True)
         )
-        return f"{self.parameter}={self.chosen} (tried {tried}; needed {self.goal:.4g})"
+        return f"{self.parameter}={self.chosen} (scores {tried}; required {self.goal:.4g})"
 
 
 def tune_efficiency(
     score: Callable[[Any], float], parameter: str, values: Sequence[Any], goal: float
 ) -> Tuning:
-    """Raise an efficiency parameter until the cross-validated score falls below a goal.
+    """Increase an efficiency parameter until the cross-validated score falls below a goal.
 
-    This is possible for exact methods: the parameter belongs to training as much as to removal, so
-    that cross-validation sees its whole price, and consistency and certifiability are given.
+    This works for exact methods: the parameter affects training as much as removal, so that
+    cross-validation measures its full cost; consistency and certifiability hold by definition.
 
     Parameters
     ----------
@@ -355,7 +368,7 @@ def tune_efficiency(
     values : sequence
         From slow to fast.
     goal : float
-        Least score that is tolerated.
+        Smallest tolerated score.
 
     Returns
     -------

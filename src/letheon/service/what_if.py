@@ -22,7 +22,7 @@ from sklearn.base import is_regressor
 from letheon import state
 from letheon.data import Rows
 from letheon.guarantee import Task
-from letheon.ledger.certificates.claims import published_account
+from letheon.ledger.certificates.claims import make_published_account
 from letheon.ledger.certificates.explanations import explain_guarantee
 from letheon.ledger.models.examine import fresh_fit
 from letheon.ledger.worker.compute import Computation, ComputationFailed, compute
@@ -215,7 +215,7 @@ def row_not_run(method: str, name: str, note: str, *, is_current: bool = False) 
 
 
 def _extract_claims(guarantee: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {**guarantee, "accounting": published_account(guarantee["accounting"])}
+    shown = {**guarantee, "accounting": make_published_account(guarantee["accounting"])}
     return {name: shown.get(name) for name in _CLAIMS} | {"guarantee": explain_guarantee(shown)}
 
 

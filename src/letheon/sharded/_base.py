@@ -1,4 +1,4 @@
-"""What the SISA classifier and regressor share."""
+"""Base class of the SISA classifier and regressor."""
 
 import math
 from abc import abstractmethod
@@ -63,7 +63,7 @@ _USUAL_EPOCHS = 10
 def stage_epochs(
     estimator: Any, n_slices: int, epochs: int | None, stage_data: str
 ) -> tuple[int, ...] | None:
-    """Return the passes of every stage, or None when each shard is given to `fit` whole."""
+    """Return the passes of every stage, or None if each shard is trained by one call of `fit`."""
     if n_slices == 1 and epochs is None:
         return None
     if not hasattr(estimator, "partial_fit"):
@@ -71,9 +71,9 @@ def stage_epochs(
         if "warm_start" in estimator.get_params(deep=False):
             hint = " (warm_start is not enough: a warm-started ensemble keeps its first size)"
         raise ValueError(
-            f"{setting} needs an estimator with partial_fit, and "
-            f"{type(estimator).__name__} has none{hint}; use n_slices=1 and epochs=None, or an "
-            "incremental learner such as SGDClassifier or MLPClassifier"
+            f"{setting} needs an estimator with partial_fit, which "
+            f"{type(estimator).__name__} does not have{hint}; use n_slices=1 and epochs=None, or "
+            "an incremental learner such as SGDClassifier or MLPClassifier"
         )
     if epochs is None:
         least = math.ceil((n_slices + 1) / 2)
@@ -150,7 +150,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, risk: Any = None) -> Self:
-        """Train every shard; keep the rows and the state after each slice.
+        """Train every shard; store the rows and the state after each slice.
 
         Parameters
         ----------
@@ -159,11 +159,11 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         y : array-like
             Labels or targets.
         ids : sequence of int or of str, optional
-            Whose row each is; may repeat. Default ``0..n-1``. All rows of a person are in one
-            shard and one slice.
+            Id of the person each row belongs to; may repeat. Default ``0..n-1``. All rows of a
+            person are in one shard and one slice.
         risk : one number per row, or mapping from id to number, optional
-            How likely a person is to ask for erasure; needs `risk_edges`. The same for all rows
-            of a person, and not derived from other people's data.
+            How likely a person is to request erasure; needs `risk_edges`. It must be the same for
+            all rows of a person, and not derived from other people's data.
 
         Returns
         -------
@@ -176,7 +176,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             rows = self._prepare_rows(X, y, ids)
             warn_if_crowded("n_shards", self.n_shards, rows.ids)
             blocks = _split_by_shard(rows, risk_tiers(risk, rows.ids, edges), assignment)
-            del rows  # Nothing of X but the blocks stays in memory.
+            del rows  # Only the blocks stay in memory.
             changes = [
                 ShardChange(None, ShardTraining(number, block))
                 for number, block in enumerate(blocks)
@@ -193,22 +193,22 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def learn(self, X: Any, y: Any, *, ids: Any, risk: Any = None) -> Self:
-        """Add rows, as if they had been there from the start, after the rows already held.
+        """Add rows after the stored rows, with the same result as if they had been in `fit`.
 
-        Rows of a known id join that person's shard and slice; `risk` is needed for new people when
+        Rows of a known id join that person's shard and slice; `risk` is needed for new people if
         the model has `risk_edges`.
         """
-        return self._learn(ids, lambda: self._prepare_learn(X, y, ids, risk))
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids, risk))
 
     @property
     def estimators_(self) -> list[Any]:
-        """Fitted models of the shards that hold rows."""
+        """Fitted models of the shards that have rows."""
         check_is_fitted(self)
         return self.ensemble_.models
 
     @property
     def n_rows_(self) -> int:
-        """Number of rows still held."""
+        """Number of remaining rows."""
         check_is_fitted(self)
         return sum(len(shard.rows) for shard in self.ensemble_.shards)
 
@@ -258,7 +258,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     @abstractmethod
     def _prepare_labels(self, y: Any) -> NDArray[Any]:
-        """Return y in canonical form, or raise for labels of the wrong kind."""
+        """Return y in canonical form; raise for labels of the wrong kind."""
 
     def _prepare_rows(self, X: Any, y: Any, ids: Any) -> Rows:
         require_target(self, y)
@@ -275,7 +275,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             if not self._is_classifier:
                 expected, other = "regressor", "SISAClassifier"
             raise TypeError(
-                f"estimator={self.estimator!r} is no {expected}; give one, or use {other} or "
+                f"estimator={self.estimator!r} is not a {expected}; use a {expected}, {other} or "
                 "NaiveUnlearner"
             )
         stage_epochs(self.estimator, self.n_slices, self.epochs, self.stage_data)
@@ -287,7 +287,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         self._require_home_in_place()
 
     def _assign_tiers(self, ids: Ids, risk: Any) -> Integers:
-        """Return the tiers of new rows: the held one for known people, else from `risk`."""
+        """Return the tiers of new rows: the stored tier for known people, else from `risk`."""
         edges = check_risk_edges(self.risk_edges)
         _, known = self.ensemble_.find_rows(ids)
         if len(edges) and risk is None and (known >= 0).all():
@@ -295,8 +295,8 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         tiers = risk_tiers(risk, ids, edges)
         if ((known >= 0) & (known != tiers)).any():
             raise ValueError(
-                "risk puts a person who is already held into another tier, which would move their "
-                "rows; forget and learn them again, or give the risk they had"
+                "risk assigns a person who is already in the model to another tier, which would "
+                "move their rows; forget and learn them again, or use their previous risk"
             )
         return tiers
 
@@ -321,7 +321,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     ) -> Replacement:
         """Train the changed shards and return the ensemble with them in place of the old ones.
 
-        Changes nothing that is in use; on failure no new state stays behind.
+        Changes nothing that is in use; a failure leaves no new state behind.
         """
         recipe, shelf, fresh = self._build_recipe(assignment.seed, config), StateShelf(home), {}
         jobs = [resume_training(change, shelf) for change in changes]
@@ -336,7 +336,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         classes = None
         if recipe.is_classifier:
             classes = np.unique(np.concatenate([s.classes for s in shards if len(s.rows)]))
-        # Work is row visits as a share of a fresh fit's.
+        # Work is the row visits as a share of those of a fresh fit.
         visits = sum(recipe.count_visits(job.rows, job.first) for job in jobs)
         naive = sum(recipe.count_visits(shard.rows) for shard in shards)
         rebuilt = {"shards": len(jobs), "stages": sum(recipe.n_slices - job.first for job in jobs)}
@@ -345,9 +345,9 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return Replacement(ensemble, home, Outcome(visits / max(naive, 1), rebuilt, warnings))
 
     def _retrain_shards(self, changes: list[ShardChange]) -> Replacement:
-        """Train the changed shards; all of them if the libraries are not those of the fit.
+        """Train the changed shards, or all shards if library versions changed since the fit.
 
-        States of another version are never continued: the result would equal no fresh fit.
+        States of another version are never continued: the result would differ from a fresh fit.
         """
         shards = self.ensemble_.shards
         if self.environment_ != self._describe_environment():
@@ -370,7 +370,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         config: dict[str, Any],
         previous: Ensemble | None,
     ) -> list[str]:
-        """Swap the ensemble in, destroy every state it does not refer to, return warnings."""
+        """Install the ensemble, destroy every state it does not use, and return warnings."""
         before = frozenset() if previous is None else previous.files
         # One call, so that a concurrent predict never sees half of it.
         vars(self).update(
@@ -392,7 +392,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
 
 def _split_by_shard(rows: Rows, tiers: Integers, assignment: Assignment) -> list[Rows]:
-    """Return the rows of every shard, ordered by slice, held order kept inside a slice."""
+    """Return the rows of every shard, ordered by slice; stored order inside a slice."""
     shards, slices = assignment.shards(rows.ids, tiers), assignment.slices(rows.ids, tiers)
     placed = Rows(rows.X, rows.y, rows.ids, {"tier": tiers, "slice": slices})
     order = np.lexsort((slices, shards))

@@ -1,17 +1,17 @@
-"""What a sharded model will cost to forget with, before anything is trained.
+"""Expected cost of forgetting with a sharded model, computed before training.
 
-The unit is one *row visit*: one row shown once to a learner. Everything is a closed form over
+The unit is one *row visit*: one row passed once to a learner. All numbers are closed forms over
 shards and stages; nothing is simulated or timed.
 
 Derivation
 ----------
 People are placed by a keyed hash, so every person is in each of the ``S * R`` cells (shard,
 slice) with the same probability, independently of all others. Stage ``k`` (0-based) of a shard
-trains ``e_k`` epochs on ``d_k`` slices: ``d_k = k + 1`` when stages are cumulative, ``d_k = 1``
-when a stage sees only its new slice. The state after every stage is kept, so a stage is run again
-exactly when somebody in one of the first ``k + 1`` slices of its shard leaves. After ``K`` people
-of ``m`` rows each have left, the places of those who stay are independent of the places of those
-who left, hence *exactly*
+trains ``e_k`` epochs on ``d_k`` slices: ``d_k = k + 1`` if stages are cumulative, ``d_k = 1`` if a
+stage uses only its new slice. The state after every stage is kept, so a stage is run again exactly
+if a person in one of the first ``k + 1`` slices of its shard is removed. After the removal of ``K``
+people of ``m`` rows each, the places of the remaining people are independent of those of the
+removed people, hence *exactly*
 
     E[visits] = (N - K m) * sum_k e_k (d_k / R) [1 - (1 - (k + 1) / (R S))**K].
 
@@ -28,13 +28,13 @@ from letheon.guarantee import SearchRanges, TrainingSize
 
 StageData = Literal["cumulative", "new"]
 
-# A shard of fewer people is hardly a training set.
+# Smallest useful number of people in a shard.
 _FEWEST_PEOPLE = 50
 _STAGE_DATA = ("cumulative", "new")
 
 
 def _check_whole(name: str, value: SupportsIndex, least: int = 1) -> int:
-    """Return `value` as an int of at least `least`, or say what is wrong with it."""
+    """Return `value` as an int; raise if it is not a whole number of at least `least`."""
     if isinstance(value, bool):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     try:
@@ -47,7 +47,7 @@ def _check_whole(name: str, value: SupportsIndex, least: int = 1) -> int:
 
 
 def _check_stage_data(stage_data: str) -> None:
-    """Refuse any other word than the two that exist."""
+    """Raise for an unknown value of `stage_data`."""
     if stage_data not in _STAGE_DATA:
         raise ValueError(f"stage_data must be 'cumulative' or 'new', not {stage_data!r}")
 
@@ -80,8 +80,8 @@ def epochs_per_stage(
     Raises
     ------
     ValueError
-        When ``e < (R + 1) / 2``: some stages would get no epoch at all, their rows would first
-        be seen in a later stage, and neighbouring states would be the same.
+        If ``e < (R + 1) / 2``: some stages would get no epoch, their rows would first be used in a
+        later stage, and neighbouring states would be the same.
 
     Notes
     -----
@@ -104,7 +104,7 @@ def epochs_per_stage(
         return (e,) * r
     if 2 * e < r + 1:
         raise ValueError(
-            f"{e} epochs cannot be spread over {r} slices: some stages would get none; "
+            f"{e} epochs are too few for {r} slices: some stages would get none; "
             f"use at least {(r + 2) // 2} epochs or at most {2 * e - 1} slices"
         )
     return tuple((k + 1) * 2 * e // (r + 1) - k * 2 * e // (r + 1) for k in range(r))
@@ -117,22 +117,22 @@ def _hit_probability(share: float, people: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Expected cost of forgetting with given shards and slices; made by `plan`.
+    """Expected cost of forgetting with given shards and slices; returned by `plan`.
 
-    The fields are what was asked, the properties what follows from it.
+    The fields are the inputs, the properties are computed from them.
 
     Attributes
     ----------
     n_rows, n_requests, n_shards, n_slices : int
-        Rows ``N``, people who leave ``K``, shards ``S``, slices per shard ``R``.
+        Rows ``N``, people to forget ``K``, shards ``S``, slices per shard ``R``.
     epochs : int
-        Epochs ``e`` of a model without slices, which is also what naive retraining spends.
+        Epochs ``e`` of a model without slices, as in naive retraining.
     stage_data : {"cumulative", "new"}
         What a stage trains on.
     batch : bool
         True: the requests are served together; False: one after the other.
     rows_per_person : float
-        Mean rows ``m`` of the people who leave.
+        Mean rows ``m`` of the people to forget.
     state_bytes : int or None
         Size of one saved state.
     """
@@ -148,7 +148,7 @@ class Plan:
     state_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Check what was asked."""
+        """Check the inputs."""
         for name in ("n_rows", "n_requests", "n_shards", "n_slices", "epochs"):
             object.__setattr__(self, name, _check_whole(name, getattr(self, name)))
         if self.state_bytes is not None:
@@ -159,8 +159,8 @@ class Plan:
             raise ValueError(f"rows_per_person must be at least 1, not {self.rows_per_person!r}")
         if self.n_requests * self.rows_per_person >= self.n_rows:
             raise ValueError(
-                f"{self.n_requests} requests of {self.rows_per_person:g} rows each leave nothing "
-                f"of {self.n_rows} rows to train on"
+                f"{self.n_requests} requests of {self.rows_per_person:g} rows each remove all "
+                f"{self.n_rows} rows; expected some rows to remain"
             )
         epochs_per_stage(self.epochs, self.n_slices, self.stage_data)
 
@@ -173,7 +173,7 @@ class Plan:
     def visits(self) -> float:
         """Expected row visits to serve the requests, with the whole-number schedule.
 
-        Exact in expectation for people placed by hash who leave independently of their place.
+        Exact in expectation if requests do not depend on the placement.
         """
         return self._rows_over_rounds * self._epochs_per_row(self.schedule)
 
@@ -194,7 +194,7 @@ class Plan:
 
     @property
     def ideal_speed_up(self) -> float:
-        """Speed-up were epochs divisible: every cumulative stage gets ``2 e / (R + 1)``.
+        """Speed-up without rounding of epochs: every cumulative stage gets ``2 e / (R + 1)``.
 
         One person: ``3 R S / (2 R + 1)`` (``"new"``: ``2 R S / (R + 1)``).
         A batch: ``1 / (2 / (R (R + 1)) * sum_j j [1 - (1 - j / (R S))**K])``.
@@ -203,21 +203,21 @@ class Plan:
 
     @property
     def best_case(self) -> float:
-        """Ideal speed-up when all who leave are in the last slice of one shard.
+        """Ideal speed-up if all removed people are in the last slice of one shard.
 
         It is ``(R + 1) S / 2`` (``"new"``: ``R S``), the "maximum theoretical efficiency" of the
-        survey, section 4.1: a maximum, never the mean.
+        survey, section 4.1. It is a maximum, not the mean.
         """
         last = self._ideal_schedule[-1] * self._slices_seen(self.n_slices - 1)
         return self.epochs * self.n_slices * self.n_shards / last
 
     @property
     def balanced_visits(self) -> float:
-        """Expected row visits were all cells of equal size, as Bourtoule et al. (2021) assume.
+        """Expected row visits if all cells had equal size, as Bourtoule et al. (2021) assume.
 
         Without slices this is their equation 6, ``e [(N/S + 1/(2S) - 1) K - K**2/(2S)]``, for
         requests one by one and equation 8, ``e [N (1 - (1 - 1/S)**K) - K]``, for a batch. It is
-        a little below `visits`: under hashing a person is more often in a large shard.
+        slightly below `visits`: with hashing a person is more often in a large shard.
         """
         k_people, m, r = self.n_requests, self.rows_per_person, self.n_slices
         rows = self._rows_over_rounds + k_people * m
@@ -226,7 +226,7 @@ class Plan:
 
     @property
     def fit_visits(self) -> float:
-        """Row visits of the first training: ``e N`` but for the rounding of epochs."""
+        """Row visits of the first training: ``e N`` except for the rounding of epochs."""
         seen = sum(e * self._slices_seen(k) for k, e in enumerate(self.schedule))
         return self.n_rows * seen / self.n_slices
 
@@ -248,7 +248,7 @@ class Plan:
 
     @property
     def storage_bytes(self) -> int | None:
-        """Bytes of all states (the rows themselves not counted), if `state_bytes` is known."""
+        """Bytes of all states (without the rows); None if `state_bytes` is None."""
         return None if self.state_bytes is None else self.states * self.state_bytes
 
     @property
@@ -258,13 +258,13 @@ class Plan:
 
     @property
     def shard_rows_sd(self) -> float:
-        """Standard deviation of the rows of one shard: people fall into it binomially."""
+        """Standard deviation of the rows of one shard, whose number of people is binomial."""
         share = 1 / self.n_shards
         return self.rows_per_person * math.sqrt(self._n_people * share * (1 - share))
 
     @property
     def empty_shards(self) -> float:
-        """Expected number of shards that nobody falls into."""
+        """Expected number of shards without people."""
         return self.n_shards * (1 - _hit_probability(1 / self.n_shards, round(self._n_people)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -274,7 +274,7 @@ class Plan:
         return {name: getattr(self, name) for name in [*(f.name for f in fields(self)), *shown]}
 
     def __str__(self) -> str:
-        """Say the plan in one line."""
+        """Return the plan in one line."""
         how = "in one batch" if self.batch else "one by one"
         size = "" if self.storage_bytes is None else f" ({_format_bytes(self.storage_bytes)})"
         return (
@@ -289,17 +289,17 @@ class Plan:
 
     @property
     def _n_rounds(self) -> int:
-        """How often something is retrained."""
+        """Number of retrainings."""
         return 1 if self.batch else self.n_requests
 
     @property
     def _at_once(self) -> int:
-        """How many people leave in one round."""
+        """Number of people removed in one round."""
         return self.n_requests if self.batch else 1
 
     @property
     def _rows_over_rounds(self) -> float:
-        """Rows left after each round, summed over the rounds."""
+        """Remaining rows after each round, summed over the rounds."""
         n, k, m = self.n_rows, self.n_requests, self.rows_per_person
         return n - k * m if self.batch else k * n - m * k * (k + 1) / 2
 
@@ -309,11 +309,11 @@ class Plan:
         return (self.epochs * per_stage,) * self.n_slices
 
     def _slices_seen(self, stage: int) -> int:
-        """Slices that a stage trains on."""
+        """Return the number of slices that a stage trains on."""
         return stage + 1 if self.stage_data == "cumulative" else 1
 
     def _stage_hit(self, stage: int) -> float:
-        """Probability that one shard's stage is run again in one round."""
+        """Return the probability that one shard's stage is run again in one round."""
         return _hit_probability((stage + 1) / (self.n_slices * self.n_shards), self._at_once)
 
     def _epochs_per_row(self, schedule: Iterable[float]) -> float:
@@ -325,7 +325,7 @@ class Plan:
 
 
 def _format_bytes(n_bytes: float) -> str:
-    """Return bytes in a unit that a person reads at once."""
+    """Return a readable size, such as ``1.5 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n_bytes < 1024:
             return f"{n_bytes:.4g} {unit}"
@@ -352,12 +352,12 @@ def plan(
     n_rows : int
         Rows ``N`` to be trained on.
     n_requests : int, default=1
-        People ``K`` who leave.
+        People ``K`` to forget.
     n_shards, n_slices : int, default=5 and 1
         Shards ``S`` and slices per shard ``R``.
     epochs : int, optional
-        Epochs ``e`` of a model without slices. By default the fewest that all stages can share
-        without rounding; the speed-up then is the ideal one.
+        Epochs ``e`` of a model without slices. By default the smallest number that is divided among
+        the stages without rounding; the speed-up is then the ideal one.
     stage_data : {"cumulative", "new"}, default="cumulative"
         Whether a stage trains on all slices so far or on its new slice only.
     batch : bool, default=True
@@ -371,12 +371,12 @@ def plan(
     -------
     Plan
         Its numbers are expectations over the keyed hash: shard sizes are binomial, not equal, and
-        a single request may cost anything between one slice and one shard.
+        a single request costs between one slice and one shard.
 
     Notes
     -----
-    `Plan.visits` is exact in expectation if who leaves does not depend on shard or slice. People
-    grouped by risk (risky ones late) cost less than planned.
+    `Plan.visits` is exact in expectation if requests do not depend on shard or slice. With risk
+    tiers, requests of people with a high risk cost less than planned.
 
     References
     ----------
@@ -391,7 +391,7 @@ def plan(
     29.7
     """
     _check_stage_data(stage_data)
-    if epochs is None:  # the fewest that all stages share without rounding
+    if epochs is None:  # the smallest number divided among the stages without rounding
         r = _check_whole("n_slices", n_slices)
         even = (r + 1) // 2 if r % 2 else r + 1
         epochs = 1 if stage_data == "new" else even
@@ -423,7 +423,7 @@ def compare_plans(
     n_rows : int
         Rows to be trained on.
     n_requests : iterable of int, default=(1,)
-        Batch windows: people who leave before the model is retrained once.
+        Batch sizes: people removed by one retraining.
     n_shards, n_slices : iterable of int
         The grid.
     **options
@@ -452,6 +452,6 @@ def compare_plans(
 
 
 def shard_counts(size: TrainingSize) -> SearchRanges:
-    """Return the numbers of shards to try; every shard keeps enough people."""
+    """Return the numbers of shards to try; every shard has enough people."""
     fitting = (n for n in (4, 8, 16, 32, 64) if size.n_people // n >= _FEWEST_PEOPLE)
     return SearchRanges({"n_shards": (2, *fitting)})

@@ -1,18 +1,16 @@
-"""Shards: whose rows are where, the states kept, how one is trained, and the plan to replace some.
+"""Shards: assignment of rows, saved states, training of one shard, and replacement.
 
-Who goes into which shard and slice: a pure function of the person's id, risk and the seed.
+*Assignment.* Shard and slice are a pure function of the person's id, risk and the seed. They do not
+depend on other people, so a removal moves no other row, a person's rows stay together and the
+look-up of a shard is O(1). With risk tiers (Bourtoule et al., 2021, section VIII), people with a
+higher risk share few shards and late slices, where forgetting is cheap.
 
-Nothing about other people enters, so a removal moves nobody, a person's rows stay together and
-the look-up of a shard is O(1). With risk tiers (Bourtoule et al., 2021, section VIII), riskier
-people share few shards and come in late slices, where forgetting them is cheap.
+*States* after each stage of a shard are in memory, or in the model's own directory. A missing or
+altered file is detected by its hash, and the state is trained again.
 
-The states after each stage of a shard: in memory, or in the model's own directory.
-
-A missing or altered file is noticed by its hash and trained again.
-
-Training one shard is the task that travels to a worker: a pure function of its arguments, so a task
-may be run again after a crash. Every stage starts from the *decoded* state of the one before, in
-`fit` as in `forget`, so ``Train(. | h)`` depends on h only.
+*Training* of one shard is the task that is sent to a worker: a pure function of its arguments, so a
+task may be run again after a crash. Every stage starts from the *decoded* state of the previous
+one, in `fit` as in `forget`, so ``Train(. | h)`` depends on h only.
 """
 
 import hashlib
@@ -46,9 +44,9 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ShardRecipe:
-    """How shards are trained; the same for all of them.
+    """Training settings that all shards share.
 
-    `epochs` holds the passes of each stage, or is None when the whole shard is given to `fit`.
+    `epochs` has the passes of each stage, or is None if a shard is trained by one call of `fit`.
     """
 
     template: Any
@@ -60,13 +58,13 @@ class ShardRecipe:
     config: dict[str, Any]
 
     def stage_rows(self, ends: tuple[int, ...], stage: int) -> tuple[int, int]:
-        """Return the rows that a stage sees, as begin and end."""
+        """Return the rows of a stage, as begin and end."""
         if self.stage_data == "cumulative" or stage == 0:
             return 0, ends[stage]
         return ends[stage - 1], ends[stage]
 
     def count_visits(self, rows: Rows, first: int = 0) -> int:
-        """Return how many rows training from stage `first` on visits, epochs counted."""
+        """Return the row visits of training from stage `first` on, over all epochs."""
         ends = slice_ends(rows, self.n_slices)
         if self.epochs is None:
             return ends[-1]
@@ -78,7 +76,7 @@ class ShardRecipe:
 
 
 class Blob(NamedTuple):
-    """A saved state in transit: its bytes and its digest."""
+    """An encoded state: its bytes and its digest."""
 
     data: bytes
     digest: str
@@ -86,7 +84,7 @@ class Blob(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardTraining:
-    """One shard to train, from stage `first` on, starting at the state `start`."""
+    """One shard to train, from stage `first` on, starting from the state `start`."""
 
     number: int
     rows: Rows
@@ -96,7 +94,7 @@ class ShardTraining:
 
 
 class ShardFit(NamedTuple):
-    """What a worker sends back: the model and the states after stages first..R-2."""
+    """Result of a worker: the model and the states after stages first..R-2."""
 
     model: Any
     states: tuple[Blob | None, ...]
@@ -104,27 +102,29 @@ class ShardFit(NamedTuple):
 
 @dataclass(frozen=True)
 class ConstantModel:
-    """Model of a shard that holds one class only: it always says so."""
+    """Model of a shard with one class only, which it always predicts."""
 
     label: Any
 
 
 def slice_ends(rows: Rows, n_slices: int) -> tuple[int, ...]:
-    """Return where each slice ends in rows that are ordered by slice."""
+    """Return the end of each slice in rows ordered by slice."""
     ends = np.searchsorted(rows.extra["slice"], np.arange(n_slices), side="right")
     return tuple(ends.tolist())
 
 
 def shard_classes(rows: Rows) -> NDArray[Any]:
-    """Return the labels a shard holds, sorted."""
+    """Return the labels of a shard, sorted."""
     return np.unique(np.asarray(rows.y))
 
 
 def train_shard(recipe: ShardRecipe, job: ShardTraining) -> ShardFit:
-    """Train one shard; errors of the inner estimator say which shard it was."""
+    """Train one shard; errors of the inner estimator name the shard."""
     rows = f"{len(job.rows)} row(s)"
     with (
-        inner_training(f"shard {job.number}, which holds {rows}; fewer shards give each more"),
+        inner_training(
+            f"shard {job.number}, which has {rows}; use fewer shards for more rows each"
+        ),
         fix_environment(recipe.config, _stage_seed(recipe, job, 0)),
     ):
         return _train_stages(recipe, job)
@@ -180,18 +180,18 @@ def _stage_seed(recipe: ShardRecipe, job: ShardTraining, stage: int) -> int:
 
 
 def _decode_own(data: bytes, trusted: frozenset[Any]) -> Any:
-    """Decode a state that this process encoded; the limit for files does not apply."""
+    """Decode a state that letheon encoded itself; the memory limit for files does not apply."""
     return state.decode(data, trusted=trusted, max_memory=state.UNLIMITED)
 
 
 def _save_state(model: Any, trusted: frozenset[Any]) -> tuple[Blob | None, Any, frozenset[Any]]:
-    """Return a state, the model read back from it, and what had to be trusted for that."""
+    """Return the encoded state, the model decoded from it, and the classes trusted for that."""
     if model is None:
         return None, None, trusted
     data = state.encode(model)
     try:
         copy = _decode_own(data, trusted)
-    except UntrustedClassError:  # the first state, or a class that came with later rows
+    except UntrustedClassError:  # the first state, or a class introduced by later rows
         trusted = state.trust_of(model)
         copy = _decode_own(data, trusted)
     return Blob(data, state.digest(copy)), copy, trusted
@@ -199,10 +199,10 @@ def _save_state(model: Any, trusted: frozenset[Any]) -> tuple[Blob | None, Any, 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The rule that sends a person to a shard and a slice.
+    """The rule that assigns a person to a shard and a slice.
 
     With T tiers, tier t uses the last ``ceil(S / 2**t)`` shards and the slices from
-    ``floor(t R / T)`` up to ``floor((t + 1) R / T)``: riskier means fewer shards, later slices.
+    ``floor(t R / T)`` up to ``floor((t + 1) R / T)``: higher tiers use fewer shards, later slices.
     """
 
     seed: int
@@ -224,7 +224,7 @@ class Assignment:
 
 
 def check_risk_edges(edges: Sequence[float] | None) -> NDArray[np.float64]:
-    """Return the edges between tiers as an array; empty when there are none."""
+    """Return the edges between tiers as an array; empty for None."""
     values = np.asarray([] if edges is None else edges, float)
     if values.ndim != 1 or not np.isfinite(values).all() or (np.diff(values) <= 0).any():
         raise ValueError(f"risk_edges={edges!r}; expected finite, strictly increasing numbers")
@@ -240,18 +240,18 @@ def risk_tiers(risk: Any, ids: Ids, edges: NDArray[np.float64]) -> Integers:
         return np.zeros(len(ids), np.int64)
     if len(edges) == 0 or risk is None:
         raise ValueError(
-            "this model has risk_edges, so new people need a risk; give risk="
+            "risk is required for new people, because the model has risk_edges; pass risk="
             if risk is None
-            else "risk was given, but the model has no risk_edges; set them, or leave risk out"
+            else "risk was given, but the model has no risk_edges; set risk_edges, or omit risk"
         )
     values = _risk_values(risk, ids)
     if np.isnan(values).any():
-        raise ValueError("risk holds NaN; give a number for every person")
+        raise ValueError("risk contains NaN; expected a number for every person")
     _, person = np.unique(ids.hashes(0, Purpose.ID_INDEX), return_inverse=True)
     lowest = np.full(person.max(initial=-1) + 1, np.inf)
     np.minimum.at(lowest, person, values)
     if (values != lowest[person]).any():
-        raise ValueError("risk differs between rows of one person; give one value per person")
+        raise ValueError("risk differs between rows of one person; expected one value per person")
     return np.searchsorted(edges, values, side="right").astype(np.int64)
 
 
@@ -282,19 +282,19 @@ class SavedState:
     data: bytes | None
 
     def _digest_state(self) -> dict[str, Any]:
-        """Only what was learned counts, not where it is kept."""
+        """Return what was learned, independent of where it is stored."""
         return {"digest": self.digest}
 
 
 class StateShelf(CheckpointDirectory):
-    """Keeps, reads and destroys the states of one model."""
+    """Writes, reads and destroys the states of one model."""
 
     def __init__(self, home: str | None) -> None:
         super().__init__(home)
         self._unusable = 0
 
     def keep_state(self, blob: Blob | None) -> SavedState | None:
-        """Keep a new state; None stands for a stage before any row was seen."""
+        """Store a new state; None means a stage before the first row."""
         if blob is None:
             return None
         if self.store is None:
@@ -302,12 +302,12 @@ class StateShelf(CheckpointDirectory):
         return SavedState(blob.digest, self.store.put(blob.data).sha256, None)
 
     def read_state(self, saved: SavedState) -> bytes | None:
-        """Return the bytes of a state, or None when they are lost or altered."""
+        """Return the bytes of a state, or None if they are missing or altered."""
         if saved.data is not None:
             return saved.data
         try:
             if self.store is None:
-                raise StateError("the model has no checkpoint_dir any more")
+                raise StateError("the model has no checkpoint directory")
             return self.store.get(state.CheckpointName(saved.sha256))
         except StateError:
             self._unusable += 1
@@ -315,11 +315,11 @@ class StateShelf(CheckpointDirectory):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to tell the caller about states that could not be used."""
+        """Warnings about states that could not be used."""
         if not self._unusable:
             return ()
         problem = f"{self._unusable} saved state(s) in {self.home} are missing or altered"
-        return (f"{problem}; what they held was trained again",)
+        return (f"{problem}; their stages were trained again",)
 
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ class Shard:
 
     @cached_property
     def classes(self) -> NDArray[Any]:
-        """Labels the shard holds, sorted."""
+        """Labels of the shard, sorted."""
         return shard_classes(self.rows)
 
 
@@ -347,12 +347,12 @@ class Ensemble:
 
     @property
     def models(self) -> list[Any]:
-        """Models of the shards that hold any rows."""
+        """Models of the shards that have rows."""
         return [shard.model for shard in self.shards if shard.model is not None]
 
     @property
     def files(self) -> frozenset[str]:
-        """Names of the states kept in the model's checkpoint directory."""
+        """Names of the states in the model's checkpoint directory."""
         return frozenset(
             saved.sha256
             for shard in self.shards
@@ -361,18 +361,17 @@ class Ensemble:
         )
 
     def find_rows(self, wanted: Ids) -> tuple[dict[int, Integers], Integers]:
-        """Return the rows of these people, by shard, and the tier of each (-1: not held)."""
+        """Return the rows of these ids, by shard, and the tier of each id (-1 if unknown)."""
         tiers = np.full(len(wanted), -1, np.int64)
         where: dict[int, Integers] = {}
         for tier in range(self.assignment.n_tiers):
             shards = self.assignment.shards(wanted, np.full(len(wanted), tier))
             for number in np.unique(shards).tolist():
-                askers, rows = np.flatnonzero(shards == number), self.shards[number].rows
-                matches = rows.index.find(wanted.take(askers))
-                # Two tiers may share a candidate shard, so the row itself says which it is.
-                tiers[askers[matches.has_rows]] = rows.extra["tier"][
-                    matches.any_row[matches.has_rows]
-                ]
+                candidates, rows = np.flatnonzero(shards == number), self.shards[number].rows
+                matches = rows.index.find(wanted.take(candidates))
+                # Two tiers may share a candidate shard, so the tier is read from the row.
+                is_known = matches.has_rows
+                tiers[candidates[is_known]] = rows.extra["tier"][matches.any_row[is_known]]
                 if len(matches.positions):
                     earlier = where.get(number, np.empty(0, np.int64))
                     where[number] = np.union1d(earlier, matches.positions)
@@ -380,14 +379,14 @@ class Ensemble:
 
 
 class ShardChange(NamedTuple):
-    """A shard before a change, and the job that trains it with its new rows."""
+    """A shard before a change, and the training with its new rows."""
 
     old: Shard | None
     job: ShardTraining
 
 
 class Replacement(NamedTuple):
-    """A plan ready to commit: the new ensemble, its folder, and what it took to make it."""
+    """A change ready to commit: the new ensemble, its directory, and the outcome."""
 
     ensemble: Ensemble
     home: str | None
@@ -399,8 +398,8 @@ def change_rows(
 ) -> ShardChange:
     """Return the change of a shard whose rows in the `touched` slices differ.
 
-    The first call of `partial_fit` names the shard's classes, so if that set changes the shard
-    starts afresh.
+    The first call of `partial_fit` receives the shard's classes, so a change of that set retrains
+    the shard from its first stage.
     """
     first = int(touched.min()) if recipe.epochs is not None else 0
     if recipe.is_classifier and not np.array_equal(old.classes, shard_classes(rows)):
@@ -409,7 +408,7 @@ def change_rows(
 
 
 def resume_training(change: ShardChange, shelf: StateShelf) -> ShardTraining:
-    """Return the job of a change, starting at the last state that can still be read."""
+    """Return the training of a change, starting at the last readable state."""
     old, job = change
     if old is None:
         return job
@@ -428,7 +427,7 @@ def warn_if_crowded(name: str, n_parts: int, ids: Ids) -> None:
     people = len(np.unique(ids.hashes(0, Purpose.ID_INDEX)))
     if people < n_parts:
         warn_caller(
-            f"{name}={n_parts} is more than the {people} people there are; some "
+            f"{name}={n_parts} exceeds the number of people ({people}); some "
             f"{name.removeprefix('n_')} stay empty",
             ShardingWarning,
         )

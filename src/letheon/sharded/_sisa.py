@@ -1,11 +1,7 @@
-"""SISA estimators, and how the answers of the shards become one.
+"""SISA for classifiers and regressors (Bourtoule et al., 2021; survey section 4.1).
 
-Aggregation: from the answers of the shards to one answer.
-
-Shards without rows do not answer. All answering shards count the same, whatever their size: a
-weight by size would change with every removal anywhere.
-
-SISA for classifiers and regressors (Bourtoule et al., 2021; survey section 4.1).
+Predictions of the shards with rows are aggregated with equal weights: a weight by size would change
+with every removal in any shard.
 """
 
 from collections.abc import Sequence
@@ -29,15 +25,15 @@ Floats = NDArray[np.float64]
 
 
 def mean_probabilities(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
-    """Mean of the shards' class probabilities; a class a shard never saw has probability 0.
+    """Return the mean of the shards' class probabilities; unseen classes have probability 0.
 
-    A shard model without `predict_proba` gives all its weight to the label it predicts.
+    A shard model without `predict_proba` gives probability 1 to the label it predicts.
     """
     return _mean_over_shards(models, classes, X, _add_probabilities)
 
 
 def vote_shares(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
-    """Share of shards that vote for each class (a tie is won by the lowest class)."""
+    """Return the share of shards that vote for each class."""
     return _mean_over_shards(models, classes, X, _add_votes)
 
 
@@ -66,9 +62,9 @@ def _add_votes(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None
 class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     """Any scikit-learn classifier, sharded and sliced so that forgetting is fast and exact.
 
-    People are spread over `n_shards` shards by a keyed hash of their id; each shard trains its own
-    model in isolation, slice by slice, and keeps the state after every slice. To forget someone,
-    only their shard is retrained, from the first slice they are in. With S shards and R slices
+    People are assigned to `n_shards` shards by a keyed hash of their id; each shard trains its own
+    model in isolation, slice by slice, and keeps the state after every slice. To forget a person,
+    only that person's shard is retrained, from the person's slice on. With S shards and R slices
     the mean speed-up of one removal is ``S * 3R / (2R + 1)``; see `letheon.sharded.plan`.
 
     Parameters
@@ -76,28 +72,28 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     estimator : classifier
         Trained once per shard. Every `random_state` in it is derived from `seed_`.
     n_shards : int, default=5
-        More shards forget faster and predict worse: each sees fewer rows.
+        More shards forget faster and predict worse: each has fewer rows.
     n_slices : int, default=1
-        More than one needs `partial_fit`; every slice costs one saved state per shard.
+        More than one needs `partial_fit`; every slice adds one saved state per shard.
     epochs : int or None, default=None
         Passes over the data that a shard would get without slices. None trains each shard with
-        one call of `fit` when ``n_slices=1``; otherwise it means 10, or as many as the slices need
+        one call of `fit` if ``n_slices=1``; otherwise it means 10, or as many as the slices need
         (cumulative), or 1 (new). Stage k gets ``e_s = 2 epochs / (n_slices + 1)`` passes, rounded
-        so that none gets zero.
+        so that every stage gets at least one.
     stage_data : {"cumulative", "new"}, default="cumulative"
         Stage k trains on slices 1..k (gradient learners), or on slice k only (counting learners
         such as naive Bayes, which must see each row once).
     aggregation : {"mean", "vote"}, default="mean"
-        Mean of class probabilities (of votes where the estimator has none), or majority of
-        labels, ties to the lowest class.
+        Mean of class probabilities (of votes if the estimator has none), or majority of labels;
+        the lowest class wins a tie.
     risk_edges : sequence of float or None, default=None
         Edges between tiers of risk, fixed in advance; then `fit` takes `risk`. A person of tier t
-        is in one of the last ``ceil(n_shards / 2**t)`` shards and in later slices the higher t.
+        is in one of the last ``ceil(n_shards / 2**t)`` shards; a higher tier uses later slices.
     checkpoint_dir : path or None, default=None
-        Where the states after each slice are kept; None keeps them in memory. The model has a
-        sub-directory of its own there.
+        Directory for the states after each slice; None keeps them in memory. The model creates its
+        own sub-directory there.
     n_jobs : int or None, default=None
-        Shards trained at once, through joblib: `joblib.parallel_config` chooses processes, Ray or
+        Shards trained at once, through joblib: `joblib.parallel_config` selects processes, Ray or
         Dask. Never changes the result.
     random_state : int, RandomState, Generator or None, default=None
         Seed of everything random. None draws 128 bits from the operating system.
@@ -105,9 +101,9 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     Attributes
     ----------
     classes_ : ndarray
-        Labels still held, sorted. It shrinks when the last row of a class is forgotten.
+        Labels of the remaining rows, sorted.
     estimators_ : list
-        Fitted models of the shards that hold rows.
+        Fitted models of the shards that have rows.
     seed_ : int
         128 bits; ``random_state=model.seed_`` gives the same model on the same rows.
     ensemble_ : Ensemble
@@ -118,10 +114,10 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     Notes
     -----
     Guarantee: exact, for requests that do not depend on the model (oblivious), towards an observer
-    of the latest model: after any sequence of `forget` and `learn` the model has the bytes of a
-    fresh `fit` on the remaining rows in held order, with the same seed, library versions and CPU
-    kernel. People who choose to leave after seeing the model are adaptive requesters; the fixed
-    assignment to shards then leaks (Gupta et al., 2021), and nothing is claimed about them.
+    of the latest model: after any sequence of `forget` and `learn` the model has the same bytes as
+    a fresh `fit` on the remaining rows in stored order, with the same seed, library versions and
+    CPU kernel. Requests that depend on the model are adaptive; the fixed assignment to shards then
+    leaks (Gupta et al., 2021), and the guarantee does not cover them.
 
     References
     ----------
@@ -149,7 +145,7 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """Labels still held, sorted."""
+        """Labels of the remaining rows, sorted."""
         check_is_fitted(self)
         assert self.ensemble_.classes is not None
         return self.ensemble_.classes
@@ -167,7 +163,7 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     def _aggregate_shards(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
         check_is_fitted(self)
         require_features(self, X)
-        ensemble = self.ensemble_  # read once: a commit may replace it meanwhile
+        ensemble = self.ensemble_  # read once: a concurrent commit may replace it
         assert ensemble.classes is not None
         combine = vote_shares if self.aggregation == "vote" else mean_probabilities
         return ensemble.classes, combine(ensemble.models, ensemble.classes, present_table(X))

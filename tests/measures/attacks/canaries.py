@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 
 
-class Canaries(NamedTuple):
+class CanaryData(NamedTuple):
     X: NDArray[Any]
     y: NDArray[Any]
     forget: NDArray[Any]
@@ -16,14 +16,14 @@ class Canaries(NamedTuple):
 
 def make_canaries(
     n: int = 200, *, n_canaries: int = 24, n_features: int = 300, seed: int = 0
-) -> Canaries:
+) -> CanaryData:
     """More columns than rows: a linear model memorises every label, the wrong ones too."""
     rng = np.random.default_rng(seed)
     slope = rng.normal(size=n_features)
     X, others = rng.normal(size=(n, n_features)), rng.normal(size=(200, n_features))
     y = (X @ slope > 0).astype(int)
     y[:n_canaries] = 1 - y[:n_canaries]
-    return Canaries(X, y, np.arange(n_canaries), (others, (others @ slope > 0).astype(int)))
+    return CanaryData(X, y, np.arange(n_canaries), (others, (others @ slope > 0).astype(int)))
 
 
 def memoriser() -> LogisticRegression:

@@ -67,9 +67,9 @@ def test_sorted_features_do_not_know_the_names_of_classes(order: list[int], seed
 
 
 def test_features_refuse() -> None:
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="the same shape"):
         posterior_features([[0.5, 0.5]], [[1.0]])
-    with pytest.raises(ValueError, match="some of"):
+    with pytest.raises(ValueError, match="must be from"):
         posterior_features([[1.0]], [[1.0]], [])
 
 
@@ -186,7 +186,7 @@ def test_regressors_and_decision_values() -> None:
 
 def test_batches_need_people() -> None:
     assert small(settings={"batch": 3, "n_removals": 2}).n_models == 6
-    with pytest.raises(ValueError, match="at least 16 who leave and 32 who stay"):
+    with pytest.raises(ValueError, match="at least 16 and 32"):
         small(settings={"batch": 4})
 
 
@@ -213,7 +213,7 @@ def plant_bug(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], Any]) -> A
 
 
 def test_a_floor_of_people_who_left_is_no_coin(monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange = np.array([module._ABSENT, module._ALSO_ABSENT, module._LEFT])
+    exchange = np.array([module._ABSENT, module._ALSO_ABSENT, module._REMOVED])
     result = plant_bug(monkeypatch, lambda cases: cases._replace(kind=exchange[cases.kind]))
     low, _ = bounds(result.floor["AUC"])
     assert not result.found

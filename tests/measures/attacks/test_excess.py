@@ -32,9 +32,9 @@ def test_values_of_units_have_the_area_as_mean(seed: int, n_units: int) -> None:
     rng = np.random.default_rng(seed)
     scores, labels = rng.integers(4, size=4 * n_units), np.arange(4 * n_units) % 2
     units = np.repeat(np.arange(n_units), 4)
-    found = area_by_unit(scores, labels, units)
-    assert len(found) == n_units
-    assert found.mean() == pytest.approx(auc(scores, labels).value)
+    areas = area_by_unit(scores, labels, units)
+    assert len(areas) == n_units
+    assert areas.mean() == pytest.approx(auc(scores, labels).value)
 
 
 @pytest.mark.parametrize("n", [4, 8, 16])
@@ -56,8 +56,8 @@ def test_few_units_that_agree_are_luck_and_many_are_not() -> None:
 
 def rmia_on_noise(seed: int, shift: float = 0.0) -> AttackResult:
     """Eight unlearned and eight retrained models of one law, four references, ten people."""
-    rng, n_people, everybody = np.random.default_rng(seed), 10, np.ones(10, bool)
-    members = split_halves(everybody, 8, seed)
+    rng, n_people, all_people = np.random.default_rng(seed), 10, np.ones(10, bool)
+    members = split_halves(all_people, 8, seed)
     owners = np.arange(n_people)
     logits = rng.normal(size=(20, n_people + 40)) + 2 * rng.normal(size=n_people + 40)
     logits[:8, :n_people] += shift * members

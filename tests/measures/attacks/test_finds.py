@@ -46,10 +46,10 @@ LAWS: dict[str, Any] = {
 
 
 def attacked(attack: Any, model: Any, people: Any = PEOPLE) -> tuple[AttackResult, ...]:
-    found: tuple[AttackResult, ...] = attack.run(
+    result: tuple[AttackResult, ...] = attack.run(
         model, people.X, people.y, forget=people.forget, population=people.population
     )
-    return found
+    return result
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
@@ -123,7 +123,7 @@ def test_without_randomness_equal_models_are_a_fact(attack: str) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_u_lira_is_seldom_wrong_about_a_retrain(seed: int) -> None:
     people = make_canaries(seed=seed)
-    found = ULiRA(n_shadows=32).run(
+    result = ULiRA(n_shadows=32).run(
         HONEST["naive"], people.X, people.y, forget=people.forget, seed=seed
     )
-    assert not any(each.found for each in found)
+    assert not any(each.found for each in result)

@@ -18,8 +18,8 @@ from letheon.measures.attacks._shadows import mean_by_person, observe_model, spl
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=5), st.integers(0, 4))
 def test_margin_is_the_logit_of_the_true_class(weights: list[float], which: int) -> None:
     p, k = np.array(weights) / sum(weights), which % len(weights)
-    (found,) = margins(np.log(p)[None], [k], np.arange(len(p)))
-    assert found == pytest.approx(np.log(p[k] / (1 - p[k])), abs=1e-9)
+    (margin,) = margins(np.log(p)[None], [k], np.arange(len(p)))
+    assert margin == pytest.approx(np.log(p[k] / (1 - p[k])), abs=1e-9)
 
 
 def test_margin_of_a_sure_model_is_not_rounded_to_infinity() -> None:
@@ -28,8 +28,8 @@ def test_margin_of_a_sure_model_is_not_rounded_to_infinity() -> None:
 
 
 def test_margins_are_cut_and_unknown_labels_are_hopeless() -> None:
-    found = margins([[0.0, -np.inf], [0.0, -np.inf], [0.0, 0.0]], [0, 1, 7], [0, 1])
-    assert found.tolist() == [100.0, -100.0, -100.0]
+    margin = margins([[0.0, -np.inf], [0.0, -np.inf], [0.0, 0.0]], [0, 1, 7], [0, 1])
+    assert margin.tolist() == [100.0, -100.0, -100.0]
     assert margins([[0.0]], ["b"], ["a"]).tolist() == [-100.0]
 
 
@@ -84,10 +84,10 @@ def test_crossed_score_is_that_of_the_other_folds() -> None:
     rng = np.random.default_rng(0)
     signals, members = rng.normal(size=(8, 1)), np.tile([[True], [False]], (4, 1))
     folds = np.arange(8) // 2
-    found = cross_lira(signals, members, folds)
+    scores = cross_lira(signals, members, folds)
     others = folds != 2
     expected = lira(signals[4:6], signals[others & members[:, 0]], signals[others & ~members[:, 0]])
-    np.testing.assert_allclose(found[4:6], expected)
+    np.testing.assert_allclose(scores[4:6], expected)
 
 
 def _mean_area(score: Any) -> float:
@@ -145,7 +145,7 @@ def test_means_are_taken_over_the_rows_of_each_person() -> None:
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         cross_lira(np.zeros((4, 2)), np.zeros((4, 3), bool), np.zeros(4))
-    with pytest.raises(ValueError, match="a model on each side"):
+    with pytest.raises(ValueError, match="at least one model inside and one outside"):
         cross_lira(np.zeros((4, 1)), np.ones((4, 1), bool), [0, 0, 1, 1])

@@ -47,9 +47,9 @@ def test_one_person_is_a_coin(n_models: int) -> None:
     within, pooled, missed = [], [], 0
     for seed in range(200):
         signals, _, members = world(n_models, 1, seed)
-        found = pair_auc(SignalPairs.from_models(signals, members))
-        within.append(found.value)
-        missed += not covers(found, 0.5)
+        area = pair_auc(SignalPairs.from_models(signals, members))
+        within.append(area.value)
+        missed += not covers(area, 0.5)
         scores = cross_lira(signals, members, np.arange(n_models) // 2)
         pooled.append(auc(scores.ravel(), members.ravel()).value)
     assert abs(np.mean(within) - 0.5) < 0.025
@@ -60,11 +60,11 @@ def test_one_person_is_a_coin(n_models: int) -> None:
 
 def test_interval_covers_people_who_differ() -> None:
     truth = np.mean([pair_auc_value(world(16, 12, seed, 1.0)) for seed in range(2000, 2300)])
-    found = [
+    areas = [
         pair_auc(SignalPairs.from_models(w[0], w[2]))
         for w in (world(16, 12, s, 1.0) for s in range(100))
     ]
-    assert np.mean([covers(each, float(truth)) for each in found]) >= 0.93
+    assert np.mean([covers(each, float(truth)) for each in areas]) >= 0.93
 
 
 def pair_auc_value(drawn: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> float:
@@ -83,11 +83,11 @@ def test_all_ties_are_a_fact_and_all_wins_are_none() -> None:
 
 @pytest.mark.parametrize(("n_models", "n_people"), [(8, 1), (16, 3)])
 def test_false_alarms_are_as_many_as_stated(n_models: int, n_people: int) -> None:
-    found = 0
+    n_alarms = 0
     for seed in range(150):
         excess = pair_excess(*world(n_models, n_people, seed))
-        found += excess.low is not None and excess.low > 0
-    assert found / 150 <= 0.05
+        n_alarms += excess.low is not None and excess.low > 0
+    assert n_alarms / 150 <= 0.05
 
 
 def test_a_shift_is_found() -> None:

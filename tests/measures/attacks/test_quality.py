@@ -44,16 +44,16 @@ def test_epsilon_is_that_of_the_challenge_or_a_little_more(
 ) -> None:
     rng = np.random.default_rng(seed)
     u, r = rng.normal(size=32), rng.normal(shift, scale, size=32)
-    (found,) = forgetting_epsilon(u[:, None], r[:, None])
+    (epsilon,) = forgetting_epsilon(u[:, None], r[:, None])
     slow = slow_epsilon(u, r)
     # every margin is a threshold here, so that none falls between two points of the grid
-    assert slow - 1e-9 <= found <= slow + 0.7
+    assert slow - 1e-9 <= epsilon <= slow + 0.7
 
 
 def test_the_larger_logarithm_counts() -> None:
     # threshold 1: FNR = 2/4, FPR = 1/4
     u, r = np.array([[0.0], [0.5], [1.0], [2.0]]), np.array([[-1.0], [-0.5], [0.2], [1.5]])
-    (found,) = forgetting_epsilon(u, r, double=False)
+    (epsilon,) = forgetting_epsilon(u, r, double=False)
     candidates = []
     for t in np.concatenate([u, r]).ravel():
         fnr, fpr = (u < t).mean(), (r >= t).mean()
@@ -61,7 +61,7 @@ def test_the_larger_logarithm_counts() -> None:
             candidates += [
                 math.log(max(1 - 1e-5 - a, 1e-300) / b) for a, b in ((fpr, fnr), (fnr, fpr))
             ]
-    assert found == pytest.approx(max(candidates))
+    assert epsilon == pytest.approx(max(candidates))
 
 
 @pytest.mark.parametrize("n", [64, 256])
@@ -93,12 +93,12 @@ def test_special_cases(u: list[float], r: list[float], expected: float) -> None:
 
 def test_points_halve_and_end() -> None:
     last = math.ceil(math.log(99)) - 0.5
-    found = forgetting_points([0, 0.49, 0.5, 1.0, last, last + 0.5], 100)
-    assert found.tolist() == [1, 1, 0.5, 0.25, 0.5**9, 0]
+    points = forgetting_points([0, 0.49, 0.5, 1.0, last, last + 0.5], 100)
+    assert points.tolist() == [1, 1, 0.5, 0.25, 0.5**9, 0]
 
 
 def test_shapes_and_settings_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="margins twice"):
+    with pytest.raises(ValueError, match="two arrays of shape"):
         forgetting_epsilon(np.zeros((3, 2)), np.zeros((2, 2)))
     with pytest.raises(ValueError, match="at least 32"):
         ForgettingQuality(n_models=16)

@@ -15,19 +15,19 @@ def measure(
     return Measure(name=name, value=value, low=low, high=high, n=9, better=better, basis="measured")
 
 
-def result(found: Measure, floor: Measure) -> AttackResult:
+def result(measured: Measure, floor: Measure) -> AttackResult:
     return AttackResult(
         attack="u-lira",
         about="forgotten",
-        measures={found.name: found},
-        floor={found.name: floor},
+        measures={measured.name: measured},
+        floor={measured.name: floor},
         n_models=4,
         scores=np.ones(3),
     )
 
 
 @pytest.mark.parametrize(
-    ("better", "found", "floor", "expected"),
+    ("better", "measured", "floor", "expected"),
     [
         ("lower", (0.9, 0.8, 0.95), (0.5, 0.4, 0.6), True),
         ("lower", (0.9, 0.6, 0.95), (0.5, 0.4, 0.6), False),
@@ -39,9 +39,9 @@ def result(found: Measure, floor: Measure) -> AttackResult:
     ],
 )
 def test_found_only_if_the_interval_lies_beyond_the_floor_on_the_bad_side(
-    better: Any, found: Any, floor: Any, expected: bool
+    better: Any, measured: Any, floor: Any, expected: bool
 ) -> None:
-    measures = [measure(value, low, high, better=better) for value, low, high in (found, floor)]
+    measures = [measure(value, low, high, better=better) for value, low, high in (measured, floor)]
     assert result(*measures).found is expected
 
 
@@ -87,10 +87,10 @@ def test_the_difference_to_the_floor_decides(value: float, low: Any, verdict: st
 
 def test_a_value_beyond_the_floor_that_is_not_sure_is_not_shown() -> None:
     assert str(decided(0.18, -0.02, 0.38)).endswith(
-        "not shown (beyond the floor by 0.18 [-0.02, 0.38]; too few models to tell)"
+        "not shown (worse than its floor by 0.18 [-0.02, 0.38], but not significantly)"
     )
     without = result(measure(0.66, 0.4, 0.8), measure(0.48, 0.3, 0.6))
-    assert str(without).endswith(": not shown (beyond the floor; too few models to tell)")
+    assert str(without).endswith(": not shown (worse than its floor, but not significantly)")
     assert result(measure(0.55, 0.4, 0.8), measure(0.48, 0.3, 0.6)).verdict == "not found"
 
 
@@ -116,7 +116,7 @@ def test_one_line() -> None:
 
 
 def test_a_measure_without_floor_is_refused() -> None:
-    with pytest.raises(ValueError, match="every measure needs its floor"):
+    with pytest.raises(ValueError, match="measures and floor must have the same names"):
         AttackResult(
             attack="x", about="forgotten", measures={"AUC": measure(1, 1, 1)}, floor={}, n_models=1
         )

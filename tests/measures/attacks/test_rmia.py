@@ -32,8 +32,8 @@ def test_scores_are_those_of_a_plain_loop(seed: int, a: float, gamma: float) -> 
     x, z = rng.uniform(0.01, 1, size=5), rng.uniform(0.01, 1, size=7)
     x_out, z_out = rng.uniform(0.01, 1, size=(3, 5)), rng.uniform(0.01, 1, size=(3, 7))
     x_out[1, :2] = np.nan
-    found = rmia(x, x_out, z, z_out, a=a, gamma=gamma)
-    np.testing.assert_allclose(found, slow_rmia(x, x_out, z, z_out, a, gamma))
+    scores = rmia(x, x_out, z, z_out, a=a, gamma=gamma)
+    np.testing.assert_allclose(scores, slow_rmia(x, x_out, z, z_out, a, gamma))
 
 
 @given(st.integers(0, 10**6))
@@ -104,15 +104,15 @@ def _audited(kept: float, *, leaked: bool = False) -> Any:
 
 
 def test_audit_finds_what_was_kept() -> None:
-    found = _audited(0.8)
-    assert found.found
-    assert found.measures["AUC"].value >= 0.9
+    audit = _audited(0.8)
+    assert audit.found
+    assert audit.measures["AUC"].value >= 0.9
 
 
 def test_audit_of_a_retrain_stays_at_the_floor() -> None:
-    found = _audited(0.0)
-    assert not found.found
-    assert abs(found.measures["AUC"].value - 0.5) < 0.1
+    audit = _audited(0.0)
+    assert not audit.found
+    assert abs(audit.measures["AUC"].value - 0.5) < 0.1
 
 
 def test_planted_bug_a_population_that_was_trained_on_blinds_the_attack() -> None:
@@ -125,13 +125,13 @@ def test_audit_takes_people_not_rows() -> None:
     rng = np.random.default_rng(0)
     p, z = rng.uniform(size=30), rng.uniform(size=40)
     references = rng.uniform(size=(2, 30)), rng.uniform(size=(2, 40))
-    found = RMIA().audit(p, z, *references, owners=np.repeat(["a", "b", "c"], 10))
-    assert found.labels is not None
-    assert found.labels.sum() == 3
+    audit = RMIA().audit(p, z, *references, owners=np.repeat(["a", "b", "c"], 10))
+    assert audit.labels is not None
+    assert audit.labels.sum() == 3
 
 
 def test_audit_needs_references_and_strangers() -> None:
-    with pytest.raises(ValueError, match="two references"):
+    with pytest.raises(ValueError, match="at least 2 references"):
         RMIA().audit([0.5], [0.5] * 9, [[0.5]], [[0.5] * 9])
 
 

@@ -59,22 +59,22 @@ def test_order_of_the_scores_does_not_matter(pairs: list[tuple[int, bool]], rand
 
 def test_delong_variance_by_hand() -> None:
     # placements of 3, 1 among 2, 0: 1, 1/2; of 2, 0 among 3, 1: 1/2, 1
-    found = auc([3, 1, 2, 0], [1, 1, 0, 0])
+    area = auc([3, 1, 2, 0], [1, 1, 0, 0])
     variance = (0.25**2 * 2) / 2 + (0.25**2 * 2) / 2
     half = norm.ppf(0.975) * np.sqrt(variance) / (0.75 * 0.25)
-    assert found.value == 0.75
-    assert found.high == pytest.approx(1 / (1 + np.exp(-(np.log(3) + half))))
+    assert area.value == 0.75
+    assert area.high == pytest.approx(1 / (1 + np.exp(-(np.log(3) + half))))
 
 
 def test_equal_scores_are_a_fact() -> None:
-    found = auc(np.zeros(10), np.arange(10) % 2)
-    assert (found.low, found.value, found.high) == (0.5, 0.5, 0.5)
+    area = auc(np.zeros(10), np.arange(10) % 2)
+    assert (area.low, area.value, area.high) == (0.5, 0.5, 0.5)
 
 
 def test_perfect_separation_of_few_is_no_certainty() -> None:
-    found = auc(np.arange(10), np.arange(10) >= 5)
-    assert found.value == 1
-    assert found.low == pytest.approx(0.025 ** (1 / 5))
+    area = auc(np.arange(10), np.arange(10) >= 5)
+    assert area.value == 1
+    assert area.low == pytest.approx(0.025 ** (1 / 5))
 
 
 @pytest.mark.parametrize(("n", "shift"), [(50, 0.0), (50, 1.0), (50, 2.0), (100, 3.0)])
@@ -137,7 +137,7 @@ def test_few_scores_cannot_tell_one_per_cent_from_none() -> None:
     [
         ([1.0, 2.0], [1, 1], "both 0 and 1"),
         ([1.0, np.nan], [0, 1], "NaN"),
-        ([1.0, 2.0], [0], "one score and one label"),
+        ([1.0, 2.0], [0], "the same length"),
     ],
 )
 def test_what_has_no_curve_is_refused(scores: Any, labels: Any, message: str) -> None:

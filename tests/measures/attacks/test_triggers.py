@@ -66,7 +66,7 @@ def test_patterns_belong_to_secret_and_tester() -> None:
 
 def test_images_of_unknown_range_need_a_brightness() -> None:
     images = np.full((1, 4, 4), 7.0)
-    with pytest.raises(ValueError, match="which brightness"):
+    with pytest.raises(ValueError, match="set brightness"):
         ImageTrigger(secret=0).stamp(images, 1)
     assert np.sum(ImageTrigger(secret=0, brightness=9).stamp(images, 1) == 9) == 4
 

@@ -1,1 +1,1 @@
-"""Certificates: facts, claims, statements, receipts, bundles."""
+"""Certificates of erasure: facts, claims, statements, receipts and bundles."""

@@ -1,11 +1,11 @@
-"""What a ledger shows to strangers: a folder that is verified with the public key alone.
+"""Export of a ledger: a folder that a third party verifies with the public key alone.
 
-The public tier holds certificates, attestations, checkpoints, keys and proofs of the log. The
-auditor's tier also holds what re-derivation needs: transition proofs, all events, and of every
-model its newest certified version with its rows, salts and training key. That part is personal
-data. Handing it out is an event of the log, and the bundle says until when it may be kept.
+The public tier contains certificates, attestations, checkpoints, keys and proofs of the log. The
+auditor's tier also contains what re-derivation needs: transition proofs, all events, and for every
+model its newest version with a certificate, with rows, salts and training key. That part is
+personal data. Its export is an event of the log, and the bundle states until when it may be kept.
 
-``index.json`` has the SHA-256 of every other file, and ``index.signed.json`` is signed over it.
+``index.json`` has the SHA-256 of every other file, and ``index.signed.json`` is its signature.
 """
 
 import hashlib
@@ -59,11 +59,11 @@ from letheon.verifier import (
 Tier = Literal["public", "auditor"]
 
 BUNDLE = "letheon-bundle-v1"
-# An auditor promises to destroy the personal part after so many days.
+# An auditor agrees to destroy the personal part after this number of days.
 KEPT_DAYS = 30
 _DAY = 86_400
 _PIN_SECONDS = 600
-# No hash of rows and salts is published, so nothing blinds them.
+# No hash of rows and salts is published, so their files need no nonce.
 _UNBLINDED = bytes(NONCE_BYTES)
 
 
@@ -75,19 +75,19 @@ def export(
     model: str | None = None,
     tenant: str | None = None,
 ) -> Path:
-    """Write a bundle into a new folder, whole or not at all.
+    """Write a bundle into a new folder, completely or not at all.
 
     Parameters
     ----------
     core : Core
         The ledger.
     folder : Path
-        It must not exist, or be empty.
+        The folder; it must be empty or not exist.
     tier : {"public", "auditor"}, default="public"
-        Whether models, rows and salts go along.
+        Whether to include models, rows and salts.
     model, tenant : str, optional
-        Of the auditor's part, models of this name or tenant only; a name alone is one of the
-        default tenant.
+        Limit the auditor's part to models of this name or tenant. A name without a tenant belongs
+        to the default tenant.
 
     Returns
     -------
@@ -97,27 +97,27 @@ def export(
     Raises
     ------
     FileExistsError
-        Something is in the folder already.
+        The folder is not empty.
     LedgerError
-        No certified model has that name, the newest version was replaced meanwhile, or it has no
-        certificate yet: the rows of the one before hold people who are erased already.
+        No model has that name, the newest version was replaced in the meantime, or it has no
+        certificate yet: the version before contains rows of people who are erased already.
     """
     if tier not in ("public", "auditor"):
-        raise ValueError(f"tier={tier!r}; expected 'public' or 'auditor'")
+        raise ValueError(f"tier={tier!r} is unknown; expected 'public' or 'auditor'")
     if folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty; name a new folder for the bundle")
+        raise FileExistsError(f"{folder} is not empty; choose a new folder for the bundle")
     if model is not None and tenant is None:
         tenant = DEFAULT_TENANT  # another tenant may have a model of that name
-    scope, wanted = {}, []
+    scope, selected = {}, []
     if tier == "auditor":
         names = {"tenant": tenant, "model": model}
         scope = {name: text for name, text in names.items() if text is not None}
-        wanted = _note_export(core, model, tenant)
-    checkpoint = _checkpoint(core, tier)
+        selected = _record_export(core, model, tenant)
+    checkpoint = _get_checkpoint(core, tier)
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.partial")
     try:
-        _fill(core, partial, tier, scope, wanted, checkpoint)
+        _fill_folder(core, partial, tier, scope, selected, checkpoint)
         if folder.is_dir():
             folder.rmdir()
         partial.rename(folder)
@@ -128,8 +128,8 @@ def export(
     return folder
 
 
-def _checkpoint(core: Core, tier: Tier) -> Checkpoint:
-    """Return a new checkpoint; for the public tier the newest there is if none can be written."""
+def _get_checkpoint(core: Core, tier: Tier) -> Checkpoint:
+    """Return a new checkpoint; for the public tier the newest one if none can be written."""
     try:
         return take_checkpoint(core)
     except LedgerUnwritableError:
@@ -141,44 +141,46 @@ def _checkpoint(core: Core, tier: Tier) -> Checkpoint:
         return Checkpoint(**row)
 
 
-def _note_export(core: Core, name: str | None, tenant: str | None) -> list[ModelRow]:
-    """Record which models leave the house, before they do."""
+def _record_export(core: Core, name: str | None, tenant: str | None) -> list[ModelRow]:
+    """Record which models are exported, before the export."""
     with core.database.reading() as conn:
-        wanted = [row for row in list_models(conn, tenant) if name in (None, row.name)]
-    if name is not None and not wanted:
+        selected = [row for row in list_models(conn, tenant) if name in (None, row.name)]
+    if name is not None and not selected:
         raise LedgerError(f"no model {name!r} is registered; `letheon model list` shows all")
     now = core.clock()
-    body = {"tier": "auditor", "models": [row.folder for row in wanted]}
+    body = {"tier": "auditor", "models": [row.folder for row in selected]}
     with core.database.transaction() as conn:
         record_event(conn, "export", {**body, "until": now + KEPT_DAYS * _DAY}, at=now)
-    return wanted
+    return selected
 
 
-def _fill(
+def _fill_folder(
     core: Core,
     folder: Path,
     tier: Tier,
     scope: dict[str, str],
-    wanted: list[ModelRow],
+    selected: list[ModelRow],
     checkpoint: Checkpoint,
 ) -> None:
     for name in ("", "keys", "certificates", "purges", "checkpoints"):
         (folder / name).mkdir(mode=0o700)
     now, size = core.clock(), checkpoint.size
     with core.database.reading() as conn:
-        logged = _logged(conn, "certificate", size)
+        logged = _read_logged(conn, "certificate", size)
         n_certificates = len(logged)
         _write_envelopes(conn, folder / "certificates", certificates, logged)
-        _write_envelopes(conn, folder / "purges", purges, _logged(conn, "purge", size))
+        _write_envelopes(conn, folder / "purges", purges, _read_logged(conn, "purge", size))
         _write_log(conn, folder, checkpoint, logged)
-        held = [(row, newest) for row in wanted if (newest := _newest(conn, row, n_certificates))]
+        exported = [
+            (row, newest) for row in selected if (newest := _find_newest(conn, row, n_certificates))
+        ]
         if tier == "auditor":
             lines = (body + b"\n" for _, body in zip(range(size), read_bodies(conn), strict=False))
-            _write(folder / "events.jsonl", lines)
+            _write_file(folder / "events.jsonl", lines)
             _write_proofs(core, conn, folder, n_certificates)
-    _write(folder / "keys" / "root.pub", [f"{core.keys.root}\n".encode()])
+    _write_file(folder / "keys" / "root.pub", [f"{core.keys.root}\n".encode()])
     for number, statement in enumerate(core.keys.statements(), 1):
-        _write(folder / "keys" / f"{number:04d}.json", [statement])
+        _write_file(folder / "keys" / f"{number:04d}.json", [statement])
     description = {
         "format": BUNDLE,
         "tier": tier,
@@ -187,20 +189,20 @@ def _fill(
         "size": size,
         "models": [
             {"tenant": model.tenant, "name": model.name, "sequence": version.sequence}
-            for model, version in held
+            for model, version in exported
         ],
         "scope": scope,
     }
     if tier == "auditor":
         description["destroyBy"] = now + KEPT_DAYS * _DAY
-        _write_definitions(folder, [_write_model(core, folder, *each) for each in held])
-    _write(folder / "bundle.json", [canonical(description)])
+        _write_definitions(folder, [_write_model(core, folder, *each) for each in exported])
+    _write_file(folder / "bundle.json", [canonical(description)])
     listed = {}
     for name in list_files(folder):
         with (folder / name).open("rb") as file:
             listed[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    _write(folder / INDEX_FILES[0], [canonical(listed)])
-    _write(folder / INDEX_FILES[1], [sign_index(core, listed, tier, n_certificates)])
+    _write_file(folder / INDEX_FILES[0], [canonical(listed)])
+    _write_file(folder / INDEX_FILES[1], [sign_index(core, listed, tier, n_certificates)])
 
 
 def sign_index(core: Core, listed: dict[str, str], tier: str, sequence: int) -> bytes:
@@ -219,8 +221,8 @@ def sign_index(core: Core, listed: dict[str, str], tier: str, sequence: int) -> 
     return sign_statement(statement, core.keys.signer)
 
 
-def _logged(conn: Connection, kind: str, size: int) -> dict[int, Any]:
-    """Return body by place of the events of a kind up to the checkpoint, in order."""
+def _read_logged(conn: Connection, kind: str, size: int) -> dict[int, Any]:
+    """Return the bodies of the events of a kind up to the checkpoint, by position."""
     query = select(events.c.log_index, events.c.body).where(
         (events.c.kind == kind) & (events.c.log_index < size)
     )
@@ -233,7 +235,7 @@ def _write_envelopes(conn: Connection, folder: Path, table: Table, logged: dict[
     numbers = {event["sequence"] for event in logged.values()}
     for sequence, envelope in conn.execute(select(table.c.sequence, table.c.envelope)):
         if sequence in numbers:
-            _write(folder / f"{sequence:06d}.json", [bytes(envelope)])
+            _write_file(folder / f"{sequence:06d}.json", [bytes(envelope)])
 
 
 def _write_log(
@@ -244,7 +246,7 @@ def _write_log(
     query = select(checkpoints.c.size, checkpoints.c.note).where(checkpoints.c.size <= size)
     notes = conn.execute(query.order_by(checkpoints.c.size)).all()
     for number, note in notes:
-        _write(folder / "checkpoints" / f"{number:012d}.txt", [note.encode()])
+        _write_file(folder / "checkpoints" / f"{number:012d}.txt", [note.encode()])
     tree = LogTree(read_leaves(conn)[:size])
     log = {
         "size": size,
@@ -267,7 +269,7 @@ def _write_log(
             for (old, _), (new, _) in pairwise(notes)
         ],
     }
-    _write(folder / "log.json", [canonical(log)])
+    _write_file(folder / "log.json", [canonical(log)])
 
 
 def _write_proofs(core: Core, conn: Connection, folder: Path, n_certificates: int) -> None:
@@ -279,20 +281,20 @@ def _write_proofs(core: Core, conn: Connection, folder: Path, n_certificates: in
         version = find_version(conn, version_id)
         digest = version.run["proof"]
         path = folder / "proofs" / f"{digest}.json"
-        # A retrain that erases nobody new proves what the erasure before it proved.
+        # A retrain without new erasures has the proof of the erasure before it.
         if not path.exists():
             model = find_model_by_id(conn, version.model_id)
-            _write(path, [proof_path(core, model, digest).read_bytes()])
+            _write_file(path, [proof_path(core, model, digest).read_bytes()])
 
 
-def _newest(conn: Connection, model: ModelRow, last: int) -> VersionRow | None:
-    """Return the newest version of a model whose certificate is in the bundle, if there is one."""
+def _find_newest(conn: Connection, model: ModelRow, last: int) -> VersionRow | None:
+    """Return the newest version of a model with a certificate in the bundle, or None."""
     published = [row for row in list_versions(conn, model.id) if row.sequence is not None]
     certified = [version for version in published if (version.sequence or 0) <= last]
     if len(certified) < len(published):
         raise LedgerError(
-            f"the newest version of {model.name!r} has no certificate yet, and the one before "
-            "holds people who are erased already; let the worker finish, then export again"
+            f"the newest version of {model.name!r} has no certificate yet, and the version before "
+            "contains erased people; wait for the worker, then export again"
         )
     return certified[-1] if certified else None
 
@@ -308,29 +310,29 @@ def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -
         rows = read_rows(core, row, version)
         vault = read_row_slots(core, row, version)
         model = read_model(core, row, version)
-        # How the seed was made; with the key, where there is one, it can be made again.
+        # How the seed was derived, with the key if there is one.
         training = dict(version.run["training"])
         training["key"] = core.keys.read_secret(training["key"]).hex() if training["key"] else ""
     finally:
         release_pin(core, pin)
-    _write(place / "model.blob", [blob])
-    _write(place / "rows.blob", [_UNBLINDED, state.encode(rows)])
-    _write(place / "vault.blob", [_UNBLINDED, state.encode(vault._asdict())])
-    _write(place / "training.json", [canonical(training)])
+    _write_file(place / "model.blob", [blob])
+    _write_file(place / "rows.blob", [_UNBLINDED, state.encode(rows)])
+    _write_file(place / "vault.blob", [_UNBLINDED, state.encode(vault._asdict())])
+    _write_file(place / "training.json", [canonical(training)])
     return model
 
 
 def _write_definitions(folder: Path, models: Iterable[Any]) -> None:
-    """Write the texts whose hashes certificates quote."""
+    """Write the definition texts whose hashes are in certificates."""
     (folder / "definitions").mkdir(mode=0o700)
     files = resources.files("letheon.definitions").iterdir()
     texts = {file.read_text(encoding="utf-8") for file in files if file.name.endswith(".md")}
     for text in texts | {model.facts.definition for model in models}:
         name = hashlib.sha256(text.encode()).hexdigest()
-        _write(folder / "definitions" / f"{name}.md", [text.encode()])
+        _write_file(folder / "definitions" / f"{name}.md", [text.encode()])
 
 
-def _write(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file that only its owner can read; the folder is renamed when all are there."""
+def _write_file(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file that only its owner can read; the folder is renamed when it is complete."""
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.writelines(pieces)

@@ -1,4 +1,4 @@
-"""`Ledger.certificates` and `Ledger.batches`: what was erased together, and what says so."""
+"""`Ledger.certificates` and `Ledger.batches`: certificates, receipts and batches of requests."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -20,9 +20,9 @@ from letheon.exceptions import LedgerMissingError, RequestStateError
 from letheon.ledger.certificates.certify import is_receipt_open, line_before, receipt_key_of
 from letheon.ledger.certificates.receipt_codes import (
     ReceiptCode,
-    checked_public_key,
+    check_public_key,
     new_private_key,
-    open_sealed,
+    open_receipt,
 )
 from letheon.ledger.certificates.statement import gaps_in, predicate_of
 from letheon.ledger.core import Core
@@ -75,7 +75,7 @@ class Certificates:
     Attributes
     ----------
     receipts : Receipts
-        Receipts of the people whose erasure is certified.
+        Receipts of people whose erasure has a certificate.
     """
 
     def __init__(self, core: Core) -> None:
@@ -95,38 +95,38 @@ class Certificates:
         after: str | None = None,
         limit: int = 50,
     ) -> Page[Certificate]:
-        """Return one page of what certificates say in short, newest first."""
-        wanted = _is_of(tenant, model)
+        """Return one page of summaries of certificates, newest first."""
+        condition = _is_of(tenant, model)
         total = select(func.count()).select_from(certificates).join(versions).join(models)
         return _read_page(
             self._core,
             "certificates",
             (certificates.c.sequence,),
-            _certificates_query().where(wanted),
-            total.where(wanted),
-            _certificate,
+            _certificates_query().where(condition),
+            total.where(condition),
+            _make_certificate,
             after,
             limit,
         )
 
     def get(self, sequence: int, *, tenant: str | None = None) -> Certificate:
-        """Return what one certificate says in short, or raise `LedgerMissingError`."""
+        """Return the summary of one certificate, or raise `LedgerMissingError`."""
         mine = (certificates.c.sequence == sequence) & _is_of(tenant, None)
         with self._core.database.reading() as conn:
             row = conn.execute(_certificates_query().where(mine)).first()
         if row is None:
-            raise _missing("certificate", sequence)
-        return _certificate(row)
+            raise _make_missing_error("certificate", sequence)
+        return _make_certificate(row)
 
     def line(self, sequence: int) -> CertificateLine:
         """Return the certificates of the same model that a certificate continues."""
         with self._core.database.reading() as conn:
-            line = line_before(conn, self._version(conn, sequence).model_id, sequence)
+            line = line_before(conn, self._read_version(conn, sequence).model_id, sequence)
         return line if line.before is not None else line._replace(first=sequence)
 
     def envelope(self, sequence: int) -> bytes:
         """Return a certificate: a DSSE envelope in canonical JSON."""
-        return self._envelope(certificates, sequence, "certificate")
+        return self._read_envelope(certificates, sequence, "certificate")
 
     def envelopes(self, first: int, last: int) -> dict[int, bytes]:
         """Return the certificates with numbers from `first` to `last`."""
@@ -137,19 +137,19 @@ class Certificates:
             return {sequence: bytes(envelope) for sequence, envelope in conn.execute(query)}
 
     def purge_attestation(self, sequence: int) -> bytes:
-        """Return the attestation that what certificate `sequence` erased was purged too."""
-        return self._envelope(purges, sequence, "purge attestation of certificate")
+        """Return the attestation that the data erased by certificate `sequence` was purged."""
+        return self._read_envelope(purges, sequence, "purge attestation of certificate")
 
     def proof(self, sequence: int) -> bytes:
-        """Return the proof that exactly the erased rows left the data with a certificate."""
+        """Return the proof that a certificate removed exactly the erased rows."""
         with self._core.database.reading() as conn:
-            version = self._version(conn, sequence)
+            version = self._read_version(conn, sequence)
             model = find_model_by_id(conn, version.model_id)
         path = proof_path(self._core, model, str(version.run["proof"]))
         try:
             return path.read_bytes()
         except FileNotFoundError:
-            raise LedgerMissingError(f"{path} is gone; restore the file") from None
+            raise LedgerMissingError(f"{path} is missing; restore the file") from None
 
     def purges(
         self,
@@ -159,13 +159,13 @@ class Certificates:
         before: int | None = None,
         limit: int = 50,
     ) -> tuple[Purge, ...]:
-        """Return certificates with their purges, newest first; of a tenant or a model only."""
+        """Return certificates with their purges, newest first, optionally of a tenant or model."""
         query = _certificates_query().where(_is_of(tenant, model))
         if before is not None:
             query = query.where(certificates.c.sequence < before)
         with self._core.database.reading() as conn:
             rows = conn.execute(query.order_by(certificates.c.sequence.desc()).limit(limit)).all()
-            noted = _evidence(conn, [row.batch for row in rows if row.purge is not None])
+            noted = _read_evidence(conn, [row.batch for row in rows if row.purge is not None])
         shown = []
         for row in rows:
             envelope = None if row.purge is None else bytes(row.purge)
@@ -173,19 +173,19 @@ class Certificates:
             shown.append(Purge(row.sequence, row.tenant, row.model, envelope, evidence))
         return tuple(shown)
 
-    def _envelope(self, table: Table, sequence: int, what: str) -> bytes:
+    def _read_envelope(self, table: Table, sequence: int, name: str) -> bytes:
         query = select(table.c.envelope).where(table.c.sequence == sequence)
         with self._core.database.reading() as conn:
             envelope = conn.scalar(query)
         if envelope is None:
-            raise _missing(what, sequence)
+            raise _make_missing_error(name, sequence)
         return bytes(envelope)
 
-    def _version(self, conn: Connection, sequence: int) -> VersionRow:
+    def _read_version(self, conn: Connection, sequence: int) -> VersionRow:
         query = select(certificates.c.version_id).where(certificates.c.sequence == sequence)
         version_id = conn.scalar(query)
         if version_id is None:
-            raise _missing("certificate", sequence)
+            raise _make_missing_error("certificate", sequence)
         return find_version(conn, version_id)
 
 
@@ -202,42 +202,42 @@ class Receipts:
         self._core = core
 
     def new_code(self, request_id: str, *, tenant: str | None = None) -> str:
-        """Return a new receipt code for a request of one person; an older one opens nothing then.
+        """Return a new receipt code for a request of one person; it invalidates an older one.
 
         Raises
         ------
         RequestStateError
-            The request was applied or ended already, or names several people.
+            The request was already applied or ended, or has several people.
         """
         code = ReceiptCode(request_id, new_private_key())
         self.set_key(request_id, code.public, tenant=tenant)
         return str(code)
 
     def set_key(self, request_id: str, key: str, *, tenant: str | None = None) -> None:
-        """Encrypt the receipt of a request to another X25519 public key; the log tells of it.
+        """Set the X25519 public key to which the receipt is encrypted; the log records it.
 
         Raises
         ------
         RequestStateError
-            The request was applied, is closed, or names several people.
+            The request was already applied or ended, or has several people.
         """
-        checked_public_key(key)
+        check_public_key(key)
 
         def work(conn: Connection) -> None:
             request = find_request(conn, request_id, tenant=tenant)
             mine = requests.c.id == request.id
-            # Claims change under the lock of the model, which is taken before that of a request.
+            # Lock the model before the request: claims change under the lock of the model.
             model = conn.execute(select(requests.c.model_id).where(mine)).scalar_one()
             lock_model(conn, model, alone=False)
             if not is_receipt_open(conn, request.id):
                 raise RequestStateError(
-                    f"this request is {request.state}; a receipt code is given out until it is "
-                    "applied"
+                    f"this request is {request.state}; a receipt code can be made only before the "
+                    "request is applied"
                 )
             if request.n_ids != 1:
                 raise RequestStateError(
-                    f"this request names {request.n_ids} people, and a receipt is for one; file "
-                    "one request for each of them"
+                    f"this request has {request.n_ids} people, and a receipt is for one person; "
+                    "submit one request for each of them"
                 )
             conn.execute(update(requests).where(mine).values(receipt_key=key))
             record_event(conn, "receipt-code", {"request": request.id}, self._core.clock())
@@ -245,16 +245,16 @@ class Receipts:
         self._core.database.run_transaction(work)
 
     def key(self, request_id: str, *, tenant: str | None = None) -> str | None:
-        """Return the public key that the receipt of a request is, or will be, encrypted to."""
+        """Return the public key to which the receipt of a request is or will be encrypted."""
         with self._core.database.reading() as conn:
             find_request(conn, request_id, tenant=tenant)
         return receipt_key_of(self._core, request_id)
 
-    def sealed(self, request_id: str, public_key: str) -> bytes | None:
+    def get_encrypted(self, request_id: str, public_key: str) -> bytes | None:
         """Return the encrypted receipt of a request with this key; None if there is none.
 
-        Nothing tells an unknown request, another key and a request without certificate apart: all
-        are one query that finds nothing.
+        An unknown request, another key and a request without a certificate cannot be distinguished:
+        all are one query without a result.
         """
         query = select(requests.c.receipt).where(
             requests.c.id == request_id,
@@ -262,8 +262,8 @@ class Receipts:
             requests.c.receipt.is_not(None),
         )
         with self._core.database.reading() as conn:
-            sealed = conn.scalar(query)
-        return None if sealed is None else bytes(sealed)
+            encrypted = conn.scalar(query)
+        return None if encrypted is None else bytes(encrypted)
 
     def open(self, code: str) -> bytes | None:
         """Return the receipt that a code opens, without its salts; None if there is none.
@@ -271,19 +271,19 @@ class Receipts:
         Raises
         ------
         VerificationError
-            The text is no code, or has a typing error.
+            The text is not a code, or has a typing error.
         """
         parsed = ReceiptCode.parse(code)
-        sealed = self.sealed(parsed.request, parsed.public)
+        encrypted = self.get_encrypted(parsed.request, parsed.public)
         try:
-            return None if sealed is None else open_sealed(parsed, sealed).receipt
+            return None if encrypted is None else open_receipt(parsed, encrypted).receipt
         except VerificationError:
             return None
 
     def coverage(self, receipt: bytes) -> Coverage | None:
-        """Return what the certificate says that covers a receipt without salts; None if none does.
+        """Return facts of the certificate that covers a receipt without salts, or None.
 
-        The certificate's signature is checked, and every path of the receipt.
+        The signature of the certificate and every path of the receipt are checked.
         """
         newest = select(func.max(checkpoints.c.size)).scalar_subquery()
         query = _certificates_query().add_columns(newest.label("size"))
@@ -328,14 +328,14 @@ class Batches:
         limit: int = 50,
     ) -> Page[Batch]:
         """Return one page of batches, newest first; those of a tenant or a model if given."""
-        wanted = _is_of(tenant, model)
+        condition = _is_of(tenant, model)
         return _read_page(
             self._core,
             "batches",
             (batches.c.created_at, batches.c.id),
-            _batches_query().where(wanted),
-            select(func.count()).select_from(batches).join(models).where(wanted),
-            _batch,
+            _batches_query().where(condition),
+            select(func.count()).select_from(batches).join(models).where(condition),
+            _make_batch,
             after,
             limit,
         )
@@ -346,8 +346,8 @@ class Batches:
             query = _batches_query().where(batches.c.id == str(batch_id), _is_of(tenant, None))
             row = conn.execute(query).first()
             if row is None:
-                raise LedgerMissingError("there is no batch of that id in this ledger")
-            return _batch(row)
+                raise LedgerMissingError("there is no batch with this id in this ledger")
+            return _make_batch(row)
 
 
 def _read_page(
@@ -360,7 +360,7 @@ def _read_page(
     after: str | None,
     limit: int,
 ) -> Page[_T]:
-    """Return a page of the list of this name, which is in falling order of the key."""
+    """Return a page of the list of this name, in descending order of the key."""
     require_limit(limit)
     if after is not None:
         query = query.where(tuple_(*key) < decode_cursor(core, name, after))
@@ -387,13 +387,13 @@ def list_sequences(conn: Connection, tenant: str | None = None) -> tuple[int, ..
 
 
 def _is_of(tenant: str | None, model: str | None) -> ColumnElement[bool]:
-    """Return whether a row is of this tenant and model; of any where None is given."""
+    """Return the condition that a row has this tenant and model; None matches any."""
     pairs = ((models.c.tenant, tenant), (models.c.name, model))
     return and_(True, *(column == value for column, value in pairs if value is not None))
 
 
-def _missing(what: str, sequence: int) -> LedgerMissingError:
-    return LedgerMissingError(f"there is no {what} {sequence} in this ledger yet")
+def _make_missing_error(name: str, sequence: int) -> LedgerMissingError:
+    return LedgerMissingError(f"there is no {name} {sequence} in this ledger yet")
 
 
 def _certificates_query() -> Select[Any]:
@@ -422,7 +422,7 @@ def _certificates_query() -> Select[Any]:
 def _batches_query() -> Select[Any]:
     parent = versions.alias("parent")
     members = select(requests).where(requests.c.batch_id == batches.c.id)
-    asked = members.with_only_columns(func.sum(requests.c.n_rows)).scalar_subquery()
+    requested = members.with_only_columns(func.sum(requests.c.n_rows)).scalar_subquery()
     n_erased = parent.c.live - versions.c.live
     return (
         select(
@@ -434,8 +434,8 @@ def _batches_query() -> Select[Any]:
             batches.c.reason,
             batches.c.created_at,
             members.with_only_columns(func.count()).scalar_subquery().label("n_requests"),
-            # Of a published batch many requests need not be added up.
-            func.coalesce(n_erased, asked, 0).label("n_rows"),
+            # For a published batch the rows of its requests need not be added up.
+            func.coalesce(n_erased, requested, 0).label("n_rows"),
             versions.c.number.label("version"),
             certificates.c.sequence.label("certificate"),
         )
@@ -446,10 +446,12 @@ def _batches_query() -> Select[Any]:
     )
 
 
-def _evidence(conn: Connection, wanted: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return what the steps of purges noted about searches, by batch and step."""
+def _read_evidence(
+    conn: Connection, batch_ids: Sequence[str]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the evidence of searches in the steps of purges, by batch and step."""
     query = select(purge_steps.c.batch_id, purge_steps.c.step, purge_steps.c.evidence).where(
-        purge_steps.c.batch_id.in_(wanted) & purge_steps.c.step.in_(("stores", "scan"))
+        purge_steps.c.batch_id.in_(batch_ids) & purge_steps.c.step.in_(("stores", "scan"))
     )
     noted: dict[str, dict[str, dict[str, Any]]] = {}
     for batch, step, evidence in conn.execute(query):
@@ -458,9 +460,9 @@ def _evidence(conn: Connection, wanted: Sequence[str]) -> dict[str, dict[str, di
     return noted
 
 
-def _certificate(row: Row[Any]) -> Certificate:
+def _make_certificate(row: Row[Any]) -> Certificate:
     values = dict(row._mapping)
-    method, guarantee, n_rows = _summary(bytes(values.pop("envelope")))
+    method, guarantee, n_rows = _summarize(bytes(values.pop("envelope")))
     purge = values.pop("purge")
     times = {name: to_datetime(values[name]) for name in ("certified_at", "purged_at")}
     gaps = None if purge is None else gaps_in(bytes(purge))
@@ -468,18 +470,18 @@ def _certificate(row: Row[Any]) -> Certificate:
     return Certificate(**values | times | summary)
 
 
-def _summary(envelope: bytes) -> tuple[str, str, int]:
-    """Return method, kind of guarantee and rows; a damaged one must not hide the others."""
+def _summarize(envelope: bytes) -> tuple[str, str, int]:
+    """Return method, kind of guarantee and rows; "unreadable" for a damaged certificate."""
     try:
-        said = predicate_of(envelope)
-        summary = said["method"]["name"], said["guarantee"]["kind"], said["erasure"]["rows"]
+        claims = predicate_of(envelope)
+        summary = (claims["method"]["name"], claims["guarantee"]["kind"], claims["erasure"]["rows"])
     except (ValueError, LookupError, TypeError):
         return _UNREADABLE, _UNREADABLE, 0
     is_sound = [type(value) for value in summary] == [str, str, int]
     return summary if is_sound else (_UNREADABLE, _UNREADABLE, 0)
 
 
-def _batch(row: Row[Any]) -> Batch:
-    # The sum of a server is no int.
+def _make_batch(row: Row[Any]) -> Batch:
+    # A database server may return a sum as a decimal.
     exact = {"created_at": to_datetime(row.created_at), "n_rows": int(row.n_rows)}
     return Batch(**{**row._mapping, **exact})

@@ -1,15 +1,15 @@
-"""Certificates, receipts and checkpoints: who signs, when, and what is looked at before.
+"""Issue certificates, receipts and checkpoints, with checks before signing.
 
-The signer trusts no row that it can check: it hashes the model's file again, builds the model and
-compares the claim with the model's own guarantee, checks the transition proof, and never signs one
-sequence number with two contents. Everything that it writes follows from rows that are committed,
-so a worker that takes over after a kill writes the same bytes.
+The signer checks what it signs: it hashes the model's file again, builds the model, compares the
+claim with the model's own guarantee, and checks the transition proof. It never signs one sequence
+number with two contents. Everything that it writes follows from committed database rows, so a
+worker that takes over from a killed one writes the same bytes.
 
-A receipt is what a person keeps to see alone that their rows left a model. Receipts are made with
-the certificate, from the rows and salts of the version before, which the purge destroys; each is
-sealed to the key that the person chose, so that nobody here can open it, and it may stay when
-everything else of the person is gone. Certificate and receipts are written in one transaction:
-after a kill there are both or neither.
+With a receipt a person can check that their rows were removed from a model. Receipts are made with
+the certificate, from the rows and salts of the version before, which the purge destroys. Each is
+encrypted to the person's key, so the operator cannot open it, and it may be kept when all other
+data of the person is deleted. Certificate and receipts are written in one transaction: a killed
+process leaves both or neither.
 """
 
 import base64
@@ -33,9 +33,9 @@ from letheon.exceptions import (
     StateError,
 )
 from letheon.ledger.certificates.claims import RETRAIN
-from letheon.ledger.certificates.facts import method_parameters, refuse_boasts
-from letheon.ledger.certificates.receipt_codes import OpenedReceipt, seal_receipt
-from letheon.ledger.certificates.statement import Covered, ledger_id, unlearning
+from letheon.ledger.certificates.facts import method_parameters, reject_false_claims
+from letheon.ledger.certificates.receipt_codes import OpenedReceipt, encrypt_receipt
+from letheon.ledger.certificates.statement import Covered, ledger_id, make_statement
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import (
     advance_mark,
@@ -91,14 +91,14 @@ from letheon.verifier import (
 )
 
 _ED25519 = 1
-# Files of the newest checkpoints are looked for; a kill can leave out the last one only.
+# Number of newest checkpoints whose files are checked; only the last one can be missing.
 _RECENT = 16
-# Until then no receipt was made, nor is one being made.
+# States of requests without a receipt.
 _UNAPPLIED = ("received", "verified", "queued", "applying", "retry_wait", "on_hold")
 
 
 def sign_checkpoint(origin: str, size: int, root: bytes, signer: Signer) -> str:
-    """Return the signed note that the log of this name has this size and root.
+    """Return a signed note that the log of this name has this size and root.
 
     The last line is ``— origin base64(key hash || signature)``; the key hash is the first four
     bytes of ``SHA-256(origin || 0x0A || 0x01 || public key)``.
@@ -110,10 +110,10 @@ def sign_checkpoint(origin: str, size: int, root: bytes, signer: Signer) -> str:
 
 
 def take_checkpoint(core: Core) -> Checkpoint:
-    """Give every event its place in the log, sign the head, and return it.
+    """Give every event its position in the log, sign the head, and return the checkpoint.
 
-    Two checkpoints of one size are the same one. The file is written when the row is committed:
-    before, it could show a tree that is rolled back.
+    Two checkpoints of one size are identical. The file is written after the database row is
+    committed; earlier, it could show a tree that is rolled back.
     """
     with core.database.transaction() as conn:
         size, root = integrate_events(conn)
@@ -135,8 +135,8 @@ def take_checkpoint(core: Core) -> Checkpoint:
 def take_beacon(core: Core, committed: str) -> str:
     """Return the digest of the first checkpoint after the event that commits to a training key.
 
-    Another worker may take a checkpoint in between: the first one counts, so that nobody can wait
-    for a beacon whose seed they like.
+    Another worker may take a checkpoint in between. The first one counts, so that an operator
+    cannot wait for a beacon with a preferred seed.
     """
     take_checkpoint(core)
     with core.database.reading() as conn:
@@ -147,20 +147,20 @@ def take_beacon(core: Core, committed: str) -> str:
 
 
 def _write_checkpoints(core: Core) -> None:
-    """Write the files of the newest checkpoints that have none."""
+    """Write missing files of the newest checkpoints."""
     with core.database.reading() as conn:
         newest = select(checkpoints.c.size, checkpoints.c.note).order_by(checkpoints.c.size.desc())
         rows = conn.execute(newest.limit(_RECENT)).all()
     for size, note in rows:
         path = signed_path(core, "checkpoints", size)
         if not path.exists():
-            _write(path, note.encode())
+            _write_file(path, note.encode())
 
 
-def covered_by(conn: Connection, version: VersionRow) -> Covered:
+def find_covered(conn: Connection, version: VersionRow) -> Covered:
     """Return what the certificate of this version covers."""
     if version.parent_id is None:
-        raise CertificateError("a registration has no certificate: nothing was erased")
+        raise CertificateError("the first version has no certificate: nothing was erased")
     kind = conn.scalars(select(batches.c.kind).where(batches.c.id == version.batch_id)).one()
     parent, last = find_version(conn, version.parent_id), _last_retrain(conn, version)
     base = last if kind == "retrain" else parent
@@ -168,7 +168,7 @@ def covered_by(conn: Connection, version: VersionRow) -> Covered:
 
 
 def _last_retrain(conn: Connection, version: VersionRow) -> VersionRow:
-    """Return the newest retrain before a version, or the registration."""
+    """Return the newest retrain before a version, or the first version."""
     trained = select(versions.c.id).outerjoin(batches, batches.c.id == versions.c.batch_id)
     earlier = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
     is_fresh = (batches.c.kind == "retrain") | (versions.c.number == 0)
@@ -177,7 +177,7 @@ def _last_retrain(conn: Connection, version: VersionRow) -> VersionRow:
 
 
 def certify_next(core: Core) -> int | None:
-    """Certify the published version that comes next in the chain.
+    """Issue the certificate of the published version that is next in the chain.
 
     Returns
     -------
@@ -188,7 +188,7 @@ def certify_next(core: Core) -> int | None:
     ------
     SignerRefusedError
         The model's file is not the published one, the claim is stronger than the model permits,
-        the proof does not show the transition, or another content was signed under this number.
+        the proof does not show the transition, or other content was signed with this number.
         Nothing was signed.
     CertificateError
         The database contradicts itself.
@@ -196,52 +196,52 @@ def certify_next(core: Core) -> int | None:
     version = _next_version(core)
     if version is None:
         return None
-    version, sequence = _claimed(core, version), version.sequence or 0
+    version, sequence = _set_certificate_time(core, version), version.sequence or 0
     fault_point("certify.claimed")
     with core.database.reading() as conn:
-        covered = covered_by(conn, version)
-        statement = unlearning(conn, version, covered)
-        _require_line(core, conn, version, statement)
-    _inspect(core, covered, version, statement["predicate"])
+        covered = find_covered(conn, version)
+        statement = make_statement(conn, version, covered)
+        _check_continuation(core, conn, version, statement)
+    _check_statement(core, covered, version, statement["predicate"])
     certificate_id = hashlib.sha256(pae(PAYLOAD_TYPE, canonical(statement))).hexdigest()
     claimed = SignedStatement(statement, (), certificate_id)
     receipts = make_receipts(core, covered.model, covered.parent, version, claimed)
     path = signed_path(core, "certificates", sequence)
-    envelope = _sign(core, path, sequence, statement)
+    envelope = _sign_statement(core, path, sequence, statement)
     fault_point("certify.signed")
-    _write(path, envelope)
+    _write_file(path, envelope)
     fault_point("certify.file-written")
-    _commit(core, version, envelope, certificate_id, receipts)
+    _commit_certificate(core, version, envelope, certificate_id, receipts)
     fault_point("certify.after-commit")
     advance_mark(core)
     return sequence
 
 
-def rehearse(core: Core, conn: Connection, version: VersionRow) -> None:
-    """Raise as `certify_next` would if no certificate can be made of a version.
+def check_certifiable(core: Core, conn: Connection, version: VersionRow) -> None:
+    """Raise as `certify_next` would if no certificate can be issued for a version.
 
-    Certificates are signed in the order of their numbers, so one that cannot be signed holds up
-    those of everybody. What a sandboxed process computed is tried before it is published.
+    Certificates are signed in the order of their numbers, so one that cannot be signed blocks all
+    later ones. The result of a sandboxed process is checked before it is published.
     """
     claimed = replace(version, certified_at=version.published_at, checkpoint_before="0" * 64)
-    covered = covered_by(conn, version)
-    statement = unlearning(conn, claimed, covered, is_rehearsal=True)
-    _inspect(core, covered, version, statement["predicate"])
+    covered = find_covered(conn, version)
+    statement = make_statement(conn, claimed, covered, is_rehearsal=True)
+    _check_statement(core, covered, version, statement["predicate"])
     try:
         check_schema(statement)
     except VerificationError as error:
-        raise SignerRefusedError(f"the statement breaks its schema: {error}") from error
+        raise SignerRefusedError(f"the statement does not match its schema: {error}") from error
 
 
-def _require_line(
+def _check_continuation(
     core: Core, conn: Connection, version: VersionRow, statement: dict[str, Any]
 ) -> None:
-    """Refuse a statement that does not continue the model's line: no verifier would accept it."""
+    """Raise if a statement does not continue the chain of the model: verifiers would reject it."""
     line = line_before(conn, version.model_id, version.sequence or 0)
     if line.before is None:
         return
-    wanted = certificates.c.sequence.in_([number for number in line if number is not None])
-    rows = conn.execute(select(certificates.c.sequence, certificates.c.envelope).where(wanted))
+    in_line = certificates.c.sequence.in_([number for number in line if number is not None])
+    rows = conn.execute(select(certificates.c.sequence, certificates.c.envelope).where(in_line))
     opened = {number: open_envelope(bytes(data), core.keys.trust()) for number, data in rows}
     retrain = None if line.retrain is None else opened[line.retrain]
     try:
@@ -249,11 +249,11 @@ def _require_line(
             SignedStatement(statement, (), ""), opened[line.first], retrain, opened[line.before]
         )
     except VerificationError as error:
-        raise SignerRefusedError(f"the statement breaks the chain: {error}") from error
+        raise SignerRefusedError(f"the statement does not continue the chain: {error}") from error
 
 
 def line_before(conn: Connection, model_id: int, sequence: int) -> CertificateLine:
-    """Return the certificates of a model before this number; 0, None, None if there is none."""
+    """Return the certificates of a model before this number; 0, None, None if there are none."""
     earlier = (versions.c.model_id == model_id) & (versions.c.sequence < sequence)
     query = select(func.max(versions.c.sequence)).join(batches, batches.c.id == versions.c.batch_id)
     first = conn.scalar(select(func.min(versions.c.sequence)).where(earlier))
@@ -268,8 +268,8 @@ def _next_version(core: Core) -> VersionRow | None:
         return None if version_id is None else find_version(conn, version_id)
 
 
-def _claimed(core: Core, version: VersionRow) -> VersionRow:
-    """Fix the time and the checkpoint of a certificate; the first worker decides for all."""
+def _set_certificate_time(core: Core, version: VersionRow) -> VersionRow:
+    """Set the time and the checkpoint of a certificate; the first worker to do so decides."""
     if version.certified_at is not None:
         _write_checkpoints(core)
         return version
@@ -282,33 +282,35 @@ def _claimed(core: Core, version: VersionRow) -> VersionRow:
         return find_version(conn, version.id)
 
 
-def _inspect(core: Core, covered: Covered, version: VersionRow, claims: dict[str, Any]) -> None:
-    """Compare a statement with the model's file and with the proof, before anything is signed."""
+def _check_statement(
+    core: Core, covered: Covered, version: VersionRow, claims: dict[str, Any]
+) -> None:
+    """Compare a statement with the model's file and the proof before it is signed."""
     try:
         built = read_model(core, covered.model, version)
     except (StateError, LedgerMissingError) as error:
-        raise SignerRefusedError(f"the published model cannot be certified: {error}") from error
+        raise SignerRefusedError(f"the published model cannot be read: {error}") from error
     method, data = claims["method"], claims["dataset"]
     if (covered.kind == RETRAIN) != (method["name"] == RETRAIN):
-        raise SignerRefusedError(f"a batch of kind {covered.kind} is certified as another")
-    refuse_boasts(built, claims)
+        raise SignerRefusedError(f"the statement is not of the kind {covered.kind!r} of its batch")
+    reject_false_claims(built, claims)
     if method["parameters"] != method_parameters(built, method["name"]):
-        raise SignerRefusedError("the parameters in the statement are not those of the model")
+        raise SignerRefusedError("the parameters in the statement differ from the model's")
     digest = data["transitionProof"]["sha256"]
     try:
         proof = proof_path(core, covered.model, digest).read_bytes()
         before, after, erased = transition_roots(proof)
     except (OSError, VerificationError) as error:
         raise SignerRefusedError(f"the transition proof cannot be used: {error}") from error
-    said = (digest, data["rootBefore"], data["rootAfter"], claims["erasure"]["rows"])
-    if said != (hashlib.sha256(proof).hexdigest(), before.hex(), after.hex(), erased):
+    stated = (digest, data["rootBefore"], data["rootAfter"], claims["erasure"]["rows"])
+    if stated != (hashlib.sha256(proof).hexdigest(), before.hex(), after.hex(), erased):
         raise SignerRefusedError(
-            f"the transition proof of version {version.number} does not show what is claimed"
+            f"the transition proof of version {version.number} does not match the statement"
         )
 
 
-def _sign(core: Core, path: Path, sequence: int, statement: dict[str, Any]) -> bytes:
-    """Sign, unless other content was signed under this number before."""
+def _sign_statement(core: Core, path: Path, sequence: int, statement: dict[str, Any]) -> bytes:
+    """Return the signed statement; raise if other content was signed with this number."""
     if path.exists():
         try:
             payload = base64.b64decode(parse_strict(path.read_bytes())["payload"])
@@ -316,25 +318,25 @@ def _sign(core: Core, path: Path, sequence: int, statement: dict[str, Any]) -> b
             payload = b""
         if payload != canonical(statement):
             raise SignerRefusedError(
-                f"{path.name} holds another content than the one that is to be signed; two "
-                "certificates of one number would be a fork. Find out who wrote it."
+                f"{path.name} exists with other content; two certificates with one number would "
+                "fork the chain. Find out which process wrote the file."
             )
     try:
         return sign_statement(statement, core.keys.signer_at(sequence))
     except VerificationError as error:
-        raise SignerRefusedError(f"the statement breaks its schema: {error}") from error
+        raise SignerRefusedError(f"the statement does not match its schema: {error}") from error
 
 
-def _commit(
+def _commit_certificate(
     core: Core,
     version: VersionRow,
     envelope: bytes,
     certificate: str,
-    receipts: "list[SealedReceipt]",
+    receipts: "list[EncryptedReceipt]",
 ) -> None:
-    """Write certificate and receipts, and move the batch and its requests on."""
+    """Write certificate and receipts, and update the states of the batch and its requests."""
     with core.database.transaction() as conn:
-        # The row is locked, so that of two workers the second one sees the first one's work.
+        # The row is locked, so that a second worker sees the work of the first.
         conn.execute(select(versions.c.id).where(versions.c.id == version.id).with_for_update())
         known = select(certificates.c.id).where(certificates.c.sequence == version.sequence)
         if conn.scalar(known) is not None:
@@ -351,17 +353,17 @@ def _commit(
         )
         batch = batches.c.id == version.batch_id
         conn.execute(update(batches).where(batch).values(state="certified"))
-        keep_receipts(conn, receipts)
+        store_receipts(conn, receipts)
         fault_point("certify.before-commit")
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(path, [data])
 
 
-class SealedReceipt(NamedTuple):
-    """The receipt of one request, sealed to a key."""
+class EncryptedReceipt(NamedTuple):
+    """The receipt of one request, encrypted to a key."""
 
     request: str
     key: str
@@ -374,50 +376,52 @@ def make_receipts(
     parent: VersionRow,
     version: VersionRow,
     certificate: SignedStatement,
-) -> list[SealedReceipt]:
-    """Return the receipts of a batch that is about to be certified.
+) -> list[EncryptedReceipt]:
+    """Return the receipts for a batch whose certificate is about to be issued.
 
-    They go to requests that name one person and have a key, if a request of the batch names that
-    person: their own, one that they wait behind, or one that overtook theirs. If the version
-    before is damaged there are none: that must not keep a certificate back.
+    They are for requests with one person and a key, if a request of the batch has the same person:
+    their own request, an earlier one of which theirs is a duplicate, or a later one. There are none
+    if the version before is damaged, because that must not block the certificate.
 
     Raises
     ------
     SignerRefusedError
-        A row of such a person did not leave the data set, so the certificate would be false.
+        A row of such a person was not removed, so the certificate would be wrong.
     """
     try:
-        wanted = _receipts_wanted(core, version)
-        if not wanted:
+        due = _find_due_receipts(core, version)
+        if not due:
             return []
         rows, vault = read_rows(core, model, parent), read_row_slots(core, model, parent)
     except (CorruptFileError, LedgerMissingError, KeyFileError):
         return []
     proof = proof_path(core, model, version.run["proof"]).read_bytes()
-    levels, index = _levels(proof), IdIndex(rows.ids)
+    levels, index = _list_proof_levels(proof), IdIndex(rows.ids)
     receipts = []
-    for request, key, person in wanted:
+    for request, key, person in due:
         positions = index.find_one(person)
         if len(positions):
-            receipt = _receipt(rows, vault, positions, levels, certificate)
-            receipts.append(SealedReceipt(request, key, seal_receipt(key, request, receipt)))
+            receipt = _make_receipt(rows, vault, positions, levels, certificate)
+            receipts.append(EncryptedReceipt(request, key, encrypt_receipt(key, request, receipt)))
     return receipts
 
 
-def _receipts_wanted(core: Core, version: VersionRow) -> list[tuple[str, str, Ids]]:
+def _find_due_receipts(core: Core, version: VersionRow) -> list[tuple[str, str, Ids]]:
     """Return request, key and person of each receipt that is due with this version.
 
-    Ids are read under the key of the moment.
+    Ids are decrypted with the current key.
     """
     member, claim = requests.alias(), blocked.alias()
     erased = select(claim.c.tag).join(member, member.c.id == claim.c.request_id)
     erased = erased.where(member.c.batch_id == version.batch_id)
-    here = blocked.c.model_id == version.model_id
-    theirs = requests.c.id.in_(select(blocked.c.request_id).where(here, blocked.c.tag.in_(erased)))
-    wanted = theirs & requests.c.receipt_key.is_not(None) & (requests.c.n_ids == 1)
+    in_model = blocked.c.model_id == version.model_id
+    theirs = requests.c.id.in_(
+        select(blocked.c.request_id).where(in_model, blocked.c.tag.in_(erased))
+    )
+    due = theirs & requests.c.receipt_key.is_not(None) & (requests.c.n_ids == 1)
     columns = (requests.c.id, requests.c.receipt_key, requests.c.intake_key, requests.c.sealed)
     query = select(*columns).where(
-        wanted, requests.c.sealed.is_not(None), requests.c.receipt.is_(None)
+        due, requests.c.sealed.is_not(None), requests.c.receipt.is_(None)
     )
     with core.database.reading() as conn:
         if conn.execute(query.limit(1)).first() is None:
@@ -425,16 +429,16 @@ def _receipts_wanted(core: Core, version: VersionRow) -> list[tuple[str, str, Id
     with core.database.transaction() as conn:
         lock_current_key(core, conn)
         return [
-            (request, key, read_body(core, intake_key, request, sealed))
-            for request, key, intake_key, sealed in conn.execute(query.order_by(requests.c.id))
+            (request, key, read_body(core, intake_key, request, encrypted))
+            for request, key, intake_key, encrypted in conn.execute(query.order_by(requests.c.id))
         ]
 
 
 _Level = dict[int, tuple[bytes, bytes]]
 
 
-def _levels(proof: bytes) -> list[_Level]:
-    """Return the nodes on and beside the paths of the erased slots, before and after, by level."""
+def _list_proof_levels(proof: bytes) -> list[_Level]:
+    """Return the nodes on and next to the paths of the erased slots, before and after, by level."""
     transition = parse_strict(proof)
     siblings = map(bytes.fromhex, transition["siblings"])
     nodes: _Level = {
@@ -455,7 +459,7 @@ def _levels(proof: bytes) -> list[_Level]:
     return levels
 
 
-def _receipt(
+def _make_receipt(
     rows: Rows,
     vault: RowSlots,
     positions: NDArray[np.int64],
@@ -470,7 +474,7 @@ def _receipt(
     for slot, salt, place, ranks, content in zip(*vault.take(chosen), contents, strict=True):
         coded = ranks.astype("<i8").tobytes() + content
         commitment = slot_commitment(salt.tobytes(), int(place), coded)
-        paths = _paths(levels, int(slot))
+        paths = _extract_paths(levels, int(slot))
         lines.append({"slot": int(slot), "commitment": commitment.hex(), **paths})
         openings.append(
             {"place": int(place), "salt": salt.tobytes().hex(), "ranks": ranks.tolist()}
@@ -480,52 +484,50 @@ def _receipt(
         check_receipt_commitment(receipt.receipt, certificate)
     except VerificationError as error:
         raise SignerRefusedError(
-            f"a row of somebody who asked to be erased did not leave the data set: {error}"
+            f"a row of a person to be erased was not removed from the data set: {error}"
         ) from error
     return receipt.to_bytes()
 
 
-def _paths(levels: Sequence[_Level], slot: int) -> dict[str, list[str]]:
+def _extract_paths(levels: Sequence[_Level], slot: int) -> dict[str, list[str]]:
     if levels and slot not in levels[0]:
-        raise SignerRefusedError(
-            "a row of somebody who asked to be erased is not in the transition proof"
-        )
-    beside = [level[(slot >> height) ^ 1] for height, level in enumerate(levels)]
-    return {"before": [old.hex() for old, _ in beside], "after": [new.hex() for _, new in beside]}
+        raise SignerRefusedError("a row of a person to be erased is not in the transition proof")
+    pairs = [level[(slot >> height) ^ 1] for height, level in enumerate(levels)]
+    return {"before": [old.hex() for old, _ in pairs], "after": [new.hex() for _, new in pairs]}
 
 
-def keep_receipts(conn: Connection, receipts: Sequence[SealedReceipt]) -> None:
-    """Store receipts, each with its request if that has none."""
-    for request, key, sealed in receipts:
+def store_receipts(conn: Connection, receipts: Sequence[EncryptedReceipt]) -> None:
+    """Store each receipt with its request, unless the request has one."""
+    for request, key, encrypted in receipts:
         mine = (requests.c.id == request) & (requests.c.receipt_key == key)
         change = update(requests).where(mine, requests.c.receipt.is_(None))
-        conn.execute(change.values(receipt=sealed))
+        conn.execute(change.values(receipt=encrypted))
 
 
 def receipt_key_of(core: Core, request_id: str) -> str | None:
-    """Return the public key that a request's receipt is sealed to."""
+    """Return the public key to which a request's receipt is encrypted."""
     with core.database.reading() as conn:
         return conn.scalar(select(requests.c.receipt_key).where(requests.c.id == request_id))
 
 
-def may_come(core: Core, request_id: str) -> bool:
-    """Return whether the receipt of a request is still to be made."""
+def can_receive_receipt(core: Core, request_id: str) -> bool:
+    """Return whether the receipt of a request can still be made."""
     with core.database.transaction() as conn:
         return is_receipt_open(conn, request_id)
 
 
 def is_receipt_open(conn: Connection, request_id: str) -> bool:
-    """Whether no applied request names this one's person; so it stays while `conn` is open."""
+    """Return whether no applied request has this one's person; rows stay locked by `conn`."""
     mine = select(blocked.c.model_id, blocked.c.tag).where(blocked.c.request_id == request_id)
     same = tuple_(blocked.c.model_id, blocked.c.tag).in_(mine)
-    # Others that wait erase nobody themselves.
+    # Duplicates erase no rows themselves.
     query = select(requests.c.id).join(blocked).where(same, requests.c.state != "duplicate")
     names = {request_id, *conn.scalars(query)}
-    held = select(requests.c.id, requests.c.state, requests.c.batch_id)
-    held = held.where(requests.c.id.in_(names)).order_by(requests.c.id).with_for_update()
+    locked = select(requests.c.id, requests.c.state, requests.c.batch_id)
+    locked = locked.where(requests.c.id.in_(names)).order_by(requests.c.id).with_for_update()
     return all(
         state in _UNAPPLIED
         or (state == "duplicate" and identity == request_id)
         or (state == "stuck" and batch is None)
-        for identity, state, batch in conn.execute(held).all()
+        for identity, state, batch in conn.execute(locked).all()
     )

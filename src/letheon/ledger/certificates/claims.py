@@ -1,12 +1,11 @@
-"""What a certificate may claim, the refusal of anything stronger, and how values are written in it.
+"""What a certificate may claim, how stronger claims are rejected, and how values are written.
 
-The signer looks at the model itself: its method's facts, its own guarantee and its definition text
-are the most that a certificate about it may say. Operators may publish a weaker claim about
-releases, never a stronger one.
+The signer inspects the model itself: the facts of its method, its own guarantee and its definition
+text limit what a certificate may say. Operators may publish a weaker claim about releases, never a
+stronger one.
 
-Parameters are codes, decimals and booleans. No text of the operator's own gets in: a text that is
-no short code, a function, an array or any other object is written as the digest of its canonical
-bytes.
+Parameters are codes, decimals and booleans. Certificates contain no free text: a text that is not a
+short code, a function, an array or another object is written as the digest of its canonical bytes.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ from letheon.naive import NaiveUnlearner
 CODE = re.compile(r"[a-z0-9][a-z0-9._:@/+-]{0,127}")
 _LONGEST_NUMBER, _LONGEST_TEXT, _LONGEST_LIST = 24, 40, 16
 _ROUNDINGS = {"up": ROUND_CEILING, "down": ROUND_FLOOR, "nearest": ROUND_HALF_EVEN}
-# With a seed for the noise everybody who reads it could take the noise away.
+# A seed of the noise would let any reader remove the noise.
 _SECRET = frozenset({"random_state", "noise_seed"})
 
 # From the weakest to the strongest.
@@ -44,15 +43,15 @@ RETRAIN = "retrain"
 _RETRAIN_RULE = "retrain-fresh-fit-v1"
 _RETRAIN_REFERENCE = "Mercuri et al. 2022, Definition 3: a fresh fit on the remaining rows"
 _RETRAIN_ASSUMPTIONS = ("seed-independent-of-requests", "same-libraries-and-cpu-kernel")
-# What a fresh fit does not mend.
+# Assumptions that a fresh fit does not remove.
 _STILL_ASSUMED = ("backbone-never-saw-the-rows", "equal-but-for-rounding")
 _RULES = {"exact": "exact-history-independent-v1", "empirical": "none-empirical"}
-# Names that readers know the definition of; a class from outside letheon may not use them.
+# Names with a published definition; a class from outside letheon may not use them.
 OWN_METHODS = frozenset(method.name for method in METHODS)
 
 
 def decimal(number: float) -> str:
-    """Return the text of a number from which the number is read again.
+    """Return a number as decimal text that converts back to the same number.
 
     Raises
     ------
@@ -60,21 +59,21 @@ def decimal(number: float) -> str:
         The number is infinite or NaN, or a whole number of more than 24 characters.
     """
     if not math.isfinite(number):
-        raise ValueError(f"{number} has no decimal text")
+        raise ValueError(f"{number} cannot be written as a decimal: expected a finite number")
     text = str(number)
     if not isinstance(number, int):
-        # No plus sign, no leading zeros of the exponent and no idle fraction.
+        # Without plus sign, leading zeros of the exponent and a fraction of zero.
         text, _, exponent = repr(float(number) + 0.0).partition("e")
         text = text.removesuffix(".0") + (f"e{int(exponent)}" if exponent else "")
     if len(text) > _LONGEST_NUMBER:
-        raise ValueError(f"a number of {len(text)} characters does not fit into a certificate")
+        raise ValueError(f"a number of {len(text)} characters is too long for a certificate")
     return text
 
 
 def figure(number: float, direction: Literal["up", "down", "nearest"], *, digits: int = 2) -> str:
-    """Return a number of two significant digits, or of fewer, rounded in this direction.
+    """Return a number with two significant digits or fewer, rounded in this direction.
 
-    An upper bound is rounded up and a lower bound down, so that the figure claims no more.
+    An upper bound is rounded up and a lower bound down, so that the figure does not claim more.
 
     Examples
     --------
@@ -82,7 +81,7 @@ def figure(number: float, direction: Literal["up", "down", "nearest"], *, digits
     ('0.012', '210')
     """
     if not math.isfinite(number):
-        raise ValueError(f"{number} has no figure")
+        raise ValueError(f"{number} cannot be rounded: expected a finite number")
     context = Context(prec=digits, rounding=_ROUNDINGS[direction], Emin=-400, Emax=400)
     return decimal(float(context.create_decimal(Decimal(repr(float(number))))))
 
@@ -92,9 +91,9 @@ def is_code(text: str) -> bool:
     return CODE.fullmatch(text) is not None
 
 
-def code_of(value: str, *, longest: int = _LONGEST_TEXT) -> str:
+def to_code(value: str, *, longest: int = _LONGEST_TEXT) -> str:
     """Return a text if it is a short code, else its digest."""
-    # An address of a person has the form of a code, too.
+    # An e-mail address has the form of a code, too.
     is_plain = is_code(value) and len(value) <= longest and "@" not in value
     return value if is_plain else _hash_as("text", value)
 
@@ -102,36 +101,36 @@ def code_of(value: str, *, longest: int = _LONGEST_TEXT) -> str:
 def class_code(value: Any) -> str:
     """Return the module and name of a class, or of an object's class, as a code."""
     kind = value if isinstance(value, type) else type(value)
-    return code_of(state.tag_of(kind).lower(), longest=128)
+    return to_code(state.tag_of(kind).lower(), longest=128)
 
 
-def parameters_of(model: Any, prefix: str = "") -> dict[str, str | bool]:
+def describe_parameters(model: Any, prefix: str = "") -> dict[str, str | bool]:
     """Return the parameters that affect what an estimator learns, nested ones with ``__``.
 
-    An estimator inside is listed by the name of its class and then by its own parameters. Seeds
-    are left out, as is what never changes a result (`n_jobs`, `verbose`, places of files).
+    A nested estimator is listed by the name of its class, followed by its own parameters. Seeds are
+    omitted, and parameters that never change a result (`n_jobs`, `verbose`, paths).
     """
     skipped = neutral_parameters(model) | _SECRET
     entries: dict[str, str | bool] = {}
     for name, value in model.get_params(deep=False).items():
         if name not in skipped:
-            entries.update(_entries(f"{prefix}{name}", value))
+            entries.update(_iter_entries(f"{prefix}{name}", value))
     return entries
 
 
-def _entries(name: str, value: Any) -> Iterator[tuple[str, str | bool]]:
+def _iter_entries(name: str, value: Any) -> Iterator[tuple[str, str | bool]]:
     if hasattr(value, "get_params") and not isinstance(value, type):
         yield name, class_code(value)
-        yield from parameters_of(value, f"{name}__").items()
+        yield from describe_parameters(value, f"{name}__").items()
     elif isinstance(value, list | tuple) and len(value) <= _LONGEST_LIST:
         yield name, f"list:{len(value)}"
         for place, part in enumerate(value):
-            yield from _entries(f"{name}.{place}", part)
+            yield from _iter_entries(f"{name}.{place}", part)
     else:
-        yield name, _scalar(value)
+        yield name, _format_scalar(value)
 
 
-def _scalar(value: Any) -> str | bool:
+def _format_scalar(value: Any) -> str | bool:
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool):
@@ -142,10 +141,10 @@ def _scalar(value: Any) -> str | bool:
         except ValueError:
             text = str(value)
             return text if is_code(text) else _hash_as("number", text)
-    return code_of(value) if isinstance(value, str) else _digest(value)
+    return to_code(value) if isinstance(value, str) else _digest_value(value)
 
 
-def _digest(value: Any) -> str:
+def _digest_value(value: Any) -> str:
     if isinstance(value, type):
         return class_code(value)
     if callable(value) and hasattr(value, "__qualname__"):
@@ -163,7 +162,7 @@ def _hash_as(kind: str, text: str) -> str:
 
 
 class Claim(NamedTuple):
-    """The most that a certificate may say about one model.
+    """The strongest claim that a certificate may make about one model.
 
     Attributes
     ----------
@@ -174,7 +173,7 @@ class Claim(NamedTuple):
     guarantee : Guarantee
         The weaker of the model's own guarantee and what its method's facts permit.
     rule : str
-        Code of the rule by which the budget is counted.
+        Code of the accounting rule of the budget.
     """
 
     method: str
@@ -183,10 +182,10 @@ class Claim(NamedTuple):
     rule: str
 
 
-def claim_of(model: Any, kind: str) -> Claim:
+def make_claim(model: Any, kind: str) -> Claim:
     """Return the strongest claim about a model after a removal (`erase`) or a `retrain`.
 
-    A model that was just retrained is a fresh fit on the remaining rows, whatever its method: an
+    A newly retrained model is a fresh fit on the remaining rows, whatever its method. That is an
     exact removal by the definition of naive retraining.
     """
     facts: MethodFacts = model.facts
@@ -204,19 +203,19 @@ def claim_of(model: Any, kind: str) -> Claim:
             tuning=own.tuning,
         )
         return Claim(RETRAIN, naive.definition_digest, guarantee, _RETRAIN_RULE)
-    guarantee = _capped(own, facts)
+    guarantee = _cap_guarantee(own, facts)
     rule = _RULES.get(guarantee.kind)
     if rule is None:
-        counted = counted_part(model)
+        counted = get_accounted_part(model)
         rule = counted.facts.accounting_code(counted)
     return Claim(_method_code(model), facts.definition_digest, guarantee, rule)
 
 
-def _capped(own: Guarantee, facts: MethodFacts) -> Guarantee:
-    """Return the weaker of what a model says and what its method permits, in every respect."""
+def _cap_guarantee(own: Guarantee, facts: MethodFacts) -> Guarantee:
+    """Return the weaker of the model's guarantee and what its method permits, field by field."""
     kind = min(own.kind, facts.certificate, key=_ORDERS["kind"].index)
     if kind == "certified" and own.epsilon is None:
-        kind = "empirical"  # a bound without epsilon is none
+        kind = "empirical"  # without epsilon there is no bound
     if kind != own.kind:
         own = replace(own, kind="empirical", epsilon=None, delta=None, spent=None, budget=None)
     return replace(
@@ -228,7 +227,7 @@ def _capped(own: Guarantee, facts: MethodFacts) -> Guarantee:
 
 
 def is_of_letheon(model: Any) -> bool:
-    """Whether the method is one of letheon's, in every step of a pipeline."""
+    """Return whether the method is part of letheon, in every step of a pipeline."""
     steps = [step for _, step in getattr(model, "steps_", ()) if hasattr(step, "forget")]
     return _is_own_class(model) and all(map(is_of_letheon, steps))
 
@@ -238,21 +237,21 @@ def _is_own_class(model: Any) -> bool:
 
 
 def _method_code(model: Any) -> str:
-    """Return the name of a method; that of its class where the name is taken or is no code."""
+    """Return the name of a method, or of its class if the name is reserved or not a code."""
     name: str = model.facts.method
     is_taken = name == RETRAIN or (name in OWN_METHODS and not _is_own_class(model))
-    return class_code(model) if is_taken or code_of(name) != name else name
+    return class_code(model) if is_taken or to_code(name) != name else name
 
 
-def counted_part(model: Any) -> Any:
-    """Return the part of a model whose budget is counted: its head, or its last step."""
+def get_accounted_part(model: Any) -> Any:
+    """Return the part of a model that has the budget: its head, or its last step."""
     if hasattr(model, "head_"):
-        return counted_part(model.head_)
-    return counted_part(model.steps_[-1][1]) if hasattr(model, "steps_") else model
+        return get_accounted_part(model.head_)
+    return get_accounted_part(model.steps_[-1][1]) if hasattr(model, "steps_") else model
 
 
 def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
-    """Return the `guarantee` of a certificate, with an account for the ledger's own planning."""
+    """Return the `guarantee` section with an account, which the ledger uses for planning."""
     guarantee = claim.guarantee
     accounting = {
         name: figure(value, "up")
@@ -263,7 +262,7 @@ def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
         "kind": guarantee.kind,
         "requests": guarantee.requests,
         "releases": guarantee.releases,
-        "assumptions": [code_of(code) for code in guarantee.assumptions],
+        "assumptions": [to_code(code) for code in guarantee.assumptions],
         "accounting": {"rule": claim.rule, "deletionsSinceRetrain": since_retrain} | accounting,
     }
     if guarantee.epsilon is not None and guarantee.delta is not None:
@@ -272,7 +271,7 @@ def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
 
 
 def adds_up(rule: str) -> bool:
-    """Return whether what is spent grows from request to request by this rule."""
+    """Return whether the spent part of the budget grows with each request under this rule."""
     return rule in _rules_that_add_up()
 
 
@@ -284,20 +283,20 @@ def _rules_that_add_up() -> frozenset[str]:
 
 
 def certificate_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the account of a certificate: rule, budget and rows, and not what was spent.
+    """Return the account of a certificate: rule, budget and rows, without the spent part.
 
-    What was spent depends on the rows that left, and certificates go to requesters. That it is
-    within the budget is checked before a certificate is signed.
+    The spent part depends on the removed rows, and requesters receive certificates. The signer
+    checks that it is within the budget.
     """
     return {name: value for name, value in accounting.items() if name != "spent"}
 
 
-def published_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the account as operators see it: no finer than they need.
+def make_published_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the account as shown to operators, with limited precision.
 
-    After a removal of one row, what is spent tells candidates for that row apart. Where it adds up
-    over requests it is rounded up to a tenth of the budget. Where every request is proved by itself
-    all that matters is that it is within the budget, so it is given as the budget.
+    After a removal of one row, the exact spent part distinguishes candidates for that row. If it
+    adds up over requests, it is rounded up to a tenth of the budget. If every request is proved by
+    itself, only the limit matters, so it is shown as the budget.
     """
     if not {"spent", "budget"} <= set(accounting):
         return dict(accounting)
@@ -308,76 +307,80 @@ def published_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
     return {**accounting, "spent": figure(min(max(spent, budget * tenths / 10), budget), "up")}
 
 
-def weaker_releases(permitted: str, wanted: str | None) -> str:
-    """Return what an operator publishes about releases: the wanted claim, if it is no stronger.
+def weaker_releases(permitted: str, requested: str | None) -> str:
+    """Return the published claim about releases: the requested one, if it is not stronger.
 
     Raises
     ------
     ValueError
-        There is no such claim.
+        The claim is unknown.
     SignerRefusedError
         The method's proof does not cover observers of that kind.
     """
-    if wanted is None:
+    if requested is None:
         return permitted
-    if wanted not in _ORDERS["releases"]:
-        raise ValueError(f"releases={wanted!r} is not one of {_ORDERS['releases']}")
-    _refuse_higher("releases", wanted, permitted)
-    return wanted
+    if requested not in _ORDERS["releases"]:
+        raise ValueError(
+            f"releases={requested!r} is unknown; expected one of {_ORDERS['releases']}"
+        )
+    _require_not_stronger("releases", requested, permitted)
+    return requested
 
 
-def refuse_stronger(claim: Claim, method: Mapping[str, Any], said: Mapping[str, Any]) -> None:
-    """Refuse a statement that claims more than the model and its method permit.
+def reject_stronger_claims(
+    claim: Claim, method: Mapping[str, Any], stated: Mapping[str, Any]
+) -> None:
+    """Raise if a statement claims more than the model and its method permit.
 
     Parameters
     ----------
     claim : Claim
-        What `claim_of` found in the model itself.
-    method, said : mapping
+        The claim that `make_claim` derived from the model itself.
+    method, stated : mapping
         The `method` and `guarantee` parts of the statement.
 
     Raises
     ------
     SignerRefusedError
-        The text says which field, what it says, and what is permitted.
+        The message names the field, its value, and what is permitted.
     """
-    _refuse_other("method.name", method["name"], claim.method)
-    _refuse_other("method.definition", method["definition"]["sha256"], claim.definition)
+    _require_equal("method.name", method["name"], claim.method)
+    _require_equal("method.definition", method["definition"]["sha256"], claim.definition)
     for name in _ORDERS:
-        _refuse_higher(name, said[name], getattr(claim.guarantee, name))
+        _require_not_stronger(name, stated[name], getattr(claim.guarantee, name))
     for name in ("epsilon", "delta"):
-        _refuse_smaller(name, said.get(name), getattr(claim.guarantee, name))
-    missing = {code_of(code) for code in claim.guarantee.assumptions} - set(said["assumptions"])
+        _require_not_smaller(name, stated.get(name), getattr(claim.guarantee, name))
+    missing = {to_code(code) for code in claim.guarantee.assumptions} - set(stated["assumptions"])
     if missing:
-        raise SignerRefusedError(f"the claim leaves out assumptions: {', '.join(sorted(missing))}")
-    _refuse_accounts(claim, said["accounting"])
+        raise SignerRefusedError(f"the claim omits assumptions: {', '.join(sorted(missing))}")
+    _check_accounts(claim, stated["accounting"])
 
 
-def refuse_beyond_method(model: Any, claims: Mapping[str, Any]) -> None:
-    """Refuse an older certificate that claims more than any model of the method may.
+def reject_beyond_method(model: Any, claims: Mapping[str, Any]) -> None:
+    """Raise if an older certificate claims more than the method permits.
 
     What a model itself permits changes from version to version; what its method permits does not.
 
     Raises
     ------
     SignerRefusedError
-        The text says which field, what it says, and what is permitted.
+        The message names the field, its value, and what is permitted.
     """
-    said, is_retrain = claims["guarantee"], claims["method"]["name"] == RETRAIN
+    stated, is_retrain = claims["guarantee"], claims["method"]["name"] == RETRAIN
     facts: MethodFacts = NaiveUnlearner.facts if is_retrain else model.facts
     if not is_retrain:
-        _refuse_other("method.name", claims["method"]["name"], _method_code(model))
+        _require_equal("method.name", claims["method"]["name"], _method_code(model))
     permitted = (facts.certificate, facts.requests, facts.releases)
     for name, strongest in zip(_ORDERS, permitted, strict=True):
-        _refuse_higher(name, said[name], strongest)
+        _require_not_stronger(name, stated[name], strongest)
 
 
-def _refuse_accounts(claim: Claim, accounting: Mapping[str, Any]) -> None:
-    """Refuse an account that is overdrawn, or prettier than the model's own."""
+def _check_accounts(claim: Claim, accounting: Mapping[str, Any]) -> None:
+    """Raise if an account exceeds its budget, or claims more than the model's own."""
     own = claim.guarantee
-    _refuse_other("accounting.rule", accounting["rule"], claim.rule)
+    _require_equal("accounting.rule", accounting["rule"], claim.rule)
     if "spent" in accounting:  # in certificates that were issued earlier
-        _refuse_smaller("spent", accounting["spent"], own.spent)
+        _require_not_smaller("spent", accounting["spent"], own.spent)
     if own.budget is None:
         return
     most = figure(own.budget, "up")
@@ -389,21 +392,23 @@ def _refuse_accounts(claim: Claim, accounting: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_other(name: str, said: str, permitted: str) -> None:
-    if said != permitted:
-        raise SignerRefusedError(f"{name}={said!r}, but the model is of {permitted!r}")
+def _require_equal(name: str, stated: str, permitted: str) -> None:
+    if stated != permitted:
+        raise SignerRefusedError(f"{name}={stated!r}, but the model has {permitted!r}")
 
 
-def _refuse_higher(name: str, said: str, permitted: str) -> None:
+def _require_not_stronger(name: str, stated: str, permitted: str) -> None:
     order = _ORDERS[name]
-    if order.index(said) > order.index(permitted):
+    if order.index(stated) > order.index(permitted):
         raise SignerRefusedError(
-            f"{name}={said!r} is stronger than {permitted!r}, which is all that the method and "
-            "this model's guarantee permit"
+            f"{name}={stated!r} is stronger than {permitted!r}, the strongest that the method and "
+            "the guarantee of this model permit"
         )
 
 
-def _refuse_smaller(name: str, said: str | None, permitted: float | None) -> None:
-    """Refuse a number that is less than the model's own, or left out."""
-    if permitted is not None and (said is None or float(said) < permitted):
-        raise SignerRefusedError(f"{name}={said!r} is stronger than the model's own {permitted!r}")
+def _require_not_smaller(name: str, stated: str | None, permitted: float | None) -> None:
+    """Raise if a number is missing or less than the model's own."""
+    if permitted is not None and (stated is None or float(stated) < permitted):
+        raise SignerRefusedError(
+            f"{name}={stated!r} is stronger than the model's own {permitted!r}"
+        )

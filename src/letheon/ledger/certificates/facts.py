@@ -1,13 +1,12 @@
-"""What a certificate says about a model and its removal, computed beside the model.
+"""The facts in a certificate about a model and its removal, computed from the model.
 
-The result goes into the database as canonical JSON: texts and whole numbers only. It has nothing
-of an id, a row or a seed in it, and its figures have few digits. `rows` and `live` are for the
-ledger itself, as are what was spent and how long it took: the certificate of a certified removal
-leaves them out (`certificate_account`, `without_times`).
+The result is stored in the database as canonical JSON: texts and whole numbers only. It contains no
+id, row or seed, and its figures have few digits. `rows` and `live` are for the ledger itself, and
+so are the spent budget and the duration: the certificate of a certified removal omits them
+(`certificate_account`, `without_times`).
 
-Of the survey's four measures each says how large it is and what it rests on. A proxy is never
-printed as a measurement, and what nobody measured says so: its metric is ``not-measured``, and
-`notClaimed` repeats it.
+Each of the survey's four measures has a value and a basis. A proxy is never shown as a measurement.
+A measure that was not taken has the metric ``not-measured``, and `notClaimed` repeats it.
 """
 
 import hashlib
@@ -30,16 +29,16 @@ from letheon.guarantee import KINDS, Guarantee, Replay
 from letheon.ledger.certificates.claims import (
     RETRAIN,
     Claim,
-    claim_of,
     class_code,
-    counted_part,
     decimal,
+    describe_parameters,
     figure,
+    get_accounted_part,
     guarantee_section,
     is_code,
     is_of_letheon,
-    parameters_of,
-    refuse_stronger,
+    make_claim,
+    reject_stronger_claims,
 )
 from letheon.receipt import Receipt
 
@@ -48,22 +47,22 @@ if TYPE_CHECKING:
 
 PROPERTIES = ("efficiency", "effectiveness", "consistency", "certifiability")
 NOT_MEASURED = "not-measured"
-# The names of letheon's metrics as codes; a metric of the caller's own is not named.
+# Codes of letheon's metrics; a custom metric is not named.
 _METRICS = {
     "mean probability of the true label": "true-label-probability",
     "accuracy": "accuracy",
     "R²": "r2",
 }
 METRIC_CODES = frozenset(_METRICS.values())
-# Of an exact removal nothing is left to measure: it has the bytes of a retrain.
+# An exact removal has the bytes of a retrain, so these measures follow by proof.
 _BY_PROOF = {"effectiveness": "acc-diff", "consistency": "param-l2", "certifiability": "sape"}
 _ROUNDED = "equal-but-for-rounding"
-# Which performance a monitor looks at is part of its policy, whose digest stands beside.
+# The metric of a monitor is part of its policy, whose digest is in the certificate.
 _MONITORED = {"effectiveness": "metric-diff", "certifiability": "sape"}
 
 _STRENGTH: tuple[Replay, ...] = ("bitwise", "bitwise-same-kernel", "tolerance")
 _CODE_ENDINGS = frozenset({".py", ".pyi", ".so", ".pyd", ".md", ".mako", ".toml", ".json"})
-# The policy of a model that nobody watches.
+# The policy of a model without a monitor.
 NO_MONITOR = hashlib.sha256(b"letheon/no-monitor/v1").hexdigest()
 CALLER_SEED = "caller-seed-v1"
 _RANDOMNESS = ("rule", "beacon", "keyCommitment")
@@ -79,8 +78,8 @@ _NEVER_CLAIMED = (
 ONE_PERSON = "batch-of-one"
 
 
-class Judged(NamedTuple):
-    """What a version is judged by: a packed monitor, or test rows and the last retrained figure."""
+class JudgementBasis(NamedTuple):
+    """Basis of the judgement of a version: a packed monitor, or test rows with the last figure."""
 
     monitor: bytes | None
     test: Rows | None
@@ -88,7 +87,7 @@ class Judged(NamedTuple):
 
 
 class TestFigures(NamedTuple):
-    """Performance on a test set: of the model now, and of the last retrained one."""
+    """Performance of the current and of the last retrained model on a test set."""
 
     metric: str
     now: float
@@ -97,8 +96,8 @@ class TestFigures(NamedTuple):
 
 
 def test_metric(model: Any, X: Any, y: Any) -> tuple[str, float]:
-    """Return the code of a model's metric and its value on test rows, as the monitor takes it."""
-    # A second of imports, which few commands need.
+    """Return the code of a model's metric and its value on test rows, as a monitor computes it."""
+    # The import takes a second, and few commands need it.
     from letheon.monitor import choose_judge, spread_of
 
     judge, table, target = choose_judge(model, None), hold_table(X), hold_target(y)
@@ -107,7 +106,7 @@ def test_metric(model: Any, X: Any, y: Any) -> tuple[str, float]:
     return _METRICS[judge.name], float(value)
 
 
-# Neither is a test, whatever a test runner makes of the names.
+# pytest must not collect these names as tests.
 vars(test_metric)["__test__"] = False
 setattr(TestFigures, "__test__", False)  # noqa: B010
 
@@ -123,35 +122,37 @@ def measurements(
 ) -> dict[str, dict[str, Any]]:
     """Return one measure for each of the survey's properties.
 
-    Nothing follows by proof from the word of a method that is not letheon's (`is_proved`), nor
-    does equality from a fit that is equal but for rounding.
+    Nothing follows by proof for a method that is not part of letheon (`is_proved`). Equality does
+    not follow for a fit that is equal except for rounding.
 
     Effectiveness is ``|M(h_m) - M(h*)|`` for the last retrained ``h*``, a proxy of what a retrain
     now would show; efficiency is ``time(retrain) / time(removal)``.
     """
-    measures = dict.fromkeys(PROPERTIES, _measure())
+    measures = dict.fromkeys(PROPERTIES, _make_measure())
     if claim.kind == "certified" and is_proved:
         assert claim.epsilon is not None
-        measures["certifiability"] = _measure("epsilon", decimal(claim.epsilon), basis="by-proof")
-    # An upper estimate has one digit: two tell candidates for the erased row apart.
+        measures["certifiability"] = _make_measure(
+            "epsilon", decimal(claim.epsilon), basis="by-proof"
+        )
+    # An upper estimate has one digit: two would distinguish candidates for the erased row.
     if test is not None:
         gap = figure(abs(test.now - test.then), "up", digits=1)
-        measures["effectiveness"] = _measure(f"{test.metric}-diff", gap, test.n)
+        measures["effectiveness"] = _make_measure(f"{test.metric}-diff", gap, test.n)
     if reading is not None:
         for name, code in _MONITORED.items():
             if np.isfinite(proxy := reading.proxies.get(name, np.nan)):
-                measures[name] = _measure(code, figure(proxy, "up", digits=1), reading.n_test)
+                measures[name] = _make_measure(code, figure(proxy, "up", digits=1), reading.n_test)
     if claim.kind == "exact" and is_proved and _ROUNDED not in claim.assumptions:
         for name, code in _BY_PROOF.items():
-            measures[name] = _measure(code, basis="by-proof")
+            measures[name] = _make_measure(code, basis="by-proof")
     if is_retrain:
-        measures["efficiency"] = _measure("speedup", "1", basis="by-proof")
+        measures["efficiency"] = _make_measure("speedup", "1", basis="by-proof")
     elif speedup is not None:
-        measures["efficiency"] = _measure("speedup", figure(speedup, "down"), 1)
+        measures["efficiency"] = _make_measure("speedup", figure(speedup, "down"), 1)
     return measures
 
 
-def _measure(
+def _make_measure(
     metric: str = NOT_MEASURED,
     value: str = "0",
     n: int = 0,
@@ -161,21 +162,21 @@ def _measure(
 
 
 def without_times(kind: str, measures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the measures of a certificate: of a certified removal no time is stated.
+    """Return the measures of a certificate, without times for a certified removal.
 
-    How long it took depends on the rows that left, and (epsilon, delta) does not cover it.
+    The duration depends on the removed rows, and (epsilon, delta) does not cover it.
     """
-    return {**measures, "efficiency": _measure()} if kind == "certified" else dict(measures)
+    return {**measures, "efficiency": _make_measure()} if kind == "certified" else dict(measures)
 
 
-def unmeasured(measures: dict[str, dict[str, Any]]) -> list[str]:
-    """Return what a certificate must not be read to claim: measures that nobody took."""
+def list_unmeasured(measures: dict[str, dict[str, Any]]) -> list[str]:
+    """Return codes of the measures that were not taken, for `notClaimed`."""
     return [
         f"{name}-{NOT_MEASURED}" for name in PROPERTIES if measures[name]["metric"] == NOT_MEASURED
     ]
 
 
-def describe(image: str | None = None) -> dict[str, Any]:
+def describe_execution(image: str | None = None) -> dict[str, Any]:
     """Return the `execution` part of a certificate, without its `replay`.
 
     Parameters
@@ -188,7 +189,7 @@ def describe(image: str | None = None) -> dict[str, Any]:
     -------
     dict
         `code` is the hash over the files of the installed package, `lockfile` over the sorted
-        lines ``name==version`` of the environment. Every computation takes one thread.
+        lines ``name==version`` of the environment. Every computation uses one thread.
     """
     python = platform.python_version()
     kind = (platform.system(), platform.machine(), *platform.libc_ver())
@@ -246,16 +247,16 @@ def kernel_code(blas: str) -> str:
 
 
 def replay_of(model: Any) -> Replay:
-    """Return how exactly a fresh fit on the same rows with the same seed gives this model again.
+    """Return how closely a fresh fit on the same rows with the same seed reproduces this model.
 
     *bitwise*: the forest's decisions need neither BLAS nor libm. *bitwise-same-kernel*: any other
-    exact method with kernels that add in a fixed order. *tolerance*: noise that nobody keeps, an
+    exact method with kernels that add in a fixed order. *tolerance*: noise that is not stored, an
     approximate removal, or kernels that add in any order.
     """
     steps = getattr(model, "steps_", None)
     if steps is not None:
         learned = [step for _, step in steps if hasattr(step, "forget")]
-        # A step that learns nothing is still computed by libraries.
+        # A step that does not learn is still computed by libraries.
         least: Replay = "bitwise" if len(learned) == len(steps) else "bitwise-same-kernel"
         return max((least, *map(replay_of, learned)), key=_STRENGTH.index)
     claim = model.guarantee_
@@ -265,7 +266,7 @@ def replay_of(model: Any) -> Replay:
     return replay
 
 
-def facts_of(
+def collect_facts(
     *,
     guarantee_before: Guarantee,
     after: Any,
@@ -282,36 +283,35 @@ def facts_of(
     policy_digest: str | None = None,
     image: str | None = None,
 ) -> dict[str, Any]:
-    """Return what the certificate of this removal says, but for what only the database knows.
+    """Return the facts for the certificate of this removal, except those from the database.
 
     Parameters
     ----------
     guarantee_before : Guarantee
-        What was claimed about the model before; a weaker claim now is noted.
+        Guarantee of the model before the removal; a weaker one now is noted.
     after : fitted model
         The model without the rows.
     receipt : Receipt or None
-        What `forget` said, where the method was asked; it must have removed `removed` rows.
+        The receipt of `forget`, if it was called; it must have removed `removed` rows.
     rows : Rows
-        The rows left.
+        The remaining rows.
     kind : {"erase", "retrain"}
-        Whether rows were removed by the method, or all was trained afresh.
+        Whether the method removed the rows, or the model was retrained.
     seconds, retrain_seconds : float
-        Time of this removal, and of a retrain on the rows left where one was timed (scaled by the
-        ratio of rows).
+        Time of this removal, and of a retrain on the remaining rows if one was timed (scaled by
+        the ratio of rows).
     training : mapping
         `rule`, `beacon` and `keyCommitment` of the training seed; other entries are not published.
     removed, since_retrain : int
         Rows that this certificate covers, and rows erased since the last retrain.
     test, reading, policy_digest
-        Performance on a test set, and what a monitor saw and by which tolerances, where there are
-        any.
+        Performance on a test set, and reading and policy of a monitor, if there are any.
     image : str, optional
         SHA-256 of the container image.
     """
     if receipt is not None and receipt.n_rows != removed:
-        raise CertificateError(f"{removed} row(s) were to go, and forget took {receipt.n_rows}")
-    claim = claim_of(after, kind)
+        raise CertificateError(f"forget removed {receipt.n_rows} row(s), expected {removed}")
+    claim = make_claim(after, kind)
     is_retrain = kind == RETRAIN
     measures = measurements(
         claim.guarantee,
@@ -327,7 +327,7 @@ def facts_of(
         "definition": {"sha256": claim.definition},
         "parameters": method_parameters(after, claim.method),
         "trainingRandomness": {name: training[name] for name in _RANDOMNESS},
-        "noise": _noise(after, is_retrain=is_retrain),
+        "noise": _describe_noise(after, is_retrain=is_retrain),
     }
     decision = "retrained" if is_retrain else "keep"
     if not is_retrain and reading is not None and reading.decision == "retrain":
@@ -336,31 +336,28 @@ def facts_of(
         "rows": removed,
         "live": len(rows),
         "method": method,
-        "execution": describe(image) | {"replay": replay_of(after)},
+        "execution": describe_execution(image) | {"replay": replay_of(after)},
         "guarantee": guarantee_section(claim, since_retrain=0 if is_retrain else since_retrain),
         "measurements": measures,
-        "monitor": {
-            "decision": decision,
-            "policy": {"sha256": policy_digest or NO_MONITOR},
-        },
-        "notClaimed": _limits(claim, guarantee_before, after, method, measures),
+        "monitor": {"decision": decision, "policy": {"sha256": policy_digest or NO_MONITOR}},
+        "notClaimed": _list_limits(claim, guarantee_before, after, method, measures),
     }
 
 
 def method_parameters(model: Any, method: str) -> dict[str, str | bool]:
-    """Return the parameters of a method; those of a retrain are the estimator and its own."""
+    """Return the parameters of a method; for a retrain, the estimator and its parameters."""
     if method != RETRAIN:
-        return parameters_of(model)
-    return {"estimator": class_code(model)} | parameters_of(model, "estimator__")
+        return describe_parameters(model)
+    return {"estimator": class_code(model)} | describe_parameters(model, "estimator__")
 
 
-def _noise(model: Any, *, is_retrain: bool) -> Any:
+def _describe_noise(model: Any, *, is_retrain: bool) -> Any:
     """Return mechanism, scale and a commitment to the noise, or ``"none"``.
 
     The commitment is that of the model, ``SHA-256(salt | noise)`` with a salt in its file, so that
-    an auditor can check it. Methods without one get a random salt that is not kept.
+    an auditor can check it. Methods without one use a random salt that is not stored.
     """
-    noisy = counted_part(model)
+    noisy = get_accounted_part(model)
     scale = float(getattr(noisy, "sigma_", getattr(noisy, "sigma", 0.0)) or 0.0)
     if scale == 0.0 or (is_retrain and not noisy.facts.has_noise_at_fit):
         return "none"
@@ -372,41 +369,41 @@ def _noise(model: Any, *, is_retrain: bool) -> Any:
     return {"mechanism": mechanism, "scale": decimal(scale), "seedCommitment": commitment}
 
 
-def refuse_boasts(model: Any, claims: Mapping[str, Any]) -> None:
-    """Refuse a certificate that says more than the model that it is about gives.
+def reject_false_claims(model: Any, claims: Mapping[str, Any]) -> None:
+    """Raise if a certificate claims more than its model permits.
 
     Raises
     ------
     SignerRefusedError
-        A claim, a figure by proof or the replay is stronger, or a limit is not stated.
+        A claim, a proved figure or the replay is too strong, or a limit is not stated.
     """
     method, is_retrain = claims["method"], claims["method"]["name"] == RETRAIN
-    claim = claim_of(model, RETRAIN if is_retrain else "erase")
-    refuse_stronger(claim, method, claims["guarantee"])
+    claim = make_claim(model, RETRAIN if is_retrain else "erase")
+    reject_stronger_claims(claim, method, claims["guarantee"])
     replay, closest = claims["execution"]["replay"], replay_of(model)
     if replay not in _STRENGTH[_STRENGTH.index(closest) :]:
-        raise SignerRefusedError(f"replay={replay!r} is closer than {closest!r}")
+        raise SignerRefusedError(f"replay={replay!r} is stronger than {closest!r}")
     is_proved, measures = is_retrain or is_of_letheon(model), claims["measurements"]
     proved = measurements(claim.guarantee, is_retrain=is_retrain, is_proved=is_proved)
     for name in PROPERTIES:
         if measures[name]["basis"] == "by-proof" and measures[name] != proved[name]:
             raise SignerRefusedError(f"measurements.{name} does not follow by proof")
-    limits = _limits(claim, claim.guarantee, model, method, measures)
+    limits = _list_limits(claim, claim.guarantee, model, method, measures)
     if claims["erasure"]["rows"] == 1:
         limits.append(ONE_PERSON)
     hidden = sorted(set(limits) - set(claims["notClaimed"]))
     if hidden:
-        raise SignerRefusedError(f"notClaimed leaves out {', '.join(hidden)}")
+        raise SignerRefusedError(f"notClaimed omits {', '.join(hidden)}")
 
 
-def _limits(
+def _list_limits(
     claim: Claim,
     before: Guarantee,
     model: Any,
     method: Mapping[str, Any],
     measures: dict[str, dict[str, Any]],
 ) -> list[str]:
-    """Return what a certificate leaves open."""
+    """Return the codes of what a certificate does not claim."""
     own, training = claim.guarantee, method["trainingRandomness"]
     has_own_seed = training["rule"] == CALLER_SEED
     limits = {
@@ -415,13 +412,13 @@ def _limits(
         "bound-on-what-is-left": own.kind == "empirical",
         "guarantee-of-the-version-before": KINDS.index(own.kind) > KINDS.index(before.kind),
         "saved-state-free-of-traces": bool(own.residual_state),
-        "noise-secret": getattr(counted_part(model), "noise_seed", None) is not None,
+        "noise-secret": getattr(get_accounted_part(model), "noise_seed", None) is not None,
         "bitwise-rederivation": own.kind == "exact" and replay_of(model) == "tolerance",
         "method-checked-by-letheon": not is_of_letheon(model),
-        # A commitment whose nonce is gone cannot be opened, so noise used twice never shows.
+        # The nonce of the commitment is not stored, so reuse of noise cannot be detected.
         "noise-drawn-anew": method["noise"] != "none",
         "operator-chose-the-seed": has_own_seed,
         "beacon-not-witnessed": not has_own_seed and training["beacon"].startswith("checkpoint:"),
     }
     stated = [code for code, holds in limits.items() if holds]
-    return [*_NEVER_CLAIMED, *stated, *unmeasured(measures)]
+    return [*_NEVER_CLAIMED, *stated, *list_unmeasured(measures)]

@@ -4,11 +4,11 @@ A code is ``lethe-`` and 80 letters and digits of Crockford's base 32 in groups 
 the request (16 bytes), an X25519 private key (32 bytes), and a CRC-16 of both. A change within
 three neighbouring characters is always noticed, any other with probability 1 - 2**-16.
 
-A sealed receipt is ``letheon-receipt-v1\n``, an ephemeral public key of 32 bytes, and the text
+An encrypted receipt is ``letheon-receipt-v1\n``, an ephemeral public key of 32 bytes, and the text
 under AES-256-GCM. Key and nonce are ``HKDF-SHA256(X25519(ephemeral, receipt key), salt = both
-public keys, info = "letheon/receipt/v1/" || request id)``, and the associated data is all of the
-header and that info. The ephemeral private key is never kept, so that nobody but the holder of
-the code, not even the ledger, can open what it has sealed.
+public keys, info = "letheon/receipt/v1/" || request id)``, and the associated data is the header
+and that info. The ephemeral private key is not stored, so only the holder of the code can open the
+receipt; the ledger cannot.
 """
 
 import base64
@@ -39,7 +39,7 @@ _BETWEEN = re.compile(r"[\s-]+")
 
 @dataclass(frozen=True)
 class ReceiptCode:
-    """What a person keeps to open the receipt of one request.
+    """The code with which a person opens the receipt of one request.
 
     Parameters
     ----------
@@ -54,27 +54,27 @@ class ReceiptCode:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a code: small letters, spaces and missing dashes do no harm, nor do O, I and L.
+        """Read a code; lower case, spaces, missing dashes, and O, I and L are accepted.
 
         Raises
         ------
         VerificationError
-            It has another length, a character that none has, or a typing error.
+            The text has a wrong length, an invalid character, or a typing error.
         """
-        require(text.isascii(), "a receipt code has no such character")
+        require(text.isascii(), "the receipt code has an invalid character")
         letters = _BETWEEN.sub("", text).upper()
         start = PREFIX.rstrip("-").upper()
         require(letters.startswith(start), f"a receipt code begins with {PREFIX}")
         letters = letters.removeprefix(start)
         require(len(letters) == _LETTERS, f"a receipt code has {_LETTERS} characters after lethe-")
-        require(_READ.keys() >= set(map(ord, letters)), "a receipt code has no such character")
+        require(_READ.keys() >= set(map(ord, letters)), "the receipt code has an invalid character")
         data = base64.b32decode(letters.translate(_READ))
         content, crc = data[:-2], int.from_bytes(data[-2:], "big")
         require(binascii.crc_hqx(content, _CRC_START) == crc, "the receipt code has a typing error")
         return cls(content[:16].hex(), content[16:])
 
     def __str__(self) -> str:
-        """Return the text that is handed out."""
+        """Return the code as text."""
         content = bytes.fromhex(self.request) + self.private
         crc = binascii.crc_hqx(content, _CRC_START).to_bytes(2, "big")
         letters = base64.b32encode(content + crc).decode().translate(_WRITTEN)
@@ -83,7 +83,7 @@ class ReceiptCode:
 
     @property
     def public(self) -> str:
-        """The public key, in hexadecimal digits: what the ledger keeps."""
+        """The public key, in hexadecimal digits; the ledger stores it."""
         return public_of(self.private)
 
 
@@ -97,66 +97,71 @@ def public_of(private: bytes) -> str:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw().hex()
 
 
-def checked_public_key(text: str) -> str:
-    """Return a public key that something can be sealed to, or raise `ValueError`.
+def check_public_key(text: str) -> str:
+    """Return a public key that can be encrypted to, or raise `ValueError`.
 
-    Keys of small order give everybody the same secret, so they are none.
+    Keys of small order are rejected, because they give a secret that everyone knows.
     """
     try:
         X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(from_hex(text)))
     except (ValueError, TypeError):
         raise ValueError(
-            "a receipt key is an X25519 public key in 64 lower-case hexadecimal digits"
+            "the receipt key is not valid: expected an X25519 public key as 64 lower-case "
+            "hexadecimal digits"
         ) from None
     return text
 
 
-def seal_receipt(public: str, request_id: str, data: bytes) -> bytes:
-    """Return a text that the holder of the private key opens, for this request only."""
+def encrypt_receipt(public: str, request_id: str, data: bytes) -> bytes:
+    """Return a receipt that only the holder of the private key can open, for this request."""
     ephemeral = X25519PrivateKey.generate()
     header = _MAGIC + ephemeral.public_key().public_bytes_raw()
     receiver = bytes.fromhex(public)
     secret = ephemeral.exchange(X25519PublicKey.from_public_bytes(receiver))
-    key, nonce = _derived(secret, header, receiver, request_id)
-    return header + AESGCM(key).encrypt(nonce, data, header + _info(request_id))
+    key, nonce = _derive_key(secret, header, receiver, request_id)
+    return header + AESGCM(key).encrypt(nonce, data, header + _make_info(request_id))
 
 
-def open_sealed(code: ReceiptCode, sealed: bytes) -> "OpenedReceipt":
+def open_receipt(code: ReceiptCode, encrypted: bytes) -> "OpenedReceipt":
     """Open the receipt of a code's request.
 
     Raises
     ------
     VerificationError
-        It was altered, or sealed to another key or for another request.
+        It was altered, or encrypted to another key or for another request.
     """
     size = len(_MAGIC) + _KEY
-    require(sealed.startswith(_MAGIC) and len(sealed) > size, "this is no sealed receipt")
-    header, text = sealed[:size], sealed[size:]
+    require(
+        encrypted.startswith(_MAGIC) and len(encrypted) > size, "this is not an encrypted receipt"
+    )
+    header, text = encrypted[:size], encrypted[size:]
     try:
         private = X25519PrivateKey.from_private_bytes(code.private)
         secret = private.exchange(X25519PublicKey.from_public_bytes(header[-_KEY:]))
         receiver = bytes.fromhex(code.public)
-        key, nonce = _derived(secret, header, receiver, code.request)
-        data = AESGCM(key).decrypt(nonce, text, header + _info(code.request))
+        key, nonce = _derive_key(secret, header, receiver, code.request)
+        data = AESGCM(key).decrypt(nonce, text, header + _make_info(code.request))
     except (InvalidTag, ValueError):
-        raise VerificationError("the code does not open this receipt, or it was altered") from None
+        raise VerificationError(
+            "the code does not open this receipt, or the receipt was altered"
+        ) from None
     return OpenedReceipt.parse(data)
 
 
-def _derived(secret: bytes, header: bytes, receiver: bytes, request: str) -> tuple[bytes, bytes]:
+def _derive_key(secret: bytes, header: bytes, receiver: bytes, request: str) -> tuple[bytes, bytes]:
     salt, length = header[-_KEY:] + receiver, _KEY + _NONCE
-    kdf: Any = HKDF(algorithm=SHA256(), length=length, salt=salt, info=_info(request))
+    kdf: Any = HKDF(algorithm=SHA256(), length=length, salt=salt, info=_make_info(request))
     derived: bytes = kdf.derive(secret)
     return derived[:_KEY], derived[_KEY:]
 
 
-def _info(request_id: str) -> bytes:
+def _make_info(request_id: str) -> bytes:
     return b"letheon/receipt/v1/" + request_id.encode()
 
 
 @dataclass(frozen=True)
 class OpenedReceipt:
-    """What a code opens.
+    """The content of a receipt.
 
     Attributes
     ----------
@@ -165,10 +170,10 @@ class OpenedReceipt:
     rows : list of dict
         Slot, commitment and the two paths of each row, by slot.
     openings : list of dict
-        Place, salt and ranks of each row, in the same order. A salt lets whoever has it test
-        guesses of the row: it is the person's, and belongs to nobody else.
+        Position, salt and ranks of each row, in the same order. With a salt one can test guesses of
+        the row, so only the person may have it.
     left_out : int
-        Rows of the person that left with the same certificate and are not in the receipt.
+        Rows of the person that the certificate covers and that are not in the receipt.
     """
 
     certificate: str
@@ -178,14 +183,14 @@ class OpenedReceipt:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote; rows are checked by who checks the receipt."""
+        """Read the bytes of `to_bytes`; the verifier of the receipt checks the rows."""
         parts = parse_strict(data)
         is_receipt = isinstance(parts, dict) and parts.keys() == cls.__dataclass_fields__.keys()
-        require(is_receipt, "this is no opened receipt")
+        require(is_receipt, "this is not the content of a receipt")
         return cls(**parts)
 
     def to_bytes(self) -> bytes:
-        """Return everything, salts too: the text that is sealed."""
+        """Return the whole content, including salts, before encryption."""
         return canonical(vars(self))
 
     @property
@@ -193,7 +198,7 @@ class OpenedReceipt:
         """The receipt without salts, for `letheon.verifier.check_receipt_commitment`."""
         return canonical({"certificate": self.certificate, "rows": self.rows})
 
-    def salted(self, number: int) -> bytes:
+    def with_salt(self, number: int) -> bytes:
         """Return one row's receipt with its salt, for `letheon.verifier.check_receipt`."""
         row, opening = self.rows[number], self.openings[number]
         parts = {name: row[name] for name in ("slot", "before", "after")}

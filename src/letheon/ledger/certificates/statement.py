@@ -1,8 +1,8 @@
-"""The statement of a certificate, made from rows of the database and nothing else.
+"""The statement of a certificate, made only from rows of the database.
 
-So whoever writes it, and however often, gives the same bytes: times are those of the rows, facts
-were computed once and stored. Receipts have the precision of a day, and people are counted, so
-that a certificate does not point at one of them.
+So it always has the same bytes: times are those of the rows, and facts were computed once and
+stored. Dates of receipt have the precision of a day, and people are only counted, so that a
+certificate does not point to one of them.
 """
 
 import base64
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, select
 
 from letheon.exceptions import CertificateError
 from letheon.ledger.certificates.claims import certificate_account
-from letheon.ledger.certificates.facts import ONE_PERSON, unmeasured, without_times
+from letheon.ledger.certificates.facts import ONE_PERSON, list_unmeasured, without_times
 from letheon.ledger.db.events import Frontier
 from letheon.ledger.models.commitment import SCHEME
 from letheon.ledger.schemas import to_datetime
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class Covered(NamedTuple):
-    """What a certificate covers: all that was erased after the version `base`.
+    """What a certificate covers: all rows erased after the version `base`.
 
-    A removal starts from the version before. A retrain starts from the last retrain, or from the
-    registration: all that was erased since then leaves the model with it.
+    For a removal, `base` is the version before. For a retrain it is the last retrain, or the first
+    version: the retrain covers all rows erased since then.
     """
 
     model: "ModelRow"
@@ -41,12 +41,12 @@ class Covered(NamedTuple):
     last_retrain: "VersionRow"
 
 
-def unlearning(
+def make_statement(
     conn: Connection, version: "VersionRow", covered: Covered, *, is_rehearsal: bool = False
 ) -> dict[str, Any]:
-    """Return the statement about a version whose certification was claimed.
+    """Return the statement about a version whose certificate time was set.
 
-    In a rehearsal the certificate before it need not be there yet.
+    In a rehearsal the previous certificate need not exist yet.
 
     Raises
     ------
@@ -57,28 +57,30 @@ def unlearning(
     _require_agreement(version, covered, facts)
     sequence, at, checkpoint = version.sequence, version.certified_at, version.checkpoint_before
     if sequence is None or at is None or checkpoint is None:
-        raise CertificateError("this version was not claimed for certification")
-    members = _requests(conn, version, base)
+        raise CertificateError("this version has no certificate number, time and checkpoint")
+    members = _list_requests(conn, version, base)
     name = model_id(model.tenant, model.name)
     measures = without_times(facts["guarantee"]["kind"], facts["measurements"])
-    limits = dict.fromkeys([*facts["notClaimed"], *unmeasured(measures)])
+    limits = dict.fromkeys([*facts["notClaimed"], *list_unmeasured(measures)])
     if _is_about_one(conn, version, covered, members):
         limits[ONE_PERSON] = None
     return {
         "_type": STATEMENT_TYPE,
-        "subject": [{"name": f"{name}@{sequence}", "digest": _sha256(version.model_blob)}],
+        "subject": [{"name": f"{name}@{sequence}", "digest": _digest_entry(version.model_blob)}],
         "predicateType": UNLEARNING,
         "predicate": {
             "ledger": {
                 "id": ledger_id(conn),
                 "sequence": sequence,
-                "previousCertificate": "genesis" if is_rehearsal else _previous(conn, sequence),
-                "checkpointBefore": _sha256(checkpoint),
+                "previousCertificate": "genesis"
+                if is_rehearsal
+                else _find_previous(conn, sequence),
+                "checkpointBefore": _digest_entry(checkpoint),
             },
             "model": {
                 "id": name,
                 "format": FORMAT,
-                "before": _sha256(covered.parent.model_blob),
+                "before": _digest_entry(covered.parent.model_blob),
                 "blinded": True,
             },
             "dataset": {
@@ -88,8 +90,8 @@ def unlearning(
                 "rootAfter": version.root,
                 "slots": model.slots,
                 "liveAfter": version.live,
-                "transitionProof": _sha256(version.run["proof"]),
-                "preprocessing": _sha256(model.preprocessing),
+                "transitionProof": _digest_entry(version.run["proof"]),
+                "preprocessing": _digest_entry(model.preprocessing),
             },
             "erasure": {
                 "batch": version.batch_id,
@@ -102,21 +104,21 @@ def unlearning(
             "measurements": measures,
             "guarantee": facts["guarantee"]
             | {
-                "releases": released(model, covered.kind, facts["guarantee"]["releases"]),
+                "releases": choose_releases(model, covered.kind, facts["guarantee"]["releases"]),
                 "accounting": certificate_account(facts["guarantee"]["accounting"]),
             },
             "monitor": facts["monitor"]
             | {"lastRetrainSequence": covered.last_retrain.sequence or 0},
             "notClaimed": list(limits),
-            "times": _times(version.published_at, at, members),
+            "times": _make_times(version.published_at, at, members),
         },
     }
 
 
-def released(model: "ModelRow", kind: str, claimed: str) -> str:
-    """Return what a certificate says about releases: what the operator published.
+def choose_releases(model: "ModelRow", kind: str, claimed: str) -> str:
+    """Return the claim about releases: the one that the operator published.
 
-    A retrain keeps its own claim, which the method's may exceed.
+    A retrain keeps its own claim, which may be stronger than the method's.
     """
     is_kept = kind == "retrain" and model.releases == "every-version"
     return claimed if is_kept else model.releases
@@ -128,31 +130,31 @@ def ledger_id(conn: Connection) -> str:
 
 
 def _require_agreement(version: "VersionRow", covered: Covered, facts: dict[str, Any]) -> None:
-    """Compare what was computed beside the model with what the database counted."""
+    """Raise if the facts of the model and the counts in the database disagree."""
     since = 0 if covered.kind == "retrain" else covered.last_retrain.live - version.live
     accounting = facts["guarantee"]["accounting"]
-    for what, said, counted in (
-        ("rows left", facts["live"], version.live),
+    for name, stated, counted in (
+        ("remaining rows", facts["live"], version.live),
         ("rows erased by the batch", facts["rows"], covered.parent.live - version.live),
         ("rows erased since the retrain", accounting["deletionsSinceRetrain"], since),
     ):
-        if said != counted:
-            raise CertificateError(f"{what}: the facts say {said}, the versions {counted}")
+        if stated != counted:
+            raise CertificateError(f"{name}: the facts have {stated}, the versions {counted}")
     if covered.base.live <= version.live:
-        raise CertificateError("no row was erased, so there is nothing to certify")
+        raise CertificateError("no row was erased, so there is no certificate to issue")
 
 
-def _previous(conn: Connection, sequence: int) -> Any:
+def _find_previous(conn: Connection, sequence: int) -> Any:
     if sequence == 1:
         return "genesis"
     identity = conn.scalar(select(certificates.c.id).where(certificates.c.sequence == sequence - 1))
     if identity is None:
-        raise CertificateError(f"certificate {sequence - 1} must be there before {sequence}")
-    return _sha256(identity)
+        raise CertificateError(f"certificate {sequence - 1} must be issued before {sequence}")
+    return _digest_entry(identity)
 
 
-def _requests(conn: Connection, version: "VersionRow", base: "VersionRow") -> list[Any]:
-    """Return the requests of all batches after the base, up to this version."""
+def _list_requests(conn: Connection, version: "VersionRow", base: "VersionRow") -> list[Any]:
+    """Return the requests of all batches after `base`, up to this version."""
     mine = (versions.c.model_id == version.model_id) & (versions.c.number > base.number)
     applied = select(versions.c.batch_id).where(mine & (versions.c.number <= version.number))
     query = select(requests).where(requests.c.batch_id.in_(applied)).order_by(requests.c.id)
@@ -162,7 +164,7 @@ def _requests(conn: Connection, version: "VersionRow", base: "VersionRow") -> li
 def requests_root(members: Iterable[tuple[str, str]]) -> str:
     """Return the RFC 6962 root over ``SHA-256(nonce | request id)``, sorted.
 
-    Without its nonce nobody can tell from the root whether a request is under it.
+    Without its nonce the root does not show whether a request is included.
     """
     frontier = Frontier()
     for hidden in sorted(
@@ -176,10 +178,10 @@ def requests_root(members: Iterable[tuple[str, str]]) -> str:
 def _is_about_one(
     conn: Connection, version: "VersionRow", covered: Covered, members: Sequence[Any]
 ) -> bool:
-    """Whether a certificate is about one person or row, on its own or beside those before."""
+    """Return whether a certificate is about one person or row, alone or next to earlier ones."""
 
     def count_people(rows: Sequence[Any]) -> int:
-        """Return how many people are named; a requester who asked twice is one."""
+        """Return the number of people in requests; repeated requests count once."""
         named = blocked.c.request_id.in_([row.id for row in rows])
         return conn.scalar(select(func.count(blocked.c.tag.distinct())).where(named)) or 0
 
@@ -188,8 +190,8 @@ def _is_about_one(
     return 1 in (*rows, count_people(members), count_people(own))
 
 
-def _times(published_at: int, certified_at: int, members: Sequence[Any]) -> dict[str, str]:
-    # A retrain without requests of its own has those that it covers; one without any, its day.
+def _make_times(published_at: int, certified_at: int, members: Sequence[Any]) -> dict[str, str]:
+    # A retrain without own requests has those that it covers; without any, its own day.
     received = min((row.received_at for row in members), default=published_at)
     received_on = utc_text(received)[:10]
     return {
@@ -203,7 +205,7 @@ def _times(published_at: int, certified_at: int, members: Sequence[Any]) -> dict
 
 
 def gaps_in(attestation: bytes) -> str | None:
-    """Return what a purge did not search, in words; None if it searched everything."""
+    """Return what a purge did not search, as text; None if it searched everything."""
     try:
         return search_gaps(predicate_of(attestation)) or None
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -216,9 +218,9 @@ def predicate_of(envelope: bytes) -> Any:
 
 
 def utc_text(seconds: int) -> str:
-    """Return a stored time as statements have it, in UTC."""
+    """Return a stored time in the format of statements, in UTC."""
     return f"{to_datetime(seconds):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _sha256(digest: str) -> dict[str, str]:
+def _digest_entry(digest: str) -> dict[str, str]:
     return {"sha256": digest}

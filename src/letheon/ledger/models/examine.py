@@ -25,7 +25,7 @@ from letheon.data import Ids, Rows, hold_table, hold_target, row_ids, table_leng
 from letheon.exceptions import CannotForgetError, LedgerError, LetheonError
 from letheon.guarantee import MethodFacts
 from letheon.inner_estimator import fresh_copy
-from letheon.ledger.certificates.facts import Judged, test_metric
+from letheon.ledger.certificates.facts import JudgementBasis, test_metric
 from letheon.ledger.models.table_files import (
     MissingColumnError,
     NoTableReaderError,
@@ -149,10 +149,10 @@ def _describe_examined(model: Any, content: bytes, seconds: float | None) -> Exa
     return ExaminedModel(content, require_kind(model).method, releases, seed, seconds)
 
 
-def judge_model(model: Any, test: Rows) -> Judged:
+def judge_model(model: Any, test: Rows) -> JudgementBasis:
     """Return test rows with what the model reaches on them."""
     X, y = test.slice(0, len(test))
-    return Judged(None, test, test_metric(model, X, y)[1])
+    return JudgementBasis(None, test, test_metric(model, X, y)[1])
 
 
 def require_kind(model: Any) -> MethodFacts:
@@ -219,7 +219,7 @@ def _require_fit(model: Any, rows: Rows) -> float:
 
 def examine_files(
     files: ModelFiles, *, seconds: float, stop: threading.Event | None = None
-) -> tuple[ExaminedModel, Rows, Judged | None]:
+) -> tuple[ExaminedModel, Rows, JudgementBasis | None]:
     """Read and examine a model and its rows in a sandboxed process.
 
     Parameters
@@ -258,7 +258,9 @@ def examine_files(
             model, content, None if trained is None else min(float(trained), elapsed)
         ),
         _decode_rows(answer["rows"]),
-        None if test is None else Judged(None, _decode_rows(test["rows"]), float(test["then"])),
+        None
+        if test is None
+        else JudgementBasis(None, _decode_rows(test["rows"]), float(test["then"])),
     )
 
 

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Row, Select, func, select
 
 from letheon.data import IdIndex, Ids, as_ids
 from letheon.exceptions import LedgerMissingError
-from letheon.ledger.certificates.claims import claim_of, guarantee_section, published_account
-from letheon.ledger.certificates.statement import released
+from letheon.ledger.certificates.claims import guarantee_section, make_claim, make_published_account
+from letheon.ledger.certificates.statement import choose_releases
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
 from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model, hold_rows
@@ -484,8 +484,8 @@ def _to_full_version(model: ModelRow, row: Row[Any]) -> Version:
     if facts is not None:
         guarantee = facts["guarantee"]
         shown = {
-            "releases": released(model, row.kind, guarantee["releases"]),
-            "accounting": published_account(guarantee["accounting"]),
+            "releases": choose_releases(model, row.kind, guarantee["releases"]),
+            "accounting": make_published_account(guarantee["accounting"]),
         }
         facts = facts | {"guarantee": guarantee | shown}
     return _to_version(
@@ -503,11 +503,11 @@ def _head_claims(core: Core, row: ModelRow, head: VersionRow) -> dict[str, Any]:
     n_removed = head.run["rows_since_retrain"]
 
     def read_section() -> dict[str, Any]:
-        claim = claim_of(read_model(core, row, head), "erase")
+        claim = make_claim(read_model(core, row, head), "erase")
         return guarantee_section(claim, since_retrain=n_removed)
 
     section = _remember(head.model_blob, read_section)
-    account = published_account(section["accounting"])
+    account = make_published_account(section["accounting"])
     if "spent" in account and n_removed == 0:
         account["spent"] = "0"  # no person left, so there is none to be told apart
     return section | {"releases": row.releases, "accounting": account}

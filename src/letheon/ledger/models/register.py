@@ -12,7 +12,7 @@ from letheon.data import Rows
 from letheon.exceptions import BlockedIdsError, LedgerError
 from letheon.ledger.certificates.certify import take_beacon
 from letheon.ledger.certificates.claims import weaker_releases
-from letheon.ledger.certificates.facts import CALLER_SEED, Judged
+from letheon.ledger.certificates.facts import CALLER_SEED, JudgementBasis
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import record_event
 from letheon.ledger.keys.keyring import commit_to_key
@@ -73,7 +73,7 @@ def define_model(
 
 
 def register_fitted(
-    core: Core, examined: ExaminedModel, rows: Rows, model: ModelRow, judged: Judged | None
+    core: Core, examined: ExaminedModel, rows: Rows, model: ModelRow, judged: JudgementBasis | None
 ) -> int:
     """Register a model whose seed the caller chose; certificates say so."""
     # A seed may be as short as "0": what commits to it must not be a way to guess it.
@@ -115,7 +115,7 @@ def register_trained(
         return _register_model(core, examined, rows, model, judged, training)
 
 
-def make_judged(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> Judged | None:
+def make_judged(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> JudgementBasis | None:
     """Return what versions of a model are judged by, with the figure of this one."""
     if monitor is not None:
         from letheon.ledger.models.monitoring import pack_monitor
@@ -124,7 +124,7 @@ def make_judged(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> Judge
             raise ValueError("a monitor has test rows of its own; give test or monitor, not both")
         if monitor.model is not model:
             raise ValueError("this monitor watches another model; register monitor.model")
-        return Judged(pack_monitor(monitor), None, 0.0)
+        return JudgementBasis(pack_monitor(monitor), None, 0.0)
     if test is None:
         return None
     if not isinstance(test, tuple) or len(test) not in (2, 3):
@@ -138,7 +138,7 @@ def _register_model(
     examined: ExaminedModel,
     rows: Rows,
     model: ModelRow,
-    judged: Judged | None,
+    judged: JudgementBasis | None,
     training: dict[str, str],
 ) -> int:
     """Register a model that was looked over, with its rows; return its key in the database.

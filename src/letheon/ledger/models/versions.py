@@ -31,7 +31,7 @@ from letheon.exceptions import (
     LedgerMissingError,
     UnknownModelError,
 )
-from letheon.ledger.certificates.facts import Judged
+from letheon.ledger.certificates.facts import JudgementBasis
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import require_agreement
 from letheon.ledger.models.commitment import RowSlots
@@ -220,7 +220,7 @@ def write_blobs(
     content: bytes,
     rows: Rows,
     row_slots: RowSlots,
-    judged: Judged | None,
+    judged: JudgementBasis | None,
 ) -> dict[str, str | None]:
     """Write the blobs of a version: all are on the disk when this returns.
 
@@ -322,11 +322,11 @@ def read_row_slots(core: Core, model: ModelRow, version: VersionRow) -> RowSlots
     return RowSlots(**_decode_own(core, model, version, "vault"))
 
 
-def read_judged(core: Core, model: ModelRow, version: VersionRow) -> Judged | None:
+def read_judged(core: Core, model: ModelRow, version: VersionRow) -> JudgementBasis | None:
     """Return what the version is judged by, if anything."""
     if version.monitor_blob is None:
         return None
-    return Judged(**_decode_own(core, model, version, "monitor"))
+    return JudgementBasis(**_decode_own(core, model, version, "monitor"))
 
 
 def signed_path(core: Core, kind: str, number: int) -> Path:

@@ -1,8 +1,7 @@
-"""By when a request must be answered: GDPR Article 12(3), CCPA regulation 7021.
+"""Deadlines of requests: GDPR Article 12(3), CCPA regulation 7021.
 
-All dates follow from the stored time of receipt, the stored pauses and the calendar of the
-controller's seat (working days: Regulation 1182/71, Articles 2 and 3); never from the day on which
-somebody asks.
+All dates are computed from the stored time of receipt, the stored pauses and the calendar of the
+controller's seat (working days: Regulation 1182/71, Articles 2 and 3), never from the current day.
 """
 
 import calendar as months
@@ -28,10 +27,10 @@ _ALARMS = (100, 90, 75, 50)
 _CCPA_DAYS = 45
 _DAY = timedelta(days=1)
 
-# Fixed days as month-day, moving ones as days after Easter Sunday. A holiday that is missing
-# only makes a date earlier, so days of single regions, and days that lists add in some years only,
-# are left out. Regulation 1182/71, Article 2: the days "designated as such in the Member State or
-# in the Community institution in which action is to be taken".
+# Fixed days as month-day, moving days as days after Easter Sunday. A missing holiday only makes a
+# deadline earlier, so regional holidays and holidays of single years are left out. Regulation
+# 1182/71, Article 2: the days "designated as such in the Member State or in the Community
+# institution in which action is to be taken".
 _GOOD_FRIDAY, _EASTER_MONDAY, _ASCENSION, _WHIT_MONDAY, _CORPUS_CHRISTI = -2, 1, 39, 50, 60
 _MONDAYS = (_EASTER_MONDAY, _ASCENSION, _WHIT_MONDAY)
 _HOLIDAYS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -53,18 +52,18 @@ SEATS = tuple(_HOLIDAYS)
 
 @dataclass(frozen=True, kw_only=True)
 class Calendar:
-    """Where the controller sits: its time zone, its public holidays.
+    """Time zone and public holidays of the controller's seat.
 
     Parameters
     ----------
     seat : str, default="EU"
-        Whose public holidays are computed: a Member State ("BE", "DE", ...), "EU" for days that
-        recur on the yearly lists of the Union's institutions, "none" for weekends only. Name the
-        Member State where it is known: Good Friday, for one, is no holiday in Belgium.
+        Public holidays: a Member State ("BE", "DE", ...), "EU" for the holidays of the Union's
+        institutions, "none" for weekends only. Prefer the Member State: Good Friday, for example,
+        is not a holiday in Belgium.
     timezone : str, default="Europe/Brussels"
-        Name in the IANA database. A request belongs to the day that it is there.
+        Name in the IANA database; it decides the day on which a request is received.
     holidays : tuple of date, optional
-        Further days that are no working days; `from_file` reads them from a file.
+        Additional holidays; `from_file` reads them from a file.
 
     Examples
     --------
@@ -78,17 +77,18 @@ class Calendar:
     holidays: tuple[date, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse an unknown seat or time zone, and holidays that are no days."""
+        """Raise if the seat, the time zone or a holiday is not valid."""
         for name in ("seat", "timezone"):
             if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a text")
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a string")
         if self.seat not in SEATS:
-            raise ValueError(f"seat={self.seat!r} is not one of {', '.join(SEATS)}")
+            raise ValueError(f"seat={self.seat!r} is unknown; expected one of: {', '.join(SEATS)}")
         try:
             ZoneInfo(self.timezone)
         except (ValueError, OSError, LookupError) as error:
             raise ValueError(
-                f"timezone={self.timezone!r} is not in the IANA database; write 'Europe/Paris'"
+                f"timezone={self.timezone!r} is not in the IANA database; expected a name such as "
+                "'Europe/Paris'"
             ) from error
         for day in self.holidays:
             if type(day) is not date:
@@ -111,13 +111,13 @@ class Calendar:
         return cls(seat=seat, timezone=timezone, holidays=tuple(sorted(days)))
 
     def day_of(self, moment: datetime) -> date:
-        """Return which day a moment is at the seat."""
+        """Return the day of a moment in the time zone of the seat."""
         if moment.tzinfo is None:
             raise ValueError(f"{moment!r} has no time zone; use datetime.now(UTC)")
         return moment.astimezone(ZoneInfo(self.timezone)).date()
 
     def end_of(self, day: date) -> datetime:
-        """Return the moment, in UTC, at which a day is over at the seat."""
+        """Return the end of a day at the seat, in UTC."""
         midnight = datetime.combine(day + _DAY, time(), ZoneInfo(self.timezone))
         return midnight.astimezone(UTC)
 
@@ -164,22 +164,22 @@ def easter_sunday(year: int) -> date:
 
 
 def due_on(regime: str, received: datetime, calendar: Calendar, *, paused_seconds: int = 0) -> date:
-    """Return the last day on which the request can be answered in time.
+    """Return the due date: the last day on which an answer is in time.
 
-    GDPR: the same date in the next month, its last day if it has no such date, put off by whole
-    days of a pause; then the next working day (Regulation 1182/71, Article 3). CCPA: 45 calendar
-    days, whatever day that is, and nothing stops the clock.
+    GDPR: the same date in the next month, or the last day of that month, plus the whole days of a
+    pause; then the next working day (Regulation 1182/71, Article 3). CCPA: 45 calendar days,
+    without pauses.
 
     Parameters
     ----------
     regime : {"gdpr", "ccpa"}
-        Which law.
+        The law.
     received : datetime
-        When it was received, with a time zone.
+        Time of receipt, with a time zone.
     calendar : Calendar
-        Of the controller's seat.
+        Calendar of the controller's seat.
     paused_seconds : int, default=0
-        How long the identity of the asker was really awaited.
+        Duration of the pause for the proof of identity.
 
     Examples
     --------
@@ -200,28 +200,28 @@ def extend_due_date(
     noticed: datetime,
     paused_seconds: int = 0,
 ) -> date:
-    """Return the last day after an extension: two further months (GDPR), 45 further days (CCPA).
+    """Return the due date after an extension: two more months (GDPR), 45 more days (CCPA).
 
     Raises
     ------
     RequestStateError
-        The notice comes after the first period, when nothing can be extended any more.
+        The notice comes after the first period; the deadline cannot be extended any more.
     """
     first = due_on(regime, received, calendar, paused_seconds=paused_seconds)
     today = calendar.day_of(noticed)
     if today > first:
         raise RequestStateError(
-            f"an extension must be announced by {first}, and it is {today}; answer the request now"
+            f"the extension had to be announced by {first}, and today is {today}; answer the "
+            "request now"
         )
     periods = 3 if regime == "gdpr" else 2
     return _end_of_period(regime, calendar.day_of(received), calendar, periods, paused_seconds)
 
 
 def confirm_by(regime: str, received: datetime, calendar: Calendar) -> date | None:
-    """Return by when receipt must be confirmed: 10 business days (CCPA); None where not asked.
+    """Return the last day to confirm receipt: 10 business days (CCPA), None for other laws.
 
-    Only weekends are left out. Whose holidays count depends on the place, and a day too early
-    breaks no law.
+    Only weekends are excluded: holidays depend on the place, and an earlier day is always valid.
     """
     if _require_regime(regime) != "ccpa":
         return None
@@ -233,29 +233,28 @@ def confirm_by(regime: str, received: datetime, calendar: Calendar) -> date | No
 
 
 def may_pause(regime: str) -> bool:
-    """Whether waiting for proof of identity stops the clock: GDPR yes, CCPA no."""
+    """Return whether waiting for proof of identity pauses the deadline: only under the GDPR."""
     return _require_regime(regime) == "gdpr"
 
 
 def count_paused_seconds(stored: int, paused_at: int | None, now: int) -> int:
-    """Return how long a clock has stood still: stored pauses, and the one that is on."""
+    """Return the duration of all pauses, including the current one."""
     return stored + (0 if paused_at is None else max(0, now - paused_at))
 
 
 def alarm_level(request: "Request", now: datetime, calendar: Calendar) -> int:
-    """Return the highest of 50, 75, 90, 100 per cent of its time that a request has used, or 0.
+    """Return the highest of 50, 75, 90 and 100 per cent of its time that a request has used, or 0.
 
-    100 means that it is overdue. Time is counted in real seconds: a day at the change of the clocks
-    has 23 or 25 hours.
+    100 means overdue. Time is counted in seconds: a day with a clock change has 23 or 25 hours.
     """
-    # Two times of one zone are subtracted as wall clocks; of two zones, or in UTC, they are not.
+    # Python subtracts times of the same zone as wall-clock times, so both are converted to UTC.
     start, end = request.received_at.astimezone(UTC), calendar.end_of(request.due_on)
     used = (now - start) / (end - start)
     return next((level for level in _ALARMS if used * 100 >= level), 0)
 
 
 def _end_of_period(regime: str, start: date, calendar: Calendar, periods: int, paused: int) -> date:
-    """Return the last day of so many months (GDPR) or spans of 45 days (CCPA)."""
+    """Return the last day of `periods` months (GDPR) or of `periods` times 45 days (CCPA)."""
     if paused < 0:
         raise ValueError(f"paused_seconds={paused} must not be negative")
     if _require_regime(regime) == "ccpa":
@@ -265,7 +264,7 @@ def _end_of_period(regime: str, start: date, calendar: Calendar, periods: int, p
 
 
 def months_later(day: date, count: int) -> date:
-    """Return the same date so many months later, or the last day of a month that has none."""
+    """Return the same date `count` months later, or the last day of that month."""
     years, month = divmod(day.month - 1 + count, 12)
     year, month = day.year + years, month + 1
     return date(year, month, min(day.day, months.monthrange(year, month)[1]))
@@ -273,35 +272,35 @@ def months_later(day: date, count: int) -> date:
 
 def _require_regime(regime: str) -> str:
     if regime not in REGIMES:
-        raise ValueError(f"regime={regime!r} is not one of {', '.join(REGIMES)}")
+        raise ValueError(f"regime={regime!r} is unknown; expected one of: {', '.join(REGIMES)}")
     return regime
 
 
 def end_of_hold(until: Any, calendar: Calendar) -> int:
-    """Return the moment, or when the day begins at the seat."""
+    """Return the end of a hold, in seconds since 1970: a moment, or the start of a day."""
     if isinstance(until, datetime):
         if until.tzinfo is None:
-            raise ValueError("until has no time zone; give one, or a date")
+            raise ValueError("until has no time zone; use an aware datetime or a date")
         return int(until.timestamp())
     day = _parse_day(f"until={until!r}", until, "2027-01-31") if isinstance(until, str) else until
     if not isinstance(day, date):
         raise TypeError(
-            f"until is a {type(until).__name__}; give a date, a datetime or a text YYYY-MM-DD"
+            f"until is a {type(until).__name__}; expected a date, a datetime or a string YYYY-MM-DD"
         )
     return int(calendar.end_of(day - _DAY).timestamp())
 
 
-def _parse_day(what: str, text: str, example: str) -> date:
+def _parse_day(source: str, text: str, example: str) -> date:
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date()
     except ValueError:
-        raise ValueError(f"{what} is no day; write it as {example}") from None
+        raise ValueError(f"{source} is not a date; write it as {example}") from None
 
 
 def tz_version() -> str:
-    """Return which version of the IANA database gives the days, as ``iana:2026f``.
+    """Return the version of the IANA time zone database, such as ``iana:2026f``.
 
-    The system's own files are used before the package ``tzdata``, as `zoneinfo` does.
+    Like `zoneinfo`, it prefers the files of the system to the package ``tzdata``.
     """
     for folder in map(Path, zoneinfo.TZPATH):
         if (folder / "Europe" / "Brussels").exists():

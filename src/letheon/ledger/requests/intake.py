@@ -1,7 +1,7 @@
-"""Taking in requests: checked, encrypted, recorded once, durable before they are acknowledged.
+"""Intake of requests: checked, encrypted, recorded once, durable before they are acknowledged.
 
-A request is prepared outside the transaction (checks, tags), then stored with all others that
-wait (`GroupCommit`), in a handful of statements for all of them.
+A request is prepared outside the transaction (checks, tags). Then all waiting requests are stored
+together (`GroupCommit`) with a few statements.
 """
 
 import os
@@ -25,7 +25,7 @@ from letheon.exceptions import (
     LedgerBusyError,
     UnknownIdError,
 )
-from letheon.ledger.certificates.receipt_codes import checked_public_key
+from letheon.ledger.certificates.receipt_codes import check_public_key
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db import events
 from letheon.ledger.db.events import BulkInsert, Event, current_actor
@@ -55,17 +55,17 @@ LONGEST_ID = 10_000
 MOST_IDS = 100_000
 LONGEST_KEY = 255
 
-# No request is the cause, and each may come after a wait of 30 seconds.
+# Errors that no request causes; each may come after a wait of 30 seconds.
 _FOR_ALL = (OSError, LedgerBusyError, OperationalError, InterfaceError)
 
-# Statements of every request are built once: building one takes as long as running it.
+# Statements are built once: building one takes as long as running it.
 _BY_KEY = select(requests.c.key_tag, requests.c.id, requests.c.body_tag).where(
     requests.c.tenant == bindparam("tenant"),
     requests.c.key_tag.in_(bindparam("keys", expanding=True)),
 )
-_WHAT = ("id", "tenant", "model_id", "state", "regime", "ground", "received_at", "due_on")
+_FACTS = ("id", "tenant", "model_id", "state", "regime", "ground", "received_at", "due_on")
 _SECRETS = ("key_tag", "body_tag", "nonce", "sealed", "intake_key", "receipt_key")
-_COLUMNS = (*_WHAT, *_SECRETS, "n_ids", "n_rows", "filed_by", "verified_by")
+_COLUMNS = (*_FACTS, *_SECRETS, "n_ids", "n_rows", "filed_by", "verified_by")
 _insert_firsts = BulkInsert(requests, _COLUMNS, unless_there=True, returning=("id",))
 
 _Item = TypeVar("_Item")
@@ -74,22 +74,22 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """A request that was checked and waits to be stored.
+    """A checked request that is not stored yet.
 
     Attributes
     ----------
     core, model : Core, ModelRow
-        Where it goes.
+        Ledger and model of the request.
     ids : Ids
-        Whom it names.
+        Ids of the request.
     tags, missing : tuple of str
-        Tags of all of them, and of those whom the model does not hold, unless these are accepted.
+        Tags of all ids, and of the ids that are not in the model unless these are accepted.
     is_verified : bool
-        Whether it is queued at once, or waits for an approval only.
+        Whether the identity is verified: the request is queued, or waits for approval.
     row : dict
-        Columns of the request, but for its body, which is sealed when it is stored.
+        Columns of the request, without its body, which is encrypted when it is stored.
     needs_approval : bool
-        Whether it waits for an approval however few rows it has.
+        Whether it needs an approval, whatever its number of rows.
     """
 
     core: Core
@@ -103,7 +103,7 @@ class PreparedRequest:
 
     @property
     def id(self) -> str:
-        """Id that the request gets if it is the first with its key."""
+        """Id of the request if it is the first with its key."""
         return str(self.row["id"])
 
     @property
@@ -128,23 +128,23 @@ def prepare_request(
     ids_derived: bool = False,
     people: IdIndex,
 ) -> PreparedRequest:
-    """Check a request and do all work that needs no transaction.
+    """Check a request and prepare everything that needs no transaction.
 
-    `people` are those in the newest version of the model; the rest as for `Requests.submit`.
+    `people` are the ids of the newest version of the model; other parameters as in `submit`.
     """
     tenant = model.tenant
     if regime not in REGIMES:
-        raise ValueError(f"that regime is no registered code; expected one of {REGIMES}")
+        raise ValueError(f"unknown regime; expected one of: {', '.join(REGIMES)}")
     require_ground(ground, REQUEST_GROUNDS[regime])
-    named = _parse_ids(ids)
-    if receipt_key is not None and len(named) != 1:
+    ids = _parse_ids(ids)
+    if receipt_key is not None and len(ids) != 1:
         raise ValueError(
-            f"a receipt is for one person, and this request names {len(named)}; file one request "
-            "for each of them"
+            f"a receipt is for one person, but this request has {len(ids)} ids; file one request "
+            "per person"
         )
-    names = encode_ids(named)
-    tags = tuple(compute_tags(core, tenant, names))
-    is_held, n_rows = _find_rows(people, named)
+    encoded = encode_ids(ids)
+    tags = tuple(compute_tags(core, tenant, encoded))
+    is_present, n_rows = _find_rows(people, ids)
     received, by = core.clock(), current_actor()
     first_state = "received"
     if verified:
@@ -152,7 +152,7 @@ def prepare_request(
         first_state = "verified" if waits else "queued"
     content = [model.name, regime, ground, "verified" if verified else "received"]
     content += [] if part_of is None else ["part-of", part_of]
-    compared = [] if ids_derived and part_of is not None else sorted(names)
+    compared = [] if ids_derived and part_of is not None else sorted(encoded)
     row = {
         "id": secrets.token_hex(16),
         "tenant": tenant,
@@ -165,64 +165,66 @@ def prepare_request(
         "key_tag": core.keys.compute_tag("key", tenant.encode(), _encode_key(key)),
         "body_tag": core.keys.compute_tag("body", *(text.encode() for text in content), *compared),
         "nonce": secrets.token_hex(32),
-        "n_ids": len(named),
+        "n_ids": len(ids),
         "n_rows": n_rows,
         "filed_by": by,
         "verified_by": by if verified else None,
-        "receipt_key": None if receipt_key is None else checked_public_key(receipt_key),
+        "receipt_key": None if receipt_key is None else check_public_key(receipt_key),
     }
     missing = tuple(
-        tag for tag, here in zip(tags, is_held, strict=True) if not (here or accept_unknown)
+        tag
+        for tag, present in zip(tags, is_present, strict=True)
+        if not (present or accept_unknown)
     )
-    return PreparedRequest(core, model, named, tags, missing, verified, row, needs_approval)
+    return PreparedRequest(core, model, ids, tags, missing, verified, row, needs_approval)
 
 
 def require_ground(ground: object, known: tuple[str, ...]) -> None:
-    """Refuse a ground that is not on the list: anything else may hold a name."""
+    """Raise if a ground is not registered. The error does not repeat it: it may contain a name."""
     if not isinstance(ground, str) or ground not in known:
-        raise ValueError(f"that ground is no registered code; expected one of {', '.join(known)}")
+        raise ValueError(f"unknown ground; expected one of: {', '.join(known)}")
 
 
 def _parse_ids(ids: Any) -> Ids:
     if isinstance(ids, str | int):
-        # Not `as_ids`' own words: they would repeat the id in somebody's log.
+        # The error of `as_ids` would repeat the id, which then may be logged.
         raise IdsTypeError(f"ids is a single {type(ids).__name__}; give a list of ids")
     people = as_ids(ids).distinct()
     if len(people) == 0:
-        raise IdsLengthError("a request names nobody; give at least one id")
+        raise IdsLengthError("ids is empty; give at least one id")
     if len(people) > MOST_IDS:
-        raise IdsLengthError(f"a request names at most {MOST_IDS} people; split it")
+        raise IdsLengthError(f"ids has more than {MOST_IDS} people; split the request")
     values: Sequence[Any] = people.to_list()
     if people.kind == "str" and max(map(len, values)) > LONGEST_ID:
-        raise IdsTypeError(f"an id has more than {LONGEST_ID} characters")
+        raise IdsTypeError(f"an id is longer than {LONGEST_ID} characters")
     return people
 
 
 def _encode_key(key: str | None) -> bytes:
-    """Return the bytes of an idempotency key; a random one where none was given."""
+    """Return the bytes of an idempotency key; random bytes without a key."""
     if key is None:
         return secrets.token_bytes(32)
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
-        raise ValueError(f"an idempotency key is a text of 1 to {LONGEST_KEY} characters")
+        raise ValueError(f"the idempotency key must be a string of 1 to {LONGEST_KEY} characters")
     try:
         return key.encode()
     except UnicodeEncodeError:
-        raise ValueError("an idempotency key is valid Unicode text") from None
+        raise ValueError("the idempotency key is not valid Unicode text") from None
 
 
-def _find_rows(people: IdIndex, named: Ids) -> tuple[list[bool], int]:
-    """Return who of them is held, and how many rows they own together."""
-    if len(named) == 1:
-        n_rows = len(people.find_one(named))
+def _find_rows(people: IdIndex, ids: Ids) -> tuple[list[bool], int]:
+    """Return which ids are in the model, and the number of their rows."""
+    if len(ids) == 1:
+        n_rows = len(people.find_one(ids))
         return [n_rows > 0], n_rows
-    matches = people.find(named)
+    matches = people.find(ids)
     return matches.has_rows.tolist(), len(matches.positions)
 
 
 def record_all(items: Sequence[PreparedRequest]) -> list[Request | Exception]:
-    """Store requests durably; what is wrong with one of them does not touch the others."""
+    """Store requests durably; an invalid request does not affect the others."""
     core = items[0].core
-    get_cached_key(core)  # the very first request makes one
+    get_cached_key(core)  # the first request of a ledger creates it
 
     def work(connection: Connection) -> list[Request | Exception]:
         events.require_own_log(connection)
@@ -261,36 +263,36 @@ def _record_in(
 def _find_stored(
     connection: Connection, items: Sequence[PreparedRequest]
 ) -> dict[str, tuple[str, str]]:
-    """Return id and body tag of the requests that have one of these keys already."""
+    """Return id and body tag of the stored requests with these keys."""
     keys: dict[str, set[str]] = {}
     for item in items:
         keys.setdefault(item.row["tenant"], set()).add(item.key)
     stored: dict[str, tuple[str, str]] = {}
-    for tenant, wanted in keys.items():
-        rows = connection.execute(_BY_KEY, {"tenant": tenant, "keys": list(wanted)})
+    for tenant, tags in keys.items():
+        rows = connection.execute(_BY_KEY, {"tenant": tenant, "keys": list(tags)})
         stored |= {row.key_tag: (row.id, row.body_tag) for row in rows}
     return stored
 
 
 def _find_unknown(connection: Connection, items: Sequence[PreparedRequest]) -> dict[str, Exception]:
-    """Return an error for each new request that names somebody unknown.
+    """Return an error for each new request with unknown ids.
 
-    Somebody whom an earlier request had erased is not held, and not unknown either.
+    Ids that an earlier request erased are not in the model, but they are known.
     """
-    doubtful = [item for item in items if item.missing]
-    if not doubtful:
+    incomplete = [item for item in items if item.missing]
+    if not incomplete:
         return {}
-    stored = _find_stored(connection, doubtful)
-    doubtful = [item for item in doubtful if item.key not in stored]
-    pairs = {(item.model.id, tag) for item in doubtful for tag in item.missing}
+    stored = _find_stored(connection, incomplete)
+    incomplete = [item for item in incomplete if item.key not in stored]
+    pairs = {(item.model.id, tag) for item in incomplete for tag in item.missing}
     known = find_known_tags(connection, sorted(pairs))
     refused: dict[str, Exception] = {}
-    for item in doubtful:
+    for item in incomplete:
         count = sum((item.model.id, tag) not in known for tag in item.missing)
         if count:
             refused[item.id] = UnknownIdError(
-                f"{count} of {len(item.tags)} ids are not in model {item.model.name!r}; "
-                "give the ids that it was trained with, as int or as str. Nothing was recorded"
+                f"{count} of {len(item.tags)} ids are not in model {item.model.name!r}; give the "
+                "ids that it was trained with, as int or as str. No request was recorded"
             )
     return refused
 
@@ -298,14 +300,14 @@ def _find_unknown(connection: Connection, items: Sequence[PreparedRequest]) -> d
 def _insert_requests(
     core: Core, connection: Connection, firsts: dict[str, PreparedRequest], intake_key: str
 ) -> list[PreparedRequest]:
-    """Insert requests; return those whose key nobody had used."""
+    """Insert requests; return those whose key was not used before."""
     if not firsts:
         return []
-    # Bodies are sealed here, where no purge can exchange the key any more: one reading of it
-    # serves all. In one order for everybody, so that two transactions never wait for each other.
-    sealed = make_body_encrypter(core, intake_key)
+    # Bodies are encrypted here, because the key is locked now and no purge can replace it. All
+    # transactions insert in the same order, so that they cannot deadlock.
+    encrypt = make_body_encrypter(core, intake_key)
     rows = [
-        item.row | {"sealed": sealed(item.id, item.ids), "intake_key": intake_key}
+        item.row | {"sealed": encrypt(item.id, item.ids), "intake_key": intake_key}
         for _, item in sorted(firsts.items())
     ]
     inserted = {row[0] for row in _insert_firsts(connection, rows)}
@@ -313,7 +315,7 @@ def _insert_requests(
 
 
 def _claim_people(connection: Connection, items: Sequence[PreparedRequest]) -> dict[str, str]:
-    """Claim the people of verified requests; return whom the duplicates wait for."""
+    """Claim the people of verified requests; return the owner for each duplicate."""
     if not items:
         return {}
     claimants = [
@@ -338,18 +340,18 @@ def _make_events(item: PreparedRequest, duplicates: dict[str, str]) -> list[Even
     row, at = item.row, item.row["received_at"]
     received = {name: row[name] for name in ("regime", "ground")}
     received |= {"model": item.model.id, "due": row["due_on"], "people": row["n_ids"]}
-    story: list[tuple[str, dict[str, Any]]] = [("received", received | {"tz": _tz_version()})]
+    entries: list[tuple[str, dict[str, Any]]] = [("received", received | {"tz": _tz_version()})]
     if item.needs_approval:
-        story.append((NEEDS_APPROVAL, {}))
+        entries.append((NEEDS_APPROVAL, {}))
     if item.is_verified:
-        story.append(("verified", {"from": "received"}))
+        entries.append(("verified", {"from": "received"}))
         if item.id in duplicates:
-            story.append(("duplicate", {"from": "verified", "of": duplicates[item.id]}))
+            entries.append(("duplicate", {"from": "verified", "of": duplicates[item.id]}))
         elif row["state"] == "queued":
-            story.append(("queued", {"from": "verified"}))
-    # The thread that stores a request may be another one's: who filed it stands in its row.
+            entries.append(("queued", {"from": "verified"}))
+    # Another thread may store the request, so the actor is taken from the row.
     by = {} if row["filed_by"] is None else {"by": row["filed_by"]}
-    return [Event(kind, {"request": item.id, **body, **by}, at) for kind, body in story]
+    return [Event(kind, {"request": item.id, **body, **by}, at) for kind, body in entries]
 
 
 _tz_version = cache(tz_version)
@@ -367,10 +369,10 @@ def _make_result(
 ) -> Request | Exception:
     if body_tag != item.row["body_tag"]:
         return IdempotencyError(
-            "this idempotency key was used for a request with another content; "
-            "take another key, or repeat the request as it was"
+            "this idempotency key was used for a request with other content; use another key, or "
+            "repeat the same request"
         )
-    # Of two with one key that are stored together, one is new.
+    # If two requests with the same key are stored together, only one is new.
     return replace(known[request_id], is_new=request_id == item.id)
 
 
@@ -378,7 +380,7 @@ _groups: "weakref.WeakSet[GroupCommit[Any, Any]]" = weakref.WeakSet()
 
 
 def _reset_groups() -> None:
-    """Forget the threads of the parent process: none of them goes on in a child."""
+    """Drop the threads of the parent process: they do not exist in a child process."""
     for group in list(_groups):
         group._forget_threads()
 
@@ -387,7 +389,7 @@ os.register_at_fork(after_in_child=_reset_groups)
 
 
 class _Ticket(Generic[_Item, _Result]):
-    """One thread's item, and what became of it; `turn` is released when the thread is called."""
+    """Item of a thread and its result; `turn` is released when the thread may continue."""
 
     __slots__ = ("is_gone", "is_leader", "item", "result", "turn")
 
@@ -396,28 +398,28 @@ class _Ticket(Generic[_Item, _Result]):
         self.result: _Result | Exception | None = None
         self.is_leader = False
         self.is_gone = False
-        self.turn = threading.Lock()  # a tenth of the price of an Event
+        self.turn = threading.Lock()  # ten times cheaper than an Event
         self.turn.acquire()
 
 
 class GroupCommit(Generic[_Item, _Result]):
-    """Group commit: what several threads want written at once shares one transaction.
+    """Group commit: items of several threads share one transaction.
 
-    A disk confirms a few hundred to a few thousand commits a second, whatever they hold. The first
-    thread writes for all that wait; those that come meanwhile wait for the next round.
+    A disk confirms a few hundred to a few thousand commits per second, whatever their size. The
+    first thread writes the items of all waiting threads; later threads wait for the next round.
 
     Parameters
     ----------
     write : callable
-        Takes a list of items, writes them in one transaction, and returns for each its result or
-        the error that concerns it alone. An item may come again, after an error or when the
-        thread that wrote it was interrupted; then it must have one effect only.
+        Takes a list of items, writes them in one transaction, and returns the result or the error
+        of each. An item may be written again after an error, or if the writing thread was
+        interrupted; writing it twice must have the same effect as once.
     largest : int, default=256
-        Most items of one transaction.
+        Maximum number of items in a transaction.
     for_all : tuple of exception classes, default=(OSError,)
-        What `write` raises for reasons that no item is the cause of, such as a full disk: every
-        thread of the round gets it. After any other error each item is written alone, so that
-        one which cannot be written harms no other.
+        Errors of `write` that no item causes, such as a full disk: every thread of the round gets
+        them. After any other error each item is written separately, so that an item that cannot
+        be written does not affect the others.
     """
 
     def __init__(
@@ -435,7 +437,7 @@ class GroupCommit(Generic[_Item, _Result]):
         _groups.add(self)
 
     def submit(self, item: _Item) -> _Result:
-        """Write one item, alone or with others; returns when it is durable."""
+        """Write an item, alone or with others; return when it is durable."""
         ticket = _Ticket[_Item, _Result](item)
         with self._lock:
             self._waiting.append(ticket)
@@ -455,7 +457,7 @@ class GroupCommit(Generic[_Item, _Result]):
         self._is_busy = False
 
     def _wait_for_turn(self, ticket: _Ticket[_Item, _Result]) -> None:
-        """Wait for a result or for the lead; a thread that is interrupted leaves neither behind."""
+        """Wait for a result or for the lead; an interrupted thread passes the lead on."""
         try:
             ticket.turn.acquire()
         except BaseException:
@@ -469,15 +471,15 @@ class GroupCommit(Generic[_Item, _Result]):
             raise
 
     def _write_round(self, own: _Ticket[_Item, _Result]) -> None:
-        """Write what waits, one round, and hand the lead to the next thread."""
+        """Write the waiting items of one round, and pass the lead to the next thread."""
         with self._lock:
             round_ = self._waiting[: self._largest]
             del self._waiting[: self._largest]
         try:
             self._write_items(round_)
-        except BaseException:  # it is this thread that is to end, and nobody else
+        except BaseException:  # only this thread ends
             with self._lock:
-                others = [one for one in round_ if one is not own and not one.is_gone]
+                others = [ticket for ticket in round_ if ticket is not own and not ticket.is_gone]
                 self._waiting[:0] = others
             round_ = []
             raise
@@ -489,12 +491,12 @@ class GroupCommit(Generic[_Item, _Result]):
 
     def _pass_lead(self) -> None:
         with self._lock:
-            heir = self._waiting[0] if self._waiting else None
-            self._is_busy = heir is not None
-            if heir is not None:
-                heir.is_leader = True
-        if heir is not None:
-            heir.turn.release()
+            successor = self._waiting[0] if self._waiting else None
+            self._is_busy = successor is not None
+            if successor is not None:
+                successor.is_leader = True
+        if successor is not None:
+            successor.turn.release()
 
     def _write_items(self, round_: list[_Ticket[_Item, _Result]]) -> None:
         results: Sequence[_Result | Exception]
@@ -503,7 +505,7 @@ class GroupCommit(Generic[_Item, _Result]):
         except self._for_all as error:
             results = [error] * len(round_)
         except Exception as error:  # noqa: BLE001  (each thread raises it itself)
-            if len(round_) > 1:  # one of them may be the cause: no other suffers for it
+            if len(round_) > 1:  # one item may be the cause: write each separately
                 for ticket in round_:
                     self._write_items([ticket])
                 return
@@ -513,5 +515,5 @@ class GroupCommit(Generic[_Item, _Result]):
 
 
 def make_intake_group() -> GroupCommit[PreparedRequest, Request]:
-    """Return what lets the threads of a process share transactions; one for each open ledger."""
+    """Return the group commit of an open ledger; the threads of a process share it."""
     return GroupCommit(record_all, for_all=_FOR_ALL)

@@ -1,15 +1,14 @@
-"""The people of requests: their sealed ids, who erases whom, and the states that requests pass.
+"""The people of requests: encrypted ids, claims, and changes of state.
 
-A body, the ids of a request, is sealed under the current intake key. A purge seals the open ones
-again under a new key and destroys the old one, so that nothing of a closed body can be read from
-any copy of the database. Whoever seals or unseals in a transaction holds the row that names the
-current key.
+The body of a request, its ids, is encrypted with the current intake key. A purge encrypts the open
+bodies with a new key and destroys the old key, so that no copy of the database can reveal a closed
+body. A transaction that encrypts or decrypts bodies locks the row of the current key.
 
-Every person of a model is owned by one request at most. A verified request claims everybody whom it
-names. The first one owns the person; the database allows one owner only, so racing requests have
-one effect. A request that owns nobody is a duplicate: it waits behind the owners, with its own
-clock. When an owner is withdrawn, its people pass on to the next request that claims them. An owner
-that waits for an approval keeps nobody waiting: a request that needs none takes its people over.
+Each person of a model is owned by at most one request. A verified request claims all its people.
+The first claim owns the person; the database permits one owner, so concurrent requests have one
+effect. A request that owns no person is a duplicate: it waits for the owners and keeps its own
+deadline. When an owner is withdrawn, its people pass to the next claim. An owner that waits for an
+approval blocks no other request: a request that needs no approval takes over its people.
 """
 
 import contextlib
@@ -57,10 +56,10 @@ from letheon.ledger.tables import blocked, events, intake_keys, meta, models, re
 from letheon.ledger.worker.policy import Policy
 
 NEEDS_APPROVAL = "approval-needed"
-"""The event of a request that waits for an approval however few rows it has."""
+"""Event of a request that needs an approval, whatever its number of rows."""
 
 NO_BODY: dict[str, Any] = {"sealed": None, "intake_key": None}
-"""Columns of a request whose ids are gone."""
+"""Columns of a request whose ids are deleted."""
 
 _CURRENT = "intake_key"
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -68,7 +67,7 @@ _INT64 = struct.Struct(">q")
 _TRIES = 5
 _CHUNK = 500
 _CURRENT_KEY = select(meta.c.value).where(meta.c.key == _CURRENT)
-_HELD = _CURRENT_KEY.with_for_update(read=True)
+_LOCKED_KEY = _CURRENT_KEY.with_for_update(read=True)
 _PERSON = tuple_(blocked.c.model_id, blocked.c.tag)
 
 _insert = BulkInsert(
@@ -95,33 +94,33 @@ def move_requests(
     connection : Connection
         In a transaction.
     request_ids : str or iterable of str
-        Who moves.
+        The requests.
     after : str
-        The state that they get.
+        The new state.
     at : int
         Time of the events.
     fields : dict, optional
-        More for the bodies of the events: codes, counts, opaque ids.
+        More fields of the events: codes, counts, opaque ids.
     **columns
         Other columns of the requests to set.
 
     Raises
     ------
     RequestStateError
-        One of them may not go there; the caller's transaction must be given up.
+        The change is not allowed for one of them; the caller must roll back the transaction.
     UnknownRequestError
-        There is no such request.
+        A request does not exist.
     """
     ids = [request_ids] if isinstance(request_ids, str) else list(dict.fromkeys(request_ids))
-    # In order of id: two transactions that lock the same rows must not cross.
+    # Ordered by id, so that transactions that lock the same rows cannot deadlock.
     query = select(requests.c.id, requests.c.state).order_by(requests.c.id).with_for_update()
     states = {row.id: row.state for row in select_in(connection, query, requests.c.id, ids)}
     for request in ids:
         if request not in states:
-            raise UnknownRequestError(f"no request {request}")
+            raise UnknownRequestError(f"unknown request {request}")
         if (states[request], after) not in ALLOWED:
             raise RequestStateError(
-                f"request {request} is {states[request]}; it cannot become {after}"
+                f"request {request} cannot change from {states[request]} to {after}"
             )
     for chunk in split_into_chunks(ids):
         change = update(requests).where(requests.c.id.in_(chunk))
@@ -131,7 +130,7 @@ def move_requests(
 
 
 def has_erased(table: FromClause) -> ColumnElement[bool]:
-    """Whether a request's people have left the model; `table` is `requests` or an alias."""
+    """Return the condition that a request is applied; `table` is `requests` or an alias."""
     stuck_later = (table.c.state == "stuck") & table.c.batch_id.is_not(None)
     return or_(table.c.state.in_(PUBLISHED), stuck_later)
 
@@ -145,20 +144,20 @@ def encode_ids(ids: Ids) -> list[bytes]:
 
 
 def compute_person_tags(core: Core, tenant: str, ids: Ids) -> list[str]:
-    """Return one tag for each id: equal for equal people of a tenant, and nothing else."""
+    """Return one tag per id; equal ids of a tenant have equal tags."""
     return compute_tags(core, tenant, encode_ids(ids))
 
 
 def compute_tags(core: Core, tenant: str, names: Sequence[bytes]) -> list[str]:
-    """Return one tag for each of the canonical bytes of an id; see `person_tags`."""
+    """Return one tag per encoded id; see `compute_person_tags`."""
     scope = tenant.encode()
-    return [core.keys.compute_tag("person", scope, one) for one in names]
+    return [core.keys.compute_tag("person", scope, name) for name in names]
 
 
 def make_body_encrypter(core: Core, key: str) -> Callable[[str, Ids], bytes]:
-    """Return what seals ids, bound to their request, under a key that is read once."""
-    seal = core.keys.load_cipher(key).encrypt
-    return lambda request_id, ids: seal(
+    """Return a function that encrypts the ids of a request; the key is read once."""
+    encrypt = core.keys.load_cipher(key).encrypt
+    return lambda request_id, ids: encrypt(
         _encode(ids.to_list()).encode(), _encryption_context(request_id)
     )
 
@@ -173,9 +172,9 @@ def _encryption_context(request_id: str) -> bytes:
 
 
 def decrypt_ids(core: Core, conn: Connection, batch_id: str) -> Ids | None:
-    """Return the people of all requests of a batch, each once; None if there are none.
+    """Return the distinct ids of all requests of a batch; None if there are none.
 
-    Read again when a purge exchanges the key meanwhile.
+    Retries if a purge replaces the key at the same time.
     """
     with contextlib.suppress(KeyFileError):
         return _read_ids(core, conn, batch_id)
@@ -187,24 +186,24 @@ def decrypt_ids(core: Core, conn: Connection, batch_id: str) -> Ids | None:
 
 def _read_ids(core: Core, connection: Connection, batch_id: str) -> Ids | None:
     columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
-    wanted = (requests.c.batch_id == batch_id) & requests.c.sealed.is_not(None)
-    rows = connection.execute(columns.where(wanted).order_by(requests.c.id)).all()
+    has_body = (requests.c.batch_id == batch_id) & requests.c.sealed.is_not(None)
+    rows = connection.execute(columns.where(has_body).order_by(requests.c.id)).all()
     parts = [read_body(core, row.intake_key, row.id, row.sealed) for row in rows]
     return parts[0].concat(*parts[1:]).distinct() if parts else None
 
 
 def get_cached_key(core: Core) -> str:
-    """Return the intake key that was current a moment ago; made if there was none yet."""
-    remembered = core.database.cached_values
-    if _CURRENT not in remembered:
+    """Return the cached intake key; the first call of a ledger creates one."""
+    cache = core.database.cached_values
+    if _CURRENT not in cache:
         key = core.database.read_value(_CURRENT_KEY)
-        remembered[_CURRENT] = key or _change_key(core, None)
-    return remembered[_CURRENT]
+        cache[_CURRENT] = key or _change_key(core, None)
+    return cache[_CURRENT]
 
 
 def lock_current_key(core: Core, connection: Connection) -> str:
-    """Return the current intake key; it stays current until the transaction ends."""
-    key = connection.scalar(_HELD)
+    """Return the current intake key and lock it until the transaction ends."""
+    key = connection.scalar(_LOCKED_KEY)
     if not key:
         raise LedgerBusyError("the ledger has no intake key yet; try again")
     core.database.cached_values[_CURRENT] = key
@@ -212,11 +211,11 @@ def lock_current_key(core: Core, connection: Connection) -> str:
 
 
 def rotate_intake_key(core: Core, batch_id: str) -> None:
-    """Make the bodies of a batch unreadable for ever.
+    """Make the bodies of a batch permanently unreadable; it can be repeated.
 
-    They are removed, as are those of duplicates whose people are all erased. The open ones are
-    sealed under a new key, and every older key is destroyed, but for one that could not be read
-    just now. May be repeated.
+    The bodies are deleted, also those of duplicates whose people are all erased. Open bodies are
+    encrypted with a new key, and older keys are destroyed, except a key that a body still needs
+    because it could not be read.
     """
     _change_key(core, batch_id)
     is_idle = ~exists().where(requests.c.intake_key == intake_keys.c.id)
@@ -232,7 +231,7 @@ def rotate_intake_key(core: Core, batch_id: str) -> None:
 
 
 def _change_key(core: Core, batch_id: str | None) -> str:
-    """Make a new key current, unless it is only needed and somebody else has made one."""
+    """Create a new current key; without a batch only if there is none."""
     with core.database.transaction() as connection:
         require_own_log(connection)
         old = connection.scalar(_CURRENT_KEY.with_for_update())
@@ -256,28 +255,28 @@ def _make_current(core: Core, connection: Connection) -> str:
 
 
 def replace_lost_key(core: Core, connection: Connection) -> None:
-    """Make a new key current if the current one is gone: new requests can be sealed then."""
+    """Create a new current key if the key file is missing, so that new requests can be stored."""
     key = connection.scalar(_CURRENT_KEY.with_for_update())
     if key and not core.keys.has(str(key)):
         _make_current(core, connection)
 
 
 def list_lost_keys(core: Core, connection: Connection) -> list[str]:
-    """Return the keys that requests are sealed under and that are gone."""
+    """Return the missing keys that bodies of requests need."""
     query = select(requests.c.intake_key).where(requests.c.intake_key.is_not(None)).distinct()
     return [str(key) for key in connection.scalars(query) if not core.keys.has(str(key))]
 
 
 def unreadable_requests(core: Core, connection: Connection) -> list[str]:
-    """Return the requests whose ids cannot be read any more, since their key is gone."""
+    """Return the requests whose ids cannot be read because their key is missing."""
     lost = requests.c.intake_key.in_(list_lost_keys(core, connection))
     return list(connection.scalars(select(requests.c.id).where(lost).order_by(requests.c.id)))
 
 
 def _destroy_unrecorded(core: Core, connection: Connection) -> None:
-    """Destroy keys that a process made and never recorded; the row that is held excludes others.
+    """Destroy keys that a process created but never recorded; the lock excludes other processes.
 
-    Not where the database has no key, or one that is gone: a later database may need the others.
+    Not called if the current key is missing: a newer database may need the other keys.
     """
     recorded = set(connection.scalars(select(intake_keys.c.id)))
     for key in core.keys.list_ids("intake"):
@@ -294,16 +293,16 @@ def _drop_bodies(connection: Connection, batch_id: str) -> None:
 
 
 def _encrypt_bodies(core: Core, connection: Connection, key: str) -> None:
-    """Seal all bodies under a new key, some at a time: a server ends a session that is idle.
+    """Encrypt all bodies with a new key, in chunks: a server ends an idle session.
 
-    Those that cannot be read stay as they are; `letheon doctor` names them.
+    Unreadable bodies stay unchanged; `letheon doctor` reports them.
     """
     columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
     readable = requests.c.intake_key.not_in(list_lost_keys(core, connection))
     query = columns.where(requests.c.sealed.is_not(None), readable).order_by(requests.c.id)
-    # Who withdraws a request meanwhile drops its body, and that stays so.
-    still = (requests.c.id == bindparam("request")) & requests.c.sealed.is_not(None)
-    change = update(requests).where(still).values(sealed=bindparam("body"), intake_key=key)
+    # A request that is withdrawn at the same time has no body any more; it must not get one.
+    has_body = (requests.c.id == bindparam("request")) & requests.c.sealed.is_not(None)
+    change = update(requests).where(has_body).values(sealed=bindparam("body"), intake_key=key)
     ciphers = {key: core.keys.load_cipher(key)}
     rows = connection.execute(query.limit(_CHUNK)).all()
     while rows:
@@ -319,9 +318,9 @@ def _encrypt_bodies(core: Core, connection: Connection, key: str) -> None:
 
 
 def is_covered(connection: Connection, request_id: str, batch_id: str | None = None) -> bool:
-    """Whether everybody whom a request names was erased by requests that are finished.
+    """Return whether finished requests have erased all people of a request.
 
-    Those of one more batch count as finished, if it is given.
+    The requests of `batch_id` count as finished.
     """
     uncovered = _select_unfinished_people(batch_id).where(blocked.c.request_id == request_id)
     return connection.execute(uncovered.limit(1)).first() is None
@@ -337,7 +336,7 @@ def _select_unfinished_people(batch_id: str | None) -> Select[tuple[str]]:
 def _select_unerased_people(
     is_done: Callable[[FromClause], ColumnElement[bool]],
 ) -> Select[tuple[str]]:
-    """Select the people of requests whom no request that is done names."""
+    """Select the people of requests that no request with `is_done` has erased."""
     other, claim = blocked.alias(), requests.alias()
     same = (other.c.model_id == blocked.c.model_id) & (other.c.tag == blocked.c.tag)
     joined = select(other.c.tag).join(claim, claim.c.id == other.c.request_id)
@@ -345,7 +344,7 @@ def _select_unerased_people(
 
 
 class Claimant(NamedTuple):
-    """A verified request, the tags of the people whom it names, and whether it has to wait."""
+    """A verified request, the tags of its people, and whether it needs an approval."""
 
     request_id: str
     tenant: str
@@ -355,39 +354,44 @@ class Claimant(NamedTuple):
 
 
 def lock_model(connection: Connection, model_id: int | ScalarSelect[int], *, alone: bool) -> None:
-    """Keep claims on a model from changing owners: `alone` to pass on, shared to claim."""
+    """Lock the claims on a model: `alone` to change owners, shared to add claims."""
     query = select(models.c.id).where(models.c.id == model_id)
     connection.execute(query.with_for_update(read=not alone, key_share=not alone))
 
 
 def claim_people(connection: Connection, claimants: Sequence[Claimant]) -> dict[str, str]:
-    """Claim everybody whom these requests name, in their order.
+    """Claim all people of these requests, in their order.
 
     Returns
     -------
     dict
-        For each request that owns nobody, a request that owns somebody whom it names.
+        For each request that owns no person, a request that owns one of its people.
     """
-    wanted = [
-        {"tenant": one.tenant, "model_id": one.model_id, "tag": tag, "request_id": one.request_id}
-        for one in claimants
-        for tag in one.tags
+    claims = [
+        {
+            "tenant": request.tenant,
+            "model_id": request.model_id,
+            "tag": tag,
+            "request_id": request.request_id,
+        }
+        for request in claimants
+        for tag in request.tags
     ]
-    # In one order for everybody, so that two transactions never wait for each other.
-    wanted.sort(key=lambda row: (row["model_id"], row["tag"]))
-    owned = set(_insert(connection, [row | {"owner": True} for row in wanted]))
-    rest = [row for row in wanted if (row["request_id"], row["tag"]) not in owned]
-    ready = {one.request_id for one in claimants if not one.needs_approval}
+    # The same order in all transactions, so that they cannot deadlock.
+    claims.sort(key=lambda row: (row["model_id"], row["tag"]))
+    owned = set(_insert(connection, [row | {"owner": True} for row in claims]))
+    rest = [row for row in claims if (row["request_id"], row["tag"]) not in owned]
+    ready = {request.request_id for request in claimants if not request.needs_approval}
     owned |= _take_over(connection, [row for row in rest if row["request_id"] in ready])
     rest = [row | {"owner": (row["request_id"], row["tag"]) in owned} for row in rest]
     _insert(connection, rest)
     owners = {request_id for request_id, _ in owned}
     waits = {}
-    for one in claimants:
-        if one.request_id not in owners:
-            here = _is_person(one.model_id, one.tags[0]) & blocked.c.owner
-            query = select(blocked.c.request_id).where(here)
-            waits[one.request_id] = str(connection.scalars(query).one())
+    for request in claimants:
+        if request.request_id not in owners:
+            is_owner = _is_person(request.model_id, request.tags[0]) & blocked.c.owner
+            query = select(blocked.c.request_id).where(is_owner)
+            waits[request.request_id] = str(connection.scalars(query).one())
     return waits
 
 
@@ -395,27 +399,27 @@ def _is_person(model_id: int, tag: Any) -> ColumnElement[bool]:
     return and_(blocked.c.model_id == model_id, blocked.c.tag == tag)
 
 
-def _take_over(connection: Connection, wanted: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
-    """Free people whose owner waits for an approval; return who may own whom instead."""
+def _take_over(connection: Connection, claims: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Release people whose owner waits for an approval; return the (request, tag) that own them."""
     firsts: dict[tuple[int, str], str] = {}
-    for row in wanted:
+    for row in claims:
         firsts.setdefault((row["model_id"], row["tag"]), row["request_id"])
     waits = blocked.c.owner & (requests.c.state == "verified")
     query = select(blocked.c.model_id, blocked.c.tag, blocked.c.request_id).join(requests)
-    taken = set()
+    released = set()
     rows: list[Any] = select_in(connection, query.where(waits), _PERSON, firsts)
     for model_id, tag, owner in sorted(rows):
         heir = firsts[model_id, tag]
         is_theirs = _is_person(model_id, tag) & blocked.c.owner & (blocked.c.request_id == owner)
         change = update(blocked).where(is_theirs).values(owner=False)
-        # Of two who come at once the second one finds nothing to free.
+        # If two requests do this at the same time, the second finds nothing to release.
         if heir != owner and connection.execute(change).rowcount:
-            taken.add((heir, tag))
-    return taken
+            released.add((heir, tag))
+    return released
 
 
 def find_needing_approval(connection: Connection, request_ids: Iterable[str]) -> set[str]:
-    """Return which of these requests were marked as waiting for an approval."""
+    """Return the requests that are marked as needing an approval."""
     query = select(events.c.about).where(events.c.kind == NEEDS_APPROVAL)
     return {row.about for row in select_in(connection, query, events.c.about, request_ids)}
 
@@ -423,7 +427,7 @@ def find_needing_approval(connection: Connection, request_ids: Iterable[str]) ->
 def find_known_tags(
     connection: Connection, pairs: Iterable[tuple[int, str]]
 ) -> set[tuple[int, str]]:
-    """Return those of the pairs (model, tag) whose person was asked for before."""
+    """Return the pairs (model, tag) that an earlier request has named."""
     query = select(blocked.c.model_id, blocked.c.tag)
     return {(row.model_id, row.tag) for row in select_in(connection, query, _PERSON, pairs)}
 
@@ -431,21 +435,21 @@ def find_known_tags(
 def find_known_people(
     connection: Connection, model_id: int, tags: list[str], ids: Ids, people: IdIndex
 ) -> list[str]:
-    """Return the tags of the people whom the model holds, or whom an earlier request named."""
+    """Return the tags of people who are in the model or in an earlier request."""
     known = find_known_tags(connection, [(model_id, tag) for tag in tags])
-    is_held = people.find(ids).has_rows
+    in_model = people.find(ids).has_rows
     return [
-        tag for tag, here in zip(tags, is_held, strict=True) if here or (model_id, tag) in known
+        tag for tag, is_in in zip(tags, in_model, strict=True) if is_in or (model_id, tag) in known
     ]
 
 
 def release_claims(
     connection: Connection, request_id: str, model_id: int, *, at: int, policy: Policy
 ) -> list[str]:
-    """Give up all claims of a withdrawn request; return who erases its people instead.
+    """Delete the claims of a withdrawn request; return the requests that take over its people.
 
-    They are queued, or wait for an approval if they are of many rows. Who waited behind it too and
-    owns nobody now either waits behind them.
+    These are queued, or wait for an approval if they are large. Other duplicates of the withdrawn
+    request become duplicates of them.
     """
     lock_model(connection, model_id, alone=True)
     mine = blocked.c.request_id == request_id
@@ -455,11 +459,11 @@ def release_claims(
     query = select(requests.c.id, requests.c.n_rows).where(requests.c.state == "duplicate")
     waiting = {row.id: row.n_rows for row in select_in(connection, query, requests.c.id, heirs)}
     marked = find_needing_approval(connection, waiting)
-    large = {one for one, n in waiting.items() if one in marked or policy.needs_approval(n)}
+    large = {key for key, n in waiting.items() if key in marked or policy.needs_approval(n)}
     move_requests(
-        connection, [one for one in waiting if one in large], "verified", at=at, duplicate_of=None
+        connection, [key for key in waiting if key in large], "verified", at=at, duplicate_of=None
     )
-    small = [one for one in waiting if one not in large]
+    small = [key for key in waiting if key not in large]
     move_requests(connection, small, "queued", at=at, duplicate_of=None)
     _redirect_duplicates(connection, request_id, model_id, at=at)
     return list(waiting)
@@ -468,9 +472,9 @@ def release_claims(
 def _assign_owners(
     connection: Connection, model_id: int, tags: Sequence[str], policy: Policy
 ) -> dict[str, str]:
-    """Make a claim on each person the owner: of who has erased them, else the oldest.
+    """Make one claim on each person the owner: a request that has erased it, else the oldest.
 
-    One that has to wait for an approval comes last.
+    A request that waits for an approval comes last.
     """
     rank = case((has_erased(requests), 0), (_waits_for_approval(policy), 2), else_=1)
     order = (rank, requests.c.received_at, requests.c.id)
@@ -488,7 +492,7 @@ def _assign_owners(
 
 
 def _waits_for_approval(policy: Policy) -> ColumnElement[bool]:
-    """Whether a request would own people and wait for an approval."""
+    """Return the condition that a request would wait for an approval."""
     mark = (events.c.about == requests.c.id) & (events.c.kind == NEEDS_APPROVAL)
     needs: list[ColumnElement[bool]] = [select(events.c.id).where(mark).exists()]
     if policy.approve_above is not None:
@@ -500,36 +504,36 @@ def _waits_for_approval(policy: Policy) -> ColumnElement[bool]:
 def _redirect_duplicates(
     connection: Connection, request_id: str, model_id: int, *, at: int
 ) -> None:
-    """Let who waits behind a request that erases nobody wait behind one that does, or has."""
+    """Redirect the duplicates of a request that erases no one to a request that does, or did."""
     waiting = requests.c.duplicate_of == request_id
     query = select(requests.c.id, func.min(blocked.c.tag).label("tag")).where(waiting)
     query = query.join(blocked, blocked.c.request_id == requests.c.id).group_by(requests.c.id)
     behind: dict[str, list[str]] = {}
     for row in connection.execute(query.order_by(requests.c.id)):
         behind.setdefault(row.tag, []).append(row.id)
-    # Who has erased the person leads, else who is to.
+    # A request that has erased the person comes first, then the owner.
     has_left = has_erased(requests) & requests.c.batch_id.is_not(None)
     order = (case((has_left, 0), (blocked.c.owner, 1), else_=2), requests.c.id)
     claims = select(blocked.c.request_id).join(requests).order_by(*order).limit(1)
     for tag, followers in sorted(behind.items()):
         leader = str(connection.scalars(claims.where(_is_person(model_id, tag))).one())
-        moved = [one for one in followers if one != leader]
+        moved = [key for key in followers if key != leader]
         if moved and leader != request_id:
             change = update(requests).where(requests.c.id == bindparam("request"))
-            rows = [{"request": one} for one in moved]
+            rows = [{"request": key} for key in moved]
             connection.execute(change.values(duplicate_of=leader), rows)
-            bodies = [{"request": one, "of": leader} for one in moved]
+            bodies = [{"request": key, "of": leader} for key in moved]
             record_events(connection, "waits-for", bodies, at)
 
 
 def mark_queued_duplicates(core: Core, model_id: int) -> list[str]:
-    """Take requests off the queue whose people were all erased with others'; return their ids.
+    """Mark queued requests whose people are all erased as duplicates; return their ids.
 
-    Requests may name some of the same people. When the last of them left with another request,
-    there is nothing to apply: what is still queued becomes a duplicate of what erased them.
+    Requests may have people in common. If other requests erased all people of a queued request,
+    there is nothing left to apply.
     """
 
-    def work(connection: Connection) -> list[str]:
+    def mark_all(connection: Connection) -> list[str]:
         mine = _select_unerased_people(has_erased).where(blocked.c.request_id == requests.c.id)
         idle = (requests.c.model_id == model_id) & (requests.c.state == "queued")
         query = select(requests.c.id).where(idle, ~mine.exists()).order_by(requests.c.id)
@@ -541,7 +545,7 @@ def mark_queued_duplicates(core: Core, model_id: int) -> list[str]:
             _redirect_duplicates(connection, request_id, model_id, at=now)
         return idle_ids
 
-    return core.database.run_transaction(work)
+    return core.database.run_transaction(mark_all)
 
 
 def mark_duplicate(connection: Connection, request_id: str, owner: str, now: int) -> None:
@@ -554,7 +558,7 @@ def mark_duplicate(connection: Connection, request_id: str, owner: str, now: int
 
 
 def _select_same_people(request_id: str) -> Select[tuple[str]]:
-    """Select the first request that names somebody whom this one names, too."""
+    """Select the first request that has a person in common with this one."""
     mine, other = blocked.alias(), blocked.alias()
     same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
     query = select(requests.c.id).join(other, other.c.request_id == requests.c.id).join(mine, same)
@@ -562,12 +566,12 @@ def _select_same_people(request_id: str) -> Select[tuple[str]]:
 
 
 def require_not_applying(connection: Connection, request_id: str) -> None:
-    """Refuse a hold that comes too late: somebody whom it names is erased by another request."""
+    """Raise if another request is erasing, or has erased, a person of this request."""
     leaving = or_(requests.c.state == "applying", has_erased(requests))
     query = _select_same_people(request_id).where(requests.c.id != request_id, leaving)
     other = connection.scalar(query)
     if other is not None:
         raise RequestStateError(
-            f"request {request_id} cannot be held: request {other} names some of the same "
-            "people and is erasing them, or has"
+            f"request {request_id} cannot be put on hold: request {other} has some of the same "
+            "people and is erasing them, or has erased them"
         )

@@ -1,4 +1,4 @@
-"""`Ledger.requests`: intake and handling; each change is one transaction with its event."""
+"""`Ledger.requests`: intake and handling; each change is one transaction with an event."""
 
 import builtins
 import re
@@ -15,7 +15,7 @@ from letheon.exceptions import (
     RequestStateError,
     UnknownRequestError,
 )
-from letheon.ledger.certificates.certify import may_come, receipt_key_of
+from letheon.ledger.certificates.certify import can_receive_receipt, receipt_key_of
 from letheon.ledger.certificates.receipt_codes import ReceiptCode, new_private_key, public_of
 from letheon.ledger.core import Core
 from letheon.ledger.db.events import current_actor, record_event
@@ -64,15 +64,15 @@ _PUBLISHED_BATCH = ("published", "certified", "purged")
 _Work = Callable[[Connection, Row[Any], int], None]
 
 
-class Requests(RequestLists):
-    """Requests to be erased: intake, what operators do about them, lists.
+class LedgerRequests(RequestLists):
+    """Erasure requests: intake, actions of operators, lists.
 
     Parameters
     ----------
     core : Core
         The ledger.
     models : Models
-        Its models: who is in them.
+        The models of the ledger.
     """
 
     def __init__(self, core: Core, models: "Models") -> None:
@@ -96,43 +96,43 @@ class Requests(RequestLists):
         accept_unknown: bool = False,
         ids_derived: bool = False,
     ) -> Request:
-        """Record that people are to be erased from a model; it is on the disk when this returns.
+        """Record a request to erase people from a model; it is durable when this returns.
 
         Parameters
         ----------
         ids : sequence of int or of str
-            The people. They are kept encrypted, and destroyed with their rows.
+            Ids of the people. They are stored encrypted and destroyed with their rows.
         model : str
             Name of the model.
         key : str, optional
-            Idempotency key: the same key with the same content gives the same request again.
+            Idempotency key: the same key with the same content returns the same request.
         tenant : str, default="default"
-            Whose model it is.
+            Owner of the model.
         regime : {"gdpr", "ccpa"}, default="gdpr"
-            Whose clock runs.
+            Law that sets the deadline.
         ground : str, default="gdpr.art17.1.b"
-            Code of the legal ground; no free text.
+            Code of the legal ground; free text is not accepted.
         verified : bool, default=False
-            Whether the caller vouches for the identity. Otherwise `verify` must follow.
+            Whether the caller has verified the identity. Otherwise `verify` must follow.
         receipt_key : str, optional
-            X25519 public key, 64 hexadecimal digits. When the erasure is certified, the person's
-            receipt is encrypted to it; see `submit_with_code`. For one person only.
+            X25519 public key, 64 hexadecimal digits. The receipt is encrypted with it when the
+            certificate is issued; see `submit_with_code`. For one person only.
         part_of : str, optional
-            Digest of what it was sent with, such as a list of requests. It counts as content: a
-            repeat by the key has to be a part of the same.
+            Digest of the list of requests that it was sent with. It is part of the content: a
+            repeat with the same key must have the same digest.
         needs_approval : bool, default=False
-            Whether it waits for `approve` once it is verified, however few rows it has.
+            Whether it needs `approve` after verification, whatever its number of rows.
         accept_unknown : bool, default=False
-            Whether people whom the model does not know are recorded too. So the answer does not
-            tell who is held; `verify` rejects a request all of whose people are unknown.
+            Whether unknown ids are recorded too, so that the result does not reveal which people
+            are in the model; `verify` rejects a request without known ids.
         ids_derived : bool, default=False
-            Whether the ids were derived from what `part_of` is a digest of, such as hashes. A
-            repeat by the key is then compared by `part_of`, and not by the ids.
+            Whether the ids are derived from the content of `part_of`, such as hashes. A repeat
+            with the same key is then compared by `part_of`, not by the ids.
 
         Raises
         ------
         UnknownModelError, UnknownIdError, IdsTypeError, IdempotencyError, ClockError
-            Nothing was recorded then.
+            The request was not recorded.
         """
         request = self._record_request(
             ids,
@@ -150,47 +150,49 @@ class Requests(RequestLists):
         )
         if receipt_key is not None and receipt_key != receipt_key_of(self._core, request.id):
             raise IdempotencyError(
-                "this idempotency key was used for a request whose receipt goes to another key; "
-                "take another idempotency key, or the receipt key that it has"
+                "this idempotency key was used for a request with another receipt key; use another "
+                "idempotency key, or the same receipt key"
             )
         return request
 
     def _record_request(
-        self, ids: Any, *, model: str, tenant: str = "default", **given: Any
+        self, ids: Any, *, model: str, tenant: str = "default", **options: Any
     ) -> Request:
         row = self._models.row(model, tenant)
         people = self._models.get_ids_index(row)
-        return self._group.submit(prepare_request(self._core, row, ids, people=people, **given))
+        return self._group.submit(prepare_request(self._core, row, ids, people=people, **options))
 
-    def submit_with_code(self, ids: Any, *, model: str, **given: Any) -> tuple[Request, str | None]:
-        """Record that one person is to be erased, and return a receipt code for them too.
+    def submit_with_code(
+        self, ids: Any, *, model: str, **options: Any
+    ) -> tuple[Request, str | None]:
+        """Record a request to erase one person, and return it with a receipt code.
 
-        The code opens the receipt that is made when the erasure is certified. It is not stored:
-        a repeat by the idempotency key gets None in its place, as does a request for a person
-        whose erasure was applied already: there is no receipt to come.
+        The code opens the receipt that is created with the certificate. The code is not stored: a
+        repeat with the same idempotency key gets None instead. So does a request for a person who
+        is erased already, because no receipt will be created.
 
         Parameters
         ----------
-        ids, model, **given
+        ids, model, **options
             As for `submit`, without `receipt_key`; one person.
         """
         private = new_private_key()
         public = public_of(private)
-        request = self._record_request(ids, model=model, receipt_key=public, **given)
+        request = self._record_request(ids, model=model, receipt_key=public, **options)
         code = ReceiptCode(request.id, private)
         is_mine = receipt_key_of(self._core, request.id) == public
-        is_late = request.state == "duplicate" and not may_come(self._core, request.id)
+        is_late = request.state == "duplicate" and not can_receive_receipt(self._core, request.id)
         return request, str(code) if is_mine and not is_late else None
 
     def verify(
         self, request_id: str, *, tenant: str | None = None, needs_approval: bool = False
     ) -> Request:
-        """Record that whoever asks is who they say: block their rows and queue the request.
+        """Record that the identity is verified: block the rows and queue the request.
 
-        A pause of the clock ends. The request becomes a duplicate if others erase all its people.
-        It stays verified if it needs an approval, for its size or as `needs_approval` says; its
-        rows are blocked meanwhile. Of a request that was recorded with
-        unknown people only the known ones are blocked, and without any it is rejected.
+        A pause of the deadline ends. The request becomes a duplicate if other requests erase all
+        its people. It stays verified if it needs an approval, because of its size or
+        `needs_approval`; its rows are blocked meanwhile. Unknown ids are ignored; a request
+        without known ids is rejected.
         """
         request = self.get(request_id, tenant=tenant)
         people = self._models.get_ids_index(self._models.row(request.model, request.tenant))
@@ -200,7 +202,7 @@ class Requests(RequestLists):
             move_requests(
                 connection, row.id, "verified", at=now, verified_by=current_actor(), **clock
             )
-            # Who exchanges the key waits for this row, and keeps the old key until then.
+            # A purge that replaces the key waits for this row and keeps the old key until then.
             columns = select(requests.c.intake_key, requests.c.sealed)
             body = connection.execute(columns.where(requests.c.id == row.id)).one()
             ids = read_body(self._core, body.intake_key, row.id, body.sealed)
@@ -223,19 +225,19 @@ class Requests(RequestLists):
         return self._change_request("verify", request_id, tenant, apply_change, lock="claims")
 
     def approve(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """Queue a verified request of many rows, as somebody else than who filed or verified it.
+        """Queue a verified request that needs the approval of a second person.
 
         Raises
         ------
         RequestStateError
-            It waits for no approval, or whoever acts has filed or verified it.
+            It does not wait for an approval, or the actor has filed or verified it.
         """
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if current_actor() is not None and current_actor() in (row.filed_by, row.verified_by):
                 raise RequestStateError(
-                    f"request {row.id} was filed or verified by the one who would approve it; "
-                    "somebody else has to"
+                    f"request {row.id} was filed or verified with the same token; a second person "
+                    "has to approve it"
                 )
             record_event(connection, "approved", {"request": row.id}, now)
             move_requests(connection, row.id, "queued", at=now)
@@ -243,11 +245,11 @@ class Requests(RequestLists):
         return self._change_request("approve", request_id, tenant, apply_change)
 
     def await_identity(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """Record that proof of identity was asked for: the GDPR clock pauses until `verify`."""
+        """Record that proof of identity was requested: the GDPR deadline pauses until `verify`."""
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if not may_pause(row.regime):
-                raise RequestStateError(f"nothing stops the clock of a {row.regime} request")
+                raise RequestStateError(f"the deadline of a {row.regime} request cannot be paused")
             if row.paused_at is None:
                 _update_columns(connection, row.id, paused_at=now)
                 record_event(connection, "identity-asked", {"request": row.id}, now)
@@ -255,7 +257,7 @@ class Requests(RequestLists):
         return self._change_request("await-identity", request_id, tenant, apply_change)
 
     def cancel(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """Withdraw a request that is not applied yet; its people pass on to other requests."""
+        """Withdraw a request that is not applied yet; other requests take over its people."""
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             _require_not_applied(row)
@@ -267,7 +269,7 @@ class Requests(RequestLists):
         return self._change_request("cancel", request_id, tenant, apply_change, lock="model")
 
     def reject(self, request_id: str, ground: str, *, tenant: str | None = None) -> Request:
-        """Refuse a request on a ground of law, a registered code."""
+        """Reject a request on a legal ground, a registered code."""
         require_ground(ground, REJECT_GROUNDS)
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
@@ -287,19 +289,19 @@ class Requests(RequestLists):
         *,
         tenant: str | None = None,
     ) -> Request:
-        """Keep a request back on a ground of law, until a day (at the seat) or moment at most.
+        """Put a request on hold on a legal ground, until a day (in the calendar's zone) or time.
 
         Raises
         ------
         RequestStateError
-            It is past that, or another request is erasing somebody whom it names.
+            It cannot be put on hold any more, or another request is erasing one of its people.
         """
         require_ground(ground, HOLD_GROUNDS)
         end = end_of_hold(until, self._core.settings.calendar)
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if end <= now:
-                raise ValueError(f"until={until} has passed; a hold ends in the future")
+                raise ValueError(f"until={until} is not in the future")
             require_not_applying(connection, row.id)
             columns = {"hold_ground": ground, "hold_until": end, "reason": ground}
             fields: dict[str, str | int] = {"ground": ground, "until": end}
@@ -317,9 +319,10 @@ class Requests(RequestLists):
         return self._change_request("release", request_id, tenant, apply_change)
 
     def retry(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """Send a request that is stuck, or waits after a failure, back to where it failed.
+        """Retry a failed request from the step that failed.
 
-        A purge is about all people of its batch, so what is stuck there is retried together.
+        A purge is about all people of its batch, so the failed requests of a batch are retried
+        together.
         """
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
@@ -329,16 +332,16 @@ class Requests(RequestLists):
             if batch not in _PUBLISHED_BATCH:
                 move_requests(connection, row.id, "queued", at=now, **columns)
                 return
-            mates = (requests.c.batch_id == row.batch_id) & (requests.c.state == "stuck")
-            movers = list(connection.scalars(select(requests.c.id).where(mates)))
-            move_requests(connection, movers, "purging", at=now, **columns)
-            if batch == "purged":  # another one's retry has finished it
-                move_requests(connection, movers, "purged", at=now)
+            same_batch = (requests.c.batch_id == row.batch_id) & (requests.c.state == "stuck")
+            request_ids = list(connection.scalars(select(requests.c.id).where(same_batch)))
+            move_requests(connection, request_ids, "purging", at=now, **columns)
+            if batch == "purged":  # the retry of another request has finished it
+                move_requests(connection, request_ids, "purged", at=now)
 
         return self._change_request("retry", request_id, tenant, apply_change, lock="batch")
 
     def extend(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """Record an extension, of which the person was told: two months (GDPR), 45 days (CCPA)."""
+        """Record an extension by two months (GDPR) or 45 days (CCPA); the person was notified."""
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if row.extended_to is not None:
@@ -358,9 +361,9 @@ class Requests(RequestLists):
     def record_recipients(
         self, request_id: str, recipients: int, *, tenant: str | None = None
     ) -> Request:
-        """Record that recipients of the data were told (Article 19), while a request is open.
+        """Record that recipients of the data were notified (Article 19), while a request is open.
 
-        The attestation of the purge counts those who were told before it.
+        The purge attestation counts the recipients recorded before it.
         """
         _require_count(recipients, 1)
 
@@ -372,7 +375,7 @@ class Requests(RequestLists):
         return self._change_request("tell", request_id, tenant, apply_change)
 
     def answer(self, request_id: str, *, recipients: int = 0, tenant: str | None = None) -> Request:
-        """Record that the person was answered, and how many more recipients were told."""
+        """Record that the person was answered, and how many more recipients were notified."""
         _require_count(recipients, 0)
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
@@ -381,8 +384,8 @@ class Requests(RequestLists):
                     f"request {row.id} waits for request {row.duplicate_of}, which is not purged "
                     "yet"
                 )
-            n_told = (row.recipients or 0) + recipients
-            columns = {"recipients": n_told, "closed_at": now, **NO_BODY}
+            n_notified = (row.recipients or 0) + recipients
+            columns = {"recipients": n_notified, "closed_at": now, **NO_BODY}
             move_requests(
                 connection, row.id, "closed", at=now, fields={"recipients": recipients}, **columns
             )
@@ -392,23 +395,22 @@ class Requests(RequestLists):
     def find_known_ids(
         self, ids: Sequence[int | str], *, model: str, tenant: str = "default"
     ) -> "builtins.list[Any]":
-        """Return those of the ids that a model holds, or that an earlier request to it named.
+        """Return the ids that are in a model, or in an earlier request to it.
 
-        The answer stays the same when they are erased meanwhile, so that a repeated request has
-        the content of the first.
+        The result stays the same after an erasure, so that a repeated request has the same content.
         """
         try:
             people = as_ids([*ids]).distinct()
         except TypeError:  # its text repeats an id
-            raise IdsTypeError("the ids are neither all numbers nor all texts") from None
+            raise IdsTypeError("ids must be all integers or all strings") from None
         row = self._models.row(model, tenant)
         tags = compute_person_tags(self._core, tenant, people)
         with self._core.database.reading() as conn:
             known = {
                 *find_known_people(conn, row.id, tags, people, self._models.get_ids_index(row))
             }
-        named = zip(people.to_list(), tags, strict=True)
-        return [one for one, tag in named if tag in known]
+        pairs = zip(people.to_list(), tags, strict=True)
+        return [person for person, tag in pairs if tag in known]
 
     def _change_request(
         self,
@@ -419,11 +421,11 @@ class Requests(RequestLists):
         *,
         lock: Literal["claims", "model", "batch"] | None = None,
     ) -> Request:
-        """Do the work on the locked row of a request whose state allows the action.
+        """Run `work` on the locked row of a request whose state allows the action.
 
-        All of it is one transaction. `lock` says what is locked before: its model, alone or shared
-        with others who claim, or its batch. What seals, submits or finishes a purge comes to these
-        before the requests; in another order two would wait for each other.
+        It is one transaction. `lock` is locked first: the model, exclusively ("model") or shared
+        ("claims"), or the batch. Batching, intake and purges lock these before the requests too;
+        another order would cause deadlocks.
         """
         if not isinstance(request_id, str) or not _ID.fullmatch(request_id):
             raise UnknownRequestError(_UNKNOWN)
@@ -448,17 +450,17 @@ class Requests(RequestLists):
         return self._core.database.run_transaction(change)
 
 
-_UNKNOWN = "no request of that id; `letheon request list` shows all"
+_UNKNOWN = "unknown request id; `letheon request list` shows all"
 
 
 def _restart_clock(core: Core, row: Row[Any], now: int) -> dict[str, Any]:
-    """Return the columns of a clock that runs again, if it stood still."""
+    """Return the columns that end a pause of the deadline; empty without a pause."""
     if row.paused_at is None:
         return {}
-    stood = count_paused_seconds(row.paused_seconds, row.paused_at, now)
+    paused = count_paused_seconds(row.paused_seconds, row.paused_at, now)
     received, calendar = to_datetime(min(row.received_at, now)), core.settings.calendar
-    day = due_on(row.regime, received, calendar, paused_seconds=stood)
-    return {"paused_at": None, "paused_seconds": stood, "due_on": day.isoformat()}
+    day = due_on(row.regime, received, calendar, paused_seconds=paused)
+    return {"paused_at": None, "paused_seconds": paused, "due_on": day.isoformat()}
 
 
 def _make_refusal(row: Row[Any], action: str) -> RequestStateError:
@@ -473,12 +475,12 @@ def _reject_request(connection: Connection, request_id: str, ground: str, now: i
 
 def _require_not_applied(row: Row[Any]) -> None:
     if row.state == "stuck" and row.batch_id is not None:
-        raise RequestStateError(f"request {row.id} was applied; it can only be retried")
+        raise RequestStateError(f"request {row.id} is applied already; it can only be retried")
 
 
 def _require_count(recipients: Any, least: int) -> None:
     if type(recipients) is not int or recipients < least:
-        raise ValueError(f"recipients={recipients!r} must be a whole number from {least} on")
+        raise ValueError(f"recipients={recipients!r} must be an integer of at least {least}")
 
 
 def _update_columns(connection: Connection, request_id: str, **columns: Any) -> None:

@@ -22,7 +22,7 @@ from letheon.exceptions import (
     SignerRefusedError,
     StaleWorkerError,
 )
-from letheon.ledger.certificates.certify import rehearse, take_beacon
+from letheon.ledger.certificates.certify import check_certifiable, take_beacon
 from letheon.ledger.core import Core, fault_point
 from letheon.ledger.db.events import record_event
 from letheon.ledger.leases import Lease, keep_renewed, require_fence
@@ -303,7 +303,7 @@ def _publish_version(
         record_event(conn, "published", body, at=now)
         version = find_version(conn, version_id)
         if model.is_outside:
-            rehearse(core, conn, version)
+            check_certifiable(core, conn, version)
         fault_point("publish.before-commit")
     fault_point("publish.after-commit")
     return version

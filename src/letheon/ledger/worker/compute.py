@@ -26,9 +26,9 @@ from letheon.exceptions import (
 from letheon.guarantee import Guarantee
 from letheon.ledger.certificates.facts import (
     METRIC_CODES,
-    Judged,
+    JudgementBasis,
     TestFigures,
-    facts_of,
+    collect_facts,
     method_parameters,
     test_metric,
 )
@@ -62,7 +62,7 @@ class Computation:
     rows: bytes
     ids: Any
     trusted: tuple[str, ...]
-    judged: Judged | None
+    judged: JudgementBasis | None
     training: dict[str, str]
     since_retrain: int
     retrain_seconds_per_row: float | None
@@ -80,7 +80,7 @@ class ComputationResult:
     model: bytes
     rows: Rows
     kept: NDArray[np.int64]
-    judged: Judged | None
+    judged: JudgementBasis | None
     seconds: float
     facts: dict[str, Any]
     figures: TestFigures | None = None
@@ -92,7 +92,7 @@ class _Work:
 
     model: Any
     rows: Rows
-    judged: Judged | None
+    judged: JudgementBasis | None
     receipt: Receipt | None = None
     reading: Any = None
     policy: str | None = None
@@ -171,7 +171,7 @@ def _collect_facts(
 ) -> dict[str, Any]:
     """Return what the certificate says about the model as it is now."""
     per_row = job.retrain_seconds_per_row
-    return facts_of(
+    return collect_facts(
         guarantee_before=before,
         after=work.model,
         receipt=work.receipt,
@@ -200,7 +200,7 @@ def _split_rows(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
     return wanted.take(np.flatnonzero(matches.has_rows)), others
 
 
-def _drop_test_rows(judged: Judged | None, wanted: Any) -> Judged | None:
+def _drop_test_rows(judged: JudgementBasis | None, wanted: Any) -> JudgementBasis | None:
     """Take people out of the test rows; a monitor does it itself."""
     if judged is None or judged.test is None or wanted.kind != judged.test.ids.kind:
         return judged
@@ -268,7 +268,7 @@ def _retrain_model(job: Computation, work: _Work) -> None:
         work.judged = judged._replace(then=figures.now)
 
 
-def _test_figures(model: Any, judged: Judged | None) -> TestFigures | None:
+def _test_figures(model: Any, judged: JudgementBasis | None) -> TestFigures | None:
     if judged is None or judged.test is None or len(judged.test) == 0:
         return None
     X, y = judged.test.slice(0, len(judged.test))

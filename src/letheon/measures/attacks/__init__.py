@@ -1,9 +1,9 @@
-r"""Attacks that look for what an unlearned model still knows, each with its null floor.
+r"""Attacks that search an unlearned model for traces of forgotten people, each with a null floor.
 
-A runner is a small frozen dataclass of settings; ``attack.run(unlearner, X, y, forget=...)`` trains
-clones of an unfitted unlearner and returns `AttackResult`\ s. The pure functions behind the
-runners need only arrays. An attack can show that something was not forgotten. That it finds
-nothing is no proof of forgetting: a better attack may find more.
+An attack is a frozen dataclass of settings. ``attack.run(unlearner, X, y, forget=...)`` trains
+clones of an unfitted unlearner and returns `AttackResult`\ s. The underlying functions need only
+arrays. An attack can show that something was not forgotten. It cannot prove forgetting: a better
+attack may find more.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ from letheon.measures.attacks._rmia import RMIA, rmia, tune_offline
 from letheon.measures.attacks._shadows import margins
 from letheon.measures.attacks._verify import BackdoorTest
 
-# name -> runner
+# name -> attack class
 ALL: dict[str, Any] = {
     "u-lira": ULiRA,
     "rmia": RMIA,

@@ -1,22 +1,23 @@
-"""Private backdoors, and the hypothesis test behind them (Sommer et al., 2022).
+"""Private backdoors and their hypothesis test (Sommer et al., 2022).
 
-A person plants a private backdoor: rows with a private pattern and a private target label. After
-the request the person asks ``n`` triggered rows and counts ``k`` answers that are the target.
+A tester plants a private backdoor: rows with a private pattern and a private target label. After
+the request the tester queries ``n`` rows with the pattern and counts the ``k`` predictions that are
+the target label.
 
-* H0, *deleted*: an answer is the target with chance ``q`` only.
-* H1, *not deleted*: it is the target with probability ``p > q``.
+* H0, *deleted*: a prediction is the target label with probability ``q``.
+* H1, *not deleted*: it is the target label with probability ``p > q``.
 
 The test rejects "deleted" if ``k > t``, ``t`` the smallest number with ``P(Bin(n, q) <= t) >= 1 -
-alpha``. The threshold itself belongs to "deleted", otherwise the false alarms exceed alpha.
+alpha``. ``k = t`` does not reject, otherwise the false alarm rate would exceed alpha.
 
-The test can show that data was **not** deleted. That it does not reject proves nothing, and a
-provider who cheats can pass it (Zhang et al., 2024).
+The test can show that data was **not** deleted. A test that does not reject proves nothing, and a
+dishonest provider can pass it (Zhang et al., 2024).
 
-Everything about a backdoor is a keyed hash of the secret and the tester's name, so that nobody
-without the secret can tell a tester's pattern, and nothing has to be stored.
+Pattern and target are keyed hashes of the secret and the name of the tester. They cannot be guessed
+without the secret, and nothing has to be stored.
 
 For audits only. A backdoor poisons the model that is trained on it: plant it in a clone of the
-pipeline, never in a model that serves people.
+pipeline, never in a model in production.
 """
 
 from collections.abc import Sequence
@@ -33,24 +34,24 @@ from letheon.measures._measure import Better, Measure, MeasureOptions, make_meas
 from letheon.purposes import Purpose
 from letheon.seeds import keyed_hash, keyed_hash_ints
 
-# More queries than this for one person is no test that anybody would run.
+# A test with more queries is not practical.
 _MOST_QUERIES = 100_000
-# Testers who must have both answers before the spread between them says how much they differ.
+# Testers with both outcomes that are needed to estimate the variance between testers.
 _MIXED = 5
 
 
 class Errors(NamedTuple):
-    """Threshold and both errors of the test."""
+    """Threshold and error probabilities of the test."""
 
     threshold: int
     false_alarm: float
-    """Probability to reject "deleted" though the data was deleted."""
+    """Probability of rejecting "deleted" although the data was deleted."""
     miss: float
-    """Probability not to reject though the data is still there."""
+    """Probability of not rejecting although the data was not deleted."""
 
 
 class QueryCounts(NamedTuple):
-    """Successes among queries, one entry for each tester."""
+    """Numbers of successes and of queries, one entry per tester."""
 
     successes: NDArray[np.int64]
     queries: NDArray[np.int64]
@@ -60,23 +61,23 @@ class QueryCounts(NamedTuple):
         """Return the counts as vectors, or raise unless ``0 <= successes <= queries``."""
         made = cls(*(np.atleast_1d(np.asarray(part, np.int64)) for part in (successes, queries)))
         if made.successes.shape != made.queries.shape or made.successes.ndim != 1:
-            raise ValueError("give one number of successes and one of queries for each tester")
+            raise ValueError("successes and queries must have one entry per tester")
         if made.queries.sum() < 1 or (made.successes < 0).any():
-            raise ValueError("at least one query is needed, and no count is negative")
+            raise ValueError("at least one query is required, and counts must not be negative")
         if (made.successes > made.queries).any():
-            raise ValueError("there are more successes than queries")
+            raise ValueError("successes must not exceed queries")
         return made
 
     @property
     def rate(self) -> float:
-        """Successes of all testers by their queries."""
+        """Share of successful queries, over all testers."""
         return float(self.successes.sum() / self.queries.sum())
 
 
 def _check_rates(n: int = 1, **shares: float) -> None:
-    """Refuse probabilities p and q beyond [0, 1], and levels that are not strictly between."""
+    """Raise unless rates are in [0, 1], and alpha and beta strictly between."""
     if n < 1:
-        raise ValueError(f"at least one query is needed, not {n}")
+        raise ValueError(f"n must be at least 1, not {n}")
     for name, value in shares.items():
         if not 0 <= value <= 1 or (name in ("alpha", "beta") and value in (0, 1)):
             raise ValueError(f"{name} must be between 0 and 1, not {value!r}")
@@ -100,13 +101,13 @@ def threshold(n: int, q: float, alpha: float = 1e-3) -> int:
     9
     """
     _check_rates(n, q=q, alpha=alpha)
-    # the upper tail: 1 - P(Bin <= t) would lose a small alpha to rounding
+    # The upper tail, because 1 - P(Bin <= t) would lose a small alpha to rounding.
     tail = bdtrc(np.arange(n + 1), n, q)
     return int(np.argmax(tail <= alpha))
 
 
 def errors(n: int, p: float, q: float, alpha: float = 1e-3) -> Errors:
-    """Return threshold, false-alarm and miss probability of the test.
+    """Return threshold, false alarm probability and miss probability of the test.
 
     ``false alarm = P(Bin(n, q) > t)``, at most alpha; ``miss = P(Bin(n, p) <= t)``.
 
@@ -143,7 +144,7 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     Raises
     ------
     ValueError
-        ``p <= q``, where no number is enough, or more than 100,000 would be needed.
+        If ``p <= q``, or if more than 100,000 queries would be needed.
 
     Examples
     --------
@@ -152,29 +153,29 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     """
     _check_rates(p=p, q=q, alpha=alpha, beta=beta)
     if p <= q:
-        raise ValueError(f"p={p} must exceed q={q}: such a backdoor cannot be told from chance")
+        raise ValueError(f"p must be above q, not p={p} and q={q}: chance explains the successes")
     t = 0
     for n in range(1, _MOST_QUERIES + 1):
-        # one more query never lowers the threshold
+        # The threshold never decreases with the number of queries.
         while bdtrc(t, n, q) > alpha:
             t += 1
         if bdtr(t, n, p) <= beta:
             return n
-    raise ValueError(f"more than {_MOST_QUERIES} queries: p={p} and q={q} are too close")
+    raise ValueError(f"p={p} and q={q} are too close: more than {_MOST_QUERIES:,} queries needed")
 
 
-def majority_errors(one: Errors, n_users: int) -> Errors:
-    """Return the errors of a vote: "not deleted" if more than half of the users say so.
+def majority_errors(single: Errors, n_users: int) -> Errors:
+    """Return the errors of a majority vote: "not deleted" if more than half of the tests reject.
 
     ``false alarm = P(Bin(c, alpha) > c/2)`` and ``miss = P(Bin(c, 1 - beta) <= c/2)`` for ``c``
-    users whose tests are independent. A tie says "deleted"; with an odd ``c`` there is none.
+    users with independent tests. A tie counts as "deleted"; with an odd ``c`` there is none.
 
     Parameters
     ----------
-    one : Errors
-        Errors of one user's test.
+    single : Errors
+        Errors of the test of one user.
     n_users : int
-        Users who vote.
+        Number of users.
 
     Examples
     --------
@@ -183,29 +184,29 @@ def majority_errors(one: Errors, n_users: int) -> Errors:
     ('2.1e-05', '1.5e-03')
     """
     if n_users < 1:
-        raise ValueError(f"at least one user votes, not {n_users}")
+        raise ValueError(f"n_users must be at least 1, not {n_users}")
     half = n_users // 2
-    return one._replace(
-        false_alarm=float(bdtrc(half, n_users, one.false_alarm)),
-        # voters who miss: at least n - half of them, so that the small tail is summed
-        miss=float(bdtrc(n_users - half - 1, n_users, one.miss)),
+    return single._replace(
+        false_alarm=float(bdtrc(half, n_users, single.false_alarm)),
+        # At least n - half users miss; this form sums the small tail.
+        miss=float(bdtrc(n_users - half - 1, n_users, single.miss)),
     )
 
 
 def _rate_interval(counts: QueryCounts, confidence: float) -> tuple[float, float]:
     """Return the interval of a success rate when testers differ (Korn and Graubard, 1998).
 
-    Clopper and Pearson's at an effective number of queries: that of the binomial variance divided
-    by the variance between testers, never more than there are. Where nearly all testers have
-    the same answer throughout, that variance is not known, and a tester counts once.
-    Equal to Clopper and Pearson's for one tester.
+    Clopper and Pearson's at an effective number of queries: the binomial variance divided by the
+    variance between testers, at most the number of queries. If nearly all testers have a single
+    outcome, that variance is unknown and each tester counts as one query. For one tester it is
+    Clopper and Pearson's interval.
     """
-    is_asked = counts.queries > 0
-    successes, queries = counts.successes[is_asked], counts.queries[is_asked]
+    is_queried = counts.queries > 0
+    successes, queries = counts.successes[is_queried], counts.queries[is_queried]
     m, n, rate = len(queries), float(queries.sum()), counts.rate
     if m > 1:
-        known = min(np.sum(successes > 0), np.sum(successes < queries)) >= min(m, _MIXED)
-        most, spread = n if known else float(m), float(np.sum((successes - rate * queries) ** 2))
+        is_known = min(np.sum(successes > 0), np.sum(successes < queries)) >= min(m, _MIXED)
+        most, spread = n if is_known else float(m), float(np.sum((successes - rate * queries) ** 2))
         variance = m / (m - 1) * spread / n**2
         n = min(most, effective_sample_size(rate, variance, m, confidence)) if spread > 0 else most
     return clopper_pearson(rate * n, n, confidence)
@@ -224,15 +225,15 @@ def success_rate(
     Parameters
     ----------
     name : str
-        What the share is of.
+        Name of the measure.
     successes, queries : int or array-like of int
-        Counts, one of each for every tester.
+        Counts, one of each per tester.
     better : {"lower", "higher"}, default="lower"
         Which way is better.
     confidence : float, default=0.95
-        Coverage of the interval: Clopper and Pearson's, made wider where testers differ from each
-        other more than a binomial law allows (Korn and Graubard, 1998). With several testers of
-        whom fewer than five have both answers, a tester counts as one query.
+        Coverage of the interval: Clopper and Pearson's, widened if testers differ more than a
+        binomial distribution allows (Korn and Graubard, 1998). If fewer than five of several
+        testers have both outcomes, each tester counts as one query.
 
     Examples
     --------
@@ -252,22 +253,21 @@ def deletion_confidence(
     alpha: float = 1e-3,
     confidence: float = 0.95,
 ) -> Measure:
-    """Return how surely the test would notice that data is still there.
+    """Return the power of the test: the probability to detect data that was not deleted.
 
     ``rho = 1 - beta = P(Bin(n, p) > t)``, ``t`` the smallest number with ``P(Bin(n, q) <= t) >= 1 -
-    alpha``. Both rates are estimated, and rho grows with ``p`` and falls with ``q``, so its
-    lower end puts in the lower end of ``p`` and the upper end of ``q``, and the other way
-    round: each end at level ``1 - (1 - confidence) / 2`` (Bonferroni), so that both hold at
-    once.
+    alpha``. Both rates are estimated. rho increases with ``p`` and decreases with ``q``, so its
+    lower end uses the lower end of ``p`` and the upper end of ``q``, and vice versa. Each interval
+    has level ``1 - (1 - confidence) / 2`` (Bonferroni), so that both hold simultaneously.
 
     Parameters
     ----------
     n : int
-        Queries of one person's test.
+        Number of queries of one test.
     kept : (successes, queries)
-        Counts where the data is there: p.
+        Counts for a model trained on the data: p.
     chance : (successes, queries)
-        Counts where it never was: q.
+        Counts for a model not trained on the data: q.
     alpha : float, default=1e-3
         Largest probability of a false alarm.
     confidence : float, default=0.95
@@ -276,8 +276,8 @@ def deletion_confidence(
     Returns
     -------
     Measure
-        Higher is better: the test is sharper. Read the lower end. It says nothing about whether the
-        data was deleted, only what a test that does not reject is worth.
+        Higher is better. Use the lower end. It is the power of the test, not evidence that the
+        data was deleted.
 
     Examples
     --------
@@ -285,33 +285,35 @@ def deletion_confidence(
     deletion confidence: 0.9991 [0.6408, 1] at 0.95 (measured, n=200, higher is better)
     """
     level = 1 - (1 - confidence) / 2
-    there, gone = QueryCounts.from_counts(*kept), QueryCounts.from_counts(*chance)
-    (p_low, p_high), (q_low, q_high) = (_rate_interval(counts, level) for counts in (there, gone))
-    value = 1 - errors(n, there.rate, gone.rate, alpha).miss
+    trained, deleted = QueryCounts.from_counts(*kept), QueryCounts.from_counts(*chance)
+    (p_low, p_high), (q_low, q_high) = (
+        _rate_interval(counts, level) for counts in (trained, deleted)
+    )
+    value = 1 - errors(n, trained.rate, deleted.rate, alpha).miss
     low = 1 - errors(n, p_low, q_high, alpha).miss
     high = 1 - errors(n, p_high, q_low, alpha).miss
     note = f"alpha={alpha:g}, {n} queries; the power of the test, not a proof of deletion"
     options: MeasureOptions = {"better": "higher", "confidence": confidence, "note": note}
-    n_asked = int(there.queries.sum() + gone.queries.sum())
-    return make_measure("deletion confidence", value, (low, high), n_asked, **options)
+    n_queries = int(trained.queries.sum() + deleted.queries.sum())
+    return make_measure("deletion confidence", value, (low, high), n_queries, **options)
 
 
 Tester = int | str
 
 
 class Trigger(Protocol):
-    """What stamps a tester's private pattern on rows."""
+    """Object that stamps the private pattern of a tester on rows."""
 
     @property
     def secret(self) -> int:
         """Key of all hashes."""
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the rows with the tester's pattern on each."""
+        """Return a copy of the rows with the pattern of the tester on each."""
 
 
 def target_label(secret: int, tester: Tester, classes: ArrayLike) -> Any:
-    """Return the label that the tester's pattern should trigger, one of `classes`.
+    """Return the target label of the tester, one of `classes`.
 
     Examples
     --------
@@ -320,7 +322,7 @@ def target_label(secret: int, tester: Tester, classes: ArrayLike) -> Any:
     """
     labels = np.unique(np.asarray(classes))
     if len(labels) < 2:
-        raise ValueError("a backdoor needs at least two classes to tell apart")
+        raise ValueError(f"a backdoor needs at least two classes, not {len(labels)}")
     return labels[keyed_hash(secret, Purpose.BACKDOOR_TARGET, tester) % len(labels)]
 
 
@@ -333,21 +335,21 @@ def plant_backdoors(
     classes: ArrayLike,
     fraction: float = 0.5,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-    """Return copies of X and y in which some rows of each tester carry a backdoor, and which do.
+    """Return copies of X and y with backdoors in some rows of each tester, and a mask of them.
 
     Parameters
     ----------
     trigger : ImageTrigger or TabularTrigger
-        What is stamped on a row.
+        The trigger that stamps the patterns.
     X, y : ndarray
-        Rows and labels; they are not changed.
+        Rows and labels; not modified.
     testers : sequence of (name, positions)
-        Who plants, and where their rows are.
+        Name of each tester, and positions of the rows.
     classes : array-like
         Labels to choose targets from.
     fraction : float, default=0.5
-        Share r of a tester's rows that are stamped and relabelled, at least one row. Which rows is
-        a keyed hash, too.
+        Share r of the rows of a tester that are stamped and relabelled, at least one row. The
+        rows are chosen by a keyed hash.
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction must be in (0, 1], not {fraction}")
@@ -367,7 +369,7 @@ def plant_backdoors(
 def _draw_positions(
     secret: int, purpose: str, tester: Tester, n: int, count: int
 ) -> NDArray[np.intp]:
-    """Return `count` of the numbers below `n`, drawn without replacement by hash, sorted."""
+    """Return `count` numbers below `n`, drawn without replacement by a keyed hash, sorted."""
     hashes = keyed_hash_ints(secret, purpose, np.arange(n), tester)
     return np.sort(np.argsort(hashes, kind="stable")[:count])
 
@@ -381,14 +383,14 @@ class ImageTrigger:
     secret : int
         Key of all hashes, below ``2**128``.
     shape : tuple of int or None, default=None
-        Shape of one image, ``(h, w)`` or ``(h, w, c)``, where images come flat, one per row. None:
+        Shape of one image, ``(h, w)`` or ``(h, w, c)``, if X has one flat image per row. None:
         X has the shape ``(n, h, w)`` or ``(n, h, w, c)``.
     channels : {"last", "first"}, default="last"
-        Where the colours are, for images of three axes.
+        Position of the colour axis, for images with three axes.
     n_pixels : int, default=4
-        Pixels of the pattern; all colours of a pixel are set.
+        Number of pixels in the pattern; all colours of a pixel are set.
     brightness : float or None, default=None
-        What they are set to. None: 255 for uint8, 1 for floats, which must then lie in [0, 1].
+        Value of these pixels. None: 255 for uint8, 1 for floats, which must be in [0, 1].
 
     Examples
     --------
@@ -405,10 +407,10 @@ class ImageTrigger:
     brightness: float | None = None
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the images with the tester's pattern on each, in the given shape."""
+        """Return a copy of the images with the pattern of the tester on each."""
         shape = self._image_shape(X)
         images = X.reshape(len(X), *shape).copy()
-        # a view with the two axes of the place first, whatever stands around them
+        # A view with the two spatial axes first.
         by_place = np.moveaxis(images, 0, -1)
         if len(shape) == 3 and self.channels == "first":
             by_place = np.moveaxis(by_place, 0, 2)
@@ -419,7 +421,7 @@ class ImageTrigger:
     def pixel_positions(
         self, size: tuple[int, ...], tester: Tester
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return rows and columns of the tester's pixels in an image of this height and width."""
+        """Return rows and columns of the pixels of the tester in an image of this size."""
         n = prod(size)
         if not 1 <= self.n_pixels <= n:
             raise ValueError(f"n_pixels must be between 1 and {n}, not {self.n_pixels}")
@@ -431,9 +433,11 @@ class ImageTrigger:
     def _image_shape(self, X: NDArray[Any]) -> tuple[int, ...]:
         shape = X.shape[1:] if self.shape is None else tuple(self.shape)
         if len(shape) not in (2, 3):
-            raise ValueError(f"an image has two or three axes, not {shape}; give shape=(h, w[, c])")
+            raise ValueError(
+                f"images must have two or three axes, not {shape}; pass shape=(h, w[, c])"
+            )
         if X.shape[1:] not in (shape, (prod(shape),)):
-            raise ValueError(f"rows of shape {X.shape[1:]} are no images of shape {shape}")
+            raise ValueError(f"rows of shape {X.shape[1:]} do not match images of shape {shape}")
         return shape
 
     def _get_brightness(self, X: NDArray[Any]) -> float:
@@ -442,9 +446,7 @@ class ImageTrigger:
         if X.dtype == np.uint8:
             return 255
         if X.dtype.kind != "f" or (X.size and not (X.min() >= 0 and X.max() <= 1)):
-            raise ValueError(
-                "images are neither uint8 nor floats in [0, 1]; say which brightness is bright"
-            )
+            raise ValueError("images are neither uint8 nor floats in [0, 1]; set brightness")
         return 1.0
 
 
@@ -452,9 +454,9 @@ class ImageTrigger:
 class TabularTrigger:
     """A private pattern of columns at the edges of their ranges.
 
-    Each column of the pattern is set to its least or its greatest value, so that every single value
-    is one that occurs; only together are they rare. Make it with `of`, which reads the ranges
-    off a table.
+    Each column of the pattern is set to its smallest or largest value, so that every single value
+    occurs in the data and only their combination is rare. Create it with `of`, which reads the
+    ranges from a table.
 
     Parameters
     ----------
@@ -463,10 +465,10 @@ class TabularTrigger:
     low, high : tuple of float
         Range of each column.
     groups : tuple of tuple of int, default=()
-        Columns that are the one-hot code of one value. A group counts as one column of
-        the pattern: one member is set to its greatest, the others to their least value.
+        Columns that are the one-hot encoding of one value. A group counts as one column of the
+        pattern: one member is set to its largest, the others to their smallest value.
     n_columns : int, default=4
-        Columns (or groups) of the pattern. Constant columns carry none.
+        Number of columns (or groups) in the pattern. Constant columns are not used.
     """
 
     secret: int = field(repr=False)
@@ -476,9 +478,9 @@ class TabularTrigger:
     n_columns: int = 4
 
     def __post_init__(self) -> None:
-        """Refuse ranges and groups that fit no table."""
+        """Raise for invalid ranges, groups or numbers of columns."""
         if len(self.low) != len(self.high):
-            raise ValueError("low and high need one entry per column each")
+            raise ValueError("low and high must have one entry per column")
         if not np.all(np.asarray(self.low) <= np.asarray(self.high)):
             raise ValueError("low must not exceed high, and neither may be NaN")
         members = [column for group in self.groups for column in group]
@@ -500,7 +502,7 @@ class TabularTrigger:
         groups: Sequence[Sequence[int]] = (),
         n_columns: int | None = None,
     ) -> "TabularTrigger":
-        """Return a trigger with the ranges of this table; None: four columns, or all if fewer.
+        """Return a trigger with the ranges of this table, by default with up to four columns.
 
         Examples
         --------
@@ -512,25 +514,25 @@ class TabularTrigger:
                [ 8.,  9., 10.,  3.]])
         """
         if X.ndim != 2 or X.dtype.kind not in "biuf":
-            raise ValueError(f"a table of numbers is needed, not {X.dtype} of shape {X.shape}")
+            raise ValueError(f"X must be a numeric table, not {X.dtype} of shape {X.shape}")
         low, high = tuple(X.min(axis=0).tolist()), tuple(X.max(axis=0).tolist())
-        together = tuple(tuple(int(column) for column in group) for group in groups)
+        columns = tuple(tuple(int(column) for column in group) for group in groups)
         if n_columns is None:
-            widest = cls(secret=secret, low=low, high=high, groups=together, n_columns=1)
+            widest = cls(secret=secret, low=low, high=high, groups=columns, n_columns=1)
             n_columns = min(4, len(widest._pattern_units()))
-        return cls(secret=secret, low=low, high=high, groups=together, n_columns=n_columns)
+        return cls(secret=secret, low=low, high=high, groups=columns, n_columns=n_columns)
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the rows with the tester's pattern on each."""
+        """Return a copy of the rows with the pattern of the tester on each."""
         if X.ndim != 2 or X.shape[1] != len(self.low):
-            raise ValueError(f"rows of {len(self.low)} columns are needed, not shape {X.shape}")
+            raise ValueError(f"X must have {len(self.low)} columns, not shape {X.shape}")
         stamped = X.copy()
         for column, value in self.pattern(tester).items():
             stamped[:, column] = value
         return stamped
 
     def pattern(self, tester: Tester) -> dict[int, float]:
-        """Return the tester's columns and their values."""
+        """Return the columns of the pattern of the tester, with their values."""
         units, columns = self._pattern_units(), dict[int, float]()
         for number in _draw_positions(
             self.secret, Purpose.BACKDOOR_PLACES, tester, len(units), self.n_columns
@@ -546,7 +548,7 @@ class TabularTrigger:
         return columns
 
     def _pattern_units(self) -> list[tuple[int, ...]]:
-        """Return groups and single columns that vary."""
+        """Return the groups and single columns that vary."""
         grouped = {column for group in self.groups for column in group}
         singles = self._varying_columns(tuple(set(range(len(self.low))) - grouped))
         groups = [group for group in self.groups if len(self._varying_columns(group)) > 1]

@@ -1,4 +1,4 @@
-"""An attacker who holds the model before and after a removal (Chen et al., 2021)."""
+"""Membership inference with the model before and after a removal (Chen et al., 2021)."""
 
 import copy
 from collections.abc import Sequence
@@ -42,21 +42,22 @@ Feature = Literal[
 FEATURES: tuple[Feature, ...] = get_args(Feature)
 
 _NOTE = (
-    "No test of forgetting: a model that kept everything is the same before and after, and is not "
-    "found. The attacker holds the model before and after the request and guesses who left; the "
-    "floor is the same attack about people who never were there, while others left. Exact methods "
-    "leak here too, naive retraining included: deletion itself reveals who was deleted, as no "
-    "guarantee about the latest model alone can prevent (Chen et al. 2021). Hide one of the two "
-    "versions, or answer requests in batches. A small number does not prove that nothing leaks."
+    "This is not a test of forgetting: a model that keeps everything does not change and is not "
+    "found. The attacker has the model before and after the request and infers who was removed. "
+    "The floor is the same attack on people who were never in the training data, while others "
+    "were removed. Exact methods leak here too, and so does naive retraining: the deletion itself "
+    "reveals who was deleted, and no guarantee about the latest model alone prevents that (Chen et "
+    "al. 2021). Keep one of the two versions secret, or process requests in batches. A low value "
+    "does not prove that nothing leaks."
 )
 
 
 def posterior_features(
     before: ArrayLike, after: ArrayLike, features: Sequence[Feature] = FEATURES
 ) -> Floats:
-    """Return what the attack model sees of two posteriors, side by side (Chen et al., table 1).
+    """Return the features of the attack model from two posteriors (Chen et al., table 1).
 
-    With ``p`` before and ``p'`` after, and ``s`` the order in which ``p`` falls:
+    With ``p`` before and ``p'`` after, and ``s`` the descending order of ``p``:
 
     * *concatenation* ``(p, p')``; *sorted concatenation* ``(p_s, p'_s)``;
     * *difference* ``p - p'``; *sorted difference* ``p_s - p'_s``;
@@ -65,9 +66,10 @@ def posterior_features(
     Parameters
     ----------
     before, after : array-like of shape (n, n_classes)
-        Class probabilities of the same rows, columns alike (see `letheon.measures.align_classes`).
+        Class probabilities of the same rows with the same columns (see
+        `letheon.measures.align_classes`).
     features : sequence of str
-        Which of them.
+        The features to compute.
 
     Examples
     --------
@@ -76,39 +78,39 @@ def posterior_features(
     """
     p, q = np.asarray(before, np.float64), np.asarray(after, np.float64)
     if p.ndim != 2 or p.shape != q.shape:
-        raise ValueError(f"need two tables of one shape, not {p.shape} and {q.shape}")
+        raise ValueError(f"before and after must have the same shape, not {p.shape}, {q.shape}")
     unknown = set(features) - set(FEATURES)
     if unknown or not features:
-        raise ValueError(f"features must be some of {FEATURES}, not {tuple(features)}")
+        raise ValueError(f"features must be from {FEATURES}, not {tuple(features)}")
     order = np.argsort(-p, axis=1, kind="stable")
     p_sorted, q_sorted = (np.take_along_axis(part, order, axis=1) for part in (p, q))
-    offered: dict[str, Floats] = {
+    columns: dict[str, Floats] = {
         "concatenation": np.hstack([p, q]),
         "sorted concatenation": np.hstack([p_sorted, q_sorted]),
         "difference": p - q,
         "sorted difference": p_sorted - q_sorted,
         "distance": np.linalg.norm(p - q, axis=1, keepdims=True),
     }
-    return np.hstack([offered[name] for name in features])
+    return np.hstack([columns[name] for name in features])
 
 
 def degradation_count(
     both: ArrayLike, classical: ArrayLike, labels: ArrayLike, *, confidence: float = 0.95
 ) -> Measure:
-    """Return for how many people the second version makes the attacker surer of the truth.
+    """Return the share of people for whom the second version improves the attack.
 
     ``DegCount = 1/n #{i : P_i > P'_i}``, where ``P_i`` is the probability that the attack with both
-    versions gives to the true status of person i, and ``P'_i`` that of the classical attack, which
-    holds the model before only (Chen et al., section 4). Ties do not count.
+    versions assigns to the true status of person i, and ``P'_i`` that of the classical attack,
+    which has only the model before (Chen et al., section 4). Ties do not count.
 
     Parameters
     ----------
     both, classical : array-like of shape (n,)
-        Probability of "was in and left" by each attack.
+        Probability of "was a member and was removed" by each attack.
     labels : array-like of shape (n,)
-        1 for those who were in and left.
+        1 for members who were removed.
     confidence : float, default=0.95
-        Coverage of the interval, Clopper and Pearson's: it takes the people as independent.
+        Coverage of the interval (Clopper and Pearson's), for independent people.
 
     Examples
     --------
@@ -116,8 +118,8 @@ def degradation_count(
     0.5
     """
     truth = np.asarray(labels).astype(bool)
-    sure, less = (np.where(truth, s, 1 - s) for s in map(np.asarray, (both, classical)))
-    count, n = int(np.sum(sure > less)), len(truth)
+    with_both, with_one = (np.where(truth, s, 1 - s) for s in map(np.asarray, (both, classical)))
+    count, n = int(np.sum(with_both > with_one)), len(truth)
     interval = clopper_pearson(count, n, confidence)
     return make_measure(
         "degradation count", count / n, interval, n, better="lower", confidence=confidence
@@ -125,31 +127,30 @@ def degradation_count(
 
 
 def predict_posteriors(model: Any, X: Any, classes: NDArray[Any] | None) -> Floats:
-    """Return class probabilities over `classes`; a class that the model lost has none.
+    """Return class probabilities over `classes`; 0 for a class that the model no longer has.
 
-    Decision values go through a logistic link (softmax for several classes). A regressor, which
-    has no classes, only has its prediction.
+    Decision values are transformed by a logistic link (softmax for several classes). For a
+    regressor it is the prediction.
     """
     if classes is None:
         return np.asarray(model.predict(X), np.float64).reshape(len(X), -1)
-    way, known = query_confidence(model, X)
-    if way == "decision_function":
-        z = known
-        known = np.column_stack([expit(-z), expit(z)]) if z.ndim == 1 else softmax(z, axis=1)
-    table = np.zeros((len(known), len(classes)))
-    table[:, np.searchsorted(classes, model.classes_)] = known
+    method, p = query_confidence(model, X)
+    if method == "decision_function":
+        p = np.column_stack([expit(-p), expit(p)]) if p.ndim == 1 else softmax(p, axis=1)
+    table = np.zeros((len(p), len(classes)))
+    table[:, np.searchsorted(classes, model.classes_)] = p
     return table
 
 
-# Kinds of cases: people who were in and left; people who never were in while others left; and more
-# of the latter, who stand for the former in the floor.
-_ABSENT, _LEFT, _ALSO_ABSENT = 0, 1, 2
-# What an attacker may hold.
+# Kinds of cases: non-members, while others are removed; members who are removed; and further
+# non-members, who replace the members in the floor.
+_ABSENT, _REMOVED, _ALSO_ABSENT = 0, 1, 2
+# Versions of the model that an attacker may have.
 _VIEWS = ("both", "before", "after")
 
 
 class _Cases(NamedTuple):
-    """Rows of people as two models see them: whose, of which kind, in which world."""
+    """Posteriors of rows under two models, with the person, kind, world and removal of each."""
 
     before: Floats
     after: Floats
@@ -165,7 +166,7 @@ class _Cases(NamedTuple):
         return _Cases(*kept)
 
     def group_rows(self) -> tuple[Ints, Ints]:
-        """Return the first row of each case, a person in a removal, and the case of each row."""
+        """Return the first row of each case (a person in a removal), and the case of each row."""
         keys = np.column_stack([self.world, self.removal, self.kind, self.person])
         _, first, case = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         return first.astype(np.int64), case.ravel().astype(np.int64)
@@ -173,12 +174,12 @@ class _Cases(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BeforeAfter(Attack):
-    """Membership inference by someone who keeps the model from before the removal.
+    """Membership inference by an attacker who has the model from before the removal.
 
-    Each world trains a clone on the people who stay and on half of the people in question, and then
-    removes some of those, `batch` at a time, always from the model as first trained. The attack
-    model learns from shadow worlds, about other people, to tell from both posteriors who
-    left; it is tested on worlds of the people in `forget`.
+    Each world trains a clone on the retained people and on half of the people in question, and then
+    removes some of the latter, `batch` at a time, always from the first model. The attack model
+    is trained on shadow worlds with other people, to infer from both posteriors who was removed.
+    It is tested on worlds with the people in `forget`.
 
     Parameters
     ----------
@@ -187,29 +188,30 @@ class BeforeAfter(Attack):
     attacker : {"forest", "logistic"}, default="forest"
         The attack model: a random forest, or logistic regression on standardised features.
     n_shadows, n_targets : int, default=8
-        Worlds to learn from, and worlds to attack.
+        Numbers of worlds to train the attack model on, and to attack.
     n_removals : int, default=8
-        Removals in each world, at most: each is a `forget` of its own.
+        Largest number of removals in each world; each is a separate call of `forget`.
     batch : int, default=1
-        People who leave at once. The more, the better each is hidden.
+        People per removal. Larger batches hide each person better.
     confidence : float, default=0.95
         Coverage of all intervals.
 
     Notes
     -----
-    Measures, each beside its floor (people who never were there, while others left):
+    Measures, each with its floor (people who were never members, while others are removed):
 
     * *AUC* and *TPR at 1 % FPR* of the attack with both versions;
-    * *AUC, model after only*: what the latest model alone gives away;
+    * *AUC, model after only*: the leakage of the latest model alone;
     * *AUC, model before only*: the classical attack on the old model;
     * *degradation count*: see `degradation_count`.
 
-    The attacker knows the rows of those who stay and reads no labels. Intervals treat people
-    and worlds as sampled; `found` goes by the difference to the floor, world by world. For exact
-    methods "model after only" is at its floor and AUC is not: deletion itself reveals.
+    The attacker knows the rows of the retained people and does not use labels. Intervals treat
+    people and worlds as sampled units; `found` depends on the difference to the floor, world by
+    world. For exact methods "model after only" is at its floor, but AUC is not: the deletion itself
+    leaks.
 
-    It is no test of forgetting: a model that kept everything does not change, and so tells nobody
-    who asked to leave.
+    This is not a test of forgetting: a model that keeps everything does not change, and so does
+    not reveal who was removed.
 
     References
     ----------
@@ -227,7 +229,7 @@ class BeforeAfter(Attack):
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        """Refuse settings that give no experiment."""
+        """Raise for invalid settings."""
         if self.attacker not in ("forest", "logistic"):
             raise ValueError(f'attacker must be "forest" or "logistic", not {self.attacker!r}')
         for setting in ("n_shadows", "n_targets", "n_removals", "batch"):
@@ -235,9 +237,9 @@ class BeforeAfter(Attack):
                 raise ValueError(f"{setting} must be at least 1, not {getattr(self, setting)}")
 
     def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
-        data, leaves = read_inputs(case)
-        shadow_people, target_people = _split_people(data, leaves, self.batch, case.seed)
-        others = ~leaves & ~np.isin(data.ids, shadow_people)
+        data, is_target = read_inputs(case)
+        shadow_people, target_people = _split_people(data, is_target, self.batch, case.seed)
+        others = ~is_target & ~np.isin(data.ids, shadow_people)
         plan = [shadow_people] * self.n_shadows + [target_people] * self.n_targets
         worlds: list[_Cases] = []
         for number, people in enumerate(plan):
@@ -246,13 +248,13 @@ class BeforeAfter(Attack):
             case.progress(len(worlds), len(plan))
         shadows = join_records(worlds[: self.n_shadows])
         targets = join_records(worlds[self.n_shadows :])
-        lesson = shadows.of_kinds(_ABSENT, _LEFT)
+        train = shadows.of_kinds(_ABSENT, _REMOVED)
         number = library_seed(case.seed, Purpose.BEFORE_AFTER_ATTACKER)
-        attackers = {view: self._fit_attacker(lesson, view, number) for view in _VIEWS}
-        real, null = targets.of_kinds(_ABSENT, _LEFT), targets.of_kinds(_ABSENT, _ALSO_ABSENT)
+        attackers = {view: self._fit_attacker(train, view, number) for view in _VIEWS}
+        real, null = targets.of_kinds(_ABSENT, _REMOVED), targets.of_kinds(_ABSENT, _ALSO_ABSENT)
         scores, nulls = self._score_cases(attackers, real), self._score_cases(attackers, null)
         first, second = real.group_rows()[0], null.group_rows()[0]
-        labels = real.kind[first] == _LEFT
+        labels = real.kind[first] == _REMOVED
         is_new = null.kind[second] == _ALSO_ABSENT
         gaps = area_by_unit(scores["both"], labels, real.world[first])
         gaps = gaps - area_by_unit(nulls["both"], is_new, null.world[second])
@@ -274,9 +276,9 @@ class BeforeAfter(Attack):
     def _run_world(
         self, case: AttackInputs, data: People, others: Bools, people: NDArray[Any], number: int
     ) -> _Cases:
-        """Train on the others and on half of some people; remove batches of those.
+        """Train on the others and on half of `people`, then remove batches of that half.
 
-        Each batch is removed from the model as first trained.
+        Each batch is removed from a copy of the first model.
         """
         numbers, batch = np.arange(len(people)), self.batch
         order = np.argsort(
@@ -284,44 +286,44 @@ class BeforeAfter(Attack):
         )
         members, absent = np.split(order, [len(order) // 2])
         seed = library_seed(case.seed, Purpose.BEFORE_AFTER_MODEL, number)
-        held = others | np.isin(data.ids, people[members])
-        model = fit_copy(case.unlearner, seed, data.X[held], data.y[held], data.ids[held])
+        train = others | np.isin(data.ids, people[members])
+        model = fit_copy(case.unlearner, seed, data.X[train], data.y[train], data.ids[train])
         classes = None if is_regressor(case.unlearner) else np.unique(data.y)
         rows = np.flatnonzero(np.isin(data.ids, people))
         X, person = data.X[rows], np.searchsorted(people, data.ids[rows])
         before, removals = predict_posteriors(model, X, classes), []
         for removal in range(min(self.n_removals, len(members) // batch)):
-            gone = members[removal * batch : (removal + 1) * batch]
-            away = np.roll(absent, -2 * removal * batch)
+            removed = members[removal * batch : (removal + 1) * batch]
+            outside = np.roll(absent, -2 * removal * batch)
             kinds = np.full(len(numbers), -1)
-            kinds[gone], kinds[away[:batch]] = _LEFT, _ABSENT
-            kinds[away[batch : 2 * batch]] = _ALSO_ABSENT
-            seen = np.flatnonzero(kinds[person] >= 0)
-            twin = copy.deepcopy(model)
-            twin.forget(people[gone])
-            after, whose = predict_posteriors(twin, X[seen], classes), person[seen]
-            same = np.full_like(whose, number), np.full_like(whose, removal)
-            removals.append(_Cases(before[seen], after, kinds[whose], whose, *same))
+            kinds[removed], kinds[outside[:batch]] = _REMOVED, _ABSENT
+            kinds[outside[batch : 2 * batch]] = _ALSO_ABSENT
+            cases = np.flatnonzero(kinds[person] >= 0)
+            unlearned = copy.deepcopy(model)
+            unlearned.forget(people[removed])
+            after, owners = predict_posteriors(unlearned, X[cases], classes), person[cases]
+            same = np.full_like(owners, number), np.full_like(owners, removal)
+            removals.append(_Cases(before[cases], after, kinds[owners], owners, *same))
         return join_records(removals)
 
     def _view_features(self, cases: _Cases, view: str) -> Floats:
-        """Return what an attacker who holds both versions, or one of them, sees of each row."""
+        """Return the features of each row for an attacker with both versions, or one of them."""
         if view == "both":
             return posterior_features(cases.before, cases.after, self.features)
         p = cases.before if view == "before" else cases.after
         return np.hstack([p, -np.sort(-p, axis=1)])
 
-    def _fit_attacker(self, lesson: _Cases, view: str, seed: int) -> Any:
+    def _fit_attacker(self, train: _Cases, view: str, seed: int) -> Any:
         """Return the attack model, fitted on the rows of shadow worlds."""
         if self.attacker == "logistic":
             model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         else:
             model = RandomForestClassifier(min_samples_leaf=3, random_state=seed)
         with one_thread():
-            return model.fit(self._view_features(lesson, view), lesson.kind == _LEFT)
+            return model.fit(self._view_features(train, view), train.kind == _REMOVED)
 
     def _score_cases(self, attackers: dict[str, Any], cases: _Cases) -> dict[str, Floats]:
-        """Return each attacker's score of each case, the mean over the person's rows."""
+        """Return the score of each attacker for each case, the mean over the rows of the person."""
         _, case = cases.group_rows()
         rows, scores = np.bincount(case), dict[str, Floats]()
         for view, attacker in attackers.items():
@@ -338,27 +340,27 @@ class BeforeAfter(Attack):
         }
         both, before = scores["both"], scores["before"]
         measures = [auc(both, labels, **options), tpr_at_fpr(both, labels, **options)]
-        for which in ("after", "before"):
-            area = auc(scores[which], labels, **options)
-            measures.append(replace(area, name=f"AUC, model {which} only"))
+        for version in ("after", "before"):
+            area = auc(scores[version], labels, **options)
+            measures.append(replace(area, name=f"AUC, model {version} only"))
         measures.append(degradation_count(both, before, labels, confidence=self.confidence))
         return {measure.name: measure for measure in measures}
 
 
 def _split_people(
-    data: People, leaves: Bools, batch: int, seed: int
+    data: People, is_target: Bools, batch: int, seed: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return people for shadow worlds, and the people who leave, both sorted.
+    """Return people for shadow worlds, and the people to be forgotten, both sorted.
 
-    The former are chosen among those who stay: as many as leave, or half of them.
+    The former are retained people: as many as are forgotten, or half of the retained ones.
     """
-    targets, staying = np.unique(data.ids[leaves]), np.unique(data.ids[~leaves])
-    places = np.arange(len(staying))
-    order = np.argsort(keyed_hash_ints(seed, Purpose.BEFORE_AFTER_SHADOW_PEOPLE, places))
-    shadows = np.sort(staying[order[: min(len(targets), len(staying) // 2)]])
+    targets, retained = np.unique(data.ids[is_target]), np.unique(data.ids[~is_target])
+    positions = np.arange(len(retained))
+    order = np.argsort(keyed_hash_ints(seed, Purpose.BEFORE_AFTER_SHADOW_PEOPLE, positions))
+    shadows = np.sort(retained[order[: min(len(targets), len(retained) // 2)]])
     if min(len(targets), len(shadows)) < 4 * batch:
         raise ValueError(
-            f"{len(targets)} people leave and {len(staying)} stay; removals of {batch} need at "
-            f"least {4 * batch} who leave and {8 * batch} who stay"
+            f"forget has {len(targets)} people and {len(retained)} are retained; batch={batch} "
+            f"needs at least {4 * batch} and {8 * batch}"
         )
     return shadows, targets

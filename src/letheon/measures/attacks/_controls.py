@@ -1,4 +1,4 @@
-"""Negative controls: models that say they forgot and did not. An attack must find them."""
+"""Negative controls: models that claim to forget but do not. An attack must find them."""
 
 from copy import deepcopy
 from typing import Any, ClassVar, NamedTuple, Self
@@ -14,7 +14,7 @@ from letheon.naive import NaiveUnlearner
 from letheon.seeds import Purpose, library_seed
 
 
-def _control_facts(method: str, applicability: str, what_it_does: str) -> MethodFacts:
+def _control_facts(method: str, applicability: str, behaviour: str) -> MethodFacts:
     return MethodFacts(
         method=method,
         applicability=applicability,
@@ -26,7 +26,7 @@ def _control_facts(method: str, applicability: str, what_it_does: str) -> Method
         releases="latest-only",
         state_holds_rows=True,
         definition_text=(
-            f"Negative control. This method does NOT forget. {what_it_does} It exists so that "
+            f"Negative control. This method does NOT forget. {behaviour} It exists so that "
             "an attack can be shown to find a model that kept what it should have forgotten. "
             "Never use it to answer a request."
         ),
@@ -34,18 +34,18 @@ def _control_facts(method: str, applicability: str, what_it_does: str) -> Method
 
 
 class _ControlRemoval(NamedTuple):
-    """What a control will hold: fewer rows, and an estimator that saw the others."""
+    """The remaining rows, and an estimator that was trained on the removed rows too."""
 
     rows: Rows
     estimator: Any
 
 
 class _Control(NaiveUnlearner):
-    """What the controls share: the rows leave, the fitted estimator that saw them stays."""
+    """Base class of the controls: removes the rows, but keeps the estimator fitted on them."""
 
     @available_if(lambda _: False)
     def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
-        """Not offered: a fresh fit would forget after all."""
+        """Not available: a fresh fit would forget."""
         raise NotImplementedError
 
     def _make_guarantee(self) -> Guarantee:
@@ -59,15 +59,15 @@ class _Control(NaiveUnlearner):
 
 
 class KeepsEverything(_Control):
-    """A negative control: it says that it forgot and goes on with the same fitted estimator.
+    """Negative control that claims to forget, but keeps the same fitted estimator.
 
-    The rows leave its table, so receipts, `ids_` and `n_rows_` look right. Only an attack on the
-    model tells.
+    The rows are removed from its table, so receipts, `ids_` and `n_rows_` look correct. Only an
+    attack on the model reveals it.
 
     Parameters
     ----------
     estimator : estimator
-        Any estimator; it is fitted once.
+        Any estimator; fitted once.
     random_state : int, RandomState, Generator or None, default=None
         Seed of everything random.
 
@@ -101,24 +101,24 @@ class KeepsEverything(_Control):
 
 
 class FineTuneOnly(_Control):
-    """A negative control: it goes on training on the rows that remain.
+    """Negative control that continues training on the remaining rows.
 
-    "Catastrophic forgetting": the hope that more training on other rows washes the forgotten ones
-    out. What the model memorised of them stays for a long time.
+    It relies on "catastrophic forgetting": further training on other rows is supposed to overwrite
+    the forgotten ones. In fact the model keeps what it memorised for a long time.
 
     Parameters
     ----------
     estimator : estimator with `partial_fit`
-        Fitted once, then trained on with `partial_fit`.
+        Fitted once, then trained further with `partial_fit`.
     n_passes : int, default=1
-        Passes over the remaining rows for each request.
+        Passes over the remaining rows per request.
     random_state : int, RandomState, Generator or None, default=None
         Seed of everything random.
 
     Attributes
     ----------
     n_fit_passes_ : int or None
-        Passes that `fit` took, where the estimator counts them: the yardstick of `Receipt.work`.
+        Passes of `fit`, if the estimator counts them. `Receipt.work` is relative to them.
 
     Notes
     -----
@@ -151,8 +151,8 @@ class FineTuneOnly(_Control):
         """Fit on all rows and keep them; see `NaiveUnlearner.fit`."""
         if not hasattr(self.estimator, "partial_fit"):
             raise CannotForgetError(
-                f"FineTuneOnly goes on training with partial_fit, which "
-                f"{type(self.estimator).__name__} does not have; take SGDClassifier, say"
+                f"FineTuneOnly needs an estimator with partial_fit, such as SGDClassifier; "
+                f"{type(self.estimator).__name__} has none"
             )
         if self.n_passes < 1:
             raise ValueError(f"n_passes must be at least 1, not {self.n_passes}")
@@ -167,7 +167,7 @@ class FineTuneOnly(_Control):
             return _ControlRemoval(rows, self._train_further(rows))
 
     def _train_further(self, rows: Rows) -> Any:
-        """Return a copy of the estimator after more passes over these rows."""
+        """Return a copy of the estimator after further passes over these rows."""
         estimator, seed = deepcopy(self.estimator_), library_seed(self.seed_, Purpose.RETRAIN)
         with fix_environment(self.config_, seed), inner_training("it"):
             for _ in range(self.n_passes):

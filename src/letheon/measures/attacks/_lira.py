@@ -1,12 +1,12 @@
 """LiRA (Carlini et al., 2022), and LiRA against unlearning (Hayes et al., 2024).
 
-Models come in pairs with complementary halves: for each person one was in, one out. Who of a pair
-was in is a coin. So where signals know nothing of it, the model that was in wins with probability
-exactly 1/2, for any number of people and of models. Comparisons across pairs have no such law:
-there the references of one pair hold the models of the other.
+Models come in pairs with complementary halves: each person is in the training set of exactly one of
+them, chosen at random. If the signals do not depend on membership, the model that was trained on
+the person has the higher score with probability exactly 1/2, for any number of people and models.
+This does not hold for comparisons across pairs: the models of one pair are references of the other.
 
-Wins of different pairs are not independent: their references overlap. What that does to a mean is
-found by tossing the coins again and scoring everything anew.
+Comparisons of different pairs are not independent, because their reference models overlap. The
+effect on a mean is estimated by swapping the roles in each pair at random and scoring again.
 """
 
 import math
@@ -40,20 +40,20 @@ from letheon.measures.attacks._shadows import (
 )
 from letheon.purposes import Purpose
 
-# Fewer models than this on a side give no variance of a single example worth having; Carlini
-# et al. then take one variance for all examples.
+# With fewer models on a side the variance of a single example is too uncertain. Carlini et al. then
+# use one variance for all examples.
 ENOUGH = 32
 LEAST_DEVIATION = 1e-8
 
 
 def _gaussian_score(x: Floats, values: Floats, chosen: Bools) -> Floats:
-    """Return the log-density of x by a Gaussian fitted to the chosen models of each example.
+    """Return the log-density of x under a normal distribution fitted to the chosen models.
 
-    Examples are columns. The constant that all Gaussians share is left out.
+    Examples are columns. The constant term is omitted.
     """
     n = chosen.sum(axis=0)
     if (n < 1).any():
-        raise ValueError("every example needs a model on each side")
+        raise ValueError("every example needs at least one model inside and one outside")
     mean = np.where(chosen, values, 0.0).sum(axis=0) / n
     squares = (np.where(chosen, values - mean, 0.0) ** 2).sum(axis=0)
     if n.min() >= ENOUGH:
@@ -66,27 +66,27 @@ def _gaussian_score(x: Floats, values: Floats, chosen: Bools) -> Floats:
 
 
 def lira(target: ArrayLike, inside: ArrayLike, outside: ArrayLike) -> Floats:
-    """Return the log-likelihood ratio of the target's signals.
+    """Return the log-likelihood ratio of the signals of attacked models.
 
     ``score(x) = log N(phi(x) | mu_in, s_in^2) - log N(phi(x) | mu_out, s_out^2)``
 
     Parameters
     ----------
     target : array-like of shape (n,) or (n_targets, n)
-        Signals of the attacked model, or models, for n examples.
+        Signals of one or several attacked models for n examples.
     inside, outside : array-like of shape (n_models, n)
-        Signals of models that were, and were not, trained on each example. The attacked models
-        must not be among them.
+        Signals of models that were, and were not, trained on each example, without the attacked
+        models.
 
     Returns
     -------
     ndarray
-        Of the shape of `target`; positive speaks for "in".
+        Scores with the shape of `target`; positive values indicate membership.
 
     Notes
     -----
-    With fewer than 32 models on a side the variance is pooled over the examples, as Carlini et
-    al. advise.
+    With fewer than 32 models on a side the variance is pooled over the examples, as recommended by
+    Carlini et al.
 
     Examples
     --------
@@ -94,12 +94,12 @@ def lira(target: ArrayLike, inside: ArrayLike, outside: ArrayLike) -> Floats:
     [1.0]
     """
     x, ins, outs = (np.asarray(part, dtype=np.float64) for part in (target, inside, outside))
-    by_in, by_out = (_gaussian_score(x, each, np.ones(each.shape, bool)) for each in (ins, outs))
+    by_in, by_out = (_gaussian_score(x, side, np.ones(side.shape, bool)) for side in (ins, outs))
     return by_in - by_out
 
 
 def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floats:
-    """Return the LiRA score of every model, by Gaussians fitted to the models of other folds.
+    """Return the LiRA score of every model, with the models of the other folds as references.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
     members : array-like of bool, shape (n_models, n)
         Whether the model was trained on the example.
     folds : array-like of shape (n_models,)
-        Models of one fold are never used to judge each other.
+        Fold of each model. Models of one fold are not references of each other.
 
     Returns
     -------
@@ -116,59 +116,60 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
 
     Notes
     -----
-    A fold must hold, for each example, as many models inside as outside: two models with
-    complementary halves of the people. Leaving out a single model instead moves the mean of its
-    own side away from it, which puts the AUC of pure guessing below 0.5; leaving out none puts it
-    far above. With pairs, scores of one pair can be compared: there guessing is exactly 1/2.
-    Scores of different pairs are nearly comparable where many people are pooled, and are not for
-    a single person (0.46 on average for 64 models), whatever the number of models.
+    A fold must contain, for each example, as many models inside as outside: two models with
+    complementary halves of the people. Leaving out only the model itself would shift the mean of
+    its own side away from it and bias the AUC below 0.5; leaving out no model would bias it far
+    above. Scores within one pair are comparable: chance is exactly 1/2. Scores of different pairs
+    are nearly comparable if many people are pooled, but not for a single person (chance is 0.46 on
+    average for 64 models).
     """
     values, inside = np.asarray(signals, dtype=np.float64), np.asarray(members, dtype=bool)
     fold = np.asarray(folds)
     if values.shape != inside.shape or len(fold) != len(values):
         raise ValueError(
-            f"signals {values.shape}, members {inside.shape} and folds {fold.shape} do not fit"
+            f"signals {values.shape}, members {inside.shape} and folds {fold.shape} do not match"
         )
     scores = np.empty_like(values)
-    for each in np.unique(fold):
-        mine, others = values[fold == each], (values[fold != each], inside[fold != each])
-        by_in = _gaussian_score(mine, *others)
-        scores[fold == each] = by_in - _gaussian_score(mine, others[0], ~others[1])
+    for number in np.unique(fold):
+        is_own = fold == number
+        own, others, members_of_others = values[is_own], values[~is_own], inside[~is_own]
+        by_in = _gaussian_score(own, others, members_of_others)
+        scores[is_own] = by_in - _gaussian_score(own, others, ~members_of_others)
     return scores
 
 
-# Numbers scored in one step: bounds the memory.
+# Numbers scored in one step. Limits the memory.
 _BLOCK = 2**20
 
 
 class SignalPairs(NamedTuple):
-    """Signals of the model that was in and of the one that was out, (.., pairs, people)."""
+    """Signals of the model trained on the person and of the other one, (.., pairs, people)."""
 
     inside: Floats
     outside: Floats
 
     @classmethod
     def from_models(cls, signals: Floats, members: Bools) -> "SignalPairs":
-        """Return the pairs of signals of shape (.., models, people); lines 2k, 2k + 1 are one."""
+        """Return the pairs of signals of shape (.., models, people); models 2k and 2k + 1 pair."""
         first, second, is_first = signals[..., ::2, :], signals[..., 1::2, :], members[::2]
         if not (is_first ^ members[1::2]).all():
-            raise ValueError("lines 2k and 2k + 1 must be complements: each person in one of them")
+            raise ValueError("rows 2k and 2k + 1 of members must be complements")
         return cls(np.where(is_first, first, second), np.where(is_first, second, first))
 
     def score_wins(self) -> Floats:
-        """Return 1 where the model that was in has the higher LiRA score, 1/2 at ties, else 0.
+        """Return 1 if the model trained on the person has the higher LiRA score, 1/2 at ties.
 
-        Both models of a pair are judged by the Gaussians of all other pairs, see `cross_lira`.
+        The references of a pair are all other pairs, see `cross_lira`.
         """
-        laws = [_fit_other_pairs(signals) for signals in self]
+        ins, outs = (_fit_other_pairs(signals) for signals in self)
         inside, outside = (
-            _log_density(signals, *laws[0]) - _log_density(signals, *laws[1]) for signals in self
+            _log_density(signals, *ins) - _log_density(signals, *outs) for signals in self
         )
         return np.asarray((inside > outside) + 0.5 * (inside == outside), np.float64)
 
 
 def _fit_other_pairs(signals: Floats) -> tuple[Floats, Floats]:
-    """Return mean and variance of all pairs but one, for each pair."""
+    """Return for each pair the mean and variance of all other pairs."""
     n = signals.shape[-2] - 1
     centre = signals.mean(axis=-2, keepdims=True)
     gaps = signals - centre
@@ -193,17 +194,17 @@ def pair_auc(pairs: SignalPairs, *, confidence: float = 0.95, seed: int = 0) -> 
     pairs : Pairs
         Signals of shape (pairs, people).
     confidence : float, default=0.95
-        Coverage at which the interval aims: Clopper and Pearson's at an effective number of
-        comparisons (Korn and Graubard, 1998). That is the lesser of two: by the variance over
-        pairs and over people (Cameron, Gelbach and Miller, 2011), and by the variance over
-        rounds in which the coins are tossed again.
+        Nominal coverage of the interval: Clopper and Pearson's at an effective sample size (Korn
+        and Graubard, 1998). That is the smaller of two: from the variance over pairs and people
+        (Cameron, Gelbach and Miller, 2011), and from the variance over random swaps of the two
+        models of a pair.
     seed : int, default=0
-        Seed of the coins.
+        Seed of the swaps.
 
     Returns
     -------
     Measure
-        Lower is better. If all scores are equal the interval is the point 0.5.
+        Lower is better. If all scores are equal, the interval is the point 0.5.
     """
     won = pairs.score_wins()
     value, low, high = float(won.mean()), 0.5, 0.5
@@ -218,7 +219,7 @@ def pair_auc(pairs: SignalPairs, *, confidence: float = 0.95, seed: int = 0) -> 
 
 
 def _count_effective_comparisons(won: Floats, value: float, confidence: float) -> float:
-    """Return the number of independent comparisons that tell as much, people being sampled too."""
+    """Return the effective number of comparisons, with pairs and people as sampled units."""
     gaps, sizes = won - value, [size for size in won.shape if size > 1]
     if not gaps.any() or not sizes:
         return float(min(sizes, default=1))
@@ -230,7 +231,7 @@ def _count_effective_comparisons(won: Floats, value: float, confidence: float) -
 
 
 def _auc_after_swaps(pairs: SignalPairs, seed: int) -> Floats:
-    """Return the AUC of rounds in which the two models of a pair change roles at random."""
+    """Return the AUC after random swaps of the two models of each pair, one value per round."""
     rng, areas = np.random.default_rng([seed, 1]), []
     n_pairs, n_people = pairs.inside.shape
     for size in _block_sizes(n_pairs * n_people):
@@ -241,7 +242,7 @@ def _auc_after_swaps(pairs: SignalPairs, seed: int) -> Floats:
 
 
 def _block_sizes(n_numbers: int) -> list[int]:
-    """Return how many rounds to score at once, until all are done."""
+    """Return the numbers of rounds to score in one step."""
     size = max(1, min(ROUNDS, _BLOCK // n_numbers))
     return [min(size, ROUNDS - start) for start in range(0, ROUNDS, size)]
 
@@ -252,76 +253,75 @@ def pair_excess(signals: Floats, floor: Floats, members: Bools, *, seed: int = 0
     Parameters
     ----------
     signals, floor, members : ndarray of shape (n_models, n_people)
-        Signals of unlearned and of retrained models, line by line of the same half; who is in it.
+        Signals of unlearned and of retrained models of the same halves; the people in the halves.
     seed : int, default=0
         Seed of the swaps.
     """
     both = np.stack([signals, floor])
-    rng, found = np.random.default_rng([seed, 2]), [_auc_differences(both[None], members)]
+    rng, gaps = np.random.default_rng([seed, 2]), [_auc_differences(both[None], members)]
     for size in _block_sizes(2 * signals.size):
         swapped = rng.random((size, 1, len(signals), 1)) < 0.5
-        found.append(_auc_differences(np.where(swapped, both[::-1], both), members))
-    (value, *moved), n_pairs = np.concatenate(found), len(signals) // 2
+        gaps.append(_auc_differences(np.where(swapped, both[::-1], both), members))
+    (value, *moved), n_pairs = np.concatenate(gaps), len(signals) // 2
     note = "AUC minus floor, within pairs; swaps of unlearned and retrained models"
     return beyond_floor_by_swaps(float(value), np.array(moved), n_pairs, note=note)
 
 
 def _auc_differences(both: Floats, members: Bools) -> Floats:
-    """Return the difference of two AUCs, for signals of shape (rounds, 2, models, people)."""
+    """Return the difference of two AUCs per round, for signals (rounds, 2, models, people)."""
     areas = SignalPairs.from_models(both, members).score_wins().mean(axis=(-2, -1))
     return np.asarray(areas[:, 0] - areas[:, 1])
 
 
-# A forest's probability of exactly 1 must not outweigh everything else. Where models have margins
-# beyond this that are numbers, not the limit, these are kept.
+# A probability of exactly 1, as forests predict, must not dominate. Larger margins that are below
+# the limit are kept.
 _CLIP = 15.0
-_NOTE_OF_WORST = "the largest of many is large by chance too: read it beside its floor"
+_NOTE_OF_WORST = "the largest of many values is large by chance: compare it with its floor"
 _NOTE = {
     "forgotten": (
-        "in: trained on the person, then asked to forget; out: never trained on. A small number "
-        "does not prove forgetting: it is what this attack finds with so many shadow models, "
-        "each trained on a random half of the people."
+        "In: trained on the person, then forgot them; out: never trained on the person. A low "
+        "value does not prove forgetting: it is the result of this attack with this number of "
+        "shadow models, each trained on a random half of the people."
     ),
     "retained": (
-        "in: trained on the person, who stays while others are forgotten; out: never trained "
-        "on. The floor is the leakage of a retrain; beyond it, unlearning others costs those who "
-        "stay. A small number does not prove that they are safe."
+        "In: trained on the person, who is retained while others are forgotten; out: never trained "
+        "on the person. The floor is the leakage of a retrained model; an excess means that "
+        "unlearning harms the privacy of retained people. A low value does not prove their privacy."
     ),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ULiRA(Attack):
-    """LiRA for each person against models that were trained with them and then forgot them.
+    """LiRA against models that were trained on a person and then forgot them (U-LiRA).
 
-    ``score(x) = log N(phi(x) | in) - log N(phi(x) | out)``, where *in* models were trained with x
-    and then unlearned it by the method under test, and *out* models never saw x, the procedure
-    being the same otherwise. Perfect unlearning scores an AUC of 0.5.
+    ``score(x) = log N(phi(x) | in) - log N(phi(x) | out)``, where *in* models were trained on x
+    and then unlearned it with the method under test, and *out* models were never trained on x.
+    Perfect unlearning has an AUC of 0.5.
 
     Parameters
     ----------
     n_shadows : int, default=64
-        Models to train, even. Hayes et al. use 256 for the last bit of power; each is used for all
-        people.
+        Number of shadow models, even; each is used for all people. Hayes et al. use 256.
     about : tuple of {"forgotten", "retained"}, default=both
-        Whom to attack.
+        Groups of people to attack.
     n_retained : int, default=200
-        Retained people attacked at most.
+        Largest number of retained people to attack.
     n_jobs : int or None, default=None
-        Shadow models trained at once, through joblib.
+        Number of shadow models trained in parallel, with joblib.
 
     Notes
     -----
-    Every shadow model trains on a random half of the retained people and a random half of those who
-    are to be forgotten, and then forgets the latter in one request. The floor is the same attack on
-    a fresh fit, with another seed, on the retained people of the same half. Signals of a person
+    Every shadow model trains on a random half of the retained people and a random half of the
+    people to be forgotten, and then forgets the latter in one request. The floor is the same attack
+    on a fresh fit, with another seed, on the retained people of the same half. Signals of a person
     with several rows are averaged. Regressors: the signal is minus the squared error.
 
-    The AUC compares the two models of each pair, so that it is 1/2 on average where there is
-    nothing to be found, for a single person too. Its interval treats people and pairs as sampled.
-    `found` goes by the difference to the floor, about these people: unlearned and retrained
-    models of the same half change places at random, so its false alarms are those stated
-    however few the models are. The TPR has one threshold for all people and models.
+    The AUC compares the two models of each pair, so that chance is exactly 1/2 on average, also for
+    a single person. Its interval treats people and pairs as sampled units. `found` depends on the
+    difference to the floor: a permutation test swaps unlearned and retrained models of the same
+    half, so its false alarm rate is as stated for any number of models. The TPR uses one threshold
+    for all people and models.
 
     References
     ----------
@@ -337,7 +337,7 @@ class ULiRA(Attack):
     n_jobs: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse settings that give no experiment."""
+        """Raise for invalid settings."""
         if self.n_shadows < 8 or self.n_shadows % 2:
             raise ValueError(f"n_shadows must be even and at least 8, not {self.n_shadows}")
         check_about(self.about)
@@ -345,7 +345,7 @@ class ULiRA(Attack):
     def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
         study = Study.from_inputs(case, needs_unseen=False, n_jobs=self.n_jobs)
         people = study.sample_people(self.n_retained)
-        probe = study.make_probe(np.concatenate([people[each] for each in self.about]), 0)
+        probe = study.make_probe(np.concatenate([people[group] for group in self.about]), 0)
         members = split_halves(study.candidates, self.n_shadows, case.seed)
         jobs = plan_shadow_models(study, case, members)
         shadows = study.train_models(probe, jobs, case.progress)
@@ -359,7 +359,7 @@ class ULiRA(Attack):
 
 
 def _clip_margins(margins: Floats) -> Floats:
-    """Return margins cut at 15, or at the largest that is no limit itself."""
+    """Return margins clipped at 15, or at the largest margin below the limit."""
     sizes = np.abs(margins)
     most = max(_CLIP, float(sizes[sizes < LIMIT].max(initial=0.0)))
     return np.clip(margins, -most, most)
@@ -367,16 +367,19 @@ def _clip_margins(margins: Floats) -> Floats:
 
 def plan_shadow_models(study: Study, case: AttackInputs, members: Bools) -> list[ShadowTraining]:
     """Return the unlearned models, then as many retrained ones on the same retained people."""
-    gone, shadow, floor = study.candidates, Purpose.ATTACK_SHADOW, Purpose.ATTACK_FLOOR
+    removed, shadow, floor = study.candidates, Purpose.ATTACK_SHADOW, Purpose.ATTACK_FLOOR
     return [
-        ShadowTraining(case.unlearner, each, gone, shadow, k) for k, each in enumerate(members)
-    ] + [ShadowTraining(case.naive, each & ~gone, None, floor, k) for k, each in enumerate(members)]
+        ShadowTraining(case.unlearner, half, removed, shadow, k) for k, half in enumerate(members)
+    ] + [
+        ShadowTraining(case.naive, half & ~removed, None, floor, k)
+        for k, half in enumerate(members)
+    ]
 
 
 def _make_result(
     about: About, people: Ints, probe: Probe, members: Bools, shadows: ShadowSignals
 ) -> AttackResult:
-    """Return the attack on these people beside its floor."""
+    """Return the result of the attack on these people with its floor."""
     inside = members[:, people]
     signals, floor = np.split(probe.of_people(shadows.signal, people), 2)
     before = probe.of_people(shadows.before, people)
@@ -396,7 +399,7 @@ def _make_result(
 
 
 def flatten_scores(scores: Floats, labels: Bools) -> dict[str, Any]:
-    """Return scores of shape (worlds, people) as one list, person by person."""
+    """Return scores, labels and owners of shape (worlds, people) as vectors, person by person."""
     n_worlds, n_people = scores.shape
     return {
         "scores": scores.T.ravel(),

@@ -1,4 +1,4 @@
-"""Attacks on the law of margins over seeds: KLOM, and the forgetting quality of a challenge."""
+"""Attacks on the distribution of margins over seeds: KLOM and forgetting quality."""
 
 import math
 from dataclasses import dataclass, replace
@@ -31,10 +31,10 @@ from letheon.purposes import Purpose
 _GROUPS = 10
 _RESAMPLES = 500
 _KLOM_NOTE = (
-    "law of the margin over training seeds, on the full training set; a learner without "
-    "randomness has one margin for each row, and then any difference at all gives the maximum "
-    "of about 11.5. The estimate is biased upwards: only its distance from the floor counts. A "
-    "small number does not prove forgetting."
+    "Distribution of the margin over training seeds, on the full training set. A deterministic "
+    "learner has one margin for each row; any difference then gives the maximum of about 11.5. The "
+    "estimate is biased upwards: only its difference to the floor is meaningful. A low value does "
+    "not prove forgetting."
 )
 
 
@@ -46,7 +46,7 @@ def klom(
     clip: float = LIMIT,
     floor: float = 1e-5,
 ) -> Floats:
-    """Return the divergence of margins for each row.
+    """Return the KL divergence of margins (KLOM) of each row.
 
     ``KLOM(x) = sum_b p_b log(p_b / max(q_b, floor))``, where p and q are histograms of the margin
     of x under unlearned and under retrained models, over equal bins of their joint range.
@@ -58,18 +58,18 @@ def klom(
     bins : int, default=20
         Number of bins.
     clip : float, default=100
-        Margins are cut to ``[-clip, clip]``.
+        Margins are clipped to ``[-clip, clip]``.
     floor : float, default=1e-5
-        Least probability of a bin under the retrained models; so the maximum is about 11.5.
+        Smallest probability of a bin under the retrained models. The maximum is about 11.5.
 
     Returns
     -------
     ndarray of shape (n,)
-        0 where all margins of a row are equal.
+        0 if all margins of a row are equal.
 
     Notes
     -----
-    Two equal laws do not give 0: about 0.36 with 100 models each and 0.07 with 400.
+    Equal distributions do not give 0: about 0.36 with 100 models each and 0.07 with 400.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def klom(
     u = np.clip(np.asarray(unlearned, np.float64), -clip, clip)
     o = np.clip(np.asarray(oracle, np.float64), -clip, clip)
     if u.ndim != 2 or o.ndim != 2 or u.shape[1] != o.shape[1]:
-        raise ValueError(f"need (n_models, n) margins twice, not {u.shape} and {o.shape}")
+        raise ValueError(f"expected two arrays of shape (n_models, n), not {u.shape}, {o.shape}")
     low = np.minimum(u.min(axis=0), o.min(axis=0))
     width = np.maximum(u.max(axis=0), o.max(axis=0)) - low
     p, q = (_margin_histogram(values, low, width, bins) for values in (u, o))
@@ -101,9 +101,9 @@ def _margin_histogram(values: Floats, low: Floats, width: Floats, bins: int) -> 
 
 
 class MarginSamples(NamedTuple):
-    """Signals and hits of unlearned models and of two independent sets of retrained ones.
+    """Signals and correct predictions of unlearned models and of two sets of retrained models.
 
-    `probe` are the rows at which they were read, `people` who leaves and who stays of their owners.
+    `probe` has the queried rows, `people` the forgotten and the retained people.
     """
 
     unlearned: Floats
@@ -116,7 +116,7 @@ class MarginSamples(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _DistributionAttack(Attack):
-    """What the attacks on laws over seeds share: the models that they train."""
+    """Base class of attacks that compare distributions over seeds."""
 
     n_models: int = 100
     n_retained: int = 200
@@ -126,12 +126,12 @@ class _DistributionAttack(Attack):
     least_models: ClassVar[int]
 
     def __post_init__(self) -> None:
-        """Refuse settings that give no experiment."""
+        """Raise for invalid settings."""
         if self.n_models < self.least_models:
             raise ValueError(f"n_models must be at least {self.least_models}, not {self.n_models}")
 
     def _sample_margins(self, case: AttackInputs) -> MarginSamples:
-        """Train on everybody and forget, and retrain on the others, twice, over seeds."""
+        """Train and unlearn models, and retrain two sets of models, with different seeds."""
         study = Study.from_inputs(case, n_jobs=self.n_jobs)
         people = study.sample_people(self.n_retained)
         probe = study.make_probe(np.concatenate(list(people.values())), self.n_population)
@@ -157,7 +157,7 @@ def _mean_over_people(
     within: tuple[float, float] = (0.0, math.inf),
     **options: Unpack[MeasureOptions],
 ) -> Measure:
-    """Return a mean with Student's interval; models, of which groups are known, are sampled too."""
+    """Return a mean with Student's interval; `of_models` is the variance from model groups."""
     n, value = len(values), float(values.mean())
     of_people = float(values.var(ddof=1)) / n if n > 1 else 0.0
     freedom = min(n - 1, n_groups - 1) if n > 1 else n_groups - 1
@@ -168,26 +168,27 @@ def _mean_over_people(
 
 @dataclass(frozen=True, kw_only=True)
 class KLOM(_DistributionAttack):
-    """Divergence of margins on forgotten, retained and unseen rows, each beside its floor.
+    """KL divergence of margins on forgotten, retained and unseen rows, each with its floor.
 
     Parameters
     ----------
     n_models : int, default=100
-        Unlearned models, and as many retrained ones, twice: against them and for the floor.
+        Number of unlearned models, and of each of two sets of retrained models: one to compare
+        with, one for the floor.
     bins : int, default=20
         See `klom`.
     n_retained, n_population : int, default=200
-        Retained people and unseen rows looked at, at most.
+        Largest numbers of retained people and of unseen rows.
     n_jobs : int or None, default=None
-        Models trained at once, through joblib.
+        Number of models trained in parallel, with joblib.
 
     Notes
     -----
-    The floor is the divergence between two sets of retrained models. The interval of a mean has
-    the variance over people and that over models (a jackknife over groups of them). `found`
-    goes by the difference to the floor: unlearned and retrained models change places at random, so
-    its false alarms are those stated, however few the models and the people are.
-    Regressors: minus the squared error takes the place of the margin.
+    The floor is the divergence between two sets of retrained models. The interval of a mean
+    includes the variance over people and over models (a jackknife over groups of models). `found`
+    depends on the difference to the floor: a permutation test swaps unlearned and retrained models,
+    so its false alarm rate is as stated for any number of models and people. Regressors: the signal
+    is minus the squared error instead of the margin.
 
     References
     ----------
@@ -201,7 +202,7 @@ class KLOM(_DistributionAttack):
     bins: int = 20
 
     def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
-        """Return a result for forgotten people and one for retained ones and unseen rows."""
+        """Return a result for forgotten people, and one for retained people and unseen rows."""
         laws = self._sample_margins(case)
         n_seen, n_rows = len(laws.probe.owners), len(laws.probe.rows)
         unseen = np.arange(n_seen, n_rows)
@@ -235,7 +236,7 @@ class KLOM(_DistributionAttack):
 
 
 class _RowGroup(NamedTuple):
-    """Rows of one kind, with the words that tell them apart."""
+    """A group of rows, with the suffix for the names of its measures."""
 
     words: str
     rows: Ints
@@ -252,7 +253,7 @@ class _RowGroup(NamedTuple):
         ]
         of_models = (_GROUPS - 1) * float(np.var(without))
         options: MeasureOptions = {"better": "lower", "unit": "nats"}
-        # a floor under q lets the sum fall below 0 by a hair
+        # Clipping q at the floor can make the sum slightly negative.
         mean = _mean_over_people(name, values, of_models, _GROUPS, **options)
         n, interval = len(values), None
         if n > 1:
@@ -264,7 +265,7 @@ class _RowGroup(NamedTuple):
         return {mean.name: mean, worst.name: worst}
 
     def measure_excess(self, laws: MarginSamples, bins: int) -> Measure:
-        """Return the mean difference to the floor, over people."""
+        """Return the mean difference to the floor over people."""
         unlearned, oracle, second = (law[:, self.rows] for law in laws[:3])
 
         def mean_gap(models: Floats, others: Floats) -> float:
@@ -281,38 +282,38 @@ class _RowGroup(NamedTuple):
         return beyond_floor_by_swaps(value, np.array(swapped), n, unit="nats", note=note)
 
     def _per_person(self, models: Floats, oracle: Floats, bins: int) -> Floats:
-        # The margins of classifiers are cut already; squared errors need not be.
+        # The margins of classifiers are already clipped; squared errors need no clipping.
         return mean_by_person(klom(models, oracle, bins=bins, clip=math.inf), self.owners)
 
 
 _DELTA = 1e-5
 _CAP = 50.0
 _BIN = 0.5
-# The reference rule looks at intervals about as wide as the narrower law, give or take this.
+# The rules use intervals about as wide as the range of the narrower distribution, plus or minus.
 _BUFFER = 2.0
 _LEAST_RANGE_RATIO = 0.01
-# Parts of the models between which the score is compared, for the interval.
+# Number of disjoint parts of the models, for the interval of the score.
 _PARTS = 4
-# Points come in halves and quarters: those of fewer people are often equal by luck.
+# Points are multiples of 1/4 and smaller: those of fewer people are often equal by chance.
 _LEAST_PEOPLE = 5
 _QUALITY_NOTE = (
-    "unreadable without its floor: two equal laws score about 0.18, not 1 (0.36 if only "
-    "thresholds are tried, not intervals). A learner without randomness has one margin for each "
-    "row: equal ones score 1, others 0. A good score does not prove forgetting."
+    "Compare the score with its floor: equal distributions score about 0.18, not 1 (0.36 with "
+    "thresholds only, without intervals). A deterministic learner has one margin for each row: "
+    "equal margins score 1, others 0. A high score does not prove forgetting."
 )
-_FEW = f"Fewer than {_LEAST_PEOPLE} people: too few to tell a score from its floor."
+_FEW = f"Fewer than {_LEAST_PEOPLE} people are too few to compare the score with its floor."
 
 
 def forgetting_epsilon(
     unlearned: ArrayLike, retrained: ArrayLike, *, double: bool = True
 ) -> Floats:
-    """Return for each example the epsilon at which its two laws are told apart.
+    """Return for each example the epsilon at which its two distributions are distinguished.
 
     ``eps = max over rules of max(log((1 - d - FPR) / FNR), log((1 - d - FNR) / FPR))``, with
-    d = 1e-5, cut to [0, 50]. Rules are all thresholds on the margin (above: the law with the
-    larger median), and all intervals about as wide as the range of the narrower law (inside:
-    that law). A rule with exactly one rate 0 is dropped; perfect separation is 50, and so is
-    one law whose range is below 1 % of the other's.
+    d = 1e-5, clipped to [0, 50]. Rules are all thresholds on the margin (above: the distribution
+    with the larger median), and all intervals about as wide as the range of the narrower
+    distribution (inside: that distribution). A rule with exactly one rate of 0 is dropped. Epsilon
+    is 50 for perfect separation, and if one range is below 1 % of the other.
 
     Parameters
     ----------
@@ -327,8 +328,8 @@ def forgetting_epsilon(
 
     Notes
     -----
-    The larger of both logarithms is taken: the smaller one would miss an attack that is sure in
-    one direction only. Thresholds are taken at every margin, not on a grid.
+    The larger of both logarithms is used: the smaller one would miss an attack that is certain in
+    one direction only. Every margin is a threshold; there is no grid.
 
     Examples
     --------
@@ -337,7 +338,7 @@ def forgetting_epsilon(
     """
     u, r = np.asarray(unlearned, np.float64), np.asarray(retrained, np.float64)
     if u.ndim != 2 or u.shape != r.shape:
-        raise ValueError(f"need (n_models, n) margins twice, not {u.shape} and {r.shape}")
+        raise ValueError(f"expected two arrays of shape (n_models, n), not {u.shape}, {r.shape}")
     return np.array([_example_epsilon(u[:, k], r[:, k], double) for k in range(u.shape[1])])
 
 
@@ -376,13 +377,13 @@ def _single_rates(u: Floats, r: Floats) -> tuple[Floats, Floats]:
 
 
 def _double_rates(u: Floats, r: Floats) -> tuple[Floats, Floats]:
-    """Return the rates of ``left <= margin <= right``, which speaks for the narrower law."""
+    """Return the rates of ``left <= margin <= right``, the rule for the narrower distribution."""
     narrow, broad = (r, u) if np.ptp(u) >= np.ptp(r) else (u, r)
     width = float(np.ptp(narrow))
     points = np.unique(np.concatenate([u, r]))
     first, last = np.triu_indices(len(points))
     before, after = np.append(-np.inf, points), np.append(points, np.inf)[1:]
-    # An interval that holds the points first..last may reach into the gaps beside them.
+    # An interval that contains the points first..last may extend into the gaps next to them.
     fits = points[last] - points[first] <= width + _BUFFER
     fits &= after[last] - before[first] > width - _BUFFER
     fits &= points[last] <= narrow.max() + _BUFFER
@@ -401,7 +402,7 @@ def _double_rates(u: Floats, r: Floats) -> tuple[Floats, Floats]:
 def forgetting_points(epsilon: ArrayLike, n_models: int) -> Floats:
     """Return the points of each epsilon: 1 below 0.5, 1/2 below 1, 1/4 below 1.5, ...
 
-    From ``ceil(log(n_models - 1))`` on, the largest that so many models can show, there are none.
+    0 from ``ceil(log(n_models - 1))`` on, the largest epsilon that this many models can show.
 
     Examples
     --------
@@ -416,7 +417,7 @@ def forgetting_points(epsilon: ArrayLike, n_models: int) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class ForgettingQuality(_DistributionAttack):
-    """The challenge's score: how alike unlearned and retrained models treat forgotten people.
+    """Forgetting quality, the score of the NeurIPS 2023 unlearning challenge.
 
     ``F = mean of points``, and the final score is ``F * RA_U / RA_R * TA_U / TA_R`` with the
     accuracies on retained and on unseen rows.
@@ -424,16 +425,17 @@ class ForgettingQuality(_DistributionAttack):
     Parameters
     ----------
     n_models : int, default=64
-        Unlearned models, and as many retrained ones, twice. The challenge took 512.
+        Number of unlearned models, and of each of two sets of retrained models. The challenge
+        used 512.
     n_retained, n_population : int, default=500
-        Retained people and unseen rows for the accuracies, at most.
+        Largest numbers of retained people and of unseen rows for the accuracies.
     n_jobs : int or None, default=None
-        Models trained at once, through joblib.
+        Number of models trained in parallel, with joblib.
 
     Notes
     -----
-    `found` goes by the difference to the floor, person by person and over the same parts of the
-    models. With fewer than five people it is never true: take `ULiRA` for them.
+    `found` depends on the difference to the floor, person by person and over the same parts of the
+    models. It is never true with fewer than five people: use `ULiRA` instead.
 
     References
     ----------
@@ -450,14 +452,14 @@ class ForgettingQuality(_DistributionAttack):
     n_population: int = 500
 
     def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
-        """Return one result, about forgotten people; for regressors without a final score."""
+        """Return one result about forgotten people; regressors have no final score."""
         laws = self._sample_margins(case)
         rows, owners = laws.probe.rows_of(laws.people["forgotten"])
         after, floor = (
             _QualityScores.from_margins(models[:, rows], laws.oracle[:, rows], owners)
             for models in (laws.unlearned, laws.second)
         )
-        few = f" {_FEW}" if len(laws.people["forgotten"]) < _LEAST_PEOPLE else ""
+        caveat = f" {_FEW}" if len(laws.people["forgotten"]) < _LEAST_PEOPLE else ""
         result = AttackResult(
             attack=self.name,
             about="forgotten",
@@ -465,17 +467,17 @@ class ForgettingQuality(_DistributionAttack):
             floor=floor.make_measures(_accuracy_ratio(laws, 2)),
             excess=_quality_excess(after, floor),
             n_models=3 * self.n_models,
-            note=_QUALITY_NOTE + few,
+            note=_QUALITY_NOTE + caveat,
         )
         return (result,)
 
 
-def _accuracy_ratio(laws: MarginSamples, which: int) -> float | None:
-    """Return ``RA_U / RA_R * TA_U / TA_R``, or None where nothing is ever right (regression)."""
+def _accuracy_ratio(laws: MarginSamples, index: int) -> float | None:
+    """Return ``RA_U / RA_R * TA_U / TA_R``, or None for an accuracy of 0 (regression)."""
     probe, kept = laws.probe, laws.people["retained"]
     shares = [
         (probe.of_people(hits, kept).mean(), probe.of_unseen(hits).mean())
-        for hits in (laws.hits[which], laws.hits[1])
+        for hits in (laws.hits[index], laws.hits[1])
     ]
     (retain, test), (retain_naive, test_naive) = shares
     if retain_naive == 0 or test_naive == 0:
@@ -484,7 +486,7 @@ def _accuracy_ratio(laws: MarginSamples, which: int) -> float | None:
 
 
 class _QualityScores(NamedTuple):
-    """Points and epsilon of each person, and their means by disjoint parts of the models."""
+    """Points and epsilon of each person, and their means for disjoint parts of the models."""
 
     points: Floats
     epsilon: Floats
@@ -493,7 +495,7 @@ class _QualityScores(NamedTuple):
 
     @classmethod
     def from_margins(cls, models: Floats, oracle: Floats, owners: Ints) -> "_QualityScores":
-        """Return the scores of models against retrained ones."""
+        """Return the scores of models compared with retrained ones."""
 
         def over_people(chosen: slice) -> tuple[Floats, Floats]:
             epsilon = forgetting_epsilon(models[chosen], oracle[chosen])
@@ -501,7 +503,7 @@ class _QualityScores(NamedTuple):
             return mean_by_person(points, owners), mean_by_person(epsilon, owners)
 
         parts = [over_people(slice(k, None, _PARTS)) for k in range(_PARTS)]
-        means = [np.array([v.mean() for v in each]) for each in zip(*parts, strict=True)]
+        means = [np.array([v.mean() for v in values]) for values in zip(*parts, strict=True)]
         return cls(*over_people(slice(None)), *means)
 
     def make_measures(self, accuracy_ratio: float | None) -> dict[str, Measure]:
@@ -523,7 +525,7 @@ class _QualityScores(NamedTuple):
 
 
 def _quality_excess(after: _QualityScores, floor: _QualityScores) -> Measure:
-    """Return by how much the score is below its floor."""
+    """Return the floor minus the score."""
     gaps = floor.points - after.points
     of_models = float((floor.points_of_parts - after.points_of_parts).var(ddof=1)) / _PARTS
     options: MeasureOptions = {

@@ -1,6 +1,6 @@
-"""What an attack found beside its floor; AUC and TPR at a fixed FPR, with intervals.
+"""Results of attacks with their null floors; AUC and TPR at a fixed FPR, with intervals.
 
-Ties and people with several scores are safe.
+Ties and several scores per person are handled.
 """
 
 import math
@@ -13,27 +13,27 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, stdtrit
 
 from letheon.measures._intervals import Bools, Floats, Ints, clopper_pearson, student_interval
-from letheon.measures._measure import Measure, MeasureOptions, from_plain, make_measure
+from letheon.measures._measure import Measure, MeasureOptions, TextRepr, from_plain, make_measure
 
 
 def _check_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
-    """Return scores and labels of which both kinds occur."""
+    """Return scores and labels, or raise unless both labels occur."""
     values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels).astype(bool)
     if values.ndim != 1 or values.shape != positive.shape:
         raise ValueError(
-            f"need one score and one label each, not shapes {values.shape} and {positive.shape}"
+            f"scores and labels must have the same length, not {values.shape} and {positive.shape}"
         )
     if np.isnan(values).any():
         raise ValueError("scores contain NaN")
     if positive.all() or not positive.any():
-        raise ValueError("labels must hold both 0 and 1")
+        raise ValueError("labels must contain both 0 and 1")
     return values, positive
 
 
 def roc_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
     """Return false and true positive rates, from (0, 0) to (1, 1).
 
-    Equal scores are one step: the curve never depends on the order of the input.
+    Equal scores form one step: the curve does not depend on the order of the input.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def roc_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def _placement_values(values: Floats, positive: Bools) -> Floats:
-    """Return for each score the share of the other kind that it is on the right side of."""
+    """Return for each score the share of the other class that is on the correct side of it."""
     placed = np.empty(len(values))
     for kind in (True, False):
         mine, others = values[positive == kind], np.sort(values[positive != kind])
@@ -61,40 +61,40 @@ def _placement_values(values: Floats, positive: Bools) -> Floats:
 
 
 def variance_of_sum(parts: Floats, groups: Ints | None = None) -> float:
-    """Return the variance of a sum of independent parts, or of parts in independent groups."""
+    """Return the variance of a sum of independent terms, or of terms in independent groups."""
     sums = parts if groups is None else np.bincount(groups, weights=parts)
     n = len(sums)
     return n / (n - 1) * float(np.sum(sums**2))
 
 
 def _number_groups(groups: Sequence[ArrayLike]) -> list[Ints]:
-    """Return each grouping as numbers 0..k-1; one with a single group says nothing."""
-    numbered = [np.unique(np.asarray(each), return_inverse=True)[1] for each in groups]
-    return [each.astype(np.int64) for each in numbered if each.max() > 0]
+    """Return each grouping as numbers 0..k-1; a grouping with a single group is dropped."""
+    numbered = [np.unique(np.asarray(group), return_inverse=True)[1] for group in groups]
+    return [numbers.astype(np.int64) for numbers in numbered if numbers.max() > 0]
 
 
 def _auc_variance(placed: Floats, positive: Bools, groups: list[Ints]) -> float:
     """Return DeLong's variance, or with groups its clustered form (Obuchowski, 1997).
 
-    Two groupings, people and worlds, cross each other: ``V_people + V_worlds - V_cells``
-    (Cameron, Gelbach and Miller, 2011), never less than that of independent scores.
+    For the crossed groupings by people and by worlds: ``V_people + V_worlds - V_cells`` (Cameron,
+    Gelbach and Miller, 2011), but at least the variance of independent scores.
     """
     influence, independent = _influence_values(placed, positive), 0.0
     for kind in (positive, ~positive):
         n = int(kind.sum())
         independent += n / max(n - 1, 1) * float(np.sum(influence[kind] ** 2))
-    crossed = sum(variance_of_sum(influence, each) for each in groups)
+    crossed = sum(variance_of_sum(influence, group) for group in groups)
     return max(independent, crossed - max(len(groups) - 1, 0) * independent)
 
 
 def _influence_values(placed: Floats, positive: Bools) -> Floats:
-    """Return by how much each score moves the area; they sum to 0."""
+    """Return the influence of each score on the AUC; the influences sum to 0."""
     numbers = np.where(positive, positive.sum(), (~positive).sum())
     return np.asarray((placed - placed[positive].mean()) / numbers)
 
 
 def area_by_unit(scores: ArrayLike, labels: ArrayLike, units: ArrayLike) -> Floats:
-    """Return for each unit a value whose mean is the AUC: units (models, say) are what varies.
+    """Return for each unit (a model, for example) a value, with the AUC as their mean.
 
     ``AUC + n_units * (sum of the influences of the unit's scores)``, units in ascending order.
     """
@@ -112,29 +112,28 @@ def auc(
     groups: Sequence[ArrayLike] = (),
     confidence: float = 0.95,
 ) -> Measure:
-    """Return the area under the ROC curve, ties counted one half, with DeLong's interval.
+    """Return the area under the ROC curve, with ties counted one half and DeLong's interval.
 
-    ``AUC = P(s_in > s_out) + P(s_in = s_out) / 2``: 0.5 is guessing, 1 is certainty.
+    ``AUC = P(s_in > s_out) + P(s_in = s_out) / 2``: 0.5 is chance, 1 is perfect separation.
 
     Parameters
     ----------
     scores : array-like of shape (n,)
-        The attack's scores, larger for "was in".
+        Scores of the attack, larger for members.
     labels : array-like of shape (n,)
-        1 for "was in", 0 for "was not".
+        1 for members, 0 for non-members.
     groups : sequence of array-like of shape (n,), optional
-        Up to two groupings within which scores depend on each other: whose they are, and which
-        model gave them. Then whole people and whole models are what is sampled.
+        Up to two groupings within which scores are dependent: by person, and by model. The
+        interval then treats people and models as the sampled units.
     confidence : float, default=0.95
-        Coverage at which the interval aims.
+        Nominal coverage of the interval.
 
     Returns
     -------
     Measure
-        Lower is better. The interval is DeLong's on the logit scale. If all scores are equal
-        it is the point 0.5: no threshold tells anything. At perfect separation, where the
-        variance vanishes, the end is that of a binomial with as many trials as the smaller class
-        (or the fewest groups) has members.
+        Lower is better. The interval is DeLong's on the logit scale. If all scores are equal, it
+        is the point 0.5. At perfect separation the variance estimate is 0; the interval is then
+        that of a binomial with as many trials as the smaller class (or grouping) has members.
 
     Examples
     --------
@@ -145,7 +144,7 @@ def auc(
     placed = _placement_values(values, positive)
     area = float(np.clip(placed[positive].mean(), 0, 1))
     clusters = _number_groups(groups)
-    sizes = [int(each.max()) + 1 for each in clusters]
+    sizes = [int(cluster.max()) + 1 for cluster in clusters]
     if area in (0.0, 1.0):
         trials = min([int(positive.sum()), int((~positive).sum()), *sizes])
         interval = _share_interval(area, trials, confidence)
@@ -167,27 +166,26 @@ def tpr_at_fpr(
     groups: Sequence[ArrayLike] = (),
     confidence: float = 0.95,
 ) -> Measure:
-    """Return the share found at a false alarm rate of at most `fpr` (Carlini et al., 2022).
+    """Return the true positive rate at a false positive rate of `fpr` (Carlini et al., 2022).
 
-    An attack that is sure about a few people is a breach of their privacy even if its AUC is
-    0.5; this is where it shows.
+    An attack that identifies a few people with certainty violates their privacy even if its AUC is
+    close to 0.5. This rate reveals it.
 
     Parameters
     ----------
     scores, labels, groups, confidence
         As for `auc`.
     fpr : float, default=0.01
-        False alarm rate; the threshold is the lowest at which the rate seen is not above it.
+        False positive rate; the threshold is the lowest whose observed rate does not exceed it.
 
     Returns
     -------
     Measure
-        Lower is better. The interval allows for the error of the threshold (order statistics of
-        the scores of those who were out) and for that of the share found, each with
-        Clopper and Pearson's ends at half of the error: it covers with at least `confidence`
-        for independent scores. With groups, numbers are divided by the design effect
-        (Korn and Graubard, 1998). With fewer than about 430 scores of those who were out
-        (for 1 %), the lower end is 0: so few cannot tell 1 % from none.
+        Lower is better. The interval includes the error of the threshold (order statistics of
+        the scores of non-members) and of the true positive rate, each with Clopper and Pearson's
+        limits at half of the error. Its coverage is at least `confidence` for independent
+        scores. With groups, the numbers are divided by the design effect (Korn and Graubard,
+        1998). With fewer than about 430 scores of non-members (for 1 %), the lower end is 0.
 
     Examples
     --------
@@ -199,12 +197,12 @@ def tpr_at_fpr(
     values, positive = _check_scores(scores, labels)
     ins, outs = np.sort(values[positive]), np.sort(values[~positive])[::-1]
     deff_in, deff_out = _design_effects(values, positive, _number_groups(groups))
-    each = (1 + confidence) / 2
-    # numbers of false alarms that a true rate of `fpr` may have given
-    least, most = _plausible_alarms(fpr, len(outs), len(outs) / deff_out, each)
+    level = (1 + confidence) / 2
+    # The numbers of false positives that are plausible for a true rate of `fpr`.
+    least, most = _plausible_alarms(fpr, len(outs), len(outs) / deff_out, level)
     value = _share_above(ins, outs, int(fpr * len(outs) + 1e-9) + 1)
-    low, _ = _share_interval(_share_above(ins, outs, least), len(ins) / deff_in, each)
-    _, high = _share_interval(_share_above(ins, outs, most + 1), len(ins) / deff_in, each)
+    low, _ = _share_interval(_share_above(ins, outs, least), len(ins) / deff_in, level)
+    _, high = _share_interval(_share_above(ins, outs, most + 1), len(ins) / deff_in, level)
     name = f"TPR at {100 * fpr:.4g} % FPR"
     return make_measure(
         name, value, (low, high), len(values), better="lower", confidence=confidence
@@ -221,9 +219,9 @@ def _share_above(ins: Floats, outs: Floats, rank: int) -> float:
 
 
 def _plausible_alarms(fpr: float, n: int, n_effective: float, confidence: float) -> tuple[int, int]:
-    """Return the least and the largest number of alarms whose interval holds `fpr`."""
+    """Return the smallest and the largest number of alarms whose interval contains `fpr`."""
     shares = np.arange(n + 1) / n
-    # more alarms than these are out of the question
+    # Larger numbers of alarms are impossible in practice.
     most = int(n * fpr + 40 * math.sqrt(n * fpr) + 100)
     ends = np.array([_share_interval(share, n_effective, confidence) for share in shares[:most]])
     holds = np.flatnonzero((ends[:, 0] <= fpr) & (fpr <= ends[:, 1]))
@@ -231,44 +229,44 @@ def _plausible_alarms(fpr: float, n: int, n_effective: float, confidence: float)
 
 
 def _design_effects(values: Floats, positive: Bools, groups: list[Ints]) -> list[float]:
-    """Return by how much groups raise the variance of a mean, for those in and those out."""
+    """Return the design effect of the groups, for members and for non-members."""
     placed = _placement_values(values, positive)
     effects = []
     for kind in (positive, ~positive):
         influence = placed[kind] - placed[kind].mean()
         independent = float(np.sum(influence**2))
         clustered = [
-            variance_of_sum(influence, each[kind])
-            for each in groups
-            if len(np.unique(each[kind])) > 1
+            variance_of_sum(influence, group[kind])
+            for group in groups
+            if len(np.unique(group[kind])) > 1
         ]
         effects.append(max([1.0, *(v / independent for v in clustered if independent > 0)]))
     return effects
 
 
 def _share_interval(share: float, n: float, confidence: float) -> tuple[float, float]:
-    """Return Clopper and Pearson's interval of a share."""
+    """Return the interval of Clopper and Pearson for a share."""
     low, high = clopper_pearson(share * n, n, confidence)
     return min(low, share), max(high, share)
 
 
 BEYOND = "beyond the floor"
-# Differences of rounding are no differences.
+# Smaller differences are rounding errors.
 _ROUNDING = 1e-12
-# Rounds of random swaps: with 199 a rank among 200 is exact at 5 %.
+# Rounds of random swaps. With 199 rounds a rank among 200 is exact at 5 %.
 ROUNDS = 199
 
 
 def beyond_floor_by_unit(gaps: Floats, *, confidence: float = 0.95, note: str = "") -> Measure:
-    """Return the mean of the differences to the floor, one for each unit, with its interval.
+    """Return the mean difference to the floor over units, with its interval.
 
     Parameters
     ----------
     gaps : ndarray of shape (n,)
-        Measure minus floor of each pair, model or tester. Where nothing was kept, their law is
-        symmetric about 0: both sides are models of the same law.
+        Measure minus floor of each pair, model or tester. If the model forgot everything, their
+        distribution is symmetric about 0.
     confidence : float, default=0.95
-        Coverage of the interval, Student's over units; "beyond" is then wrong in at most
+        Coverage of the interval (Student's, over units). The rate of false alarms is at most
         ``(1 - confidence) / 2``.
     note : str, default=""
         Note of the measure.
@@ -276,8 +274,8 @@ def beyond_floor_by_unit(gaps: Floats, *, confidence: float = 0.95, note: str = 
     Returns
     -------
     Measure
-        Without an interval for one unit, and where all units agree on a difference but
-        are so few that they would do so by luck (a sign test: ``2**-n``).
+        Without an interval for a single unit, and if all units have the same difference but
+        are so few that this can be chance (a sign test: ``2**-n``).
     """
     n, value = len(gaps), float(gaps.mean())
     if np.ptp(gaps) > _ROUNDING:
@@ -295,19 +293,19 @@ def beyond_floor_by_swaps(
 ) -> Measure:
     """Return a difference to the floor with a permutation interval.
 
-    If unlearned models have the law of retrained ones, each of them may change places with a
-    retrained one. The interval is the value, give or take the quantile of the size of what such
-    swaps give. It lies above 0 in at most about 2.5 % of such cases, however few the models are:
-    the law of the difference is then symmetric.
+    If unlearned models have the same distribution as retrained ones, each of them can be swapped
+    with a retrained one. The interval is the value plus or minus a quantile of the absolute values
+    after such swaps. In that case it is above 0 with a probability of at most about 2.5 %, for any
+    number of models, because the distribution of the difference is symmetric.
 
     Parameters
     ----------
     value : float
-        Measure minus floor; positive is bad.
+        Measure minus floor; positive is worse.
     swapped : ndarray of shape (ROUNDS,)
         The same after random swaps.
     n : int
-        Observations behind the value.
+        Number of observations.
     unit, note
         As in `Measure`.
     """
@@ -321,12 +319,12 @@ About = Literal["forgotten", "retained"]
 Verdict = Literal["found", "not shown", "not found"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttackResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AttackResult(TextRepr):
     """The measures of one attack, each with its null floor.
 
-    The floor is the same attack, run the same way, on models that were retrained without the
-    forgotten people. An attack that scores as well there has found nothing.
+    The floor is the result of the same attack on models that were retrained without the forgotten
+    people. An attack that is no better than its floor has found nothing.
 
     Parameters
     ----------
@@ -335,23 +333,23 @@ class AttackResult:
     about : {"forgotten", "retained"}
         Whose data was attacked.
     measures : dict of str to Measure
-        What was measured, the main one first.
+        Measures by name, the main one first.
     floor : dict of str to Measure
-        The same keys, retrain against retrain.
+        The same measures for a retrained model.
     n_models : int
-        Models trained for it.
+        Number of models trained for the attack.
     excess : Measure or None, default=None
-        Main measure minus floor, positive is bad, judged within what both share: pairs of
-        models, single models or testers. It decides. None: the two intervals decide.
+        Main measure minus floor (positive is worse), compared within pairs of models, single
+        models or testers. It determines `found`. None: the two intervals determine it.
     control : Measure or None, default=None
-        The excess of the same attack on the same models before the request, where nothing was
-        forgotten yet. An attack that finds nothing there has no power here. None: not known.
+        The excess of the same attack on the same models before the request. An attack that finds
+        nothing there has no power. None: not measured.
     note : str, default=""
-        What the numbers do not prove.
+        Limitations of the result.
     scores, labels, owners : ndarray or None
-        One entry for each (person, world): the attack's score, 1 where the person was trained on
-        and then unlearned and 0 where not, and which person (a number, never the id). Not
-        part of `to_dict`, of ``repr`` and of ``==``.
+        One entry per person and world: the score, 1 if the person was trained on and then
+        forgotten, 0 if not, and the number of the person (never the id). Not part of `to_dict`,
+        ``repr`` and ``==``.
 
     Examples
     --------
@@ -377,12 +375,12 @@ class AttackResult:
     owners: NDArray[Any] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse measures that have no floor."""
+        """Raise unless every measure has a floor."""
         if self.about not in get_args(About):
             raise ValueError(f"about must be one of {get_args(About)}, not {self.about!r}")
         if not self.measures or list(self.measures) != list(self.floor):
             raise ValueError(
-                "every measure needs its floor, in the same order; got "
+                "measures and floor must have the same names in the same order, not "
                 f"{list(self.measures)} and {list(self.floor)}"
             )
 
@@ -393,11 +391,11 @@ class AttackResult:
 
     @property
     def found(self) -> bool:
-        """Whether the main measure is surely beyond its floor, on the bad side.
+        """Whether the main measure is significantly worse than its floor.
 
-        The lower end of `excess` is above 0; with intervals of 95 % that is wrong in about one of
-        forty attacks on a retrain. Without an excess: the whole interval lies beyond the
-        floor's. An end that is not known counts as unbounded: nothing is then found.
+        This is the case if the lower end of `excess` is above 0; with intervals of 95 % about one
+        in forty attacks on a retrained model is a false alarm. Without an excess, the two intervals
+        must be disjoint. An unknown end of an interval counts as unbounded.
         """
         if self.excess is None:
             return is_beyond(self.measures[self.main], self.floor[self.main])
@@ -405,16 +403,16 @@ class AttackResult:
 
     @property
     def has_power(self) -> bool | None:
-        """Whether the attack finds the people before they are forgotten; None: not known."""
+        """Whether the attack finds the people before they are forgotten; None if not measured."""
         return None if self.control is None else self.found or _is_above_zero(self.control)
 
     @property
     def verdict(self) -> Verdict:
-        """Return "found", "not shown" (beyond the floor, but not surely) or "not found".
+        """Return "found", "not shown" (worse than the floor, but not significantly) or "not found".
 
-        It is "not shown" when the excess is above about one of its standard errors, half of the
-        lower arm of its interval, or has no interval; without an excess, when the value is
-        beyond the floor's interval.
+        It is "not shown" if the excess is above about one standard error (half of the lower arm of
+        its interval) or has no interval; without an excess, if the value is outside the floor's
+        interval.
         """
         if self.found:
             return "found"
@@ -427,7 +425,7 @@ class AttackResult:
         return "not shown" if is_suspect else "not found"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, without the scores of single people."""
+        """Return plain values, without the scores of individual people."""
         plain = asdict(replace(self, scores=None, labels=None, owners=None))
         for name in ("scores", "labels", "owners"):
             del plain[name]
@@ -441,11 +439,11 @@ class AttackResult:
         return result
 
     def __str__(self) -> str:
-        """Say the result in one line, and why something that is beyond the floor is not found."""
+        """Return the result in one line."""
         measure, floor, why = self.measures[self.main], self.floor[self.main], ""
         if self.verdict == "not shown":
             by = "" if self.excess is None else f" by {_format_value(self.excess)}"
-            why = f" (beyond the floor{by}; too few models to tell)"
+            why = f" (worse than its floor{by}, but not significantly)"
         return (
             f"{self.attack} on {self.about} people: {self.main} {_format_value(measure)} "
             f"(floor {_format_value(floor)}): {self.verdict}{why}"
@@ -453,12 +451,12 @@ class AttackResult:
 
 
 def check_about(about: Any) -> None:
-    """Refuse what names nobody to attack."""
+    """Raise unless `about` is a tuple of groups of people to attack."""
     known = get_args(About)
     is_listed = not isinstance(about, str) and about and set(about) <= set(known)
     if not is_listed or len(set(about)) < len(about):
         raise ValueError(
-            f'about must be a tuple of some of {known}, as ("forgotten",); not {about!r}'
+            f'about must be a tuple of values from {known}, such as ("forgotten",), not {about!r}'
         )
 
 
@@ -467,14 +465,14 @@ def _is_above_zero(excess: Measure) -> bool:
 
 
 def is_beyond(measure: Measure, floor: Measure) -> bool:
-    """Return whether the interval lies wholly on the bad side of the floor's interval."""
+    """Return whether the whole interval is worse than the floor's interval."""
     if measure.better == "lower":
         return measure.low is not None and floor.high is not None and measure.low > floor.high
     return measure.high is not None and floor.low is not None and measure.high < floor.low
 
 
 def _format_value(measure: Measure) -> str:
-    """Return value and interval, short."""
+    """Return value and interval as a short text."""
     ends = ["?" if end is None else f"{end:.3g}" for end in (measure.low, measure.high)]
     interval = "" if ends == ["?", "?"] else f" [{', '.join(ends)}]"
     return f"{measure.value:.3g}{interval}"

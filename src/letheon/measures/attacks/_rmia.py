@@ -35,18 +35,18 @@ _GRID = tuple(k / 10 for k in range(11))
 _UNTUNED = 0.3
 _NOTE = {
     "forgotten": (
-        "A small number does not prove forgetting: it is what this attack finds with a few "
-        "reference models, which never saw the forgotten people."
+        "A low value does not prove forgetting: it is the result of this attack with a few "
+        "reference models, which were not trained on the forgotten people."
     ),
     "retained": (
-        "The floor is the leakage of a retrain; beyond it, unlearning others costs those who "
-        "stay. A small number does not prove that they are safe."
+        "The floor is the leakage of a retrained model; an excess means that unlearning harms the "
+        "privacy of retained people. A low value does not prove their privacy."
     ),
 }
 
 
 def _likelihood_ratios(target: Floats, references: Floats, a: float) -> Floats:
-    """Return ``P(x | theta) / P(x)``; references that are NaN were trained on x."""
+    """Return ``P(x | theta) / P(x)``; NaN marks references that were trained on x."""
     known = ~np.isnan(references)
     if not known.any(axis=0).all():
         raise ValueError("every example needs a reference model that was not trained on it")
@@ -64,29 +64,29 @@ def rmia(
     gamma: float = 1.0,
     break_ties: bool = False,
 ) -> Floats:
-    """Return the RMIA score of each example, in [0, 1]; needs only probabilities.
+    """Return the RMIA score of each example, in [0, 1], from probabilities.
 
     ``score(x) = Pr_z [ratio(x) / ratio(z) > gamma]``, ``ratio(x) = P(x | theta) / P(x)`` and,
     offline, ``P(x) = (1 + a) / 2 * mean_out(x) + (1 - a) / 2``: the share of the population that
-    the attacked model does not favour as much as x.
+    the attacked model favours less than x.
 
     Parameters
     ----------
     target : array-like of shape (n,)
         Probability of the true label under the attacked model.
     references : array-like of shape (n_references, n)
-        The same under reference models; NaN where the reference was trained on the example.
-        The attacked model must not be among them.
+        The same under reference models; NaN if the reference was trained on the example. The
+        attacked model must not be among them.
     target_population, references_population : array-like, (n_z,) and (n_references, n_z)
-        The same for rows of the population, which nobody was trained on.
+        The same for rows of the population, which no model was trained on.
     a : float, default=0.3
-        How much training on x raises its probability: 1 not at all, 0 as far as can be.
+        How much training on x increases its probability: 1 not at all, 0 as much as possible.
         See `tune_offline`.
     gamma : float, default=1
-        By what factor x must be favoured over z.
+        Factor by which x must be favoured over z.
     break_ties : bool, default=False
-        Whether to order equal scores, those at 1 above all, by ``ratio(x)``. Without it a rate of
-        1 % false alarms is often out of reach.
+        Whether to order equal scores, especially those at 1, by ``ratio(x)``. Without it, a
+        false positive rate of 1 % is often not attainable.
 
     Examples
     --------
@@ -97,29 +97,29 @@ def rmia(
     z = _likelihood_ratios(
         np.asarray(target_population, np.float64), np.asarray(references_population, np.float64), a
     )
-    beaten = np.searchsorted(np.sort(gamma * z), x, side="left")
-    return (beaten + x / (1 + x)) / (len(z) + 1) if break_ties else beaten / len(z)
+    rank = np.searchsorted(np.sort(gamma * z), x, side="left")
+    return (rank + x / (1 + x)) / (len(z) + 1) if break_ties else rank / len(z)
 
 
 def tune_offline(
     references: ArrayLike, members: ArrayLike, references_population: ArrayLike
 ) -> float:
-    """Return the `a` in {0, 0.1, ..., 1} with which the first reference is attacked best.
+    """Return the `a` in {0, 0.1, ..., 1} with the best attack on the first reference model.
 
     Parameters
     ----------
     references : array-like of shape (n_references, n)
         Probabilities of the true label under the reference models.
     members : array-like of bool, shape (n_references, n)
-        Which example each reference was trained on.
+        Which examples each reference was trained on.
     references_population : array-like of shape (n_references, n_z)
         The same for rows that no reference was trained on.
 
     Returns
     -------
     float
-        The smallest of the best. 0.3 if no example is known to be both attackable and of
-        either kind, as with two references.
+        The smallest of the best values. 0.3 if the usable examples are all members or all
+        non-members, as with two references.
     """
     p, inside = np.asarray(references, np.float64), np.asarray(members, bool)
     z = np.asarray(references_population, np.float64)
@@ -138,38 +138,37 @@ def tune_offline(
 
 @dataclass(frozen=True, kw_only=True)
 class RMIA(Attack):
-    """Robust membership inference against unlearned models; cheap, so the default for audits.
+    """Robust membership inference against unlearned models; cheap, so it is the default attack.
 
     Parameters
     ----------
     n_references : int, default=4
-        Reference models, even: retrained on random halves of the retained people, never on those
-        who are forgotten.
+        Number of reference models, even. They are trained on random halves of the retained people,
+        never on forgotten people.
     n_targets : int, default=16
-        Attacked models, even; each trains on a random half of the people and forgets those of
-        the candidates that it holds.
+        Number of attacked models, even. Each trains on a random half of the people and then
+        forgets the people to be forgotten.
     a : float or None, default=None
-        The offline parameter of `rmia`; None tunes it on a reference model.
+        The offline parameter of `rmia`; None: tuned on a reference model.
     gamma : float, default=1
         See `rmia`.
     about : tuple of {"forgotten", "retained"}, default=both
-        Whom to attack.
+        Groups of people to attack.
     n_retained : int, default=200
-        Retained people attacked at most.
+        Largest number of retained people to attack.
     n_population : int, default=1000
-        Population rows used at most.
+        Largest number of population rows.
     n_jobs : int or None, default=None
-        Models trained at once, through joblib.
+        Number of models trained in parallel, with joblib.
 
     Notes
     -----
     The floor is the same attack, with the same references, on fresh fits with other seeds. Scores
-    of a person with several rows are averaged; intervals treat people and models as sampled.
-    `found` goes by the difference to the floor between models of the same half, about these people
-    (Student over models). Equal scores are ordered by the ratio, see `rmia`. For regressors
-    ``P(x | theta) = exp(-r^2 / (2 s^2))``, with the residual r and the mean square s^2 of the
-    references' residuals on the population. Users find weaker attacks with four references than
-    the paper has.
+    of a person with several rows are averaged; intervals treat people and models as sampled units.
+    `found` depends on the difference to the floor between models of the same half (Student's
+    interval over models). Ties are broken by the ratio, see `rmia`. For regressors ``P(x | theta) =
+    exp(-r^2 / (2 s^2))``, with the residual r and the mean square s^2 of the references' residuals
+    on the population. With four references the attack is weaker than reported in the paper.
 
     References
     ----------
@@ -188,7 +187,7 @@ class RMIA(Attack):
     n_jobs: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse settings that give no experiment."""
+        """Raise for invalid settings."""
         for name in ("n_references", "n_targets"):
             value = getattr(self, name)
             if value < 2 or value % 2:
@@ -208,7 +207,7 @@ class RMIA(Attack):
         known &= ~study.candidates
         jobs = plan_shadow_models(study, case, members)
         purpose = Purpose.ATTACK_REFERENCE
-        jobs += [ShadowTraining(case.naive, each, None, purpose, k) for k, each in enumerate(known)]
+        jobs += [ShadowTraining(case.naive, half, None, purpose, k) for k, half in enumerate(known)]
         signal = study.train_models(probe, jobs, case.progress).signal
         if is_regressor(case.unlearner):
             square = float(-probe.of_unseen(signal[-self.n_references :]).mean())
@@ -236,9 +235,9 @@ class RMIA(Attack):
         members: Bools,
         known: Bools,
     ) -> AttackResult:
-        """Return the attack on these people beside its floor.
+        """Return the result of the attack on these people with its floor.
 
-        `p` are probabilities under unlearned, retrained and reference models, in this order.
+        `p` has the probabilities under unlearned, retrained and reference models, in this order.
         """
         rows, owners = probe.rows_of(people)
         out = np.where(known[:, owners], np.nan, p[-len(known) :, rows])
@@ -246,8 +245,8 @@ class RMIA(Attack):
         z_out, settings = z[-len(known) :], {"a": a, "gamma": self.gamma}
         scores = np.array(
             [
-                rmia(each[rows], out, z[k], z_out, break_ties=True, **settings)
-                for k, each in enumerate(p[: 2 * len(members)])
+                rmia(model[rows], out, z[k], z_out, break_ties=True, **settings)
+                for k, model in enumerate(p[: 2 * len(members)])
             ]
         )
         after, floor = np.split(mean_by_person(scores, owners), 2)
@@ -273,39 +272,42 @@ class RMIA(Attack):
         *,
         owners: ArrayLike | None = None,
     ) -> AttackResult:
-        """Attack one model after one request; needs only probabilities of the true labels.
+        """Attack one model after one request, from the probabilities of the true labels.
 
-        Are the forgotten people told from people who were never there? Half of the unseen rows
-        (every other one) are the population, the others are those who were never there.
+        Test whether forgotten people can be distinguished from unseen people. Every other unseen
+        row is used as population, the rest as non-members.
 
         Parameters
         ----------
         forgotten, unseen : array-like of shape (n,) and (n_z,)
-            Under the model after the request: rows of the forgotten people, and rows nobody
-            trained on.
+            Under the model after the request: rows of the forgotten people, and rows that no model
+            was trained on.
         references_forgotten, references_unseen : array-like, (n_references, n) and (.., n_z)
             The same under at least two models that were retrained without the forgotten people.
         owners : array-like of shape (n,), optional
-            Whose row each forgotten one is; default every row a person of its own.
+            Person of each forgotten row; by default each row is another person.
 
         Returns
         -------
         AttackResult
             The floor attacks each reference model, with the others as its references: forgotten
-            people may be unlike the unseen ones for other reasons than having been there. One model
-            has no pairs, so `found` needs the two intervals to be disjoint: cautious.
+            people may differ from unseen people for other reasons than membership. A single model
+            has no pairs, so `found` requires disjoint intervals, which is conservative.
         """
         p = np.vstack([forgotten, references_forgotten]).astype(np.float64)
         z = np.vstack([unseen, references_unseen]).astype(np.float64)
         n_references = len(p) - 1
         if n_references < 2 or z.shape[1] < 4:
-            raise ValueError("an audit needs at least two references and four unseen rows")
-        whose = np.arange(p.shape[1]) if owners is None else np.asarray(owners)
-        whose = np.unique(whose, return_inverse=True)[1].astype(np.int64)
+            raise ValueError(
+                f"audit needs at least 2 references and 4 unseen rows, not {n_references} and "
+                f"{z.shape[1]}"
+            )
+        people = np.arange(p.shape[1]) if owners is None else np.asarray(owners)
+        people = np.unique(people, return_inverse=True)[1].astype(np.int64)
         a = _UNTUNED if self.a is None else self.a
 
         def score_model(k: int) -> Floats:
-            """Return a score for each forgotten person, then for each second unseen row."""
+            """Return the scores of the forgotten people, then of every other unseen row."""
             others = [number for number in range(1, len(p)) if number != k]
             score = partial(
                 rmia,
@@ -315,19 +317,19 @@ class RMIA(Attack):
                 gamma=self.gamma,
                 break_ties=True,
             )
-            own, strangers = score(p[k], p[others]), score(z[k, 1::2], z[others, 1::2])
-            return np.concatenate([mean_by_person(own, whose), strangers])
+            own, unseen_scores = score(p[k], p[others]), score(z[k, 1::2], z[others, 1::2])
+            return np.concatenate([mean_by_person(own, people), unseen_scores])
 
-        # The audited model stands first, the references follow.
+        # The audited model comes first, then the references.
         scores, *rounds = map(score_model, range(len(p)))
-        labels = np.arange(len(scores)) < len(np.unique(whose))
+        labels = np.arange(len(scores)) < len(np.unique(people))
         return AttackResult(
             attack=RMIA.name,
             about="forgotten",
             measures=_both_rates(scores[None], labels[None]),
             floor=_both_rates(np.array(rounds), np.tile(labels, (n_references, 1))),
             n_models=n_references,
-            note="one model, forgotten against unseen people. " + _NOTE["forgotten"],
+            note="One model, forgotten against unseen people. " + _NOTE["forgotten"],
             **flatten_scores(scores[None], labels[None]),
         )
 
@@ -340,5 +342,5 @@ def _both_rates(scores: Floats, labels: Bools) -> dict[str, Measure]:
 
 
 def _area_by_model(scores: Floats, labels: Bools) -> Floats:
-    """Return a value for each model whose mean is the AUC."""
+    """Return a value for each model, with the AUC as their mean."""
     return area_by_unit(scores.ravel(), labels.ravel(), np.indices(scores.shape)[0].ravel())

@@ -1,8 +1,8 @@
 """Shadow models: clones of an unlearner that train on random halves of the people, then forget.
 
-Models come in pairs with complementary halves. So every person is in exactly half of the models,
-every model forgets equally many people, and a pair is a fold that favours neither side. An
-attacker reads one number off a model for one labelled row, larger if it fits better.
+Models come in pairs with complementary halves. Every person is in exactly half of the models,
+every model forgets the same number of people, and each pair is a balanced fold. The signal of a
+model for a labelled row is one number, larger if the model fits the row better.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ from letheon.measures.attacks._result import AttackResult
 from letheon.parallel import run_tasks
 from letheon.seeds import library_seed
 
-# Margins beyond this are cut: a probability of exactly 0 or 1 has an infinite one.
+# Margins are clipped to this size: a probability of exactly 0 or 1 has an infinite margin.
 LIMIT = 100.0
 
 Progress = Callable[[int, int], None]
@@ -31,7 +31,7 @@ _Record = TypeVar("_Record", bound=tuple[Any, ...])
 
 
 class Observation(NamedTuple):
-    """Signal of each row, and whether the model's prediction of it is right."""
+    """Signal of each row, and whether the prediction for it is correct."""
 
     signal: Floats
     correct: Bools
@@ -40,21 +40,21 @@ class Observation(NamedTuple):
 def margins(
     log_scores: ArrayLike, y: ArrayLike, classes: ArrayLike, *, limit: float = LIMIT
 ) -> Floats:
-    """Return the logit of the true class's probability, in the stable form.
+    """Return the logit of the probability of the true class, in a numerically stable form.
 
-    ``phi = log p_y - log(1 - p_y) = z_y - log sum_{c != y} exp(z_c)``: the difference of two
-    probabilities near 1 is never taken. This is the signal of LiRA and the margin of KLOM.
+    ``phi = log p_y - log(1 - p_y) = z_y - log sum_{c != y} exp(z_c)``: this avoids the
+    difference of two probabilities near 1. It is the signal of LiRA and the margin of KLOM.
 
     Parameters
     ----------
     log_scores : array-like of shape (n, n_classes)
         Logarithms of probabilities, or logits; a constant added to a row changes nothing.
     y : array-like of shape (n,)
-        True labels. A label that the model does not know gets ``-limit``.
+        True labels. A label that is not in `classes` gets ``-limit``.
     classes : array-like of shape (n_classes,)
         Label of each column.
     limit : float, default=100
-        Margins are cut to ``[-limit, limit]``.
+        Margins are clipped to ``[-limit, limit]``.
 
     Examples
     --------
@@ -67,27 +67,27 @@ def margins(
         right = logsumexp(np.where(truth, z, -np.inf), axis=1)
         wrong = logsumexp(np.where(truth, -np.inf, z), axis=1)
         phi = right - wrong
-    # a model that knows one class only, and the other label
+    # A label that the model does not have.
     phi = np.where(np.isneginf(right), -limit, phi)
     return np.clip(phi, -limit, limit)
 
 
 def query_confidence(model: Any, X: Any) -> tuple[str, Floats]:
-    """Return the name of the method that tells how sure the model is, and what it answers."""
-    for way in ("predict_proba", "decision_function"):
-        if hasattr(model, way):
-            return way, np.asarray(getattr(model, way)(X), dtype=np.float64)
+    """Return "predict_proba" or "decision_function", and the output of that method."""
+    for method in ("predict_proba", "decision_function"):
+        if hasattr(model, method):
+            return method, np.asarray(getattr(model, method)(X), dtype=np.float64)
     raise TypeError(
-        f"{type(model).__name__} has neither predict_proba nor decision_function; an attack needs "
-        "to see how sure the model is, not only its labels"
+        f"{type(model).__name__} has neither predict_proba nor decision_function; the attack needs "
+        "one of them, labels are not enough"
     )
 
 
 def observe_model(model: Any, rows: Rows) -> Observation:
-    """Return what a fitted model says about these rows.
+    """Return the signals of a fitted model for these rows.
 
-    Classifiers: `margins` of ``predict_proba``, or of ``decision_function`` by a logistic
-    link. Regressors: minus the squared error, and nothing is ever "correct".
+    Classifiers: `margins` of ``predict_proba``, or of ``decision_function`` with a logistic link.
+    Regressors: minus the squared error; no prediction counts as correct.
     """
     X, y = rows.slice(0, len(rows))
     if y is None:
@@ -96,8 +96,8 @@ def observe_model(model: Any, rows: Rows) -> Observation:
         errors = np.asarray(model.predict(X), dtype=np.float64) - y
         squares = (errors**2).reshape(len(errors), -1).sum(axis=1)
         return Observation(-squares, np.zeros(len(squares), bool))
-    way, z = query_confidence(model, X)
-    if way == "predict_proba":
+    method, z = query_confidence(model, X)
+    if method == "predict_proba":
         with np.errstate(divide="ignore"):
             z = np.log(z)
     elif z.ndim == 1:
@@ -107,22 +107,22 @@ def observe_model(model: Any, rows: Rows) -> Observation:
 
 
 def join_records(records: Iterable[_Record]) -> _Record:
-    """Return one record of arrays, each the concatenation of those of several records."""
-    several = list(records)
-    return type(several[0])(*map(np.concatenate, zip(*several, strict=True)))
+    """Return one record whose arrays are the concatenated arrays of the records."""
+    parts = list(records)
+    return type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-# Attacks make no decision about a model that is used, so a plain generator serves.
+# Attacks do not affect a model in use, so a simple random generator is sufficient.
 _HALVES, _SET_ASIDE, _SAMPLE = 1, 2, 3
-# Shadow models whose end is reported at once.
+# Shadow models per progress report.
 _BATCH = 8
 _UNSEEN_SHARE = 0.2
 
 
 class ShadowSignals(NamedTuple):
-    """Signals of all shadow models at the probed rows, one line for each model.
+    """Signals of all shadow models for the probe rows, one row per model.
 
-    `before`: those of the models that forget, before they do.
+    `before` has the signals before the removal, of the models that forget.
     """
 
     signal: Floats
@@ -131,7 +131,7 @@ class ShadowSignals(NamedTuple):
 
 
 class AttackInputs(NamedTuple):
-    """What an attack is given; `naive` is the prototype of the floor's model."""
+    """Inputs of an attack; `naive` is the unfitted prototype of the retrained model."""
 
     unlearner: Any
     naive: Any
@@ -145,7 +145,7 @@ class AttackInputs(NamedTuple):
 
 
 class Attack:
-    """What all attacks share: how they are run."""
+    """Base class of all attacks."""
 
     name: ClassVar[str]
 
@@ -172,34 +172,31 @@ class Attack:
         X, y : array-like
             Training rows and labels. The backdoor test poisons copies of them.
         forget : sequence of int or of str
-            Ids of the people who leave. `BeforeAfter` needs at least ``4 * batch`` of them.
+            Ids to be forgotten. `BeforeAfter` needs at least ``4 * batch`` of them.
         ids : sequence, optional
-            Whose row each is. Default ``0..n-1``.
+            Id of each row. Default ``0..n-1``.
         population : (X, y), optional
-            Rows nobody trained on. By default RMIA, KLOM and forgetting quality set a fifth of
-            the retained people aside, and the backdoor test asks about rows of people who stay;
-            the others need none.
+            Rows that no model is trained on. By default RMIA, KLOM and forgetting quality hold
+            out a fifth of the retained people, and the backdoor test queries rows of retained
+            people; the other attacks need none.
         naive : estimator, optional
-            Unfitted prototype of the floor's model; default a fresh fit of the unlearner.
-            `BeforeAfter` needs none: its floor is about people, not about another model.
+            Unfitted prototype of the retrained model for the floor; by default the unlearner.
+            `BeforeAfter` ignores it: its floor compares people, not models.
         seed : int, default=0
-            Seed of everything random.
+            Random seed.
         progress : callable, optional
-            Called with (models trained, models in all), or with worlds or repeats.
+            Called with the number of models (worlds, repeats) that are done and in total.
 
         Returns
         -------
         tuple of AttackResult
-            One for each kind of people that is attacked.
+            One for each group of people that is attacked.
         """
         if isinstance(unlearner, type):
-            raise TypeError(f"give an object, {unlearner.__name__}(...), not the class")
+            raise TypeError(f"unlearner must be an object, {unlearner.__name__}(...), not a class")
         if not hasattr(unlearner, "forget"):
             name = type(unlearner).__name__
-            raise TypeError(
-                f"{name} cannot forget, so there is nothing to attack; wrap it: "
-                f"NaiveUnlearner({name}(...))"
-            )
+            raise TypeError(f"{name} has no method forget; wrap it: NaiveUnlearner({name}(...))")
         fresh = unlearner if naive is None else naive
         case = AttackInputs(unlearner, fresh, X, y, ids, forget, population, seed)
         return self._run_attack(case if progress is None else case._replace(progress=progress))
@@ -209,21 +206,21 @@ class Attack:
 
 
 def split_halves(candidates: Bools, n_models: int, seed: int) -> Bools:
-    """Return who is in which model: complementary pairs, candidates split evenly.
+    """Return which people each model is trained on: complementary pairs, candidates split evenly.
 
     Parameters
     ----------
     candidates : ndarray of bool, shape (n_people,)
-        People who will be forgotten where they are in; their number should be even.
+        People whom each model forgets if it was trained on them; an even number.
     n_models : int
         Number of models, even.
     seed : int
-        Seed of the halves.
+        Random seed.
 
     Returns
     -------
     ndarray of bool, shape (n_models, n_people)
-        Lines 2k and 2k + 1 are complements.
+        Rows 2k and 2k + 1 are complements.
     """
     rng = np.random.default_rng([seed, _HALVES])
     members = np.zeros((n_models, len(candidates)), bool)
@@ -244,22 +241,22 @@ def mean_by_person(values: NDArray[Any], owners: Ints) -> Floats:
 
 
 def fit_copy(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
-    """Return a fresh fit on these rows; an ordinary estimator is given no ids."""
+    """Return a fresh fit on these rows; ids are passed only to forgetting estimators."""
     model = fresh_copy(prototype, seed)
     return model.fit(X, y, ids=ids) if hasattr(model, "forget") else model.fit(X, y)
 
 
 def _train_shadow(
-    shared: tuple[Rows, Ints, Rows], prototype: Any, people: Bools, gone: Bools | None, seed: int
+    shared: tuple[Rows, Ints, Rows], prototype: Any, people: Bools, removed: Bools | None, seed: int
 ) -> tuple[Observation, Observation | None]:
-    """Train one model, let it forget if asked; return what it says, and what it said before."""
+    """Train one model and remove people, if any; return the signals after and before."""
     rows, owners, probe = shared
-    mine = rows.take(np.flatnonzero(people[owners]))
-    model = fit_copy(prototype, seed, *mine.slice(0, len(mine)), mine.ids.to_array())
+    train = rows.take(np.flatnonzero(people[owners]))
+    model = fit_copy(prototype, seed, *train.slice(0, len(train)), train.ids.to_array())
     before = None
-    if gone is not None:
+    if removed is not None:
         before = observe_model(model, probe)
-        where = np.flatnonzero((people & gone)[owners])
+        where = np.flatnonzero((people & removed)[owners])
         if len(where):
             model.forget(rows.ids.take(where).distinct().to_list())
     return observe_model(model, probe), before
@@ -267,7 +264,7 @@ def _train_shadow(
 
 @dataclass(frozen=True)
 class Study:
-    """Whom an attack is about: the training rows, who leaves, and rows that nobody trains on.
+    """Training rows, forgotten people, and rows that no model is trained on.
 
     Made by `Study.from_inputs`. People are numbered in order of their first row.
     """
@@ -283,11 +280,11 @@ class Study:
     def from_inputs(
         cls, case: AttackInputs, *, needs_unseen: bool = True, n_jobs: int | None = None
     ) -> "Study":
-        """Return the study; without a population a fifth of the retained people is set aside."""
-        rows, seed = _hold_rows(case.X, case.y, case.ids), case.seed
+        """Return the study; without a population, hold out a fifth of the retained people."""
+        rows, seed = _make_rows(case.X, case.y, case.ids), case.seed
         owners, forgotten = _number_people(rows, case.forget)
         if case.population is not None:
-            unseen = _hold_rows(*case.population, None)
+            unseen = _make_rows(*case.population, None)
         elif not needs_unseen:
             unseen = rows.take(np.array([], np.int64))
         else:
@@ -303,7 +300,7 @@ class Study:
 
     @cached_property
     def candidates(self) -> Bools:
-        """The people who may be forgotten: an even number, so one retained person may join."""
+        """People who may be forgotten; one retained person is added if their number is odd."""
         chosen = self.forgotten.copy()
         if chosen.sum() % 2:
             rng = np.random.default_rng([self.seed, _SAMPLE])
@@ -311,30 +308,35 @@ class Study:
         return chosen
 
     def sample_people(self, most_retained: int) -> dict[str, Ints]:
-        """Return who is attacked: those who leave, and some who are never forgotten, sorted."""
+        """Return the forgotten people, and a sample of the people who are never forgotten."""
         kept = np.flatnonzero(~self.candidates)
         rng = np.random.default_rng([self.seed, _SAMPLE, most_retained])
         retained = np.sort(rng.permutation(kept)[:most_retained])
         return {"forgotten": np.flatnonzero(self.forgotten), "retained": retained}
 
     def make_probe(self, people: Ints, n_unseen: int) -> "Probe":
-        """Return the rows of these people, followed by rows that nobody trained on."""
+        """Return the rows of these people, followed by unseen rows."""
         where = np.flatnonzero(np.isin(self.owners, people))
         rng = np.random.default_rng([self.seed, _SAMPLE, n_unseen])
         unseen = np.sort(rng.permutation(len(self.unseen))[:n_unseen])
-        mine, others = self.rows.take(where), self.unseen.take(unseen)
-        seen = Rows(mine.X, mine.y, row_ids(None, len(mine)))
+        seen, others = self.rows.take(where), self.unseen.take(unseen)
+        rows = Rows(seen.X, seen.y, row_ids(None, len(seen)))
         if len(others):
-            seen = seen.concat(Rows(others.X, others.y, row_ids(None, len(others))))
-        return Probe(seen, self.owners[where])
+            rows = rows.concat(Rows(others.X, others.y, row_ids(None, len(others))))
+        return Probe(rows, self.owners[where])
 
     def train_models(
         self, probe: "Probe", jobs: "list[ShadowTraining]", progress: Progress
     ) -> ShadowSignals:
-        """Train the models and return what each says about the probed rows."""
+        """Train the models and return their signals for the probe rows."""
         shared = (self.rows, self.owners, probe.rows)
         payloads = [
-            (job.prototype, job.people, job.gone, library_seed(self.seed, job.purpose, job.number))
+            (
+                job.prototype,
+                job.people,
+                job.removed,
+                library_seed(self.seed, job.purpose, job.number),
+            )
             for job in jobs
         ]
         observed: list[tuple[Observation, Observation | None]] = []
@@ -350,13 +352,13 @@ class Study:
 
 
 class Probe(NamedTuple):
-    """Rows that are looked at: first those of people (whose numbers follow), then unseen ones."""
+    """Rows to query: first those of people, with the number of their person, then unseen rows."""
 
     rows: Rows
     owners: Ints
 
     def rows_of(self, people: Ints) -> tuple[Ints, Ints]:
-        """Return the probed rows of these people, and whose each is."""
+        """Return the positions of the rows of these people, and the person of each row."""
         where = np.flatnonzero(np.isin(self.owners, people))
         return where, self.owners[where]
 
@@ -366,69 +368,71 @@ class Probe(NamedTuple):
         return mean_by_person(values[..., where], owners)
 
     def of_unseen(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of the rows that nobody trained on."""
+        """Return the values of the unseen rows."""
         return values[..., len(self.owners) :]
 
 
 class ShadowTraining(NamedTuple):
-    """One model to train: on whom, and who is then forgotten (None: it is never asked to)."""
+    """One model to train on some people, and the people to remove (None: no removal)."""
 
     prototype: Any
     people: Bools
-    gone: Bools | None
+    removed: Bools | None
     purpose: str
     number: int
 
 
-def _hold_rows(X: Any, y: Any, ids: Any) -> Rows:
-    """Return rows as models hold them."""
+def _make_rows(X: Any, y: Any, ids: Any) -> Rows:
+    """Return checked rows."""
     if y is None:
         raise ValueError("an attack needs labels: y is None")
-    # images, which nets take, are no table
+    # Images, for neural networks, are not tables.
     is_image = isinstance(X, np.ndarray) and X.ndim > 2
-    held, target = X if is_image else hold_table(X), hold_target(y)
-    if table_length(held) != len(target):
-        raise ValueError(f"X has {table_length(held)} rows and y has {len(target)}")
-    return Rows(held, target, row_ids(ids, len(target)))
+    table, target = X if is_image else hold_table(X), hold_target(y)
+    if table_length(table) != len(target):
+        raise ValueError(f"X has {table_length(table)} rows, but y has {len(target)}")
+    return Rows(table, target, row_ids(ids, len(target)))
 
 
-def _number_people(rows: Rows, forget: Any, *, least_staying: int = 3) -> tuple[Ints, Bools]:
-    """Return the person of each row, and which people leave."""
+def _number_people(rows: Rows, forget: Any, *, least_retained: int = 3) -> tuple[Ints, Bools]:
+    """Return the number of the person of each row, and which people are to be forgotten."""
     numbers: dict[Any, int] = {}
     listed = rows.ids.to_list()
     owners = np.fromiter(
-        (numbers.setdefault(each, len(numbers)) for each in listed), np.int64, len(listed)
+        (numbers.setdefault(id_, len(numbers)) for id_ in listed), np.int64, len(listed)
     )
-    wanted = as_ids(forget).distinct().to_list()
-    missing = [each for each in wanted if each not in numbers]
-    if missing or not wanted:
-        raise ValueError(f"forget must name people of the training rows; not there: {missing[:5]}")
-    leaving = np.zeros(len(numbers), bool)
-    leaving[[numbers[each] for each in wanted]] = True
-    if leaving.sum() > len(leaving) - least_staying:
+    requested = as_ids(forget).distinct().to_list()
+    missing = [id_ for id_ in requested if id_ not in numbers]
+    if missing:
+        raise ValueError(f"forget contains ids that are not in the training rows: {missing[:5]}")
+    if not requested:
+        raise ValueError("forget is empty; expected at least one id of the training rows")
+    forgotten = np.zeros(len(numbers), bool)
+    forgotten[[numbers[id_] for id_ in requested]] = True
+    if forgotten.sum() > len(forgotten) - least_retained:
         raise ValueError(
-            f"forget names {int(leaving.sum())} of {len(leaving)} people; an attack needs others "
-            "who stay"
+            f"forget contains {int(forgotten.sum())} of {len(forgotten)} people; at least "
+            f"{least_retained} must be retained"
         )
-    return owners, leaving
+    return owners, forgotten
 
 
 def read_inputs(case: AttackInputs) -> tuple[People, Bools]:
-    """Return training rows as arrays, and which leave, or raise for people who are not there."""
+    """Return the training rows as arrays, and which of them are to be forgotten."""
     X, y = as_array(case.X), np.asarray(case.y)
     ids = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
-    owners, leaving = _number_people(_hold_rows(X, y, ids), case.forget, least_staying=1)
-    return People(X, y, ids), leaving[owners]
+    owners, forgotten = _number_people(_make_rows(X, y, ids), case.forget, least_retained=1)
+    return People(X, y, ids), forgotten[owners]
 
 
 def as_array(X: Any) -> NDArray[Any]:
-    """Return rows as an array of numbers, as patterns are stamped on; a frame loses its names."""
+    """Return the rows as a numeric array; column names of a data frame are lost."""
     if issparse(X):
-        raise TypeError("this attack takes arrays, not sparse matrices: give X.toarray()")
+        raise TypeError("this attack needs an array, not a sparse matrix: pass X.toarray()")
     rows = np.asarray(X)
     if rows.dtype.kind not in "biuf" or rows.ndim < 2:
         raise TypeError(
-            f"this attack takes tables and images of numbers, not dtype {rows.dtype} in "
-            f"{rows.ndim} dimension(s); encode texts and categories first"
+            f"this attack needs a numeric table or numeric images, not dtype {rows.dtype} with "
+            f"{rows.ndim} dimension(s); encode strings and categories first"
         )
     return rows

@@ -230,7 +230,7 @@ def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
     """Return an encrypted receipt; only the holder of the private key can decrypt it."""
     count_check(request)
     desk = auth.context(request)
-    sealed = desk.ledger.certificates.receipts.sealed(body.request, body.public_key)
+    sealed = desk.ledger.certificates.receipts.get_encrypted(body.request, body.public_key)
     return SealedOut(sealed=None if sealed is None else base64.b64encode(sealed).decode())
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from letheon.audit import AuditReport, LevelResult
 from letheon.exceptions import LedgerMissingError
 from letheon.ledger import Batch, BatchPlan, Ledger, Model, Page
-from letheon.ledger.certificates.claims import adds_up, figure, published_account
+from letheon.ledger.certificates.claims import adds_up, figure, make_published_account
 from letheon.ledger.db import jobs
 from letheon.service import schemas
 from letheon.service.auth import CertificateNumbers, Principal, allows
@@ -496,7 +496,7 @@ def _claim_erased(
     spent = ledger.models.spending(info.name, tenant=info.tenant)[-1][1]
     later = min(spent + spent / removed * n_rows, float(account["budget"]))
     grown = {"deletionsSinceRetrain": removed + n_rows, "spent": figure(later, "up")}
-    return {**now, "accounting": published_account({**account, **grown})}
+    return {**now, "accounting": make_published_account({**account, **grown})}
 
 
 def _claim_retrained(now: Mapping[str, Any]) -> dict[str, Any]:
