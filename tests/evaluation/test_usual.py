@@ -1,4 +1,4 @@
-"""Usual ordinary models: tables with texts, and what is said when none can be trained."""
+"""Default ordinary models: tables with strings, and errors if none can be trained."""
 
 import traceback
 import warnings
@@ -26,7 +26,7 @@ from letheon.evaluation._problem import LearningProblem
 from letheon.exceptions import IdsTypeError
 from letheon.parallel import one_thread
 from letheon.select import Candidate, Tolerances, choose
-from tests.evaluation.stubs import TEST, StubUnlearner, X, Y, evaluate
+from tests.evaluation.stubs import TEST, StubModel, X, Y, evaluate
 
 N = 120
 RNG = np.random.default_rng(0)
@@ -69,7 +69,7 @@ def test_a_text_that_was_never_seen_is_no_error() -> None:
         assert set(model.fit(PANDAS, LABELS).predict(unseen)) <= {"churn", "stay"}
 
 
-def test_a_name_for_everybody_does_not_become_a_column_for_everybody() -> None:
+def test_distinct_names_do_not_become_one_column_each() -> None:
     frame = pd.DataFrame({"name": [f"p{i}" for i in range(500)], "age": np.arange(500.0)})
     (linear,) = usual_models(frame, is_regression=True, seed=0, family="linear")
     model = linear.fit(frame, frame["age"])
@@ -131,7 +131,7 @@ def test_a_metric_that_fails_is_to_blame_itself() -> None:
     words = np.where(Y == 1, "yes", "no")
     text = "the metric roc auc fails on these labels and predictions"
     with pytest.raises(ValueError, match=text):
-        evaluate(StubUnlearner(), (X, words), 2, seeds=1, metric=roc_auc_score)
+        evaluate(StubModel(), (X, words), 2, seeds=1, metric=roc_auc_score)
     with pytest.raises(ValueError, match=text):
         choose((X, words), requests=2, metric=roc_auc_score)
 
@@ -157,7 +157,7 @@ def test_labels_are_no_numbers() -> None:
 def test_missing_ids_are_counted(ids: Any) -> None:
     text = r"ids has 2 missing value\(s\), the first in row 7; every row needs an id"
     with pytest.raises(IdsTypeError, match=text):
-        evaluate(StubUnlearner(), (X, Y, ids), 2, seeds=1, test=TEST)
+        evaluate(StubModel(), (X, Y, ids), 2, seeds=1, test=TEST)
     with pytest.raises(IdsTypeError, match=text):
         choose((X, Y, ids), requests=2, test=TEST)
 
@@ -165,7 +165,7 @@ def test_missing_ids_are_counted(ids: Any) -> None:
 def test_ids_of_two_kinds_are_refused() -> None:
     mixed = np.array(["a", *range(1, 440)], dtype=object)
     with pytest.raises(IdsTypeError, match="contains values of type int, str"):
-        evaluate(StubUnlearner(), (X, Y, mixed), 2, seeds=1, test=TEST)
+        evaluate(StubModel(), (X, Y, mixed), 2, seeds=1, test=TEST)
 
 
 def test_an_interval_of_r2_ends_at_1() -> None:
@@ -183,7 +183,7 @@ def test_sorted_rows_with_a_rare_class_are_stratified(ids: Any) -> None:
     labels = np.arange(440) // 147
     labels[-2:] = 9
     data = (rows, labels) if ids is None else (rows, labels, ids)
-    problem = LearningProblem.from_arguments(LogisticRegression(), data, (rows, labels), None, 0)
+    problem = LearningProblem.from_args(LogisticRegression(), data, (rows, labels), None, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ordinary = [DummyClassifier(), LogisticRegression(max_iter=1000)]

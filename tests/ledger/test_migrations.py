@@ -18,7 +18,16 @@ from letheon.ledger.db.engines import SCHEMA
 from letheon.ledger.db.migrations import config_for
 from letheon.ledger.requests.states import ALLOWED
 from letheon.ledger.tables import allowed_moves, metadata
-from tests.ledger.databases import Desk, database, desk, die, in_processes, kind, open_kind, place
+from tests.ledger.databases import (
+    LedgerSetup,
+    database,
+    desk,
+    die,
+    in_processes,
+    kind,
+    open_kind,
+    place,
+)
 from tests.postgres import PostgresServer
 
 __all__ = ["database", "desk", "kind", "place"]
@@ -35,14 +44,16 @@ def test_the_migrations_make_the_tables_that_the_code_uses(database: Database) -
 
 def test_checks_and_partial_indices_are_there(database: Database) -> None:
     with database.reading() as connection:
-        found = inspect(connection)
+        inspector = inspect(connection)
         checks = {
-            one["name"] for table in metadata.tables for one in found.get_check_constraints(table)
+            one["name"]
+            for table in metadata.tables
+            for one in inspector.get_check_constraints(table)
         }
         indices = {
             one["name"]
             for table in ("batches", "blocked", "events")
-            for one in found.get_indexes(table)
+            for one in inspector.get_indexes(table)
         }
     assert checks == {"ck_batches_kind", "ck_batches_state", "ck_jobs_state", "ck_log_one"}
     assert indices >= {"one_open_batch_per_model", "one_owner_per_person", "events_to_integrate"}
@@ -135,7 +146,7 @@ def test_a_server_is_shared_with_another_program(postgres_server: PostgresServer
 
 @pytest.mark.parametrize("kind", ["postgresql"])
 def test_the_triggers_hold_whatever_the_search_path(
-    kind: str, desk: Desk, postgres_server: PostgresServer
+    kind: str, desk: LedgerSetup, postgres_server: PostgresServer
 ) -> None:
     request = desk.submit(1)
     with postgres_server.connect(str(desk.place).rpartition("/")[2]) as connection:
@@ -149,7 +160,7 @@ def test_the_triggers_hold_whatever_the_search_path(
 
 
 def test_a_schema_that_is_there_is_used(postgres_server: PostgresServer) -> None:
-    """Whoever may make tables in it need not be allowed to make schemas."""
+    """A role that may create tables need not be allowed to create schemas."""
     url = postgres_server.create()
     name = url.rpartition("/")[2]
     with postgres_server.connect(name) as connection:

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from letheon.exceptions import LedgerError
 from letheon.ledger.db.database import Database
 from tests import postgres
-from tests.ledger.arena import Plan
+from tests.ledger.arena import ArenaPlan
 from tests.ledger.points import POINTS
 from tests.ledger.test_kills import ALL_STOPS, fight, missed, quick_folder
 from tests.postgres import PostgresServer, find_binaries
@@ -31,7 +31,7 @@ OVERTAKEN = ("compute.forgotten", "publish.after-commit")
 
 def harmed(folder: Path, rounds: list[tuple[str, str]], workers: int = 1) -> None:
     """Run rounds against a server of their own; each must have done its harm, and no more."""
-    plan = Plan(str(folder / "home"), rounds, database="own", workers=workers)
+    plan = ArenaPlan(str(folder / "home"), rounds, database="own", workers=workers)
     (report,) = fight(folder, plan)
     assert report["violations"] == []
     assert [one for one in rounds if missed(report, one[0], [one[1]])] == []
@@ -118,5 +118,5 @@ def test_missing_server_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_binaries_are_found_beside_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    found = find_binaries()
-    assert found is None or (found / "initdb").exists()
+    folder = find_binaries()
+    assert folder is None or (folder / "initdb").exists()

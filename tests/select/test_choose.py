@@ -150,9 +150,9 @@ def test_no_interval_is_no_pass_and_no_failure() -> None:
     }
     assert "undecided, because its error is unknown." in comparison.reason
     console = Console(width=160)
-    with console.capture() as said:
+    with console.capture() as capture:
         console.print(comparison)
-    assert "?" in said.get()
+    assert "?" in capture.get()
     assert json.dumps(comparison.to_dict(), default=str)
 
 
@@ -224,7 +224,7 @@ def test_no_gain_is_not_praised(speed: float, jitter: float, pace: str, no_gain:
         ([0.001] * 8, "that one of them passes by chance is up to 20%"),
     ],
 )
-def test_many_settings_judged_by_the_same_rows_are_said(
+def test_many_settings_on_the_same_rows_are_reported(
     margins: list[float | None], words: str
 ) -> None:
     comparison = compare(*(fixed(f"c{i}", margin=margin) for i, margin in enumerate(margins)))
@@ -232,7 +232,7 @@ def test_many_settings_judged_by_the_same_rows_are_said(
     assert ("by chance" in comparison.reason) == bool(words)
 
 
-def test_a_model_that_is_surely_better_is_said_to_be() -> None:
+def test_a_better_model_is_reported_as_above() -> None:
     comparison = compare(fixed("one", lost=-0.05, margin=0.01))
     assert "accuracy 0.05 above it (at worst 0.04 above, tolerance 0.02)" in comparison.reason
 
@@ -390,10 +390,10 @@ def test_the_order_of_candidates_does_not_matter(
 ) -> None:
     listed = [fixed(f"c{i}", speed=s, lost=v) for i, (s, v) in enumerate(plants)]
     shuffled = [listed[i] for i in np.random.default_rng(seed).permutation(len(listed))]
-    one, other = compare(*listed), compare(*shuffled)
-    assert one.to_dict() == other.to_dict()
+    first, other = compare(*listed), compare(*shuffled)
+    assert first.to_dict() == other.to_dict()
     good = [(-s, f"c{i}") for i, (s, v) in enumerate(plants) if v + 0.001 <= 0.02]
-    assert (one.best.name if one.best else None) == (min(good)[1] if good else None)
+    assert (first.best.name if first.best else None) == (min(good)[1] if good else None)
 
 
 def test_the_front_is_not_dominated() -> None:
@@ -417,12 +417,12 @@ def test_a_comparison_can_be_read_drawn_and_written() -> None:
     assert plain["best"] == "[odd] name"
     assert plain["tried"][1]["checks"][0]["excess"] == pytest.approx(0.081)
     console = Console(width=160)
-    with console.capture() as said:
+    with console.capture() as capture:
         console.print(comparison)
-    assert "[odd] name" in said.get()
-    assert "30x" in said.get()
-    assert ">= 27" in said.get()
-    assert comparison.reason.splitlines()[0] in said.get()
+    assert "[odd] name" in capture.get()
+    assert "30x" in capture.get()
+    assert ">= 27" in capture.get()
+    assert comparison.reason.splitlines()[0] in capture.get()
     assert str(comparison) == comparison.reason
     display = comparison.plot()
     assert display.chosen == "[odd] name"
@@ -497,7 +497,7 @@ def test_parameters_are_slowed_down_from_the_last_to_the_first() -> None:
     ]
 
 
-def test_a_weak_method_is_said_to_be_weak() -> None:
+def test_a_weak_method_is_reported() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     comparison = choose(
         (X, y),

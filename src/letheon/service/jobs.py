@@ -257,7 +257,9 @@ class JobRunner:
             modules = modules_of(order.model, order.trusted)
             timing: dict[str, Any] = {"stop": self._stop, "silence": self._method_seconds}
             try:
-                call(measure_methods, order, limits=limits, modules=modules, tell=receive, **timing)
+                call(
+                    measure_methods, order, limits=limits, modules=modules, report=receive, **timing
+                )
                 break
             except (TimeLimitError, EndedError) as error:
                 rows.append(_make_stopped_row(current_method, error, self._method_seconds))
