@@ -227,7 +227,7 @@ def test_files_that_the_ledger_does_not_know_are_refused(tmp_path: Path) -> None
 
 
 def test_a_monitor_that_keeps_people_is_refused() -> None:
-    with pytest.raises(ValueError, match="keeps people who are erased"):
+    with pytest.raises(ValueError, match="keeps erased people"):
         pack_monitor(watched(hold_forgotten_until_retrain=True))
 
 

@@ -202,5 +202,5 @@ def test_what_another_thread_forgets_is_read_again(
 
     models = watched.ledger.models
     claims = models.claims("watched")
-    monkeypatch.setattr("letheon.ledger.models.models._known", Emptied(_cache))
+    monkeypatch.setattr("letheon.ledger.models.models._cache", Emptied(_cache))
     assert models.claims("watched") == models.claims("watched") == claims
