@@ -122,7 +122,7 @@ def measure_set(split: Split, shape: ForestSize, effort: SetEffort) -> SetFindin
 
 
 def _fits(split: Split, shape: ForestSize, effort: SetEffort) -> tuple[Any, SetFindings]:
-    """Fit in turn, so that a busy moment hits everybody."""
+    """Fit in turn, so that a busy moment affects all methods."""
     names = ("RandomForest", "letheon", "ExtraTrees")
     qualities: dict[str, list[Quality]] = {name: [] for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}

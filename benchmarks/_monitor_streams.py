@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from letheon.datasets import Requests
 from letheon.measures import sape
 from letheon.monitor import Calibration, Monitor, MonitorTolerances
-from letheon.monitor._calibrate import RehearsalStart, fit_limits, rehearse_all
+from letheon.monitor._calibrate import StreamStart, fit_limits, rehearse_all
 
 Floats = NDArray[np.float64]
 DRIFTS = ("stale", "half", "nothing", "finetune")
@@ -241,9 +241,9 @@ class PlainWatcher:
             "effectiveness": abs(now - self.then),
             "certifiability": sape(now, self.then),
         }
-        found = {name: self.factors[name] * said for name, said in self.said.items()}
+        estimates = {name: self.factors[name] * said for name, said in self.said.items()}
         limits = TOLERANCES.get_watched()
-        return found, any(found[name] > limits[name] for name in limits)
+        return estimates, any(estimates[name] > limits[name] for name in limits)
 
     def retrain(self, truth: dict[str, float]) -> None:
         """Retrain, and take both factors anew."""
@@ -343,13 +343,15 @@ def watchers_of(world: StreamWorld, n_streams: int, seed: int) -> Callable[[str,
     limits = TOLERANCES.get_watched()
     settings = calibration(KINDS, n_streams)
     assert monitor._rows is not None
-    stage = RehearsalStart(monitor.model, monitor._panel, monitor._rows)
+    stage = StreamStart(monitor.model, monitor._panel, monitor._rows)
     streams = rehearse_all(settings, stage, limits, seed=seed)
 
     def ours(kinds: tuple[str, ...]) -> Ours:
         fresh = copy.deepcopy(monitor)
         fresh.calibration = calibration(kinds, n_streams)
-        chosen = {name: [r for r in found if r.kind in kinds] for name, found in streams.items()}
+        chosen = {
+            name: [r for r in rehearsed if r.kind in kinds] for name, rehearsed in streams.items()
+        }
         n_test, n_rows = len(world.y_test), len(world.y)
         fresh.limits = fit_limits(chosen, limits, n_test=n_test, n_rows=n_rows, miss=settings.miss)
         return Ours(fresh)

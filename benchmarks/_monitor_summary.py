@@ -29,7 +29,7 @@ class StreamRecord(NamedTuple):
     n_trainings: int
 
 
-def added_up(steps: Sequence[StreamStep]) -> StreamRecord:
+def summarize_steps(steps: Sequence[StreamStep]) -> StreamRecord:
     """Return the record of one stream."""
     missed = [any(_is_open(step) for step in stretch) for stretch in _stretches(steps)]
     ended = [stretch[-1].retrained for stretch in _stretches(steps)]
@@ -62,12 +62,12 @@ def _is_open(step: StreamStep) -> bool:
 
 
 def _stretches(steps: Sequence[StreamStep]) -> list[list[StreamStep]]:
-    found: list[list[StreamStep]] = [[]]
+    groups: list[list[StreamStep]] = [[]]
     for step in steps:
-        found[-1].append(step)
+        groups[-1].append(step)
         if step.retrained:
-            found.append([])
-    return [stretch for stretch in found if stretch]
+            groups.append([])
+    return [stretch for stretch in groups if stretch]
 
 
 class StreamTotal(NamedTuple):
@@ -99,28 +99,28 @@ class StreamTotal(NamedTuple):
 
 def total(records: Iterable[StreamRecord], oracle: Iterable[StreamRecord]) -> StreamTotal:
     """Return the sums of streams, next to those of the oracle on the same streams."""
-    found, best = list(records), list(oracle)
-    n_requests = sum(r.n_requests for r in found)
+    own, best = list(records), list(oracle)
+    n_requests = sum(r.n_requests for r in own)
     n_stretches, n_breaching = (
-        sum(r.n_stretches for r in found),
+        sum(r.n_stretches for r in own),
         sum(r.n_retrains > 0 for r in best),
     )
-    n_breaches = sum(r.n_missed + r.n_caught for r in found)
-    n_estimates = sum(r.n_estimates for r in found)
-    first = sum(r.first_missed and b.n_retrains > 0 for r, b in zip(found, best, strict=True))
+    n_breaches = sum(r.n_missed + r.n_caught for r in own)
+    n_estimates = sum(r.n_estimates for r in own)
+    first = sum(r.first_missed and b.n_retrains > 0 for r, b in zip(own, best, strict=True))
     return StreamTotal(
-        n_streams=len(found),
+        n_streams=len(own),
         n_breaching=n_breaching,
-        retrains=100 * sum(r.n_retrains for r in found) / n_requests,
-        trainings=100 * sum(r.n_trainings for r in found) / n_requests,
+        retrains=100 * sum(r.n_retrains for r in own) / n_requests,
+        trainings=100 * sum(r.n_trainings for r in own) / n_requests,
         n_stretches=n_stretches,
         n_breaches=n_breaches,
-        breaches_missed=100 * sum(r.n_missed for r in found) / max(n_breaches, 1),
-        missed=100 * sum(r.n_missed for r in found) / max(n_stretches, 1),
+        breaches_missed=100 * sum(r.n_missed for r in own) / max(n_breaches, 1),
+        missed=100 * sum(r.n_missed for r in own) / max(n_stretches, 1),
         first_missed=100 * first / max(n_breaching, 1),
-        open_requests=100 * sum(r.n_open for r in found) / n_requests,
-        excess=100 * sum(r.excess for r in found) / n_requests,
-        over=100 * sum(r.n_over for r in found) / max(n_estimates, 1),
+        open_requests=100 * sum(r.n_open for r in own) / n_requests,
+        excess=100 * sum(r.excess for r in own) / n_requests,
+        over=100 * sum(r.n_over for r in own) / max(n_estimates, 1),
     )
 
 
@@ -138,11 +138,11 @@ def draw(totals: Mapping[tuple[str, str], StreamTotal], file: Path) -> None:
     names = (*WATCHERS, ORACLE)
     for number, name in enumerate(names):
         places = [at + 0.2 * (number - 1.5) for at in range(len(KINDS))]
-        found = [totals[name, kind] for kind in KINDS]
+        shown = [totals[name, kind] for kind in KINDS]
         colour = COLOURS[number]
         if name != ORACLE:
-            left.bar(places, [t.breaches_missed for t in found], 0.18, color=colour, label=name)
-        right.bar(places, [t.retrains for t in found], 0.18, color=colour, label=name)
+            left.bar(places, [t.breaches_missed for t in shown], 0.18, color=colour, label=name)
+        right.bar(places, [t.retrains for t in shown], 0.18, color=colour, label=name)
     left.axhline(ACCEPTED, color="0.3", linestyle="--", linewidth=1, label="accepted: 5 %")
     left.set(title="Breaches that were missed", ylabel="% of breaches")
     right.set(title="Retrains", ylabel="per 100 requests")

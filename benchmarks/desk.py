@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script,
 from benchmarks._desk_lists import LOADED, MODEL, Caller, Filled, fill, lists, measure
 from benchmarks._report import Report, Table, Verdict
 from letheon.ledger import Ledger
-from tests.postgres import MISSING, Server, find_binaries
+from tests.postgres import MISSING, PostgresServer, find_binaries
 from tests.service.crowd import Crowd, Wish, twice
 from tests.service.servers import Server as Desk
 from tests.service.servers import serving
@@ -158,7 +158,7 @@ def databases(chosen: list[str]) -> Iterator[tuple[str, str | None]]:
     if binaries is None:
         print(MISSING, file=sys.stderr)
         return
-    server = Server(binaries, durable=True)
+    server = PostgresServer(binaries, durable=True)
     try:
         yield "PostgreSQL", server.create()
     finally:

@@ -27,7 +27,7 @@ from benchmarks._ledger_submit import (
     sqlite_rates,
 )
 from benchmarks._report import Report, Table, Verdict
-from tests.postgres import MISSING, Server, find_binaries
+from tests.postgres import MISSING, PostgresServer, find_binaries
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SECTIONS = ("sqlite", "postgresql", "batches", "trees")
@@ -68,7 +68,7 @@ def postgres_section(report: Report, folder: Path, n: int) -> None:
         print(MISSING, file=sys.stderr)
         report.settings["left out"] = "postgresql: no server found"
         return
-    server = Server(binaries, durable=True)
+    server = PostgresServer(binaries, durable=True)
     try:
         bare = postgres_bare(server.create(), n, N_CLIENTS)
         runs = {

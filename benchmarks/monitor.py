@@ -28,7 +28,14 @@ from benchmarks._monitor_streams import (
     watch,
     watchers_of,
 )
-from benchmarks._monitor_summary import ACCEPTED, StreamRecord, StreamTotal, added_up, draw, total
+from benchmarks._monitor_summary import (
+    ACCEPTED,
+    StreamRecord,
+    StreamTotal,
+    draw,
+    summarize_steps,
+    total,
+)
 from benchmarks._report import Report, Table, Verdict
 from letheon.parallel import one_thread
 
@@ -63,35 +70,35 @@ class MonitorFinding(NamedTuple):
 
 def world_records(seed: int, n_streams: int, n_requests: int, n_rehearsals: int) -> MonitorFinding:
     """Return the records of all watchers on all kinds of streams of one table."""
-    world, found = make_world(seed), {}
+    world, by_key = make_world(seed), {}
     with one_thread():
         before = DriftingClassifier.n_trainings
         make = watchers_of(world, n_rehearsals, seed)
         n_rehearsed = DriftingClassifier.n_trainings - before
         for kind in KINDS:
             for name in (*WATCHERS, ORACLE):
-                found[name, kind, world.drift, world.size] = [
-                    added_up(list(watch(world, make(name, kind), kind, n_requests, number)))
+                by_key[name, kind, world.drift, world.size] = [
+                    summarize_steps(list(watch(world, make(name, kind), kind, n_requests, number)))
                     for number in range(n_streams)
                 ]
-    return MonitorFinding(found, n_rehearsed)
+    return MonitorFinding(by_key, n_rehearsed)
 
 
 def all_records(tasks: Iterable[Any], n_tasks: int, jobs: int) -> Iterator[MonitorFinding]:
     """Run the tables and say how far it is."""
     results = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(tasks)
-    for number, found in enumerate(results, start=1):
+    for number, finding in enumerate(results, start=1):
         print(f"table {number} of {n_tasks}", flush=True)
-        yield found
+        yield finding
 
 
-def merged(parts: Iterable[MonitorFinding]) -> dict[Key, list[StreamRecord]]:
+def merge_findings(parts: Iterable[MonitorFinding]) -> dict[Key, list[StreamRecord]]:
     """Return the records of all tables."""
-    found: dict[Key, list[StreamRecord]] = {}
+    by_key: dict[Key, list[StreamRecord]] = {}
     for part in parts:
         for key, records in part.records.items():
-            found.setdefault(key, []).extend(records)
-    return found
+            by_key.setdefault(key, []).extend(records)
+    return by_key
 
 
 def totals_of(records: Mapping[Key, list[StreamRecord]], about: str = "") -> Totals:
@@ -100,9 +107,9 @@ def totals_of(records: Mapping[Key, list[StreamRecord]], about: str = "") -> Tot
     def of(name: str, kind: str) -> list[StreamRecord]:
         return [
             record
-            for key, found in records.items()
+            for key, group in records.items()
             if key[:2] == (name, kind) and (not about or about in key[2:])
-            for record in found
+            for record in group
         ]
 
     names = (*WATCHERS, ORACLE)
@@ -164,7 +171,7 @@ def part_table(
 
 def verdicts(totals: Totals) -> list[Verdict]:
     """Return what must hold for the default: at most 5 % of the breaches are missed."""
-    found = []
+    texts = []
     for kind in KINDS:
         t = totals[WATCHERS[0], kind]
         for what, value, n in (
@@ -172,10 +179,10 @@ def verdicts(totals: Totals) -> list[Verdict]:
             ("first breaches", t.first_missed, t.n_breaching),
         ):
             reached = f"{value:.2f} % of {n}, in {t.n_streams} streams"
-            found.append(
+            texts.append(
                 Verdict(f"{kind}: {what} missed", reached, "<= 5 %", bool(value <= ACCEPTED))
             )
-    return found
+    return texts
 
 
 def main(
@@ -208,10 +215,10 @@ def main(
         joblib.delayed(world_records)(seed, streams, requests, n_rehearsals)
         for seed in range(first_seed, first_seed + worlds)
     )
-    found = list(all_records(tasks, worlds, jobs))
-    records = merged(found)
+    findings = list(all_records(tasks, worlds, jobs))
+    records = merge_findings(findings)
     report.settings["minutes"] = round((time.perf_counter() - start) / 60, 1)
-    trainings = sum(part.n_rehearsed for part in found) / worlds
+    trainings = sum(part.n_rehearsed for part in findings) / worlds
     report.settings["trainings before the first request"] = f"{trainings:.0f} in the mean"
     totals = totals_of(records)
     report.add(kind_table(totals), verdicts(totals))

@@ -22,7 +22,7 @@ from typing import NoReturn
 import psycopg
 import pytest
 
-__all__ = ["Server", "find_binaries", "postgres_server", "postgres_url", "quick_place"]
+__all__ = ["PostgresServer", "find_binaries", "postgres_server", "postgres_url", "quick_place"]
 
 MISSING = (
     "PostgreSQL is NOT TESTED: no initdb in PATH or /usr/lib/postgresql/*/bin. "
@@ -47,9 +47,9 @@ SERVER_BYTES = 2 << 30
 
 def find_binaries() -> Path | None:
     """Return the folder of initdb and postgres, the newest of several, or None."""
-    found = shutil.which("initdb")
-    if found is not None:
-        return Path(found).resolve().parent
+    program = shutil.which("initdb")
+    if program is not None:
+        return Path(program).resolve().parent
     folders = Path("/usr/lib/postgresql").glob("*/bin")
     usable = [folder for folder in folders if (folder / "initdb").exists()]
     return max(usable, key=lambda folder: int(folder.parent.name.split(".")[0]), default=None)
@@ -62,7 +62,7 @@ def quick_place(n_bytes: int) -> Path:
     return memory if has_room else Path("/tmp")
 
 
-class Server:
+class PostgresServer:
     """A PostgreSQL server of this process.
 
     Parameters
@@ -163,7 +163,7 @@ class Server:
         return self.url(name)
 
     def drop(self, url: str) -> None:
-        """Remove a database, whoever is connected to it."""
+        """Remove a database, also one with open connections."""
         name = url.rpartition("/")[2]
         with self.connect() as connection:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
@@ -186,10 +186,11 @@ class Server:
 
 
 def _unprivileged() -> pwd.struct_passwd:
-    for name in ("postgres", "nobody"):
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(name)
-    raise RuntimeError("no user postgres or nobody to run the PostgreSQL server as")
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam("postgres")
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(65534)  # the user without rights on Linux
+    raise RuntimeError("no user postgres or 65534 to run the PostgreSQL server as")
 
 
 def _free_port() -> int:
@@ -205,12 +206,12 @@ def _missing() -> NoReturn:
 
 
 @contextlib.contextmanager
-def serving(*, durable: bool = False) -> Iterator[Server]:
+def serving(*, durable: bool = False) -> Iterator[PostgresServer]:
     """Start a server of one's own; say so where there is none."""
     binaries = find_binaries()
     if binaries is None:
         _missing()
-    server = Server(binaries, durable=durable)
+    server = PostgresServer(binaries, durable=durable)
     try:
         yield server
     finally:
@@ -218,14 +219,14 @@ def serving(*, durable: bool = False) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Server]:
+def postgres_server() -> Iterator[PostgresServer]:
     """The server of this test process, with quick commits."""
     with serving() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def _ledger_template(postgres_server: Server) -> str:
+def _ledger_template(postgres_server: PostgresServer) -> str:
     """A database with the ledger's tables, to copy: cheaper than all migrations again."""
     from letheon.ledger.db.database import Database
 
@@ -235,7 +236,7 @@ def _ledger_template(postgres_server: Server) -> str:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: Server, _ledger_template: str) -> Iterator[str]:
+def postgres_url(postgres_server: PostgresServer, _ledger_template: str) -> Iterator[str]:
     """The address of a fresh database that has the ledger's tables and no ledger yet."""
     url = postgres_server.create(_ledger_template)
     yield url

@@ -166,11 +166,11 @@ def test_ids_are_listed_once_and_sorted(ids: list[Any], listed: list[Any]) -> No
     assert model.n_rows_ == 4
 
 
-@pytest.mark.parametrize("nobody", [[], (), set(), np.array([], int), np.array([]), iter([])])
-def test_nobody_is_a_no_op_with_a_receipt(nobody: Any) -> None:
+@pytest.mark.parametrize("no_ids", [[], (), set(), np.array([], int), np.array([]), iter([])])
+def test_no_ids_are_a_no_op_with_a_receipt(no_ids: Any) -> None:
     model = total()
     before = model.digest()
-    receipt = model.forget(nobody)
+    receipt = model.forget(no_ids)
     assert (receipt.n_ids, receipt.n_rows, receipt.work, receipt.rebuilt) == (0, 0, 0.0, {})
     assert model.digest() == before
 
@@ -187,9 +187,9 @@ def test_digests_frame_the_request() -> None:
     ("ids", "error", "message"),
     [
         (
-            ["a", "nobody"],
+            ["a", "unknown"],
             UnknownIdError,
-            r"not in this model: \['nobody'\]; nothing was forgotten, see model.ids_",
+            r"not in this model: \['unknown'\]; nothing was forgotten, see model.ids_",
         ),
         ([1], UnknownIdError, r"\[1\].*has str ids, and the request has int ids: 1 is not '1'"),
         (["a", "b", "c"], EmptyModelError, r"3 id\(s\) have all 4 row\(s\).*Delete the model"),
@@ -374,7 +374,7 @@ def test_changes_in_lists_and_dicts_of_estimators_are_noticed(hold: Any) -> None
 
 
 class Placed(LogisticRegression):  # type: ignore[misc]
-    """Somebody else's estimator, to whom a device and a limit of memory mean something."""
+    """An estimator of another library with parameters `device` and `max_memory`."""
 
     def __init__(self, device: str = "here", max_memory: int = 1, C: float = 1.0) -> None:
         super().__init__(C=C)
@@ -487,7 +487,7 @@ def count_hashes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def test_parameters_that_nobody_touched_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_parameters_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = total(scale=2.5, offset=1)
     calls = count_hashes(monkeypatch)
     model.forget(["a"])
@@ -527,13 +527,13 @@ def test_a_new_fit_forgets_what_was_verified() -> None:
 
 
 def test_an_own_way_to_tell_parameters_is_always_asked() -> None:
-    class Moody(Total):
+    class MoodyTotal(Total):
         mood = "calm"
 
         def _digest_parameters(self) -> str:
             return self.mood
 
-    model = total(Moody)
+    model = total(MoodyTotal)
     model.forget(["a"])
     model.mood = "angry"  # type: ignore[attr-defined]
     with pytest.raises(ChangedParametersError):

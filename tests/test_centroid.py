@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import letheon
 from letheon import audit, checks
-from letheon.bench._grid import RecipeContext, find_recipe
+from letheon.bench._grid import CellContext, find_variant
 from letheon.centroid import NearestCentroid, _class_mean
 from letheon.exceptions import EmptyModelError
 from letheon.ledger import Ledger
@@ -97,6 +97,6 @@ def test_it_is_saved_under_its_public_name(tmp_path: Path) -> None:
 
 
 def test_it_is_in_the_benchmark() -> None:
-    place = RecipeContext(n_rows=60, n_columns=3, n_removed=1)
-    made = find_recipe("NearestCentroid", "linear", "defaults").make(place)
+    place = CellContext(n_rows=60, n_columns=3, n_removed=1)
+    made = find_variant("NearestCentroid", "linear", "defaults").make(place)
     assert isinstance(made, NearestCentroid)

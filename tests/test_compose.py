@@ -232,7 +232,7 @@ def test_names_of_steps(names: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("ids", "error"),
     [
-        (["p00", "nobody"], UnknownIdError),
+        (["p00", "unknown"], UnknownIdError),
         ([7], UnknownIdError),
         (NAMES, EmptyModelError),
         ([None], TypeError),
@@ -260,14 +260,14 @@ def test_one_class_left_is_an_empty_model(early: Any) -> None:
     assert model.classes_.tolist() == ["a", "b"]
 
 
-class Fragile(ClassifierMixin, BaseEstimator):
+class FragileClassifier(ClassifierMixin, BaseEstimator):
     """Raises when its class says so."""
 
     error: ClassVar[BaseException | None] = None
 
-    def fit(self, X: Any, y: Any) -> "Fragile":
-        if Fragile.error is not None:
-            raise Fragile.error
+    def fit(self, X: Any, y: Any) -> "FragileClassifier":
+        if FragileClassifier.error is not None:
+            raise FragileClassifier.error
         self.classes_, self.sum_ = np.unique(y), float(np.sum(X))
         return self
 
@@ -292,11 +292,11 @@ def test_an_accident_in_the_last_step_changes_no_step(
     early: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = ForgetPipeline([("first", clone(early)), ("model", naive(Fragile()))]).fit(
+    model = ForgetPipeline([("first", clone(early)), ("model", naive(FragileClassifier()))]).fit(
         X, Y, ids=IDS
     )
     before = pickle.dumps(model)
-    monkeypatch.setattr(Fragile, "error", error("no luck"))
+    monkeypatch.setattr(FragileClassifier, "error", error("no luck"))
     with pytest.raises(raised, match="no luck"):
         model.forget(["p03"])
     assert pickle.dumps(model) == before

@@ -1,4 +1,4 @@
-"""What deploy/ holds: only options that exist, nobody's root, hardened."""
+"""Files in deploy/: only options that exist, no root user, hardened."""
 
 import configparser
 import json
@@ -32,24 +32,24 @@ def options() -> dict[str, bool]:
 
 def parsed(words: list[str]) -> dict[str, str | None]:
     """Options of a command line with their values; one that does not exist fails."""
-    known, found, rest = options(), {}, list(words)
+    known, values, rest = options(), {}, list(words)
     while rest:
         name = rest.pop(0)
         assert name in known, f"`letheon serve` has no option {name}"
-        found[name] = rest.pop(0) if known[name] else None
-    return found
+        values[name] = rest.pop(0) if known[name] else None
+    return values
 
 
 def unit() -> dict[str, list[str]]:
     """Lines of the section [Service]; a name may stand there several times."""
     text = (DEPLOY / "letheon.service").read_text(encoding="utf-8")
     section = text.partition("[Service]")[2].partition("[Install]")[0]
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for line in section.splitlines():
         if line and not line.startswith("#"):
             name, _, value = line.partition("=")
-            found.setdefault(name, []).append(value)
-    return found
+            values.setdefault(name, []).append(value)
+    return values
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -62,8 +62,8 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def only(name: str) -> str:
-    (found,) = [rest for one, rest in instructions() if one == name]
-    return found
+    (value,) = [rest for one, rest in instructions() if one == name]
+    return value
 
 
 def test_the_unit_starts_the_desk_with_options_that_exist() -> None:

@@ -23,7 +23,7 @@ import letheon
 from letheon import exceptions, linear, measures
 from letheon.checks import yield_checks
 from letheon.cli import app
-from letheon.demo import ACTS
+from letheon.demo import STEPS
 from letheon.measures import attacks
 
 mpl.use("Agg")
@@ -46,7 +46,7 @@ NETS = re.compile(r"\btorch\b|letheon\.deep|\w+NetClassifier|DeepObliviate|Certi
 NET_PAGES = {"deep.md"}
 
 
-class Block(NamedTuple):
+class DocBlock(NamedTuple):
     """Code in a page, where it stands, and the output that the page shows after it."""
 
     line: int
@@ -54,13 +54,13 @@ class Block(NamedTuple):
     expected: str
 
 
-def blocks(text: str) -> Iterator[Block]:
+def blocks(text: str) -> Iterator[DocBlock]:
     """Yield the Python blocks; a `text` block right after one is what it prints."""
     for fence in FENCE.finditer(text):
         if fence[1] == "python":
             shown = OUTPUT.match(text, fence.end())
             line = text.count("\n", 0, fence.start()) + 1
-            yield Block(line, fence[2], shown[1] if shown else "")
+            yield DocBlock(line, fence[2], shown[1] if shown else "")
 
 
 def run_blocks(text: str, module: ModuleType) -> None:
@@ -209,9 +209,9 @@ def test_figures_of_single_removals_have_a_column_per_table() -> None:
         {
             "title": f"One person leaves: {name}: 11,982 x 784, 48.8% positive",
             "note": note,
-            "rows": [dict(zip(("method", "x named", "cpu ms"), row, strict=True)) for row in found],
+            "rows": [dict(zip(("method", "x named", "cpu ms"), row, strict=True)) for row in table],
         }
-        for name, found in rows.items()
+        for name, table in rows.items()
     ]
     made = runpy.run_path(str(ROOT / "docs" / "make_figures.py"))
     lines = made["convex_table"]({"tables": [*tables, {"title": "Other", "rows": []}]})
@@ -271,8 +271,8 @@ def parameters(estimator: type) -> list[str]:
 
 
 def estimators(module: ModuleType) -> list[type[letheon.ForgetMixin]]:
-    found = [getattr(module, name) for name in public_names(module)]
-    classes = [each for each in found if inspect.isclass(each)]
+    members = [getattr(module, name) for name in public_names(module)]
+    classes = [each for each in members if inspect.isclass(each)]
     # Base classes have no facts.
     forgetting = [each for each in classes if issubclass(each, letheon.ForgetMixin)]
     return [each for each in forgetting if hasattr(each, "facts")]
@@ -325,8 +325,8 @@ def test_lists_are_complete(page: str) -> None:
     assert missing == []
 
 
-def test_the_page_of_the_demo_lists_its_acts() -> None:
-    assert [act.title for act in ACTS if act.title not in read("docs/cli.md")] == []
+def test_the_page_of_the_demo_lists_its_steps() -> None:
+    assert [step.title for step in STEPS if step.title not in read("docs/cli.md")] == []
 
 
 # Examples of methods that are not exact, and what they find out instead.

@@ -145,7 +145,7 @@ def test_a_class_of_the_caller_with_plain_attributes_works() -> None:
 
 
 class Timed(Compiled):
-    """No two fits are equal, and nobody could tell what was forgotten."""
+    """No two fits are equal, so digests cannot be compared."""
 
     def fit(self, X: Any, y: Any) -> Self:
         self.key_ = uuid.uuid4().hex

@@ -14,8 +14,8 @@ def broken(importer: str, imported: str) -> list[tuple[str, str]]:
     graph = ImportGraph()
     graph.add_import(importer=importer, imported=imported)
     contract = PublicImports("rule", {"root_packages": ["letheon"]}, OPTIONS)
-    found: list[tuple[str, str]] = contract.check(graph, verbose=False).metadata["broken"]
-    return found
+    imports: list[tuple[str, str]] = contract.check(graph, verbose=False).metadata["broken"]
+    return imports
 
 
 @pytest.mark.parametrize("imported", ["letheon.state._tags", "letheon.ledger.requests.intake"])

@@ -60,7 +60,7 @@ def centred(table: Any) -> Any:
 
 
 class Largest(TransformerMixin, BaseEstimator):
-    """Of nobody's library: remembers the largest value."""
+    """Not of scikit-learn: remembers the largest value."""
 
     def __init__(self, hidden: bool = False) -> None:
         self.hidden = hidden

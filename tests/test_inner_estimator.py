@@ -62,9 +62,9 @@ class Committee(ClassifierMixin, BaseEstimator):
         self.chairs = chairs
 
     def fit(self, X: Any, y: Any) -> "Committee":
-        everybody = [*self.members, *(self.chairs or {}).values()]
+        estimators = [*self.members, *(self.chairs or {}).values()]
         self.classes_ = np.unique(y)
-        self.votes_ = [clone(member).fit(X, y).coef_ for member in everybody]
+        self.votes_ = [clone(member).fit(X, y).coef_ for member in estimators]
         return self
 
 
@@ -94,9 +94,9 @@ def test_seeds_in_lists_and_dicts_are_set() -> None:
     fresh = clone_with_seed(model, 7, Purpose.STAGE)
     heads = [f"chairs__head__{place}" for place in PLACES]
     places = [*(f"members__{n}__random_state" for n in (0, 1)), *heads]
-    found = [part.random_state for part in fresh.members]
-    found += [seeds_in(fresh.chairs["head"])[name] for name in PLACES.values()]
-    assert found == [library_seed(7, Purpose.STAGE, place) for place in places]
+    seeds = [part.random_state for part in fresh.members]
+    seeds += [seeds_in(fresh.chairs["head"])[name] for name in PLACES.values()]
+    assert seeds == [library_seed(7, Purpose.STAGE, place) for place in places]
     assert model.members[0].random_state is None
     assert NESTED[1].random_state == 5
 

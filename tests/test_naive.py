@@ -43,31 +43,31 @@ from letheon.exceptions import (
 from tests.sharded.people import examples
 
 
-class People(NamedTuple):
+class PeopleRows(NamedTuple):
     """Rows of people; `X` may be any kind of table."""
 
     X: Any
     y: Any
     ids: list[str]
 
-    def rows(self, keep: list[int]) -> "People":
+    def rows(self, keep: list[int]) -> "PeopleRows":
         X = self.X.iloc[keep] if isinstance(self.X, pd.DataFrame) else self.X[keep]
-        return People(X, self.y[keep], [self.ids[row] for row in keep])
+        return PeopleRows(X, self.y[keep], [self.ids[row] for row in keep])
 
-    def without(self, gone: set[str]) -> "People":
+    def without(self, gone: set[str]) -> "PeopleRows":
         return self.rows([row for row, owner in enumerate(self.ids) if owner not in gone])
 
-    def only(self, staying: set[str]) -> "People":
+    def only(self, staying: set[str]) -> "PeopleRows":
         return self.without(set(self.ids) - staying)
 
 
 @cache
-def people(*, regression: bool = False) -> People:
+def people(*, regression: bool = False) -> PeopleRows:
     rng = np.random.default_rng(4)
     ids = [f"p{owner:02d}" for owner in rng.permutation(np.repeat(np.arange(12), [1, 2, 3] * 4))]
     X = rng.normal(size=(len(ids), 3)).round(2)
     labels = np.array(["no", "perhaps", "yes"])[np.arange(len(ids)) % 3]
-    return People(X, X[:, 0] + X[:, 1] if regression else labels, ids)
+    return PeopleRows(X, X[:, 0] + X[:, 1] if regression else labels, ids)
 
 
 NAMES = sorted(set(people().ids))
@@ -92,11 +92,11 @@ TABLES = {
 }
 
 
-def data_for(estimator: Any) -> People:
+def data_for(estimator: Any) -> PeopleRows:
     return people(regression=is_regressor(estimator))
 
 
-def fit(estimator: Any, data: People, seed: Any = 7) -> NaiveUnlearner:
+def fit(estimator: Any, data: PeopleRows, seed: Any = 7) -> NaiveUnlearner:
     return NaiveUnlearner(clone(estimator), random_state=seed).fit(data.X, data.y, ids=data.ids)
 
 
@@ -252,18 +252,18 @@ def test_one_class_left_is_an_empty_model_only_where_fit_refuses_it() -> None:
     assert tree.classes_.tolist() == ["a"]
 
 
-class Fragile(ClassifierMixin, BaseEstimator):
+class FragileEstimator(ClassifierMixin, BaseEstimator):
     """Raises in the fit whose number is due, after it has seen the rows."""
 
     fits: ClassVar[int] = 0
     due: ClassVar[tuple[int, BaseException] | None] = None
 
-    def fit(self, X: Any, y: Any) -> "Fragile":
-        Fragile.fits += 1
+    def fit(self, X: Any, y: Any) -> "FragileEstimator":
+        FragileEstimator.fits += 1
         self.classes_ = np.unique(y)
         self.sum_ = float(np.sum(X))
-        if Fragile.due is not None and Fragile.fits == Fragile.due[0]:
-            raise Fragile.due[1]
+        if FragileEstimator.due is not None and FragileEstimator.fits == FragileEstimator.due[0]:
+            raise FragileEstimator.due[1]
         return self
 
     def predict(self, X: Any) -> Any:
@@ -302,9 +302,9 @@ def test_a_failure_in_the_kth_training_changes_nothing(
     k: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = fit(Fragile(), people())
-    monkeypatch.setattr(Fragile, "fits", 0)
-    monkeypatch.setattr(Fragile, "due", (k, error("no luck")))
+    model = fit(FragileEstimator(), people())
+    monkeypatch.setattr(FragileEstimator, "fits", 0)
+    monkeypatch.setattr(FragileEstimator, "due", (k, error("no luck")))
     for name in NAMES[: k - 1]:
         model.forget([name])
     before, bytes_before = model.digest(), pickle.dumps(model)
@@ -313,17 +313,20 @@ def test_a_failure_in_the_kth_training_changes_nothing(
     assert model.digest() == before
     assert pickle.dumps(model) == bytes_before
     model.forget([NAMES[k]])  # the next attempt works
-    assert model.digest() == fit(Fragile(), people().without({*NAMES[: k - 1], NAMES[k]})).digest()
+    assert (
+        model.digest()
+        == fit(FragileEstimator(), people().without({*NAMES[: k - 1], NAMES[k]})).digest()
+    )
 
 
 @pytest.mark.parametrize("call", ["fit", "learn"])
 def test_a_failed_fit_or_learn_leaves_the_old_model(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = fit(Fragile(), people())
+    model = fit(FragileEstimator(), people())
     before = model.digest()
-    monkeypatch.setattr(Fragile, "fits", 0)
-    monkeypatch.setattr(Fragile, "due", (1, RuntimeError("no luck")))
+    monkeypatch.setattr(FragileEstimator, "fits", 0)
+    monkeypatch.setattr(FragileEstimator, "due", (1, RuntimeError("no luck")))
     with pytest.raises(RuntimeError, match="no luck"):
         getattr(model, call)([[1.0, 2.0, 3.0]], ["yes"], ids=["new"])
     assert model.digest() == before

@@ -186,37 +186,37 @@ def test_module_exports_what_it_says(name: str) -> None:
 
 def test_no_module_is_longer_than_600_lines() -> None:
     lengths = {p.name: len(p.read_text().splitlines()) for p in SOURCE.rglob("*.py")}
-    # Whoever verifies a certificate copies, and reads, one file that needs nothing of letheon.
+    # A verifier copies, and reads, one file without dependencies on letheon.
     del lengths["verifier.py"]
     assert {name: lines for name, lines in lengths.items() if lines > 600} == {}
 
 
 def declared_names(body: list[ast.stmt]) -> dict[str, object]:
     """Return what a stub declares: argument names of functions, the same of classes by member."""
-    found: dict[str, object] = {}
+    names_by_class: dict[str, object] = {}
     for node in body:
         if isinstance(node, ast.ClassDef):
-            found[node.name] = declared_names(node.body)
+            names_by_class[node.name] = declared_names(node.body)
         elif isinstance(node, ast.FunctionDef):
             arguments = [*node.args.args, *node.args.kwonlyargs]
             is_property = any(isinstance(d, ast.Name) for d in node.decorator_list)
             names = [each.arg for each in arguments if each.arg != "self"]
-            found[node.name] = "property" if is_property else names
-    return found
+            names_by_class[node.name] = "property" if is_property else names
+    return names_by_class
 
 
 def built_names(owner: object) -> dict[str, object]:
     """Return the same of what was compiled; nanobind writes signatures into the first line."""
-    found: dict[str, object] = {}
+    members: dict[str, object] = {}
     for name in [each for each in dir(owner) if each == "__init__" or not each.startswith("_")]:
         member = getattr(owner, name)
         if isinstance(member, type):
-            found[name] = built_names(member)
+            members[name] = built_names(member)
         elif isinstance(member, property):
-            found[name] = "property"
+            members[name] = "property"
         elif ": " in (member.__doc__ or "") or name != "__init__":
-            found[name] = re.findall(r"(\w+): ", member.__doc__.splitlines()[0])
-    return found
+            members[name] = re.findall(r"(\w+): ", member.__doc__.splitlines()[0])
+    return members
 
 
 def test_stub_and_compiled_core_are_in_step() -> None:

@@ -106,10 +106,10 @@ def test_a_task_raises_its_own_error(backend: str, n_jobs: int) -> None:
 def test_every_task_has_one_thread(backend: str, n_jobs: int) -> None:
     before = limits()
     with joblib.parallel_config(backend=backend):
-        found = run_tasks(limits, [()] * 4, n_jobs=n_jobs)
-    assert len(found) == 4
+        limits_seen = run_tasks(limits, [()] * 4, n_jobs=n_jobs)
+    assert len(limits_seen) == 4
     # A worker has loaded what its task needs, this process perhaps more (torch brings OpenMP).
-    assert all(set(each) == {1} for each in found)
+    assert all(set(each) == {1} for each in limits_seen)
     assert limits() == before
 
 
@@ -133,8 +133,8 @@ def scaled(factor: NDArray[Any], offset: int, number: int) -> tuple[float, int]:
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_what_is_shared_comes_before_each_payload(backend: str, n_jobs: int) -> None:
     with joblib.parallel_config(backend=backend):
-        found = run_tasks(scaled, [(k,) for k in range(4)], n_jobs=n_jobs, shared=(np.ones(3), 7))
-    assert [value for value, _ in found] == [7, 10, 13, 16]
+        pairs = run_tasks(scaled, [(k,) for k in range(4)], n_jobs=n_jobs, shared=(np.ones(3), 7))
+    assert [value for value, _ in pairs] == [7, 10, 13, 16]
 
 
 def test_one_worker_pickles_nothing() -> None:
@@ -168,10 +168,10 @@ def test_blocks_nest_and_survive_errors() -> None:
 def interleaved(block: Callable[[], AbstractContextManager[Any]]) -> tuple[list[int], list[int]]:
     """First in, second in, first out: what the second then sees, and what is left at the end."""
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
-        one, two = block_in(first, block), block_in(second, block)
-        next(one), next(two), next(one)
+        first_limits, second_limits = block_in(first, block), block_in(second, block)
+        next(first_limits), next(second_limits), next(first_limits)
         seen = second.submit(limits).result()
-        next(two)
+        next(second_limits)
         return seen, limits()
 
 
@@ -207,15 +207,15 @@ def test_any_interleaving_keeps_the_limit(moves: list[tuple[int, bool]]) -> None
     with ExitStack() as stack:
         threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(3)]
         blocks: list[list[AbstractContextManager[None]]] = [[], [], []]
-        for who, enters in moves + [(who, False) for who in range(3) for _ in range(25)]:
+        for index, enters in moves + [(index, False) for index in range(3) for _ in range(25)]:
             if enters:
-                blocks[who].append(one_thread())
-                threads[who].submit(blocks[who][-1].__enter__).result()
-            elif blocks[who]:
-                threads[who].submit(blocks[who].pop().__exit__, None, None, None).result()
-            if blocks[who]:
-                assert set(threads[who].submit(limits).result()) == {1}
-        assert [threads[who].submit(limits).result() for who in range(3)] == [before] * 3
+                blocks[index].append(one_thread())
+                threads[index].submit(blocks[index][-1].__enter__).result()
+            elif blocks[index]:
+                threads[index].submit(blocks[index].pop().__exit__, None, None, None).result()
+            if blocks[index]:
+                assert set(threads[index].submit(limits).result()) == {1}
+        assert [threads[index].submit(limits).result() for index in range(3)] == [before] * 3
 
 
 def run_script(script: str) -> None:
@@ -337,18 +337,18 @@ def matrices() -> dict[str, NDArray[Any]]:
 @pytest.mark.parametrize("kind", matrices())
 def test_a_parcel_brings_the_array(kind: str, send: Callable[[Parcel], Parcel]) -> None:
     array = matrices()[kind]
-    (found,) = send(Parcel.pack((array,))).open()
-    assert found.dtype == array.dtype
-    assert found.shape == array.shape
-    assert found.tolist() == array.tolist()
-    assert found.flags.f_contiguous == array.flags.f_contiguous or kind == "strided"
-    assert found.flags.writeable == array.flags.writeable
+    (opened,) = send(Parcel.pack((array,))).open()
+    assert opened.dtype == array.dtype
+    assert opened.shape == array.shape
+    assert opened.tolist() == array.tolist()
+    assert opened.flags.f_contiguous == array.flags.f_contiguous or kind == "strided"
+    assert opened.flags.writeable == array.flags.writeable
 
 
 def test_a_parcel_copies_no_array_when_packed() -> None:
     array = np.zeros(1000)
-    (found,) = Parcel.pack((array,)).open()
-    assert np.shares_memory(found, array)
+    (opened,) = Parcel.pack((array,)).open()
+    assert np.shares_memory(opened, array)
 
 
 @pytest.mark.parametrize("send", [lambda parcel: parcel, sent_by_ray, sent_by_old_pickle])
@@ -364,12 +364,12 @@ def test_a_parcel_brings_frames_and_sparse_rows() -> None:
     sparse = pytest.importorskip("scipy.sparse").random(20, 5, density=0.3, format="csr", rng=0)
     columns = {"n": [1, 2], "name": ["a", "b"]}
     frame, other = pandas.DataFrame(columns), polars.DataFrame(columns)
-    found = sent_by_ray(Parcel.pack((sparse, frame, other))).open()
-    assert (found[0] != sparse).nnz == 0
-    assert found[1].equals(frame)
-    assert found[2].equals(other)
+    opened = sent_by_ray(Parcel.pack((sparse, frame, other))).open()
+    assert (opened[0] != sparse).nnz == 0
+    assert opened[1].equals(frame)
+    assert opened[2].equals(other)
 
 
 def test_a_parcel_brings_what_plain_pickle_cannot() -> None:
-    (found,) = sent_by_ray(Parcel.pack((lambda x: x + 1,))).open()
-    assert found(1) == 2
+    (opened,) = sent_by_ray(Parcel.pack((lambda x: x + 1,))).open()
+    assert opened(1) == 2

@@ -23,7 +23,7 @@ METHODS = ("fit", "learn", "partial_fit", "fit_transform", "fit_predict", "score
 
 def public_modules() -> Iterator[Any]:
     yield from (letheon, attacks)
-    names = {found.name for found in pkgutil.iter_modules(letheon.__path__)} - SKIPPED
+    names = {module.name for module in pkgutil.iter_modules(letheon.__path__)} - SKIPPED
     for name in sorted(name for name in names if not name.startswith("_")):
         with suppress(ModuleNotFoundError):  # an extra that is not installed
             yield importlib.import_module(f"letheon.{name}")
@@ -31,19 +31,19 @@ def public_modules() -> Iterator[Any]:
 
 def learners() -> list[type]:
     """Every public class that is fitted with rows; subclasses that are not exported too."""
-    found: set[type] = {Comparison}
+    classes: set[type] = {Comparison}
     for module in public_modules():
         for name in getattr(module, "__all__", ()):
             value = getattr(module, name)
             if isinstance(value, type) and callable(getattr(value, "fit", None)):
-                found.add(value)
+                classes.add(value)
     waiting: list[type] = [ForgetMixin]
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
         if kind.__module__.startswith("letheon.") and hasattr(kind, "fit"):
-            found.add(kind)
-    return sorted(found, key=lambda kind: kind.__qualname__)
+            classes.add(kind)
+    return sorted(classes, key=lambda kind: kind.__qualname__)
 
 
 def late_positional(method: Any) -> list[str]:

@@ -32,20 +32,20 @@ Y = (X[:, 0] + RNG.normal(size=60) > 0).astype(int)
 TIES = RNG.integers(0, 3, size=(60, 4)).astype(float)
 
 
-class Committee(ClassifierMixin, BaseEstimator):
+class ClassifierList(ClassifierMixin, BaseEstimator):
     """Classifiers in a plain list, of which `get_params` tells nothing."""
 
     def __init__(self, members: Any = ()) -> None:
         self.members = members
 
-    def fit(self, X: Any, y: Any) -> "Committee":
+    def fit(self, X: Any, y: Any) -> "ClassifierList":
         self.classes_ = np.unique(y)
         self.fitted_ = [clone(member).fit(X, y) for member in self.members]
         return self
 
 
 class Reckless(ClassifierMixin, BaseEstimator):
-    """Draws from the generators that everybody shares."""
+    """Draws from the global generators."""
 
     def fit(self, X: Any, y: Any) -> "Reckless":
         self.classes_ = np.unique(y)
@@ -64,7 +64,10 @@ LEARNERS = {
         make_pipeline(SelectKBest(mutual_info_classif, k=2), LogisticRegression()),
         TIES,
     ),
-    "list of learners": (Committee([SGDClassifier(max_iter=5, tol=None) for _ in range(2)]), X),
+    "list of learners": (
+        ClassifierList([SGDClassifier(max_iter=5, tol=None) for _ in range(2)]),
+        X,
+    ),
     "global generators": (Reckless(), X),
 }
 
@@ -187,28 +190,30 @@ def test_settings_of_a_pipeline_are_those_of_the_fit() -> None:
     assert model.steps_[-1][1].feature_names_in_.tolist() == list("abcd")
 
 
-class ThreadCounter(TransformerMixin, BaseEstimator):
+class TransformThreadCounter(TransformerMixin, BaseEstimator):
     """Notes how many threads BLAS and OpenMP may use while it transforms."""
 
     seen: ClassVar[list[int]] = []
 
-    def fit(self, X: Any, y: Any = None) -> "ThreadCounter":
+    def fit(self, X: Any, y: Any = None) -> "TransformThreadCounter":
         return self
 
     def transform(self, X: Any) -> Any:
-        ThreadCounter.seen.append(max(library["num_threads"] for library in threadpool_info()))
+        TransformThreadCounter.seen.append(
+            max(library["num_threads"] for library in threadpool_info())
+        )
         return X
 
 
 def test_steps_transform_with_one_thread_too(monkeypatch: pytest.MonkeyPatch) -> None:
     # The last bits of a product depend on the number of threads, and the next step learns them.
-    monkeypatch.setattr(ThreadCounter, "seen", [])
-    steps: list[tuple[str, Any]] = [("count", DataIndependent(ThreadCounter())), *SCALED]
+    monkeypatch.setattr(TransformThreadCounter, "seen", [])
+    steps: list[tuple[str, Any]] = [("count", DataIndependent(TransformThreadCounter())), *SCALED]
     with threadpool_limits(2):
         ForgetPipeline(steps).fit(X, Y).forget([0])
         assert max(library["num_threads"] for library in threadpool_info()) == 2
-    assert len(ThreadCounter.seen) >= 2
-    assert set(ThreadCounter.seen) == {1}
+    assert len(TransformThreadCounter.seen) >= 2
+    assert set(TransformThreadCounter.seen) == {1}
 
 
 def test_steps_that_work_in_place_spoil_no_held_row() -> None:

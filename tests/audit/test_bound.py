@@ -110,7 +110,7 @@ def test_an_overstated_budget_fails(kind: str) -> None:
 def test_an_eighth_of_what_noise_hides_is_for_a_fresh_fit() -> None:
     model, rows = forgotten("influence")
     settings = model.sigma, model.epsilon, model.delta, model.weights_.size
-    hides = build_objective(model, rows).ridge * _bound._compute_hidden_distance(*settings)
+    hides = build_objective(model, rows).ridge * _bound._compute_hidden(*settings)
     finding = bound(model, rows).details["what-is-left-is-hidden"]
     assert finding["limit"] == f"{0.875 * hides:.4g}"
 
@@ -118,7 +118,7 @@ def test_an_eighth_of_what_noise_hides_is_for_a_fresh_fit() -> None:
 def test_a_number_that_is_none_holds_nothing() -> None:
     checks = _bound._BoundConditions()
     for number, (value, limit) in enumerate([(np.nan, 1.0), (1.0, np.nan), (np.inf, 1.0)]):
-        checks.add_limit(f"check-{number}", value, limit)
+        checks.limit(f"check-{number}", value, limit)
     assert len(checks.violations) == 3
 
 
@@ -391,7 +391,7 @@ def test_both_ways_to_compute_what_a_grid_hides_agree(
     grid = ReleaseGrid.of_sigma(sigma)
     assert _bound._compute_grid(sigma) == (grid.step, grid.scale)
     for least in (delta, 0.0):
-        second = _bound._compute_hidden_distance(sigma, epsilon, least, size)
+        second = _bound._compute_hidden(sigma, epsilon, least, size)
         assert second == pytest.approx(grid.max_hidden_distance(epsilon, least, size), rel=1e-6)
 
 

@@ -8,14 +8,14 @@ import pytest
 
 import letheon.forest
 from letheon.bench import _run
-from letheon.bench._grid import RecipeContext, find_recipe
+from letheon.bench._grid import CellContext, find_variant
 
 
 @pytest.mark.parametrize("method", ["Fisher", "Influence"])
 def test_batches_are_all_who_leave_or_an_eighth_of_them(method: str) -> None:
-    place = RecipeContext(n_rows=1000, n_columns=5, n_removed=80)
+    place = CellContext(n_rows=1000, n_columns=5, n_removed=80)
     sizes = {
-        setting: find_recipe(method, "linear", setting).make(place).batch_size
+        setting: find_variant(method, "linear", setting).make(place).batch_size
         for setting in ("m' = m/8", "m' = m")
     }
     assert sizes == {"m' = m/8": 10, "m' = m": 80}

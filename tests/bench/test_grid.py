@@ -1,4 +1,4 @@
-"""Which cells there are, and what the recipes make of them."""
+"""Which cells there are, and what the variants make of them."""
 
 import re
 
@@ -7,9 +7,9 @@ from sklearn.base import clone
 
 from letheon.bench import METHODS, BenchmarkCell, BenchmarkOptions, list_cells
 from letheon.bench._grid import (
-    RECIPES,
-    RecipeContext,
-    find_recipe,
+    VARIANTS,
+    CellContext,
+    find_variant,
     make_ordinary_model,
     parse_removed,
 )
@@ -24,9 +24,9 @@ def test_all_seven_methods_and_naive_retraining_are_there() -> None:
 
 
 def test_every_method_but_naive_has_two_settings_or_more() -> None:
-    settings = {(r.method, r.family): 0 for r in RECIPES}
-    for recipe in RECIPES:
-        settings[recipe.method, recipe.family] += 1
+    settings = {(r.method, r.family): 0 for r in VARIANTS}
+    for variant in VARIANTS:
+        settings[variant.method, variant.family] += 1
     few = [key for key, count in settings.items() if count < 2 and key[0] in SEVEN]
     assert few == []
 
@@ -69,35 +69,35 @@ def test_rows_are_capped_by_family_and_kind() -> None:
     assert options.max_rows(BenchmarkCell(**{**vars(net), "kind": "attack"})) == 300
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: f"{r.method}-{r.family}-{r.setting}")
-def test_every_recipe_makes_an_unlearner_that_can_be_cloned(recipe: object) -> None:
-    assert hasattr(recipe, "make")
-    if recipe.family == "net":  # type: ignore[attr-defined]
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda r: f"{r.method}-{r.family}-{r.setting}")
+def test_every_variant_makes_an_unlearner_that_can_be_cloned(variant: object) -> None:
+    assert hasattr(variant, "make")
+    if variant.family == "net":  # type: ignore[attr-defined]
         pytest.importorskip("torch")
-    place = RecipeContext(n_rows=200, n_columns=6, n_removed=80, random_depths=(1, 4))
-    model = clone(recipe.make(place))
+    place = CellContext(n_rows=200, n_columns=6, n_removed=80, random_depths=(1, 4))
+    model = clone(variant.make(place))
     assert callable(model.forget)
 
 
 def test_settings_reach_the_models() -> None:
-    place = RecipeContext(n_rows=200, n_columns=6, n_removed=80, random_depths=(1, 4))
-    assert find_recipe("Influence", "linear", "m' = m/8").make(place).batch_size == 10
-    assert find_recipe("Fisher", "linear", "m' = m").make(place).batch_size == 80
-    assert find_recipe("DaRE", "forest", "least d_rmax").make(place).random_depth == 1
-    assert find_recipe("DaRE", "forest", "largest d_rmax").make(place).random_depth == 4
-    sisa = find_recipe("SISA", "linear", "S R = B").make(place)
+    place = CellContext(n_rows=200, n_columns=6, n_removed=80, random_depths=(1, 4))
+    assert find_variant("Influence", "linear", "m' = m/8").make(place).batch_size == 10
+    assert find_variant("Fisher", "linear", "m' = m").make(place).batch_size == 80
+    assert find_variant("DaRE", "forest", "least d_rmax").make(place).random_depth == 1
+    assert find_variant("DaRE", "forest", "largest d_rmax").make(place).random_depth == 4
+    sisa = find_variant("SISA", "linear", "S R = B").make(place)
     assert sisa.n_shards * sisa.n_slices == 20
 
 
 def test_the_device_reaches_the_nets() -> None:
     pytest.importorskip("torch")
-    place = RecipeContext(n_rows=200, n_columns=6, n_removed=1, device="cuda")
-    nets = [r.make(place) for r in RECIPES if r.family == "net"] + [
+    place = CellContext(n_rows=200, n_columns=6, n_removed=1, device="cuda")
+    nets = [r.make(place) for r in VARIANTS if r.family == "net"] + [
         make_ordinary_model("net", place)
     ]
     assert {net.device for net in nets} == {"cuda"}
 
 
-def test_unknown_recipe_is_refused() -> None:
-    with pytest.raises(ValueError, match="no recipe"):
-        find_recipe("DaRE", "linear", "S R = B")
+def test_unknown_variant_is_refused() -> None:
+    with pytest.raises(ValueError, match="no variant"):
+        find_variant("DaRE", "linear", "S R = B")

@@ -3,7 +3,7 @@
 import pytest
 
 from letheon.bench import METHODS, PUBLISHED, Spread
-from letheon.bench._grid import RECIPES
+from letheon.bench._grid import VARIANTS
 from letheon.bench._tables import find_published
 
 
@@ -12,7 +12,7 @@ def test_every_published_line_is_of_a_method_we_measure() -> None:
 
 
 def test_settings_of_published_lines_exist_in_the_grid() -> None:
-    ours = {(recipe.method, recipe.setting) for recipe in RECIPES}
+    ours = {(variant.method, variant.setting) for variant in VARIANTS}
     theirs = {(line.method, setting) for line in PUBLISHED for setting in line.settings}
     assert theirs <= ours
 

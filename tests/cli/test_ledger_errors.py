@@ -218,7 +218,7 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (4, ("init", "HOME", "--name", "demo"), "already"),
     (4, ("model", "add", "MODEL", "--rows", "NPZ", "--name", "n"), "erasure request"),
     (4, ("ledger", "export", "HOME"), "not empty"),
-    (4, ("key", "revoke", "0" * 64, "--after", "0"), "no signing key"),
+    (4, ("key", "revoke", "0" * 64, "--after", "0"), "not a signing key"),
     (4, ("batch", "apply", "--retrain", "numbers"), "nothing was erased"),
 ]
 
@@ -353,7 +353,7 @@ def test_an_older_database_stops_the_worker_and_is_adopted(tmp_path: Path) -> No
         stopped = call(*words, *here)
         assert stopped.exit_code == 4
         assert "the files of this ledger are newer than its database" in stopped.stderr
-        assert "Put the newer database back" in stopped.stderr
+        assert "Restore the newer database" in stopped.stderr
         assert "letheon ledger adopt" in stopped.stderr
     found = call("doctor", *here, columns=600)
     assert found.exit_code == 1
@@ -515,7 +515,7 @@ def test_a_worker_finishes_its_step_and_stops(
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (exceptions.LedgerBusyError("another process has kept the database"), 5),
+        (exceptions.LedgerBusyError("another process has locked the database"), 5),
         (exceptions.CorruptFileError("a blob was altered"), 1),
         (OSError(28, "No space left on device", "blobs"), 5),
     ],

@@ -18,7 +18,7 @@ from letheon.ledger.models.examine import hold_rows
 from letheon.verifier import Trust as Pinned
 from letheon.verifier import check_receipt, open_envelope
 from tests.cli.ledgers import call, done
-from tests.ledger.databases import Clock
+from tests.ledger.databases import SettableClock
 from tests.ledger.homes import IDS, X, Y, make, person
 
 
@@ -36,7 +36,7 @@ class Story(NamedTuple):
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("receipts")
-    with make(folder, clock=Clock(int(time.time()))) as ledger:
+    with make(folder, clock=SettableClock(int(time.time()))) as ledger:
         home, key = ledger.folder, ledger.public_key
         request = ledger.requests.submit([person(1)], model="risk", verified=True)
     code = done("receipt", "code", request.id, "--ledger", home)["code"]

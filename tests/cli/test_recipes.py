@@ -164,7 +164,7 @@ RECEIVED = datetime(2026, 11, 16, 14, tzinfo=UTC)
         ({"k_min_released": 7}, "7 rows or 72 h"),
         ({"oldest_wait": timedelta(minutes=90)}, "50 rows or 90 min"),
         ({"oldest_wait": timedelta(seconds=5000)}, "50 rows or 5000 s"),
-        ({"oldest_wait": timedelta(days=60)}, "50 rows or the due day is near"),
+        ({"oldest_wait": timedelta(days=60)}, "50 rows or a near deadline"),
         ({"k_min_released": 2}, ""),
     ],
 )

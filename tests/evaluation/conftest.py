@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from tests.evaluation.stubs import StubUnlearner
+from tests.evaluation.stubs import StubModel
 
 
 @pytest.fixture(autouse=True)
 def diary() -> Iterator[list[tuple[str, Any]]]:
-    StubUnlearner.diary.clear()
-    yield StubUnlearner.diary
-    StubUnlearner.diary.clear()
+    StubModel.diary.clear()
+    yield StubModel.diary
+    StubModel.diary.clear()

@@ -42,7 +42,7 @@ FACTS = MethodFacts(
 )
 
 
-class StubUnlearner(ClassifierMixin, BaseEstimator):
+class StubModel(ClassifierMixin, BaseEstimator):
     """Predicts the first column's sign, but for planted errors after a removal.
 
     `errors`: share of rows, those with the largest second column, that are mislabelled after
@@ -59,7 +59,7 @@ class StubUnlearner(ClassifierMixin, BaseEstimator):
         self.kind = kind
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, ids: Any = None) -> "StubUnlearner":
+    def fit(self, X: Any, y: Any, *, ids: Any = None) -> "StubModel":
         self.diary.append(("fit", len(y)))
         self.classes_ = np.unique(y)
         self.seed_ = 0 if self.random_state is None else self.random_state

@@ -129,7 +129,7 @@ def test_slow_answers_later_hide_nothing() -> None:
     assert speed_up(evaluate(Slow(), canaries=False)) < 1.5
 
 
-def timing_said(evaluation: Evaluation) -> str:
+def timing_text(evaluation: Evaluation) -> str:
     return next(line for line in evaluation.fairness if line.startswith("A request"))
 
 
@@ -138,19 +138,19 @@ def test_the_end_of_a_request_is_said_as_it_was_checked() -> None:
         digest: Any = None
 
     evaluation = evaluate(HonestMethod(), canaries=False)
-    assert "until the model has predicted twice and computed its digest" in timing_said(evaluation)
+    assert "until the model has predicted twice and computed its digest" in timing_text(evaluation)
     assert "Not included: work that is deferred to other calls" in str(evaluation)
-    said = timing_said(evaluate(NoDigest(), canaries=False))
-    assert "has its digest" not in said
-    assert "has no digest" in said
+    text = timing_text(evaluate(NoDigest(), canaries=False))
+    assert "has its digest" not in text
+    assert "has no digest" in text
 
 
 @pytest.mark.parametrize("cheat", [cheats.Keeps, cheats.Half, cheats.Noisy, cheats.Remembers])
 def test_people_who_were_kept_are_found(cheat: Any) -> None:
     evaluation = evaluate(cheat(kind="empirical"), seeds=1)
-    said = first_lines(evaluation)
-    assert "(found)" in said
-    assert "WARNING: An attack found people who should be forgotten: canary " in said
+    text = first_lines(evaluation)
+    assert "(found)" in text
+    assert "WARNING: An attack found people who should be forgotten: canary " in text
 
 
 def test_nothing_is_proved_where_people_were_found() -> None:

@@ -23,14 +23,14 @@ from letheon.datasets import Dataset, Requests, info, load
 from letheon.evaluation import ORDINARY, SAME
 from letheon.evaluation._summary import _mean_efficiency
 from letheon.measures.attacks import RMIA
-from tests.evaluation.stubs import SIMPLE, TEST, StubUnlearner, X, Y, cancer, evaluate, trials_in
+from tests.evaluation.stubs import SIMPLE, TEST, StubModel, X, Y, cancer, evaluate, trials_in
 
 ABOUT = info("adult")
 
 
 def test_planted_errors_are_the_measures() -> None:
     """A tenth of the test rows is turned around: accuracy 0.9 against 1.0, 90 % agreement."""
-    evaluation = evaluate(StubUnlearner(errors=0.1), (X, Y), 4, seeds=2, **SIMPLE)
+    evaluation = evaluate(StubModel(errors=0.1), (X, Y), 4, seeds=2, **SIMPLE)
     same = evaluation.measures[SAME]
     assert same["effectiveness"].value == pytest.approx(0.1)
     assert same["score lost"].value == pytest.approx(0.1)
@@ -45,13 +45,13 @@ def test_planted_errors_are_the_measures() -> None:
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_certifiability_looks_at_the_forgotten_rows(seeds: int) -> None:
     """Of ten rows that leave at once one is turned around: SAPE(0.9, 1) = 100 / 19."""
-    asked = [list(range(10))]
-    evaluation = evaluate(StubUnlearner(errors=0.05), (X, Y), asked, seeds=seeds, **SIMPLE)
+    requests = [list(range(10))]
+    evaluation = evaluate(StubModel(errors=0.05), (X, Y), requests, seeds=seeds, **SIMPLE)
     assert evaluation.measures[SAME]["certifiability"].value == pytest.approx(100 / 19)
     assert evaluation.measures[SAME]["certifiability"].basis == "proxy"
 
 
-class Unsure(StubUnlearner):
+class Unsure(StubModel):
     """Predicts 0.9 for the second class until the first removal, then 0.5, for every row."""
 
     def predict_proba(self, X: Any) -> Any:
@@ -68,7 +68,7 @@ def test_divergence_is_that_of_the_unlearned_model_from_the_retrained_one(seeds:
 
 def test_score_lost_keeps_its_sign() -> None:
     worse = {"ordinary": DummyClassifier(strategy="constant", constant=0), "test": TEST}
-    evaluation = evaluate(StubUnlearner(), (X, Y), 2, seeds=2, **worse)
+    evaluation = evaluate(StubModel(), (X, Y), 2, seeds=2, **worse)
     ones = TEST[1].mean()
     assert evaluation.measures[ORDINARY]["score lost"].value == pytest.approx(-ones)
     assert evaluation.measures[ORDINARY]["effectiveness"].value == pytest.approx(ones)
@@ -87,13 +87,13 @@ def test_an_exact_model_is_judged_by_proof_and_its_bytes_are_compared() -> None:
 
 
 def test_a_model_that_lies_about_being_exact_is_found_out() -> None:
-    evaluation = evaluate(StubUnlearner(errors=0.1, kind="exact"), (X, Y), 4, seeds=2, **SIMPLE)
+    evaluation = evaluate(StubModel(errors=0.1, kind="exact"), (X, Y), 4, seeds=2, **SIMPLE)
     assert evaluation.equal_digests is False
     assert evaluation.measures[SAME]["effectiveness"].basis == "measured"
     assert "NOT equal" in str(evaluation)
 
 
-class LiesOnce(StubUnlearner):
+class LiesOnce(StubModel):
     """Not the bytes of a fresh fit with the seed 1."""
 
     has_forgotten_ = False
@@ -115,7 +115,7 @@ def test_nothing_is_proved_where_one_trial_differs() -> None:
 
 
 def test_efficiency_is_the_time_of_retraining_over_that_of_a_request() -> None:
-    evaluation = evaluate(StubUnlearner(), (X, Y), 2, seeds=1, **SIMPLE)
+    evaluation = evaluate(StubModel(), (X, Y), 2, seeds=1, **SIMPLE)
     times: dict[str, tuple[float, ...]] = {SAME: (2.0, 4.0), ORDINARY: (1.0, 1.0)}
     trial = replace(evaluation.trials[0], forget_seconds=(0.5, 1.5), retrain_seconds=times)
     for trials in ([trial], [trial, trial]):
@@ -124,7 +124,7 @@ def test_efficiency_is_the_time_of_retraining_over_that_of_a_request() -> None:
 
 
 def test_a_warm_up_comes_before_the_race_and_the_trials(diary: list[tuple[str, Any]]) -> None:
-    evaluate(StubUnlearner(), (X, Y), 1, seeds=1, comparisons=1, **SIMPLE)
+    evaluate(StubModel(), (X, Y), 1, seeds=1, comparisons=1, **SIMPLE)
     assert diary[:2] == [("fit", 400), ("forget", 1)]
     assert ("fit", 440) in diary[2:]
 
@@ -132,7 +132,7 @@ def test_a_warm_up_comes_before_the_race_and_the_trials(diary: list[tuple[str, A
 def test_who_goes_first_changes_and_everybody_sees_the_same_rows(
     diary: list[tuple[str, Any]],
 ) -> None:
-    evaluate(StubUnlearner(), (X, Y), 4, seeds=[0, 1], comparisons=4, **SIMPLE)
+    evaluate(StubModel(), (X, Y), 4, seeds=[0, 1], comparisons=4, **SIMPLE)
     trials = trials_in(diary)
     assert len(trials) == 2
     for number, calls in enumerate(trials):
@@ -153,13 +153,13 @@ def test_one_thread_for_everybody() -> None:
             seen.extend(info["num_threads"] for info in threadpoolctl.threadpool_info())
             return super().fit(X, y, *args, **kwargs)
 
-    evaluate(StubUnlearner(), (X, Y), 2, seeds=1, ordinary=WatchingTree(), test=TEST)
+    evaluate(StubModel(), (X, Y), 2, seeds=1, ordinary=WatchingTree(), test=TEST)
     assert seen
     assert set(seen) == {1}
 
 
 def test_the_report_says_how_fair_it_was() -> None:
-    text = " ".join(evaluate(StubUnlearner(), (X, Y), 2, seeds=1, **SIMPLE).fairness)
+    text = " ".join(evaluate(StubModel(), (X, Y), 2, seeds=1, **SIMPLE).fairness)
     for words in ("one thread", "alternately", "warm-up", "fastest", "deferred", "test rows"):
         assert words in text
 
@@ -172,15 +172,15 @@ def test_a_forgotten_person_leaves_the_test_rows_too() -> None:
     y_test[7] = 1 - y_test[7]
     owners[7] = 3
     arguments: dict[str, Any] = {"ordinary": LogisticRegression(), "seeds": 1}
-    stays = evaluate(StubUnlearner(), (X, Y), [[4]], test=(x_test, y_test, owners), **arguments)
-    leaves = evaluate(StubUnlearner(), (X, Y), [[3]], test=(x_test, y_test, owners), **arguments)
+    stays = evaluate(StubModel(), (X, Y), [[4]], test=(x_test, y_test, owners), **arguments)
+    leaves = evaluate(StubModel(), (X, Y), [[3]], test=(x_test, y_test, owners), **arguments)
     assert stays.scores["unlearned"].value == pytest.approx(1 - 1 / len(y_test))
     assert leaves.scores["unlearned"].value == 1.0
 
 
 def test_no_person_is_on_both_sides_of_the_split(diary: list[tuple[str, Any]]) -> None:
     owners = np.repeat(np.arange(88), 5)
-    evaluate(StubUnlearner(), (X, Y, owners), 2, seeds=1, ordinary=LogisticRegression())
+    evaluate(StubModel(), (X, Y, owners), 2, seeds=1, ordinary=LogisticRegression())
     fitted = max(rows for name, rows in diary if name == "fit")
     assert fitted == 330  # 66 of 88 people with 5 rows each
 
@@ -222,26 +222,26 @@ def test_it_can_be_written_and_read_back() -> None:
         "efficiency",
         "certifiability",
         "state in bytes",
-        "equal to those of a fresh fit",
+        "equal to a fresh fit",
     ):
         assert words in shown
 
 
 def test_ids_of_people_are_in_no_report() -> None:
     owners = np.array([f"secret-{number}" for number in range(440)])
-    evaluation = evaluate(StubUnlearner(), (X, Y, owners), [["secret-3"]], seeds=1, **SIMPLE)
+    evaluation = evaluate(StubModel(), (X, Y, owners), [["secret-3"]], seeds=1, **SIMPLE)
     assert "secret" not in evaluation.to_json() + str(evaluation)
 
 
 def test_another_metric() -> None:
-    evaluation = evaluate(StubUnlearner(errors=0.1), (X, Y), 2, seeds=2, metric=f1_score, **SIMPLE)
+    evaluation = evaluate(StubModel(errors=0.1), (X, Y), 2, seeds=2, metric=f1_score, **SIMPLE)
     assert evaluation.metric == "f1"
     assert 0.5 < evaluation.scores["unlearned"].value < 0.95
 
 
 def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    quiet = evaluate(StubUnlearner(errors=0.1), (X, Y), 2, seeds=1, **SIMPLE)
-    loud = evaluate(StubUnlearner(errors=0.1), (X, Y), 2, seeds=1, progress=True, **SIMPLE)
+    quiet = evaluate(StubModel(errors=0.1), (X, Y), 2, seeds=1, **SIMPLE)
+    loud = evaluate(StubModel(errors=0.1), (X, Y), 2, seeds=1, progress=True, **SIMPLE)
     assert quiet.scores == loud.scores
     assert capsys.readouterr().out == ""
 
@@ -290,7 +290,7 @@ def test_what_cannot_be_evaluated_is_refused_with_the_reason(
     arguments: dict[str, Any] = {"data": (X, Y), "requests": 2, "seeds": 1, **SIMPLE, **change}
     data, requests = arguments.pop("data"), arguments.pop("requests")
     with pytest.raises(error, match=message):
-        evaluate(StubUnlearner(), data, requests, **arguments)
+        evaluate(StubModel(), data, requests, **arguments)
 
 
 def test_an_approximate_method_has_a_floor_and_an_exact_one_has_none() -> None:
@@ -303,7 +303,7 @@ def test_an_approximate_method_has_a_floor_and_an_exact_one_has_none() -> None:
     assert 0.3 < ours.value / floor.value < 3
     assert "retrain against retrain" in str(evaluation)
     assert evaluation.measures[SAME]["gradient residual"].value > 0
-    exact = evaluate(StubUnlearner(kind="exact"), (X, Y), 3, seeds=2, **SIMPLE)
+    exact = evaluate(StubModel(kind="exact"), (X, Y), 3, seeds=2, **SIMPLE)
     assert exact.floor == {}
 
 
@@ -313,7 +313,7 @@ def test_test_rows_without_ids_belong_to_nobody_who_leaves() -> None:
     rows: dict[str, Any] = {"X": X, "y": Y, "ids": people, "X_test": TEST[0], "y_test": TEST[1]}
     data = Dataset(name="d", info=ABOUT, real=False, **rows)
     evaluation = evaluate(
-        StubUnlearner(errors=0.1), data, [[-1, 0, 1, 2]], seeds=1, ordinary=LogisticRegression()
+        StubModel(errors=0.1), data, [[-1, 0, 1, 2]], seeds=1, ordinary=LogisticRegression()
     )
     assert evaluation.measures[SAME]["output consistency"].n == len(TEST[1])
 
@@ -328,12 +328,12 @@ def test_targets_of_a_regression_are_no_classes() -> None:
 
 
 def test_one_seed_has_intervals_over_rows_and_several_have_them_over_seeds() -> None:
-    one = evaluate(StubUnlearner(errors=0.1), (X, Y), 2, seeds=1, **SIMPLE)
-    divergence = one.measures[SAME]["KL consistency"]
+    single = evaluate(StubModel(errors=0.1), (X, Y), 2, seeds=1, **SIMPLE)
+    divergence = single.measures[SAME]["KL consistency"]
     assert divergence.low is not None
     assert divergence.high is not None
     assert divergence.low < 0.9 * divergence.value < 1.1 * divergence.value < divergence.high
-    trials = evaluate(StubUnlearner(errors=0.1), (X, Y), 2, seeds=2, **SIMPLE).trials
+    trials = evaluate(StubModel(errors=0.1), (X, Y), 2, seeds=2, **SIMPLE).trials
     assert trials[0].measures[SAME]["KL consistency"].low is None
 
 
@@ -357,7 +357,7 @@ def test_intervals_hold_the_error_of_the_test_rows(runs: int, least: int) -> Non
         truth = (rows[:, 0] > 0).astype(int)
         wrong = rng.random(80) < 0.05
         evaluation = evaluate(
-            StubUnlearner(),
+            StubModel(),
             (X, Y),
             1,
             seeds=2,

@@ -18,12 +18,12 @@ from letheon.datasets import Requests
 from letheon.evaluation import ORDINARY, SAME
 from letheon.guarantee import Guarantee
 from letheon.inner_estimator import fresh_copy
-from tests.evaluation.stubs import SIMPLE, TEST, StubUnlearner, X, Y, evaluate, trials_in
+from tests.evaluation.stubs import SIMPLE, TEST, StubModel, X, Y, evaluate, trials_in
 
 DELAY = 0.02
 
 
-class LazyStub(StubUnlearner):
+class LazyStub(StubModel):
     """Puts its work off."""
 
     def _finish_pending(self) -> None:
@@ -71,7 +71,7 @@ def test_by_default_nothing_is_left_for_later() -> None:
 def test_who_goes_first_changes_from_one_comparison_to_the_next(
     diary: list[tuple[str, Any]], n_requests: int, seeds: list[int]
 ) -> None:
-    evaluate(StubUnlearner(), (X, Y), n_requests, seeds=seeds, comparisons=3, **SIMPLE)
+    evaluate(StubModel(), (X, Y), n_requests, seeds=seeds, comparisons=3, **SIMPLE)
     trials = trials_in(diary)
     assert len(trials) == len(seeds)
     for number, calls in enumerate(trials):
@@ -109,14 +109,14 @@ def test_attackers_are_given_rows_of_people_who_never_trained() -> None:
     owners = np.arange(200) + 400  # the first forty of them train too
     spy = SpyAttack()
     arguments: dict[str, Any] = {"seeds": 1, "ordinary": LogisticRegression(), "attacks": spy}
-    evaluate(StubUnlearner(), (X, Y), 2, test=(test_x, test_y, owners), **arguments)
+    evaluate(StubModel(), (X, Y), 2, test=(test_x, test_y, owners), **arguments)
     assert np.array_equal(spy.population[0], test_x[40:])
     assert np.array_equal(spy.population[1], test_y[40:])
-    evaluate(StubUnlearner(), (X, Y), 2, test=(test_x, test_y, owners - 300), **arguments)
+    evaluate(StubModel(), (X, Y), 2, test=(test_x, test_y, owners - 300), **arguments)
     assert spy.population is None  # all test rows belong to training people
     spy = SpyAttack()
     arguments["attacks"] = spy
-    evaluate(StubUnlearner(), (X, Y), 2, test=TEST, **arguments)
+    evaluate(StubModel(), (X, Y), 2, test=TEST, **arguments)
     assert len(spy.population[1]) == 200
 
 
@@ -128,7 +128,7 @@ def test_an_attack_that_fails_leaves_the_rest_standing() -> None:
             raise RuntimeError("too few people")
 
     spy = SpyAttack()
-    evaluation = evaluate(StubUnlearner(), (X, Y), 2, seeds=1, attacks=[Broken(), spy], **SIMPLE)
+    evaluation = evaluate(StubModel(), (X, Y), 2, seeds=1, attacks=[Broken(), spy], **SIMPLE)
     assert evaluation.failed_attacks == {"broken": "RuntimeError: too few people"}
     assert "'broken' failed: RuntimeError: too few people" in str(evaluation)
     assert len(spy.forget) == 2
@@ -147,12 +147,12 @@ def test_one_attack_may_be_given_by_its_name() -> None:
 def test_requests_that_look_at_the_model_are_told(kind: Any) -> None:
     requests = Requests(kind=kind, n=2)
     oblivious = evaluate(NaiveUnlearner(LogisticRegression()), (X, Y), requests, seeds=1, **SIMPLE)
-    told = " ".join(oblivious.fairness)
-    assert ("the guarantee covers only requests that do" in told) == (kind != "uniform")
-    assert ("other methods get other requests" in told) == (kind != "uniform")
+    fairness = " ".join(oblivious.fairness)
+    assert ("the guarantee covers only requests that do" in fairness) == (kind != "uniform")
+    assert ("other methods get other requests" in fairness) == (kind != "uniform")
 
 
-class Guarded(StubUnlearner):
+class Guarded(StubModel):
     """Its guarantee covers requests that look at the model."""
 
     @property
@@ -162,19 +162,19 @@ class Guarded(StubUnlearner):
 
 def test_a_guarantee_for_adaptive_requests_is_not_doubted() -> None:
     evaluation = evaluate(Guarded(), (X, Y), Requests(kind="adaptive", n=2), seeds=1, **SIMPLE)
-    told = " ".join(evaluation.fairness)
-    assert "other methods get other" in told
-    assert "the guarantee covers only" not in told
+    fairness = " ".join(evaluation.fairness)
+    assert "other methods get other" in fairness
+    assert "the guarantee covers only" not in fairness
 
 
-class Growing(StubUnlearner):
+class Growing(StubModel):
     """Always the work of one row: a growing share of ever fewer."""
 
     def work_of(self, n_left: int) -> float:
         return 1 / n_left
 
 
-class Lucky(StubUnlearner):
+class Lucky(StubModel):
     """Every other request costs nothing."""
 
     def work_of(self, n_left: int) -> float:
@@ -205,7 +205,7 @@ def test_requests_without_work_have_a_strength() -> None:
     ],
 )
 def test_only_requests_of_one_size_show_a_growth(requests: Any, n_counted: int | None) -> None:
-    evaluation = evaluate(StubUnlearner(), (X, Y), requests, seeds=1, comparisons=1, **SIMPLE)
+    evaluation = evaluate(StubModel(), (X, Y), requests, seeds=1, comparisons=1, **SIMPLE)
     assert (None if evaluation.strength is None else evaluation.strength.exponent.n) == n_counted
 
 
@@ -240,13 +240,13 @@ def test_nothing_is_left_in_the_directory_of_the_caller(tmp_path: Any, wrapped: 
 
 def test_runs_that_agree_still_have_the_error_of_the_forgotten_rows() -> None:
     """Ten rows a trial, all answered alike: Agresti and Min with n + 2, by hand."""
-    evaluation = evaluate(StubUnlearner(), (X, Y), Requests(n=10), seeds=4, **SIMPLE)
+    evaluation = evaluate(StubModel(), (X, Y), Requests(n=10), seeds=4, **SIMPLE)
     ours = evaluation.measures[SAME]["certifiability"]
     assert ours.value == 0
     assert ours.high is not None
     error = 100 * np.sqrt(2 / 12 / 10) / 2
     assert evaluation.trials[0].row_errors[SAME]["certifiability"] == pytest.approx(error)
-    fixed = evaluate(StubUnlearner(), (X, Y), [[i] for i in range(10)], seeds=4, **SIMPLE)
+    fixed = evaluate(StubModel(), (X, Y), [[i] for i in range(10)], seeds=4, **SIMPLE)
     same_people = fixed.measures[SAME]["certifiability"]
     assert same_people.high is not None
     # Four groups of people tell more than one group four times.
@@ -260,9 +260,9 @@ def test_equal_numbers_are_a_fact_and_others_have_an_error() -> None:
     for name in ("effectiveness", "score lost", "prediction gap"):
         measure = evaluation.measures[ORDINARY][name]
         assert (measure.low, measure.value, measure.high) == (0, 0, 0)
-    asked = [[0], [1], [2]]  # the same people in both trials: no spread over seeds
+    requests = [[0], [1], [2]]  # the same people in both trials: no spread over seeds
     evaluation = evaluate(
-        NaiveUnlearner(Ridge()), (X, target), asked, ordinary=DummyRegressor(), **rows
+        NaiveUnlearner(Ridge()), (X, target), requests, ordinary=DummyRegressor(), **rows
     )
     gap = evaluation.measures[ORDINARY]["prediction gap"]
     assert gap.low is not None

@@ -22,7 +22,7 @@ from letheon.evaluation._baselines import (
     list_linear_solvers,
     training_loss,
 )
-from tests.evaluation.stubs import SIMPLE, TEST, StubUnlearner, X, Y, cancer, evaluate
+from tests.evaluation.stubs import SIMPLE, TEST, StubModel, X, Y, cancer, evaluate
 
 
 def rows_of(X: Any, y: Any) -> People:
@@ -172,26 +172,26 @@ def test_an_honest_retrainer_counts() -> None:
 
 def test_the_best_ordinary_model_is_chosen_by_cross_validation() -> None:
     candidates = [DummyClassifier(), DecisionTreeClassifier(random_state=0)]
-    evaluation = evaluate(StubUnlearner(), (X, Y), 2, seeds=1, ordinary=candidates, test=TEST)
+    evaluation = evaluate(StubModel(), (X, Y), 2, seeds=1, ordinary=candidates, test=TEST)
     assert evaluation.baselines[ORDINARY].startswith("DecisionTreeClassifier, best of 2")
 
 
 def test_a_candidate_that_fails_is_out_and_named() -> None:
     hungry = KNeighborsClassifier(n_neighbors=10_000)
     evaluation = evaluate(
-        StubUnlearner(), (X, Y), 1, seeds=1, ordinary=[hungry, LogisticRegression()], test=TEST
+        StubModel(), (X, Y), 1, seeds=1, ordinary=[hungry, LogisticRegression()], test=TEST
     )
     assert evaluation.baselines[ORDINARY].startswith("LogisticRegression, best of 2")
     assert "KNeighborsClassifier failed: ValueError" in evaluation.baselines[ORDINARY]
     with pytest.raises(ValueError, match="no candidate for the ordinary model"):
-        evaluate(StubUnlearner(), (X, Y), 1, seeds=1, ordinary=[hungry, hungry], test=TEST)
+        evaluate(StubModel(), (X, Y), 1, seeds=1, ordinary=[hungry, hungry], test=TEST)
 
 
 def test_a_metric_without_a_value_does_not_choose() -> None:
     def undefined(y_true: Any, y_pred: Any) -> float:
         return float("nan") if len(np.unique(y_pred)) == 1 else 1.0
 
-    problem = LearningProblem.from_arguments(StubUnlearner(), (X, Y), TEST, undefined, 0)
+    problem = LearningProblem.from_args(StubModel(), (X, Y), TEST, undefined, 0)
     _, how = best_ordinary(problem, [DummyClassifier(), LogisticRegression()], 0)
     assert how.startswith("LogisticRegression")
 
@@ -202,9 +202,7 @@ def test_folds_keep_the_rows_of_a_person_together() -> None:
     owners = np.tile(np.arange(60), 4)
     table = np.tile(rng.normal(size=(60, 3)), (4, 1))
     labels = np.tile(rng.permutation(np.arange(60) % 2), 4)
-    problem = LearningProblem.from_arguments(
-        StubUnlearner(), (table, labels, owners), TEST, None, 0
-    )
+    problem = LearningProblem.from_args(StubModel(), (table, labels, owners), TEST, None, 0)
     neighbour = KNeighborsClassifier(n_neighbors=1)
     _, how = best_ordinary(problem, [neighbour, DummyClassifier()], 0)
     score = float(how.split("(KNeighborsClassifier ")[1].split(",")[0])
@@ -213,9 +211,7 @@ def test_folds_keep_the_rows_of_a_person_together() -> None:
 
 def test_sparse_rows_have_ordinary_models_too() -> None:
     table = csr_array(np.where(np.abs(X) > 0.5, X, 0))
-    problem = LearningProblem.from_arguments(
-        letheon.InfluenceClassifier(), (table, Y), None, None, 0
-    )
+    problem = LearningProblem.from_args(letheon.InfluenceClassifier(), (table, Y), None, None, 0)
     _, how = best_ordinary(problem, None, 0)
     assert "best of 2" in how
     assert "failed" not in how
@@ -227,7 +223,7 @@ def test_an_ordinary_model_is_warmed_up_before_the_clock(diary: list[tuple[str, 
             diary.append(("ordinary", len(y)))
             return super().fit(X, y)
 
-    evaluate(StubUnlearner(), (X, Y), 1, seeds=1, comparisons=1, ordinary=Noted(), test=TEST)
+    evaluate(StubModel(), (X, Y), 1, seeds=1, comparisons=1, ordinary=Noted(), test=TEST)
     starts = [i for i, call in enumerate(diary) if call == ("fit", 440)]
     assert ("ordinary", 400) in diary[: starts[-1]]
 

@@ -21,7 +21,7 @@ from letheon.evaluation import SAME, LearningProblem
 from letheon.evaluation._problem import describe_function, list_settings
 from letheon.exceptions import CannotForgetError
 from letheon.measures import Measure
-from tests.evaluation.stubs import SIMPLE, TEST, StubUnlearner, X, Y, evaluate
+from tests.evaluation.stubs import SIMPLE, TEST, StubModel, X, Y, evaluate
 
 
 def strict(text: str) -> Any:
@@ -34,7 +34,7 @@ def strict(text: str) -> Any:
 
 
 def test_infinite_numbers_are_written_as_json_and_read_back(tmp_path: Path) -> None:
-    evaluation = evaluate(StubUnlearner(), (X, Y), 2, seeds=1, title="inf", **SIMPLE)
+    evaluation = evaluate(StubModel(), (X, Y), 2, seeds=1, title="inf", **SIMPLE)
     endless = Measure(
         name="KL consistency",
         value=math.inf,
@@ -98,9 +98,7 @@ def test_a_setting_is_told_in_words(value: Any, words: Any) -> None:
 
 
 def test_a_partial_metric_has_a_name() -> None:
-    problem = LearningProblem.from_arguments(
-        StubUnlearner(), (X, Y), TEST, partial(fbeta_score, beta=2), 0
-    )
+    problem = LearningProblem.from_args(StubModel(), (X, Y), TEST, partial(fbeta_score, beta=2), 0)
     assert problem.metric_name == "fbeta(beta=2)"
 
 
@@ -128,7 +126,7 @@ def test_tables_of_any_kind(table: Any) -> None:
 )
 def test_numbers_of_any_kind(requests: Any, n_people: int) -> None:
     arguments: dict[str, Any] = {"seeds": np.int64(2), "random_state": None}
-    evaluation = evaluate(StubUnlearner(), (X, Y), requests, **arguments, **SIMPLE)
+    evaluation = evaluate(StubModel(), (X, Y), requests, **arguments, **SIMPLE)
     assert evaluation.n_people == n_people
     assert len(evaluation.trials) == 2
     assert json.loads(evaluation.to_json())["n_people"] == n_people
@@ -151,14 +149,14 @@ def test_test_rows_must_not_all_be_forgotten() -> None:
     test = (TEST[0][:3], TEST[1][:3], [1, 2, 3])
     with pytest.raises(ValueError, match="no test rows remain"):
         evaluate(
-            StubUnlearner(), (X, Y), [[1, 2, 3]], seeds=1, test=test, ordinary=LogisticRegression()
+            StubModel(), (X, Y), [[1, 2, 3]], seeds=1, test=test, ordinary=LogisticRegression()
         )
 
 
 def test_accuracy_of_unbalanced_classes_is_said_to_favour_a_constant() -> None:
     labels = (X[:, 0] > 1.2).astype(int)
-    said = "makes up 92% of the training rows, so a constant prediction has about that accuracy"
-    assert said in str(evaluate(StubUnlearner(), (X, labels), 1, seeds=1, **SIMPLE))
+    text = "makes up 92% of the training rows, so a constant prediction has about that accuracy"
+    assert text in str(evaluate(StubModel(), (X, labels), 1, seeds=1, **SIMPLE))
     assert "a constant prediction has" not in str(
-        evaluate(StubUnlearner(), (X, Y), 1, seeds=1, **SIMPLE)
+        evaluate(StubModel(), (X, Y), 1, seeds=1, **SIMPLE)
     )

@@ -26,7 +26,7 @@ from letheon.evaluation._problem import LearningProblem
 from letheon.exceptions import IdsTypeError
 from letheon.parallel import one_thread
 from letheon.select import Candidate, Tolerances, choose
-from tests.evaluation.stubs import TEST, StubUnlearner, X, Y, evaluate
+from tests.evaluation.stubs import TEST, StubModel, X, Y, evaluate
 
 N = 120
 RNG = np.random.default_rng(0)
@@ -131,7 +131,7 @@ def test_a_metric_that_fails_is_to_blame_itself() -> None:
     words = np.where(Y == 1, "yes", "no")
     text = "the metric roc auc fails on these labels and predictions"
     with pytest.raises(ValueError, match=text):
-        evaluate(StubUnlearner(), (X, words), 2, seeds=1, metric=roc_auc_score)
+        evaluate(StubModel(), (X, words), 2, seeds=1, metric=roc_auc_score)
     with pytest.raises(ValueError, match=text):
         choose((X, words), requests=2, metric=roc_auc_score)
 
@@ -157,7 +157,7 @@ def test_labels_are_no_numbers() -> None:
 def test_missing_ids_are_counted(ids: Any) -> None:
     text = r"ids has 2 missing value\(s\), the first in row 7; every row needs an id"
     with pytest.raises(IdsTypeError, match=text):
-        evaluate(StubUnlearner(), (X, Y, ids), 2, seeds=1, test=TEST)
+        evaluate(StubModel(), (X, Y, ids), 2, seeds=1, test=TEST)
     with pytest.raises(IdsTypeError, match=text):
         choose((X, Y, ids), requests=2, test=TEST)
 
@@ -165,7 +165,7 @@ def test_missing_ids_are_counted(ids: Any) -> None:
 def test_ids_of_two_kinds_are_refused() -> None:
     mixed = np.array(["a", *range(1, 440)], dtype=object)
     with pytest.raises(IdsTypeError, match="contains values of type int, str"):
-        evaluate(StubUnlearner(), (X, Y, mixed), 2, seeds=1, test=TEST)
+        evaluate(StubModel(), (X, Y, mixed), 2, seeds=1, test=TEST)
 
 
 def test_an_interval_of_r2_ends_at_1() -> None:
@@ -183,7 +183,7 @@ def test_sorted_rows_with_a_rare_class_are_stratified(ids: Any) -> None:
     labels = np.arange(440) // 147
     labels[-2:] = 9
     data = (rows, labels) if ids is None else (rows, labels, ids)
-    problem = LearningProblem.from_arguments(LogisticRegression(), data, (rows, labels), None, 0)
+    problem = LearningProblem.from_args(LogisticRegression(), data, (rows, labels), None, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ordinary = [DummyClassifier(), LogisticRegression(max_iter=1000)]

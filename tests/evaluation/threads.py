@@ -14,7 +14,7 @@ import letheon
 from letheon.evaluation._clock import _Background, _Clocks
 from tests.evaluation import cheats
 from tests.evaluation.cheats import HonestMethod
-from tests.evaluation.test_cheats import clean, evaluate, first_lines, timing_said
+from tests.evaluation.test_cheats import clean, evaluate, first_lines, timing_text
 
 __all__ = ["clean"]
 
@@ -72,7 +72,7 @@ def test_looking_at_threads_is_not_counted_as_work() -> None:
         begin, own, others = (
             time.thread_time(),
             background.processor_time(),
-            background.other_processor_time(),
+            background.other_time(),
         )
         background.wait_until_idle({}, 10.0)
         for _ in range(10):
@@ -80,7 +80,7 @@ def test_looking_at_threads_is_not_counted_as_work() -> None:
         looked = time.thread_time() - begin
         assert looked > 0.03
         assert abs(background.processor_time() - own) < 0.2 * looked
-        assert abs(background.other_processor_time() - others) < 0.2 * looked
+        assert abs(background.other_time() - others) < 0.2 * looked
     finally:
         stop.set()
         for thread in [*idle, late]:
@@ -97,7 +97,7 @@ def test_what_never_ends_is_given_up_and_said(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("letheon.evaluation._clock._LEAST_WAIT_SECONDS", 0.05)
     evaluation = evaluate(cheats.WithEndlessProcess(), requests=2, seeds=1, canaries=False)
     assert "exceeded the time limit" in first_lines(evaluation)
-    assert "NOT timed until its end" in timing_said(evaluation)
+    assert "NOT timed until its end" in timing_text(evaluation)
 
 
 def test_an_idle_thread_is_no_work_but_is_mentioned() -> None:
@@ -109,8 +109,8 @@ def test_an_idle_thread_is_no_work_but_is_mentioned() -> None:
 def test_an_honest_method_gets_no_warning() -> None:
     evaluation = evaluate(HonestMethod(), requests=16)
     assert evaluation.warnings == ()
-    said = "Forgetting was tested by canary backdoor (not found), canary u-lira (not found)"
-    assert said in first_lines(evaluation)
+    text = "Forgetting was tested by canary backdoor (not found), canary u-lira (not found)"
+    assert text in first_lines(evaluation)
     assert "single removals were not tested" in first_lines(evaluation)
     assert "strong, according to receipts" in str(evaluation)
     assert letheon.Evaluation.from_dict(evaluation.to_dict()) == evaluation

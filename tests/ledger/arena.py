@@ -43,7 +43,7 @@ from letheon.ledger.db import engines
 from letheon.ledger.settings import Settings
 from tests.ledger import planted
 from tests.ledger.arena_checks import DONE, Expected, no_trace, quick_violations, violations
-from tests.postgres import Server, find_binaries
+from tests.postgres import PostgresServer, find_binaries
 
 N_PEOPLE = 240
 PEOPLE_PER_ROUND = 3
@@ -61,7 +61,7 @@ OF_THE_SERVER = {"crash": signal.SIGKILL, "quit": signal.SIGQUIT}
 
 
 @dataclass(frozen=True)
-class Plan:
+class ArenaPlan:
     """What one run of the arena does.
 
     Attributes
@@ -96,7 +96,7 @@ class Plan:
 
 
 @dataclass
-class Outcome:
+class ArenaOutcome:
     """What happened, and what should not have."""
 
     harm: Counter[str] = field(default_factory=Counter)
@@ -129,11 +129,11 @@ def fitted(name: str) -> Any:
 class Arena:
     """A ledger, the processes around it, and what they were told."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ArenaPlan) -> None:
         self.plan = plan
         self.home = Path(plan.home)
         self.rng = random.Random(plan.seed)
-        self.outcome = Outcome()
+        self.outcome = ArenaOutcome()
         self.now = START
         self.acks = self.home.with_name(self.home.name + "-acks.txt")
         self.errors = self.home.with_name(self.home.name + "-errors.txt")
@@ -141,12 +141,12 @@ class Arena:
         self.people = {name: table[2] for name, table in self.tables.items()}
         self.erased: dict[str, list[str]] = {name: [] for name in MODELS}
         self.registered: list[str] = []
-        self.server: Server | None = None
+        self.server: PostgresServer | None = None
         self.database = plan.database
         if plan.database == "own":
             binaries = find_binaries()
             assert binaries is not None
-            self.server = Server(binaries)
+            self.server = PostgresServer(binaries)
             self.database = self.server.create()
 
     def open(self) -> Ledger:
@@ -211,7 +211,7 @@ class Arena:
                 _append(self.acks, f"{key} {request.id}\n")
 
     def conflict(self, key: str, model: str, ids: Sequence[str]) -> None:
-        """Use a key again for somebody else: that must be refused."""
+        """Reuse a key for another person; that must be rejected."""
         with self.open() as ledger:
             try:
                 ledger.requests.submit(ids, model=model, key=key, verified=True)
@@ -269,10 +269,10 @@ class Arena:
                 ledger.run_once(force=True)
             expected = Expected(self.tables, self.erased, tuple(self.registered), self.read_acks())
             check = violations if is_thorough else quick_violations
-            found = list(check(ledger, self.home, expected))
-        found += no_trace(self.home, expected)
-        if found:
-            raise AssertionError("\n".join(found))
+            problems = list(check(ledger, self.home, expected))
+        problems += no_trace(self.home, expected)
+        if problems:
+            raise AssertionError("\n".join(problems))
 
     def read_acks(self) -> list[tuple[str, str]]:
         """Return key and request of each acknowledgement."""
@@ -457,7 +457,7 @@ def _wait(child: int) -> int:
     raise AssertionError("a process hangs")
 
 
-def fight(plan: Plan) -> Outcome:
+def fight(plan: ArenaPlan) -> ArenaOutcome:
     """Run the rounds of a plan up to the first that goes wrong."""
     arena = Arena(plan)
     outcome = arena.outcome
@@ -491,7 +491,7 @@ def main(files: Sequence[str]) -> None:
     """Run plans and write their reports."""
     share_engines()
     for file in map(Path, files):
-        outcome = fight(Plan(**json.loads(file.read_text(encoding="utf-8"))))
+        outcome = fight(ArenaPlan(**json.loads(file.read_text(encoding="utf-8"))))
         report = json.dumps(vars(outcome), indent=1)
         file.with_suffix(".report").write_text(report, encoding="utf-8")
 

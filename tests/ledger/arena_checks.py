@@ -185,15 +185,15 @@ def files_wanted(conn: Connection, home: Path) -> Iterator[str]:
     query = """SELECT m.folder, v.model_blob, v.rows_blob, v.ids_blob, v.vault_blob, v.epoch_key
                FROM heads h JOIN versions v ON v.id = h.version_id
                JOIN models m ON m.id = h.model_id"""
-    found = {
+    files = {
         path for path in (home / "blobs").rglob("*") if path.is_file() and path.name != ".lock"
     }
     wanted, keys = set(), set()
     for folder, *blobs, key in _rows(conn, query):
         wanted |= {home / "blobs" / folder / blob for blob in blobs}
         keys.add(key)
-    yield from (f"{path.name} should be gone" for path in found - wanted)
-    yield from (f"{path.name} should be there" for path in wanted - found)
+    yield from (f"{path.name} should be gone" for path in files - wanted)
+    yield from (f"{path.name} should be there" for path in wanted - files)
     held = {path.stem for path in (home / "keys").glob("epoch-*.key")}
     if held != keys:
         yield f"epoch keys {sorted(held)} are there, {sorted(keys)} are wanted"
@@ -228,7 +228,7 @@ def _get_ids(ledger: Ledger, name: str) -> list[Any]:
 
 
 def no_trace(home: Path, expected: Expected) -> Iterator[str]:
-    """No file of the home holds the id of somebody who was erased.
+    """Check that no file of the ledger contains the id of an erased person.
 
     The ledger must not be open in this process: closing its file would drop SQLite's locks.
     """
@@ -237,4 +237,4 @@ def no_trace(home: Path, expected: Expected) -> Iterator[str]:
         if path.is_file():
             data = path.read_bytes()
             if b"person-" in data and any(person in data for person in gone):
-                yield f"{path.relative_to(home)} names somebody who was erased"
+                yield f"{path.relative_to(home)} contains the id of an erased person"

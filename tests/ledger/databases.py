@@ -72,7 +72,7 @@ def submit(core: Core, model: ModelRow, ids: Any, *, held: Ids, **given: Any) ->
     return group.submit(prepare_request(core, model, ids, people=index_of(held), **given))
 
 
-class Clock:
+class SettableClock:
     """A clock that stands still unless a test moves it."""
 
     def __init__(self, now: int = NOON) -> None:
@@ -101,13 +101,13 @@ def open_kind(kind: str, place: str | Path, *, create: bool = False) -> Database
     return Database.open(path, journal=journal)
 
 
-class Desk:
+class LedgerSetup:
     """A ledger with two models and no worker."""
 
     def __init__(self, folder: Path, kind: str, place: str | Path) -> None:
         self.kind, self.place = kind, place
         database = open_kind(kind, place, create=True)
-        self.clock = Clock()
+        self.clock = SettableClock()
         settings = Settings(name="test", policy=Policy(), calendar=Calendar())
         self.core = Core(folder, settings, database, KeyRing.create(folder), self.clock)
         with database.transaction() as connection:
@@ -133,12 +133,12 @@ class Desk:
         given.pop("tenant", None)
         return submit(core, model, ids, held=held, **given)
 
-    def found(self, request: Request | str) -> Request:
+    def reload(self, request: Request | str) -> Request:
         with self.database.reading() as connection:
             return find_request(connection, request if isinstance(request, str) else request.id)
 
     def state(self, request: Request | str) -> str:
-        return self.found(request).state
+        return self.reload(request).state
 
     def rows(self, *columns: Any) -> list[Any]:
         with self.database.reading() as connection:
@@ -197,26 +197,26 @@ def sqlite_database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def desk(kind: str, place: str | Path, tmp_path: Path) -> Iterator[Desk]:
+def desk(kind: str, place: str | Path, tmp_path: Path) -> Iterator[LedgerSetup]:
     """A ledger on each kind of database, for what depends on it."""
-    made = Desk(tmp_path, kind, place)
+    made = LedgerSetup(tmp_path, kind, place)
     yield made
     made.database.dispose()
 
 
 @pytest.fixture(scope="module")
-def still_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def still_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerSetup]:
     """A ledger that no test changes, for calls that are refused."""
     folder = tmp_path_factory.mktemp("still")
-    made = Desk(folder, "sqlite", folder)
+    made = LedgerSetup(folder, "sqlite", folder)
     yield made
     made.database.dispose()
 
 
 @pytest.fixture
-def sqlite_desk(tmp_path: Path) -> Iterator[Desk]:
+def sqlite_desk(tmp_path: Path) -> Iterator[LedgerSetup]:
     """A ledger on one database, for what does not depend on its kind."""
-    made = Desk(tmp_path, "sqlite", tmp_path)
+    made = LedgerSetup(tmp_path, "sqlite", tmp_path)
     yield made
     made.database.dispose()
 
@@ -242,7 +242,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def erase(desk: Desk, *ids: str, upto: str = "purged") -> str:
+def erase(desk: LedgerSetup, *ids: str, upto: str = "purged") -> str:
     """Do to queued requests what workers do; return the batch."""
     batch = f"{len(desk.rows(batches)):064x}"
     steps = ("applying", "applied", "certified", "purging", "purged")
@@ -255,7 +255,7 @@ def erase(desk: Desk, *ids: str, upto: str = "purged") -> str:
     return batch
 
 
-def bodies(desk: Desk) -> dict[str, Any]:
+def bodies(desk: LedgerSetup) -> dict[str, Any]:
     with desk.database.reading() as connection:
         rows = connection.execute(select(requests.c.id, requests.c.intake_key, requests.c.sealed))
         return {

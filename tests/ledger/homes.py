@@ -10,7 +10,7 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import DaREForestClassifier, NaiveUnlearner, SISAClassifier
 from letheon.ledger import Ledger, Policy
-from tests.ledger.databases import NOON, Clock
+from tests.ledger.databases import NOON, SettableClock
 
 N_ROWS = 60
 IDS = np.array([f"person-{number // 2:03d}" for number in range(N_ROWS)])
@@ -28,11 +28,13 @@ def fitted(kind: str = "naive") -> Any:
     return EXACT[kind]().fit(X, Y, ids=IDS)
 
 
-def make(folder: Path, *, model: Any = None, clock: Clock | None = None, **given: Any) -> Ledger:
+def make(
+    folder: Path, *, model: Any = None, clock: SettableClock | None = None, **given: Any
+) -> Ledger:
     """Make a ledger with one model named "risk"; two rows per person."""
     policy = given.pop("policy", Policy(pin_seconds=1))
     ledger = Ledger.create(
-        folder / "home", name="test", policy=policy, clock=clock or Clock(NOON), **given
+        folder / "home", name="test", policy=policy, clock=clock or SettableClock(NOON), **given
     )
     ledger.models.register(fitted() if model is None else model, X, Y, ids=IDS, name="risk")
     return ledger

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.ledger.arena import Arena, Plan, share_engines
+from tests.ledger.arena import Arena, ArenaPlan, share_engines
 
 WAYS = {"EIO": 1, "ENOSPC": 2, "short": 3, "short, then ENOSPC": 4}
 MODEL = "bayes"
@@ -120,7 +120,7 @@ def copy_of(base: Arena, number: int, shim: ctypes.CDLL) -> DiskArena:
         settings = home / "letheon.toml"
         text = settings.read_text(encoding="utf-8").replace(name, f"{name}_{number}")
         settings.write_text(text, encoding="utf-8")
-    copied = DiskArena(Plan(str(home)))
+    copied = DiskArena(ArenaPlan(str(home)))
     copied.shim, copied.is_thorough = shim, number % 2 == 0
     copied.erased = {name: list(gone) for name, gone in base.erased.items()}
     # Beside the folder that fails: what a client writes down is not the ledger's.
@@ -167,8 +167,8 @@ def faults_of(notes: Sequence[str], per_site: int | None) -> list[tuple[int, str
     for at, note in enumerate(notes, start=1):
         places.setdefault(site_of(note), []).append(at)
     chosen, turn = [], Counter[tuple[str, ...]]()
-    for site, found in places.items():
-        for at in sorted({found[len(found) * k // per_site] for k in range(per_site)}):
+    for site, calls in places.items():
+        for at in sorted({calls[len(calls) * k // per_site] for k in range(per_site)}):
             ways = ways_of(site)
             chosen.append((at, ways[turn[ways] % len(ways)]))
             turn[ways] += 1
@@ -180,7 +180,7 @@ def main(file: Path) -> None:
     share_engines()
     plan = DiskPlan(**json.loads(file.read_text(encoding="utf-8")))
     home = Path(plan.folder) / "base"
-    base = Arena(Plan(str(home), database=plan.database, journal=plan.journal))
+    base = Arena(ArenaPlan(str(home), database=plan.database, journal=plan.journal))
     base.create()
     outcome = DiskOutcome(violations=base.outcome.violations)
     notes = suffer(base, 0, 0, "none", outcome).notes.read_text(encoding="utf-8").splitlines()

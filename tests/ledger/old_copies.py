@@ -11,9 +11,9 @@ from sklearn.naive_bayes import GaussianNB
 from letheon import NaiveUnlearner
 from letheon.ledger import Ledger, Policy
 from letheon.ledger import core as faults
-from tests.ledger.databases import NOON, Clock
+from tests.ledger.databases import NOON, SettableClock
 from tests.ledger.homes import IDS, X, Y, fitted, person
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 _NUMBERS = itertools.count()
 KINDS = ("wal", "delete", "postgresql")
@@ -21,7 +21,7 @@ STEPS = ("registered", "filed", "erased", "second model", "filed again", "retrai
 
 
 @dataclass
-class Story:
+class LedgerTimeline:
     """A ledger that lives for a while, and its database as it was after each step.
 
     Attributes
@@ -38,8 +38,8 @@ class Story:
 
     home: Path
     kind: str = "wal"
-    server: Server | None = None
-    clock: Clock = field(default_factory=lambda: Clock(NOON))
+    server: PostgresServer | None = None
+    clock: SettableClock = field(default_factory=lambda: SettableClock(NOON))
     copies: dict[str, Path | str] = field(default_factory=dict)
 
     def create(self) -> Ledger:

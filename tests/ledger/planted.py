@@ -30,7 +30,7 @@ def plant(name: str | None) -> None:
 
 
 def _without_fence() -> None:
-    """Whoever has computed publishes, even if another worker took over and swept its files."""
+    """A worker publishes although another worker took over and deleted its files."""
     publish = applying._publish_version
 
     def publish_anyway(core: Any, lease: Any, *rest: Any) -> Any:
@@ -44,7 +44,7 @@ def _without_fence() -> None:
 
 def _status_apart() -> None:
     """The requests move on in a transaction of their own, after the head has moved."""
-    publish, move_requests = applying._publish_version, applying.move
+    publish, move_requests = applying._publish_version, applying.move_requests
     waiting: list[Any] = []
 
     def move_later(conn: Any, ids: Any, after: str, **columns: Any) -> None:
@@ -60,7 +60,7 @@ def _status_apart() -> None:
                 move_requests(conn, ids, "applied", **columns)
         return version
 
-    swap(applying, move=move_later, _publish_version=publish_first)
+    swap(applying, move_requests=move_later, _publish_version=publish_first)
 
 
 def _in_place() -> None:

@@ -46,3 +46,7 @@ POINTS = (
     "purge.before-commit",
     "purge.after-commit",
 )
+
+
+class SimulatedKillError(BaseException):
+    """Simulates SIGKILL: nothing in the library catches it."""

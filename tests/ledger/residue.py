@@ -1,8 +1,8 @@
 """A ledger whose people are marked, and a witness who keeps everything and looks for them later.
 
-Each person has an id, a row and a salt of 32 bytes that nobody else has. Before a purge the witness
-copies all that is sealed, as an old backup would have it. Afterwards it looks for the people in
-every file, and tries every key that is left on everything that it copied.
+Each person has an id, a row and a salt of 32 bytes that no other person has. Before a purge the
+witness copies all that is sealed, as an old backup would have it. Afterwards it looks for the
+people in every file, and tries every key that is left on everything that it copied.
 """
 
 import os
@@ -41,7 +41,7 @@ from letheon.ledger.tables import requests
 NAME = "risk"
 
 
-class Clock:
+class ManualClock:
     """A clock that goes when it is told to."""
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ def quick_folder() -> Iterator[Path]:
 
 
 @dataclass
-class Marked:
+class MarkedLedger:
     """A ledger with one model that keeps its rows in the clear, as the naive method does."""
 
     ledger: Ledger
-    clock: Clock
+    clock: ManualClock
     X: Any
     ids: list[str]
     salts: dict[str, bytes]
@@ -108,12 +108,12 @@ class Marked:
 
 def make_marked(
     home: Path, n_people: int = 12, *, journal: str | None = None, database: str | None = None
-) -> Marked:
+) -> MarkedLedger:
     rng = np.random.default_rng(int.from_bytes(os.urandom(8), "big"))
     X, y = rng.normal(size=(n_people, 4)), np.arange(n_people) % 2
     ids = [os.urandom(16).hex() for _ in range(n_people)]
     model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y, ids=ids)
-    clock = Clock()
+    clock = ManualClock()
     settings = Settings(name="marked", journal=journal, database=database)
     ledger = Ledger(create_home(home, settings, clock))
     ledger.models.register(model, X, y, ids=ids, name=NAME)
@@ -122,7 +122,7 @@ def make_marked(
         row = find_model(conn, NAME, "default")
         head = find_head(conn, row.id)
     salts = [bytes(salt) for salt in read_row_slots(core, row, head).salts]
-    return Marked(ledger, clock, X, ids, dict(zip(ids, salts, strict=True)), home)
+    return MarkedLedger(ledger, clock, X, ids, dict(zip(ids, salts, strict=True)), home)
 
 
 @dataclass
@@ -132,7 +132,7 @@ class Witness:
     sealed: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
     bodies: list[bytes] = field(default_factory=list)
 
-    def copy(self, marked: Marked) -> None:
+    def copy(self, marked: MarkedLedger) -> None:
         """Copy what is sealed now: blobs, bodies of requests, markers of a purge."""
         core, model = marked.core, marked.model
         with core.database.reading() as conn:
@@ -151,24 +151,24 @@ class Witness:
             context = f"letheon/purge-markers/v1/{batch}".encode()
             self.sealed[f"markers@{batch}"] = (file.read_bytes(), context)
 
-    def leaks(self, marked: Marked, *elsewhere: Path) -> set[str]:
+    def leaks(self, marked: MarkedLedger, *elsewhere: Path) -> set[str]:
         """Return how something of the erased can still be had; nothing, if all is well."""
         return self._in_the_clear(marked, *elsewhere) | self._by_keys(marked)
 
-    def _in_the_clear(self, marked: Marked, *elsewhere: Path) -> set[str]:
+    def _in_the_clear(self, marked: MarkedLedger, *elsewhere: Path) -> set[str]:
         places = [ScanTarget(path.name, path) for path in elsewhere]
         files = marked.core.database.list_files()
         apart = [ScanTarget("database", file, archives=False, apart=True) for file in files]
         # The folder of the home is copied file by file: closing SQLite's own would unlock them.
         home = [ScanTarget("home", path) for path in marked.home.iterdir() if path not in files]
-        found = scan_files([*places, *apart, *home], marked.markers())
+        scan_result = scan_files([*places, *apart, *home], marked.markers())
         # A server's socket is no place for residue.
-        assert {unread.reason for unread in found.unread} <= {"special-file"}
-        leaks = {f"{hit.kind} in {hit.store}" for hit in found.hits}
+        assert {unread.reason for unread in scan_result.unread} <= {"special-file"}
+        leaks = {f"{hit.kind} in {hit.store}" for hit in scan_result.hits}
         bodies = Markers.from_values(salts=self.bodies)
         return leaks | {f"body in {hit.file}" for hit in scan_files(apart, bodies).hits}
 
-    def _by_keys(self, marked: Marked) -> set[str]:
+    def _by_keys(self, marked: MarkedLedger) -> set[str]:
         core = marked.core
         with core.database.reading() as conn:
             history = list_versions(conn, marked.model.id)

@@ -1,4 +1,4 @@
-"""Who acts: events of requests carry the opaque id of whoever acted, and only of them."""
+"""Events of requests store the opaque id of the acting user, and only of that user."""
 
 import threading
 from pathlib import Path
@@ -89,12 +89,12 @@ def test_threads_that_share_a_commit_keep_their_hands_apart(
         settle(self, round_)
 
     monkeypatch.setattr(GroupCommit, "_write_items", slowly)
-    found: dict[str, str] = {}
+    actors: dict[str, str] = {}
 
     def ask(number: int) -> None:
         by = f"{number:016x}"
         with ledger.acting(by):
-            found[by] = ledger.requests.submit([person(number)], model="risk", verified=True).id
+            actors[by] = ledger.requests.submit([person(number)], model="risk", verified=True).id
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -105,7 +105,7 @@ def test_threads_that_share_a_commit_keep_their_hands_apart(
     for thread in threads:
         thread.join()
     assert rounds == [1, 7]
-    for by, request_id in found.items():
+    for by, request_id in actors.items():
         assert set(hands(ledger, request_id).values()) == {by}
         assert ledger.requests.get(request_id).filed_by == by
 

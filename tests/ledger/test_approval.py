@@ -20,7 +20,15 @@ from letheon.ledger.db.events import acting
 from letheon.ledger.requests import people
 from letheon.ledger.tables import blocked
 from tests.cli.ledgers import call
-from tests.ledger.databases import Clock, Desk, desk, kind, place, requests_of, sqlite_desk
+from tests.ledger.databases import (
+    LedgerSetup,
+    SettableClock,
+    desk,
+    kind,
+    place,
+    requests_of,
+    sqlite_desk,
+)
 from tests.ledger.homes import make, person
 from tests.sharded.people import examples
 
@@ -29,19 +37,21 @@ __all__ = ["desk", "kind", "place", "sqlite_desk"]
 MOST = 2
 
 
-def careful(desk: Desk, most: int | None = MOST) -> Desk:
+def careful(desk: LedgerSetup, most: int | None = MOST) -> LedgerSetup:
     """The same ledger with another policy; every person has one row."""
     policy = Policy(approve_above=most)
     desk.core = replace(desk.core, settings=replace(desk.core.settings, policy=policy))
     return desk
 
 
-def kinds(desk: Desk, request_id: str) -> list[str]:
+def kinds(desk: LedgerSetup, request_id: str) -> list[str]:
     return [entry.kind for entry in requests_of(desk.core).timeline(request_id)]
 
 
 @pytest.mark.parametrize("is_verified", [True, False], ids=["vouched for", "verified later"])
-def test_a_large_request_waits_and_is_queued_when_approved(desk: Desk, is_verified: bool) -> None:
+def test_a_large_request_waits_and_is_queued_when_approved(
+    desk: LedgerSetup, is_verified: bool
+) -> None:
     careful(desk)
     request = desk.submit(1, 2, 3, verified=is_verified)
     if not is_verified:
@@ -55,11 +65,11 @@ def test_a_large_request_waits_and_is_queued_when_approved(desk: Desk, is_verifi
 
 
 @pytest.mark.parametrize(("most", "state"), [(None, "queued"), (3, "queued"), (0, "verified")])
-def test_only_what_is_larger_waits(sqlite_desk: Desk, most: int | None, state: str) -> None:
+def test_only_what_is_larger_waits(sqlite_desk: LedgerSetup, most: int | None, state: str) -> None:
     assert careful(sqlite_desk, most).submit(1, 2, 3, verified=True).state == state
 
 
-def test_a_worker_leaves_it_where_it_is(sqlite_desk: Desk) -> None:
+def test_a_worker_leaves_it_where_it_is(sqlite_desk: LedgerSetup) -> None:
     desk = careful(sqlite_desk)
     waiting = desk.submit(1, 2, 3, verified=True)
     assert people.mark_queued_duplicates(desk.core, desk.model.id) == []
@@ -74,7 +84,7 @@ def test_a_worker_leaves_it_where_it_is(sqlite_desk: Desk) -> None:
     ],
 )
 def test_it_can_be_withdrawn_and_its_people_pass_on(
-    desk: Desk, how: Callable[[Any, str], Any], state: str
+    desk: LedgerSetup, how: Callable[[Any, str], Any], state: str
 ) -> None:
     careful(desk)
     large = desk.submit(1, 2, 3, verified=True)
@@ -91,7 +101,7 @@ def test_it_can_be_withdrawn_and_its_people_pass_on(
     assert requests_of(desk.core).approve(other.id).state == "queued"
 
 
-def test_nobody_waits_behind_what_nobody_approved(desk: Desk) -> None:
+def test_nobody_waits_behind_what_nobody_approved(desk: LedgerSetup) -> None:
     """A person's own request has a clock of its own."""
     careful(desk)
     large = desk.submit(1, 2, 3, verified=True)
@@ -102,7 +112,7 @@ def test_nobody_waits_behind_what_nobody_approved(desk: Desk) -> None:
         "queued",
         "duplicate",
     ]
-    assert desk.found(second).duplicate_of == first.id
+    assert desk.reload(second).duplicate_of == first.id
     assert requests_of(desk.core).verify(unverified.id).state == "queued"
     # The next one comes before the large one too, which is the oldest.
     requests_of(desk.core).cancel(first.id)
@@ -112,7 +122,9 @@ def test_nobody_waits_behind_what_nobody_approved(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("is_vouched_for", [True, False])
-def test_what_has_to_be_approved_stays_so_as_an_heir(desk: Desk, is_vouched_for: bool) -> None:
+def test_what_has_to_be_approved_stays_so_as_an_heir(
+    desk: LedgerSetup, is_vouched_for: bool
+) -> None:
     careful(desk)
     first = desk.submit(1, verified=True)
     marked = desk.submit(1, verified=is_vouched_for, needs_approval=True)
@@ -128,7 +140,7 @@ def test_what_has_to_be_approved_stays_so_as_an_heir(desk: Desk, is_vouched_for:
 
 
 @pytest.mark.parametrize("state", ["received", "queued", "on_hold", "cancelled", "duplicate"])
-def test_what_does_not_wait_for_it_is_not_approved(sqlite_desk: Desk, state: str) -> None:
+def test_what_does_not_wait_for_it_is_not_approved(sqlite_desk: LedgerSetup, state: str) -> None:
     desk = careful(sqlite_desk)
     first = desk.submit(1, verified=True)
     one = {"received": lambda: desk.submit(2), "duplicate": lambda: desk.submit(1, verified=True)}
@@ -143,7 +155,7 @@ def test_what_does_not_wait_for_it_is_not_approved(sqlite_desk: Desk, state: str
     assert desk.snapshot() == before
 
 
-def test_it_cannot_be_held_past_the_approval(sqlite_desk: Desk) -> None:
+def test_it_cannot_be_held_past_the_approval(sqlite_desk: LedgerSetup) -> None:
     desk = careful(sqlite_desk)
     request = desk.submit(1, 2, 3, verified=True)
     with pytest.raises(RequestStateError):
@@ -157,7 +169,7 @@ hands = st.sampled_from((None, *HANDS))
 @given(filer=hands, verifier=hands, approver=hands, vouches=st.booleans())
 @examples(40)
 def test_nobody_approves_what_they_filed_or_verified(
-    shared: Desk, filer: Any, verifier: Any, approver: Any, vouches: bool
+    shared: LedgerSetup, filer: Any, verifier: Any, approver: Any, vouches: bool
 ) -> None:
     desk = shared
     request = as_somebody(filer, lambda: desk.submit(1, 2, 3, verified=vouches))
@@ -179,7 +191,7 @@ def test_nobody_approves_what_they_filed_or_verified(
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("shared")
-    made = careful(Desk(folder, "sqlite", folder))
+    made = careful(LedgerSetup(folder, "sqlite", folder))
     yield made
     made.database.dispose()
 
@@ -191,7 +203,7 @@ def as_somebody(by: str | None, work: Callable[[], Any]) -> Any:
         return work()
 
 
-def test_who_filed_and_who_verified_cannot_be_changed_by_sql(desk: Desk) -> None:
+def test_who_filed_and_who_verified_cannot_be_changed_by_sql(desk: LedgerSetup) -> None:
     careful(desk)
     with acting("anna"):
         desk.submit(1, 2, 3, verified=True)
@@ -201,7 +213,7 @@ def test_who_filed_and_who_verified_cannot_be_changed_by_sql(desk: Desk) -> None
                 conn.execute(text(f"UPDATE requests SET {column} = {value}"))
 
 
-def test_verifying_is_for_what_was_received_only(sqlite_desk: Desk) -> None:
+def test_verifying_is_for_what_was_received_only(sqlite_desk: LedgerSetup) -> None:
     """A duplicate may become verified as an heir, and never by somebody's word."""
     desk = careful(sqlite_desk)
     large = desk.submit(1, 2, 3, verified=True)
@@ -213,7 +225,7 @@ def test_verifying_is_for_what_was_received_only(sqlite_desk: Desk) -> None:
     assert desk.snapshot() == before
 
 
-def test_another_tenant_does_not_find_it(sqlite_desk: Desk) -> None:
+def test_another_tenant_does_not_find_it(sqlite_desk: LedgerSetup) -> None:
     desk = careful(sqlite_desk)
     request = desk.submit(1, 2, 3, verified=True)
     with pytest.raises(UnknownRequestError):
@@ -284,7 +296,7 @@ def test_a_pause_counts_once_though_a_request_is_verified_twice() -> None:
 
 
 def test_the_command_approves(tmp_path: Path) -> None:
-    now = Clock(int(time.time()))
+    now = SettableClock(int(time.time()))
     with make(tmp_path, policy=Policy(approve_above=2), clock=now) as ledger:
         folder = str(ledger.folder)
         large = ledger.requests.submit([person(1), person(2)], model="risk", verified=True)

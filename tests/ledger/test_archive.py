@@ -23,7 +23,7 @@ from letheon.verifier import (
     open_envelope,
     transition_roots,
 )
-from tests.ledger.databases import Clock, Desk, erase, sqlite_desk
+from tests.ledger.databases import LedgerSetup, SettableClock, erase, sqlite_desk
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
 from tests.sharded.people import examples
 
@@ -33,7 +33,7 @@ __all__ = ["sqlite_desk"]
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
     """Two models of two tenants, three erasures and a retrain."""
-    clock = Clock()
+    clock = SettableClock()
     with make(tmp_path_factory.mktemp("story"), clock=clock) as ledger:
         ledger.models.register(fitted(), X, Y, ids=IDS, name="churn", tenant="rival")
         for number in (1, 2):
@@ -113,7 +113,7 @@ def test_batches_say_what_became_of_them(story: Ledger) -> None:
             story.batches.get(wrong, tenant="default")
 
 
-def test_a_batch_that_is_not_published_counts_what_is_asked(sqlite_desk: Desk) -> None:
+def test_a_batch_that_is_not_published_counts_what_is_asked(sqlite_desk: LedgerSetup) -> None:
     for number in range(3):
         request = sqlite_desk.submit(number, 100 + number, verified=True)
         erase(sqlite_desk, request.id, upto="applied")

@@ -11,16 +11,16 @@ from sqlalchemy import event, select
 from letheon.ledger.keys.keyring import KeyFiles
 from letheon.ledger.requests import people
 from letheon.ledger.tables import requests
-from tests.ledger.residue import NAME, Marked, make_marked, quick_folder
+from tests.ledger.residue import NAME, MarkedLedger, make_marked, quick_folder
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    with quick_folder() as folder, closing(make_marked(folder / "home", 12)) as found:
-        yield found
+def marked() -> Iterator[MarkedLedger]:
+    with quick_folder() as folder, closing(make_marked(folder / "home", 12)) as marked_ledger:
+        yield marked_ledger
 
 
-def bodies(marked: Marked) -> dict[str, Any]:
+def bodies(marked: MarkedLedger) -> dict[str, Any]:
     columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
     with marked.core.database.reading() as conn:
         rows = conn.execute(columns.where(requests.c.sealed.is_not(None))).all()
@@ -30,7 +30,7 @@ def bodies(marked: Marked) -> dict[str, Any]:
     }
 
 
-def test_each_key_is_read_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_key_is_read_once(marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(people, "_CHUNK", 4)
     for person in marked.ids[:10]:
         marked.ledger.requests.submit([person], model=NAME)
@@ -52,7 +52,7 @@ def test_each_key_is_read_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_bodies_are_written_a_chunk_at_a_time(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(people, "_CHUNK", 4)
     for person in marked.ids[:10]:

@@ -338,7 +338,7 @@ def test_gdpr_is_due_on_a_working_day(received: datetime, seat: str) -> None:
 
 
 @dataclass
-class Clock:
+class RequestDates:
     received_at: datetime
     due_on: date
 
@@ -360,7 +360,7 @@ class Clock:
 def test_alarms_count_real_hours(now: str, level: int) -> None:
     """In Brussels the 32 days from 15 March 2026 have 767 hours, not 768."""
     received = datetime(2026, 3, 15, tzinfo=ZoneInfo("Europe/Brussels"))
-    request: Any = Clock(received, date(2026, 4, 15))
+    request: Any = RequestDates(received, date(2026, 4, 15))
     assert alarm_level(request, at(now), CALENDAR) == level
     assert alarm_level(request, at(now).astimezone(received.tzinfo), CALENDAR) == level
 

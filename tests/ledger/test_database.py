@@ -217,18 +217,18 @@ def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
 
 
 def test_shrink_leaves_no_old_page(tmp_path: Path) -> None:
-    secret = "marker-of-somebody-who-left"
+    secret = "marker-of-an-erased-person"
     database = Database.open(tmp_path / "ledger.db", create=True)
     note(database, secret)
     with database.transaction() as connection:
         connection.execute(meta.delete().where(meta.c.key == secret))
 
-    def found() -> bool:
+    def has_secret() -> bool:
         return any(secret.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
-    before = found()
+    before = has_secret()
     database.truncate_journal()
-    after = found()
+    after = has_secret()
     database.dispose()
     assert (before, after) == (True, False)
 

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from letheon.ledger import Ledger
-from tests.ledger.databases import NOON, Clock
+from tests.ledger.databases import NOON, SettableClock
 from tests.ledger.homes import make, person
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(NOON)
+def clock() -> SettableClock:
+    return SettableClock(NOON)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, clock: Clock) -> Ledger:
+def ledger(tmp_path: Path, clock: SettableClock) -> Ledger:
     made = make(tmp_path, clock=clock)
     made.requests.submit([person(1)], model="risk", verified=True)
     made.run_once(force=True)
@@ -23,12 +23,12 @@ def ledger(tmp_path: Path, clock: Clock) -> Ledger:
 
 
 def _wrong(ledger: Ledger) -> dict[str, str]:
-    return {found.check: found.text for found in ledger.doctor() if found.level != "ok"}
+    return {finding.check: finding.text for finding in ledger.doctor() if finding.level != "ok"}
 
 
 def test_a_sound_ledger_has_no_finding(ledger: Ledger) -> None:
     assert _wrong(ledger) == {}
-    assert {found.check for found in ledger.doctor()} >= {"folder", "keys", "log", "purge"}
+    assert {finding.check for finding in ledger.doctor()} >= {"folder", "keys", "log", "purge"}
 
 
 def test_an_open_folder(ledger: Ledger) -> None:
@@ -45,7 +45,7 @@ def test_a_lost_blob(ledger: Ledger) -> None:
 def test_an_altered_certificate_file(ledger: Ledger) -> None:
     path = ledger.folder / "certificates" / "000001.json"
     path.write_bytes(path.read_bytes() + b" ")
-    assert "not what the database holds" in _wrong(ledger)["certificates"]
+    assert "differs from the database" in _wrong(ledger)["certificates"]
 
 
 def test_an_event_that_was_dropped_by_force(ledger: Ledger) -> None:
@@ -63,12 +63,12 @@ def test_an_event_that_was_dropped_by_force(ledger: Ledger) -> None:
     assert "log" in _wrong(ledger)
 
 
-def test_a_clock_that_went_back(ledger: Ledger, clock: Clock) -> None:
+def test_a_clock_that_went_back(ledger: Ledger, clock: SettableClock) -> None:
     clock.now -= 3600
     assert "behind" in _wrong(ledger)["clock"]
 
 
-def test_requests_that_are_late_or_stuck(ledger: Ledger, clock: Clock) -> None:
+def test_requests_that_are_late_or_stuck(ledger: Ledger, clock: SettableClock) -> None:
     ledger.requests.submit([person(2)], model="risk", verified=True)
     clock.now += 26 * 86_400
-    assert "% of its time is over" in _wrong(ledger)["requests"]
+    assert "% of its time has passed" in _wrong(ledger)["requests"]

@@ -22,7 +22,7 @@ from letheon.ledger.db.jobs import Jobs
 from letheon.ledger.requests.deadlines import due_on
 from letheon.ledger.tables import blocked, events, meta, requests
 from letheon.ledger.worker.worker import forget_closed
-from tests.ledger.databases import NOON, Clock, Desk, requests_of, sqlite_desk
+from tests.ledger.databases import NOON, LedgerSetup, SettableClock, requests_of, sqlite_desk
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
 
 __all__ = ["sqlite_desk"]
@@ -69,7 +69,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def ledger(tmp_path: Path, machine: Machine) -> Iterator[Ledger]:
-    with make(tmp_path, clock=Clock(NOON)) as made:
+    with make(tmp_path, clock=SettableClock(NOON)) as made:
         yield machine.open(made)
 
 
@@ -145,7 +145,7 @@ def test_proven_time_keeps_up_while_a_machine_runs() -> None:
 @given(STEPS)
 def test_no_tag_is_forgotten_before_its_true_end(steps: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        desk, machine = Desk(Path(folder), "sqlite", Path(folder)), Machine()
+        desk, machine = LedgerSetup(Path(folder), "sqlite", Path(folder)), Machine()
         core = dataclasses.replace(desk.core, clock=machine.clock, uptime=machine.uptime)
         proven_now(core)
         request = desk.submit(1, core=core, verified=True)
@@ -165,7 +165,7 @@ def test_no_tag_is_forgotten_before_its_true_end(steps: list[tuple[str, int]]) -
         desk.database.dispose()
 
 
-def test_tags_go_when_the_time_has_passed(sqlite_desk: Desk) -> None:
+def test_tags_go_when_the_time_has_passed(sqlite_desk: LedgerSetup) -> None:
     machine = Machine()
     core = dataclasses.replace(sqlite_desk.core, clock=machine.clock, uptime=machine.uptime)
     assert proven_now(core) == NOON
@@ -230,7 +230,7 @@ def test_the_limit_is_a_setting(tmp_path: Path, machine: Machine) -> None:
     from datetime import timedelta
 
     policy = Policy(clock_ahead=timedelta(hours=1))
-    with make(tmp_path, clock=Clock(NOON), policy=policy) as made:
+    with make(tmp_path, clock=SettableClock(NOON), policy=policy) as made:
         ledger = machine.open(made)
         machine.reboot(3601)
         assert [one.detail for one in ledger.run_once()] == ["clock-unconfirmed"]
@@ -253,8 +253,8 @@ def test_deadlines_from_the_future_count_from_the_correction(
         ledger.requests.submit([person(4)], model="risk")
     assert ledger.accept_clock()
     right = due_on(regime, datetime.fromtimestamp(NOON, UTC), ledger.settings.calendar)
-    found = ledger.requests.get(ahead.id)
-    assert found.due_on == ledger.requests.get(before.id).due_on == right
+    request = ledger.requests.get(ahead.id)
+    assert request.due_on == ledger.requests.get(before.id).due_on == right
     later = ledger.requests.extend(ahead.id).due_on
     assert later == ledger.requests.get(extended.id).due_on
     assert later == ledger.requests.extend(before.id).due_on
@@ -277,7 +277,7 @@ def test_a_pause_from_the_future_is_over(ledger: Ledger, machine: Machine) -> No
 def test_a_ledger_of_an_earlier_letheon_counts_from_its_newest_event(
     tmp_path: Path, machine: Machine
 ) -> None:
-    with make(tmp_path, clock=Clock(NOON)) as made:
+    with make(tmp_path, clock=SettableClock(NOON)) as made:
         core = dataclasses.replace(made._core, clock=machine.clock, uptime=machine.uptime)
         with core.database.transaction() as conn:
             conn.execute(delete(meta).where(meta.c.key == "proven_time"))

@@ -18,7 +18,7 @@ from letheon.ledger.tables import certificates, checkpoints, events, log
 from letheon.verifier import canonical, parse_strict
 from tests.ledger.databases import (
     NOON,
-    Desk,
+    LedgerSetup,
     database,
     desk,
     in_processes,
@@ -143,7 +143,7 @@ def test_a_text_that_is_no_code_is_refused(value: str, where: str) -> None:
         "nested": {"x": {"y": value}},
         "kind": {},
     }
-    with pytest.raises(ValueError, match="no code") as caught:
+    with pytest.raises(ValueError, match="not a code") as caught:
         row(value if where == "kind" else "test", bodies[where])
     assert value == "" or value not in str(caught.value)
 
@@ -276,7 +276,7 @@ def test_events_cannot_be_changed_by_sql(database: Database) -> None:
     assert integrate(database).size == 4
 
 
-def test_certificates_and_checkpoints_cannot_be_changed_by_sql(desk: Desk) -> None:
+def test_certificates_and_checkpoints_cannot_be_changed_by_sql(desk: LedgerSetup) -> None:
     database = desk.database
     with database.transaction() as connection:
         connection.execute(checkpoints.insert().values(size=1, root="0" * 64, note="note", at=NOON))
@@ -344,7 +344,7 @@ def test_the_short_way_writes_what_the_long_way_does(kind: str, body: dict[str, 
         _events._require_codes([kind, body])
         expected = canonical({**body, "at": NOON, "kind": kind}).decode()
     except ValueError:
-        with pytest.raises(ValueError, match=r"no code|beyond"):
+        with pytest.raises(ValueError, match=r"not a code|beyond"):
             row(kind, body)
     else:
         assert row(kind, body)["body"] == expected

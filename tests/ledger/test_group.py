@@ -1,4 +1,4 @@
-"""Group commit: everybody gets their own answer, whoever fails, is interrupted or forks."""
+"""Group commit: each caller gets its own answer, also after failures, interrupts and forks."""
 
 import os
 import signal
@@ -13,12 +13,12 @@ from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from letheon.exceptions import LedgerBusyError
 from letheon.ledger.requests.intake import GroupCommit, make_intake_group
 from letheon.ledger.tables import meta
-from tests.ledger.databases import Desk, in_processes
+from tests.ledger.databases import LedgerSetup, in_processes
 
 Write = Callable[[Sequence[int]], list[int | Exception]]
 
 
-class Held:
+class BlockingWriter:
     """Holds the first round back, so that the next one has several items."""
 
     def __init__(self, write: Write) -> None:
@@ -49,7 +49,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def sent_together(write: Write, items: Sequence[int]) -> tuple[list[int | str], list[list[int]]]:
     """Send items in one round, after one that is written alone; return answers and rounds."""
-    held = Held(write)
+    held = BlockingWriter(write)
     group = GroupCommit[int, int](held, for_all=(OSError, LedgerBusyError))
 
     def send(item: int) -> int | str:
@@ -110,7 +110,7 @@ def test_who_is_interrupted_while_writing_interrupts_nobody_else() -> None:
             raise KeyboardInterrupt
         return doubled(items)
 
-    held = Held(write)
+    held = BlockingWriter(write)
     group = GroupCommit[int, int](held)
     answers: dict[int, int | str] = {}
 
@@ -137,7 +137,7 @@ def test_who_is_interrupted_while_writing_interrupts_nobody_else() -> None:
 
 def test_who_is_interrupted_while_waiting_does_not_inherit_the_lead() -> None:
     """The main thread is the one that signals reach."""
-    held = Held(doubled)
+    held = BlockingWriter(doubled)
     group = GroupCommit[int, int](held)
 
     def interrupt(_: int, __: object) -> None:
@@ -166,7 +166,7 @@ def test_who_is_interrupted_while_waiting_does_not_inherit_the_lead() -> None:
 
 
 def test_a_child_that_is_forked_while_a_thread_writes_does_not_wait_for_it() -> None:
-    held = Held(doubled)
+    held = BlockingWriter(doubled)
     group = GroupCommit[int, int](held)
     leader = threading.Thread(target=group.submit, args=(0,))
     leader.start()
@@ -185,7 +185,7 @@ def test_a_child_that_is_forked_while_a_thread_writes_does_not_wait_for_it() -> 
 
 @pytest.mark.parametrize("kind", ["sqlite", "sqlite-delete"])
 def test_a_child_takes_in_requests_while_its_parent_does(kind: str, tmp_path: Path) -> None:
-    desk = Desk(tmp_path, kind, tmp_path)
+    desk = LedgerSetup(tmp_path, kind, tmp_path)
     group, stop = make_intake_group(), threading.Event()
     desk.submit(999)
 

@@ -35,7 +35,7 @@ from letheon.ledger.tables import batches, blocked, events, requests
 from tests.ledger.databases import (
     NOON,
     PEOPLE,
-    Desk,
+    LedgerSetup,
     add_model,
     bodies,
     desk,
@@ -57,9 +57,9 @@ __all__ = ["desk", "kind", "place", "sqlite_desk", "still_desk"]
 NO_BATCH = "f" * 64
 
 
-def test_a_request_is_stored_and_says_what_it_is(desk: Desk) -> None:
+def test_a_request_is_stored_and_says_what_it_is(desk: LedgerSetup) -> None:
     request = desk.submit(1, 2)
-    assert request == desk.found(request)
+    assert request == desk.reload(request)
     assert (request.state, request.model, request.n_ids, request.n_rows) == (
         "received",
         "risk",
@@ -70,13 +70,13 @@ def test_a_request_is_stored_and_says_what_it_is(desk: Desk) -> None:
     assert request.due_on == date(2027, 2, 15)
 
 
-def test_a_verified_one_is_queued_with_every_event(sqlite_desk: Desk) -> None:
+def test_a_verified_one_is_queued_with_every_event(sqlite_desk: LedgerSetup) -> None:
     request = sqlite_desk.submit(1, verified=True)
     kinds = [row.kind for row in sqlite_desk.rows(events)]
     assert (request.state, kinds) == ("queued", ["received", "verified", "queued"])
 
 
-def test_verify_queues_and_blocks(desk: Desk) -> None:
+def test_verify_queues_and_blocks(desk: LedgerSetup) -> None:
     request = desk.submit(1, 2)
     assert desk.rows(blocked) == []
     assert requests_of(desk.core).verify(request.id).state == "queued"
@@ -84,7 +84,7 @@ def test_verify_queues_and_blocks(desk: Desk) -> None:
     assert sorted(row.tag for row in desk.rows(blocked)) == sorted(tags)
 
 
-def test_a_repeat_returns_the_stored_request(desk: Desk) -> None:
+def test_a_repeat_returns_the_stored_request(desk: LedgerSetup) -> None:
     first = desk.submit(1, 2, key="k", verified=True)
     desk.clock.now += 1000
     before = desk.snapshot()
@@ -92,7 +92,7 @@ def test_a_repeat_returns_the_stored_request(desk: Desk) -> None:
     assert desk.snapshot() == before
 
 
-def test_a_repeat_after_the_purge_returns_the_stored_request(sqlite_desk: Desk) -> None:
+def test_a_repeat_after_the_purge_returns_the_stored_request(sqlite_desk: LedgerSetup) -> None:
     first = sqlite_desk.submit(1, key="k", verified=True)
     erase(sqlite_desk, first.id)
     nobody = as_ids(["person-2"])
@@ -112,7 +112,7 @@ def test_a_repeat_after_the_purge_returns_the_stored_request(sqlite_desk: Desk) 
     ],
 )
 def test_another_content_under_the_same_key_is_refused(
-    sqlite_desk: Desk, other: dict[str, Any]
+    sqlite_desk: LedgerSetup, other: dict[str, Any]
 ) -> None:
     sqlite_desk.submit(1, key="k")
     given = dict(other)
@@ -124,7 +124,7 @@ def test_another_content_under_the_same_key_is_refused(
     assert sqlite_desk.snapshot() == before
 
 
-def test_two_tenants_may_use_one_key(sqlite_desk: Desk) -> None:
+def test_two_tenants_may_use_one_key(sqlite_desk: LedgerSetup) -> None:
     with sqlite_desk.database.transaction() as connection:
         theirs = add_model(connection, "risk", "acme")
     mine = sqlite_desk.submit(1, key="k")
@@ -147,7 +147,7 @@ def test_another_tenants_model_is_as_unknown_as_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["found", "verify", "cancel"])
-def test_another_tenants_request_is_as_unknown_as_none(sqlite_desk: Desk, call: str) -> None:
+def test_another_tenants_request_is_as_unknown_as_none(sqlite_desk: LedgerSetup, call: str) -> None:
     request = sqlite_desk.submit(1)
     calls: dict[str, Callable[[str], object]] = {
         "found": lambda one: desk_found(sqlite_desk, one),
@@ -163,14 +163,14 @@ def test_another_tenants_request_is_as_unknown_as_none(sqlite_desk: Desk, call: 
     assert sqlite_desk.state(request) == "received"
 
 
-def desk_found(desk: Desk, request_id: str) -> None:
+def desk_found(desk: LedgerSetup, request_id: str) -> None:
     from letheon.ledger.requests.listing import find_request
 
     with desk.database.reading() as connection:
         find_request(connection, request_id, tenant="acme")
 
 
-def test_unknown_people_are_refused_without_naming_them(still_desk: Desk) -> None:
+def test_unknown_people_are_refused_without_naming_them(still_desk: LedgerSetup) -> None:
     before = still_desk.snapshot()
     with pytest.raises(UnknownIdError, match="1 of 2 ids") as caught:
         still_desk.submit(1, "somebody-else")
@@ -178,7 +178,7 @@ def test_unknown_people_are_refused_without_naming_them(still_desk: Desk) -> Non
     assert still_desk.snapshot() == before
 
 
-def test_ids_of_the_other_kind_are_unknown(sqlite_desk: Desk) -> None:
+def test_ids_of_the_other_kind_are_unknown(sqlite_desk: LedgerSetup) -> None:
     with pytest.raises(UnknownIdError):
         submit(sqlite_desk.core, sqlite_desk.model, [1], held=PEOPLE)
     numbers = as_ids([1, 2, 3])
@@ -210,14 +210,14 @@ def test_ids_of_the_other_kind_are_unknown(sqlite_desk: Desk) -> None:
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_malformed_ids_are_refused(still_desk: Desk, ids: Any) -> None:
+def test_malformed_ids_are_refused(still_desk: LedgerSetup, ids: Any) -> None:
     before = still_desk.snapshot()
     with pytest.raises((IdsTypeError, IdsLengthError)):
         submit(still_desk.core, still_desk.model, ids, held=PEOPLE)
     assert still_desk.snapshot() == before
 
 
-def test_a_request_for_too_many_is_refused(still_desk: Desk) -> None:
+def test_a_request_for_too_many_is_refused(still_desk: LedgerSetup) -> None:
     with pytest.raises(IdsLengthError, match="split"):
         submit(still_desk.core, still_desk.model, np.arange(intake.MOST_IDS + 1), held=PEOPLE)
 
@@ -269,7 +269,9 @@ class _Sealer:
         (None, "internal"),
     ],
 )
-def test_free_text_is_refused_and_not_repeated(still_desk: Desk, regime: Any, ground: Any) -> None:
+def test_free_text_is_refused_and_not_repeated(
+    still_desk: LedgerSetup, regime: Any, ground: Any
+) -> None:
     before = still_desk.snapshot()
     with pytest.raises(ValueError, match=r"unknown (?:ground|regime)") as caught:
         still_desk.submit(1, regime=regime, ground=ground)
@@ -278,21 +280,21 @@ def test_free_text_is_refused_and_not_repeated(still_desk: Desk, regime: Any, gr
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256, 7, b"k", "\ud800"])
-def test_a_bad_key_is_refused(still_desk: Desk, key: Any) -> None:
+def test_a_bad_key_is_refused(still_desk: LedgerSetup, key: Any) -> None:
     with pytest.raises(ValueError, match="idempotency key"):
         still_desk.submit(1, key=key)
 
 
 @pytest.mark.parametrize("key", ["k" * 255, "é\x00☃", " "])
-def test_a_strange_key_is_a_key(desk: Desk, key: str) -> None:
+def test_a_strange_key_is_a_key(desk: LedgerSetup, key: str) -> None:
     assert desk.submit(1, key=key) == desk.submit(1, key=key)
 
 
-def test_without_a_key_every_request_is_its_own(sqlite_desk: Desk) -> None:
+def test_without_a_key_every_request_is_its_own(sqlite_desk: LedgerSetup) -> None:
     assert sqlite_desk.submit(1, key=None).id != sqlite_desk.submit(1, key=None).id
 
 
-def test_no_id_and_no_key_is_in_the_database(sqlite_desk: Desk) -> None:
+def test_no_id_and_no_key_is_in_the_database(sqlite_desk: LedgerSetup) -> None:
     desk = sqlite_desk
     desk.submit(1, key="a-very-telling-key")
     desk.submit(2, key="another-telling-key", verified=True)
@@ -304,7 +306,7 @@ def test_no_id_and_no_key_is_in_the_database(sqlite_desk: Desk) -> None:
     assert b"telling" not in data
 
 
-def test_a_clock_that_is_behind_records_nothing(desk: Desk) -> None:
+def test_a_clock_that_is_behind_records_nothing(desk: LedgerSetup) -> None:
     request = desk.submit(1)
     before = desk.snapshot()
     desk.clock.now = NOON - 301
@@ -319,7 +321,7 @@ def test_a_clock_that_is_behind_records_nothing(desk: Desk) -> None:
 
 @pytest.mark.parametrize("people", [(1,), (1, 2)], ids=["duplicate", "overlap"])
 def test_a_cancel_waits_for_a_submission_that_counts_on_it(
-    desk: Desk, people: tuple[int, ...]
+    desk: LedgerSetup, people: tuple[int, ...]
 ) -> None:
     """Nobody whose owner goes in the same moment must be left behind without one."""
     first = desk.submit(1, verified=True)
@@ -348,7 +350,7 @@ def test_verifying_and_resealing_do_not_wait_for_each_other(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reseal has its key and wants the row; a verification has the row."""
-    desk = Desk(tmp_path, "postgresql", postgres_url)
+    desk = LedgerSetup(tmp_path, "postgresql", postgres_url)
     request = desk.submit(1)
     other, has_row, tries = desk.reopened(), threading.Event(), list[int]()
     clock_started, destroy_unrecorded = _requests._restart_clock, people._destroy_unrecorded
@@ -379,7 +381,7 @@ def test_no_call_waits_for_a_submission_that_waits_for_it(
     postgres_url: str, tmp_path: Path, how: str
 ) -> None:
     """Locks are taken in one order: nothing has to be done again after a deadlock."""
-    desk = Desk(tmp_path, "postgresql", postgres_url)
+    desk = LedgerSetup(tmp_path, "postgresql", postgres_url)
     first, unverified = desk.submit(1, verified=True), desk.submit(1)
     other = desk.reopened()
     errors: list[object] = []
@@ -410,7 +412,7 @@ def test_no_call_waits_for_a_submission_that_waits_for_it(
 
 
 def test_people_are_claimed_in_one_order(
-    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+    sqlite_desk: LedgerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two who name the same people in another order never wait for each other."""
     insert, seen = people._insert, []
@@ -425,7 +427,7 @@ def test_people_are_claimed_in_one_order(
     assert all(rows == sorted(rows) for rows in seen)
 
 
-def test_threads_that_repeat_each_other_have_one_effect(desk: Desk) -> None:
+def test_threads_that_repeat_each_other_have_one_effect(desk: LedgerSetup) -> None:
     group = make_intake_group()
 
     def send(number: int) -> str:
@@ -439,7 +441,7 @@ def test_threads_that_repeat_each_other_have_one_effect(desk: Desk) -> None:
     assert {row.state for row in desk.rows(requests)} == {"queued"}
 
 
-def test_processes_that_race_for_people_have_one_effect(desk: Desk) -> None:
+def test_processes_that_race_for_people_have_one_effect(desk: LedgerSetup) -> None:
     """Equal keys, and other keys for the same people, from several processes."""
     desk.submit(999)
 
@@ -457,7 +459,7 @@ def test_processes_that_race_for_people_have_one_effect(desk: Desk) -> None:
     assert sum(row.owner for row in desk.rows(blocked)) == 12
 
 
-def test_concurrent_submissions_share_a_transaction(sqlite_desk: Desk) -> None:
+def test_concurrent_submissions_share_a_transaction(sqlite_desk: LedgerSetup) -> None:
     """While one thread writes, seven others queue; the next writes for all of them."""
     group = make_intake_group()
     write, rounds = group._write, list[int]()
@@ -479,7 +481,7 @@ def test_concurrent_submissions_share_a_transaction(sqlite_desk: Desk) -> None:
     assert len(commits) <= 4  # a row, and an event of the log, per round
 
 
-def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: Desk) -> None:
+def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: LedgerSetup) -> None:
     prepared = [
         intake.prepare_request(
             desk.core,
@@ -553,7 +555,7 @@ def test_a_group_answers_everybody_once(largest: int, threads: int) -> None:
 
 
 @pytest.mark.parametrize("point", ["submit.before-commit", "submit.after-commit"])
-def test_a_kill_leaves_all_or_nothing(desk: Desk, point: str) -> None:
+def test_a_kill_leaves_all_or_nothing(desk: LedgerSetup, point: str) -> None:
     desk.submit(999)
 
     def work() -> None:
@@ -569,12 +571,12 @@ def test_a_kill_leaves_all_or_nothing(desk: Desk, point: str) -> None:
     assert len(desk.rows(requests)) == 2
 
 
-def test_an_empty_batch_has_no_ids(still_desk: Desk) -> None:
+def test_an_empty_batch_has_no_ids(still_desk: LedgerSetup) -> None:
     with still_desk.database.reading() as connection:
         assert people.decrypt_ids(still_desk.core, connection, NO_BATCH) is None
 
 
-def test_a_request_during_a_retrain_is_taken_in(sqlite_desk: Desk) -> None:
+def test_a_request_during_a_retrain_is_taken_in(sqlite_desk: LedgerSetup) -> None:
     first = sqlite_desk.submit(1, verified=True)
     erase(sqlite_desk, first.id, upto="applying")
     with sqlite_desk.database.transaction() as connection:
@@ -583,7 +585,7 @@ def test_a_request_during_a_retrain_is_taken_in(sqlite_desk: Desk) -> None:
 
 
 def test_a_full_disk_is_no_acknowledgement(
-    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+    sqlite_desk: LedgerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sqlite_desk.submit(999)
     before = sqlite_desk.snapshot()

@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.arena import Plan
+from tests.ledger.arena import ArenaPlan
 from tests.ledger.planted import BUGS
 from tests.ledger.points import POINTS
-from tests.postgres import Server, quick_place
+from tests.postgres import PostgresServer, quick_place
 
 ROOT = Path(__file__).resolve().parents[2]
 # A worker that sleeps here wakes up beside others that have done its work. One that sleeps inside
-# a transaction keeps everybody waiting.
+# a transaction blocks all others.
 STOPS = (
     "compute.loaded",
     "compute.written",
@@ -65,7 +65,7 @@ def run_python(*command: str, **environment: str) -> str:
     return done.stdout
 
 
-def fight(folder: Path, *plans: Plan) -> list[dict[str, Any]]:
+def fight(folder: Path, *plans: ArenaPlan) -> list[dict[str, Any]]:
     """Run plans in one process and return their reports."""
     files = [folder / f"plan-{number}.json" for number in range(len(plans))]
     for file, plan in zip(files, plans, strict=True):
@@ -77,7 +77,7 @@ def fight(folder: Path, *plans: Plan) -> list[dict[str, Any]]:
 def address(database: str, request: pytest.FixtureRequest) -> dict[str, Any]:
     """Return where the ledger's tables lie, as an option of a plan."""
     if database == "postgresql":
-        server: Server = request.getfixturevalue("postgres_server")
+        server: PostgresServer = request.getfixturevalue("postgres_server")
         return {"database": server.create()}
     return {"journal": "delete" if database == "sqlite-delete" else None}
 
@@ -100,7 +100,7 @@ def test_nothing_is_lost_or_done_twice(
 ) -> None:
     where = address(database, request)
     rounds = [("kill", point) for point in points]
-    plan = Plan(str(quick_folder / "home"), rounds, workers=workers, **where)
+    plan = ArenaPlan(str(quick_folder / "home"), rounds, workers=workers, **where)
     (report,) = fight(quick_folder, plan)
     assert report["violations"] == []
     assert missed(report, "kill", points) == []
@@ -119,7 +119,7 @@ SANDBOXED = (
 
 def test_nothing_is_lost_with_sandboxed_processes(quick_folder: Path) -> None:
     rounds = [("kill", point) for point in SANDBOXED]
-    (report,) = fight(quick_folder, Plan(str(quick_folder / "home"), rounds, is_outside=True))
+    (report,) = fight(quick_folder, ArenaPlan(str(quick_folder / "home"), rounds, is_outside=True))
     assert report["violations"] == []
     assert missed(report, "kill", SANDBOXED) == []
 
@@ -134,7 +134,7 @@ def test_nothing_is_lost_with_sandboxed_processes_for_long(
     where = address(database, request)
     rounds = [("kill", point) for point in POINTS]
     home = str(quick_folder / "home")
-    plan = Plan(home, rounds, workers=workers, seed=seed, is_outside=True, **where)
+    plan = ArenaPlan(home, rounds, workers=workers, seed=seed, is_outside=True, **where)
     (report,) = fight(quick_folder, plan)
     assert report["violations"] == []
     assert missed(report, "kill", POINTS) == []
@@ -146,7 +146,9 @@ def test_worker_that_was_overtaken_does_no_harm(
 ) -> None:
     where = address(database, request)
     rounds = [("stop", point) for point in stops]
-    (report,) = fight(quick_folder, Plan(str(quick_folder / "home"), rounds, workers=3, **where))
+    (report,) = fight(
+        quick_folder, ArenaPlan(str(quick_folder / "home"), rounds, workers=3, **where)
+    )
     assert report["violations"] == []
     assert missed(report, "stop", stops) == []
 
@@ -154,7 +156,7 @@ def test_worker_that_was_overtaken_does_no_harm(
 def test_planted_bugs_are_found(quick_folder: Path) -> None:
     """The test of the test: the same rounds and checks, with a bug in the ledger."""
     plans = [
-        Plan(str(quick_folder / f"home-{number}"), [(bug.kind, bug.point)], bug=name)
+        ArenaPlan(str(quick_folder / f"home-{number}"), [(bug.kind, bug.point)], bug=name)
         for number, (name, bug) in enumerate(BUGS.items())
     ]
     reports = dict(zip(BUGS, fight(quick_folder, *plans), strict=True))
@@ -176,6 +178,6 @@ def test_nothing_is_lost_or_done_twice_for_long(
     stops = [("stop", point) for point in ALL_STOPS[seed::SOAK_PASSES]]
     rounds = [("kill", point) for point in POINTS] + stops
     home = str(quick_folder / "home")
-    (report,) = fight(quick_folder, Plan(home, rounds, workers=workers, seed=seed, **where))
+    (report,) = fight(quick_folder, ArenaPlan(home, rounds, workers=workers, seed=seed, **where))
     assert report["violations"] == []
     assert missed(report, "kill", POINTS) == []

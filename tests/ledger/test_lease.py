@@ -13,17 +13,17 @@ from letheon.ledger.models.versions import find_head, find_model, read_raw_model
 from letheon.ledger.worker.apply import apply_batch, find_open_batch, seal_batch
 from letheon.ledger.worker.compute import Computation, ComputationResult, compute
 from letheon.ledger.worker.recover import sweep_model
-from tests.ledger.databases import NOON, Clock
+from tests.ledger.databases import NOON, SettableClock
 from tests.ledger.homes import make, person
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(NOON)
+def clock() -> SettableClock:
+    return SettableClock(NOON)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, clock: Clock) -> Ledger:
+def ledger(tmp_path: Path, clock: SettableClock) -> Ledger:
     return make(tmp_path, clock=clock)
 
 
@@ -32,7 +32,7 @@ def _alive(number: int) -> str:
     return leases.owner_name().rpartition("/")[0] + f"/{number}"
 
 
-def test_one_holder_at_a_time(ledger: Ledger, clock: Clock) -> None:
+def test_one_holder_at_a_time(ledger: Ledger, clock: SettableClock) -> None:
     core = ledger._core
     first = take_lease(core, 1, _alive(1))
     assert first is not None
@@ -44,7 +44,7 @@ def test_one_holder_at_a_time(ledger: Ledger, clock: Clock) -> None:
     assert take_lease(core, 1, _alive(2)) is not None
 
 
-def test_a_lease_runs_out(ledger: Ledger, clock: Clock) -> None:
+def test_a_lease_runs_out(ledger: Ledger, clock: SettableClock) -> None:
     core = ledger._core
     first = take_lease(core, 1, _alive(1))
     assert first is not None
@@ -58,7 +58,9 @@ def test_a_lease_runs_out(ledger: Ledger, clock: Clock) -> None:
     assert take_lease(core, 1, _alive(3)) is None, "an old holder cannot release a newer lease"
 
 
-def test_a_lease_of_a_clock_that_was_ahead_is_no_lease(ledger: Ledger, clock: Clock) -> None:
+def test_a_lease_of_a_clock_that_was_ahead_is_no_lease(
+    ledger: Ledger, clock: SettableClock
+) -> None:
     clock.now += 365 * 86_400
     assert take_lease(ledger._core, 1, _alive(1)) is not None
     clock.now -= 365 * 86_400
@@ -67,7 +69,7 @@ def test_a_lease_of_a_clock_that_was_ahead_is_no_lease(ledger: Ledger, clock: Cl
 
 @pytest.mark.parametrize("seconds", [-1, 1])
 def test_clocks_that_differ_a_little_take_nothing_over(
-    seconds: int, ledger: Ledger, clock: Clock
+    seconds: int, ledger: Ledger, clock: SettableClock
 ) -> None:
     assert take_lease(ledger._core, 1, _alive(1)) is not None
     clock.now += seconds
@@ -83,7 +85,7 @@ def test_threads_and_forks_are_different_owners() -> None:
     assert names[0] == leases.owner_name()
 
 
-def test_renewing_puts_the_end_off(ledger: Ledger, clock: Clock) -> None:
+def test_renewing_puts_the_end_off(ledger: Ledger, clock: SettableClock) -> None:
     core, seconds = ledger._core, ledger.settings.policy.lease_seconds
     first = take_lease(core, 1, _alive(1))
     assert first is not None
@@ -123,8 +125,10 @@ def test_a_dead_process_holds_nothing(ledger: Ledger) -> None:
     assert take_lease(core, 1, _alive(1)) is None, "a number means nothing in another namespace"
 
 
-def test_a_fence_is_held_until_the_commit(postgres_url: str, tmp_path: Path, clock: Clock) -> None:
-    """Nobody takes over between the look at the fence and what was done because of it."""
+def test_a_fence_is_held_until_the_commit(
+    postgres_url: str, tmp_path: Path, clock: SettableClock
+) -> None:
+    """No worker takes over between the check of the fence and the following change."""
     with make(tmp_path, clock=clock, database=postgres_url) as ledger:
         core, taken = ledger._core, threading.Event()
         lease = take_lease(core, 1, _alive(1))
@@ -144,7 +148,9 @@ def test_a_fence_is_held_until_the_commit(postgres_url: str, tmp_path: Path, clo
         assert taken.is_set()
 
 
-def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Clock) -> None:
+def test_a_worker_that_was_overtaken_publishes_nothing(
+    ledger: Ledger, clock: SettableClock
+) -> None:
     core = ledger._core
     request = ledger.requests.submit([person(3)], model="risk", verified=True)
     first = take_lease(core, 1, _alive(1))
@@ -159,9 +165,9 @@ def test_a_worker_that_was_overtaken_publishes_nothing(ledger: Ledger, clock: Cl
         second = take_lease(core, 1, _alive(2))
         assert second is not None
         with core.database.reading() as conn:
-            found = find_open_batch(conn, model.id)
-        assert found == batch
-        apply_batch(core, second, model, batch, compute)
+            open_batch = find_open_batch(conn, model.id)
+        assert open_batch == batch
+        apply_batch(core, second, model, open_batch, compute)
         return compute(job)
 
     with pytest.raises(StaleWorkerError):

@@ -11,19 +11,19 @@ import pytest
 
 from letheon.ledger import core as faults
 from letheon.ledger.worker.recover import list_leftovers, sweep_partials
-from tests.ledger.residue import Marked, make_marked, quick_folder
+from tests.ledger.residue import MarkedLedger, make_marked, quick_folder
 
 UNLOCKED = (".", "certificates", "checkpoints")
 LOCKED = ("purges", "keys", "public/keys")
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    with quick_folder() as folder, closing(make_marked(folder / "home", 6)) as found:
-        yield found
+def marked() -> Iterator[MarkedLedger]:
+    with quick_folder() as folder, closing(make_marked(folder / "home", 6)) as marked_ledger:
+        yield marked_ledger
 
 
-def leave(marked: Marked, place: str, *, age: float) -> Path:
+def leave(marked: MarkedLedger, place: str, *, age: float) -> Path:
     path = marked.home / place / ".000001.json.0123456789abcdef.partial"
     path.write_bytes(b"postgresql://user:password@host")
     os.utime(path, (time.time() - age,) * 2)
@@ -31,7 +31,7 @@ def leave(marked: Marked, place: str, *, age: float) -> Path:
 
 
 @pytest.mark.parametrize("place", [*UNLOCKED, *LOCKED])
-def test_old_half_written_file_is_named_and_swept(place: str, marked: Marked) -> None:
+def test_old_half_written_file_is_named_and_swept(place: str, marked: MarkedLedger) -> None:
     path = leave(marked, place, age=3600)
     assert list_leftovers(marked.core) == (path,)
     assert sweep_partials(marked.core) == 1
@@ -41,7 +41,7 @@ def test_old_half_written_file_is_named_and_swept(place: str, marked: Marked) ->
 
 
 @pytest.mark.parametrize("place", UNLOCKED)
-def test_new_half_written_file_may_be_a_living_writers(place: str, marked: Marked) -> None:
+def test_new_half_written_file_may_be_a_living_writers(place: str, marked: MarkedLedger) -> None:
     path = leave(marked, place, age=1)
     assert sweep_partials(marked.core) == 0
     assert path.exists()
@@ -49,7 +49,7 @@ def test_new_half_written_file_may_be_a_living_writers(place: str, marked: Marke
 
 
 @pytest.mark.parametrize("place", LOCKED)
-def test_lock_tells_the_living_from_the_dead(place: str, marked: Marked) -> None:
+def test_lock_tells_the_living_from_the_dead(place: str, marked: MarkedLedger) -> None:
     path = leave(marked, place, age=1)
     if place == "purges":
         with (marked.home / "purges" / ".lock").open("w") as lock:
@@ -60,13 +60,15 @@ def test_lock_tells_the_living_from_the_dead(place: str, marked: Marked) -> None
     assert not path.exists()
 
 
-def test_leftovers_in_the_folder_of_a_model_are_named(marked: Marked) -> None:
+def test_leftovers_in_the_folder_of_a_model_are_named(marked: MarkedLedger) -> None:
     path = leave(marked, f"blobs/{marked.model.folder}", age=3600)
     assert list_leftovers(marked.core) == (path,)
 
 
 @pytest.mark.parametrize("place", [*UNLOCKED, *LOCKED])
-def test_purge_sweeps_them_too(place: str, marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_sweeps_them_too(
+    place: str, marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left: list[Path] = []
 
     def die(name: str) -> None:

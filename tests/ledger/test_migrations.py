@@ -18,8 +18,17 @@ from letheon.ledger.db.engines import SCHEMA
 from letheon.ledger.db.migrations import config_for
 from letheon.ledger.requests.states import ALLOWED
 from letheon.ledger.tables import allowed_moves, metadata
-from tests.ledger.databases import Desk, database, desk, die, in_processes, kind, open_kind, place
-from tests.postgres import Server
+from tests.ledger.databases import (
+    LedgerSetup,
+    database,
+    desk,
+    die,
+    in_processes,
+    kind,
+    open_kind,
+    place,
+)
+from tests.postgres import PostgresServer
 
 __all__ = ["database", "desk", "kind", "place"]
 
@@ -35,14 +44,16 @@ def test_the_migrations_make_the_tables_that_the_code_uses(database: Database) -
 
 def test_checks_and_partial_indices_are_there(database: Database) -> None:
     with database.reading() as connection:
-        found = inspect(connection)
+        inspector = inspect(connection)
         checks = {
-            one["name"] for table in metadata.tables for one in found.get_check_constraints(table)
+            one["name"]
+            for table in metadata.tables
+            for one in inspector.get_check_constraints(table)
         }
         indices = {
             one["name"]
             for table in ("batches", "blocked", "events")
-            for one in found.get_indexes(table)
+            for one in inspector.get_indexes(table)
         }
     assert checks == {"ck_batches_kind", "ck_batches_state", "ck_jobs_state", "ck_log_one"}
     assert indices >= {"one_open_batch_per_model", "one_owner_per_person", "events_to_integrate"}
@@ -109,7 +120,7 @@ def test_a_database_of_somebody_else_is_no_ledger(tmp_path: Path) -> None:
             Database.open(tmp_path / "ledger.db", upgrade=upgrade)
 
 
-def test_a_server_is_shared_with_another_program(postgres_server: Server) -> None:
+def test_a_server_is_shared_with_another_program(postgres_server: PostgresServer) -> None:
     """Its tables may have our names, and its migrations are Alembic's too."""
     url = postgres_server.create()
     name = url.rpartition("/")[2]
@@ -135,7 +146,7 @@ def test_a_server_is_shared_with_another_program(postgres_server: Server) -> Non
 
 @pytest.mark.parametrize("kind", ["postgresql"])
 def test_the_triggers_hold_whatever_the_search_path(
-    kind: str, desk: Desk, postgres_server: Server
+    kind: str, desk: LedgerSetup, postgres_server: PostgresServer
 ) -> None:
     request = desk.submit(1)
     with postgres_server.connect(str(desk.place).rpartition("/")[2]) as connection:
@@ -148,8 +159,8 @@ def test_the_triggers_hold_whatever_the_search_path(
     assert desk.state(request) == "verified"
 
 
-def test_a_schema_that_is_there_is_used(postgres_server: Server) -> None:
-    """Whoever may make tables in it need not be allowed to make schemas."""
+def test_a_schema_that_is_there_is_used(postgres_server: PostgresServer) -> None:
+    """A role that may create tables need not be allowed to create schemas."""
     url = postgres_server.create()
     name = url.rpartition("/")[2]
     with postgres_server.connect(name) as connection:
@@ -177,7 +188,7 @@ def test_a_kill_at_any_statement_leaves_all_or_nothing(
     for stop in STATEMENTS:
         where: Any = tmp_path / f"{stop}.db"
         if server:
-            postgres: Server = request.getfixturevalue("postgres_server")
+            postgres: PostgresServer = request.getfixturevalue("postgres_server")
             where = postgres.create()
 
         def work(where: Any = where, stop: int = stop) -> None:

@@ -12,7 +12,7 @@ from letheon.exceptions import RequestStateError, UnknownRequestError
 from letheon.ledger.requests.people import move_requests
 from letheon.ledger.requests.states import ALLOWED, FINAL, NEW, STATES
 from letheon.ledger.tables import events, requests
-from tests.ledger.databases import NOON, Desk, desk, kind, place, sqlite_desk
+from tests.ledger.databases import NOON, LedgerSetup, desk, kind, place, sqlite_desk
 
 __all__ = ["desk", "kind", "place", "sqlite_desk"]
 
@@ -31,7 +31,7 @@ def route(state: str) -> list[str]:
     return ways[state]
 
 
-def bring(desk: Desk, state: str, person: int) -> str:
+def bring(desk: LedgerSetup, state: str, person: int) -> str:
     """A request in a state, by allowed moves."""
     first, *rest = route(state)
     if first == "verified":
@@ -67,7 +67,7 @@ def test_the_design_is_kept() -> None:
     }
 
 
-def test_every_pair_by_code_and_by_sql(desk: Desk) -> None:
+def test_every_pair_by_code_and_by_sql(desk: LedgerSetup) -> None:
     """All 210 pairs: `move` and the trigger agree with the table, each by itself."""
     at_start = {state: bring(desk, state, number) for number, state in enumerate(STATES)}
     by_code, by_sql = set(), set()
@@ -85,7 +85,7 @@ class Undo(Exception):
     """Ends a transaction that is only a trial."""
 
 
-def allows_move(desk: Desk, request: str, after: str) -> bool:
+def allows_move(desk: LedgerSetup, request: str, after: str) -> bool:
     try:
         with desk.database.transaction() as connection:
             move_requests(connection, request, after, at=NOON)
@@ -96,7 +96,7 @@ def allows_move(desk: Desk, request: str, after: str) -> bool:
         return False
 
 
-def allows_sql(desk: Desk, request: str, after: str) -> bool:
+def allows_sql(desk: LedgerSetup, request: str, after: str) -> bool:
     try:
         with desk.database.transaction() as connection:
             change = text("UPDATE requests SET state = :after WHERE id = :id")
@@ -110,7 +110,7 @@ def allows_sql(desk: Desk, request: str, after: str) -> bool:
         return False
 
 
-def test_a_request_cannot_begin_in_the_middle(desk: Desk) -> None:
+def test_a_request_cannot_begin_in_the_middle(desk: LedgerSetup) -> None:
     desk.submit(1)
     columns = ", ".join(column.name for column in requests.c if column.computed is None)
     copied = columns.replace("id,", "'x',", 1).replace("key_tag", "'k'")
@@ -125,7 +125,7 @@ def test_a_request_cannot_begin_in_the_middle(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "column", ["id", "tenant", "regime", "ground", "key_tag", "body_tag", "nonce", "received_at"]
 )
-def test_what_a_request_is_cannot_be_changed_by_sql(sqlite_desk: Desk, column: str) -> None:
+def test_what_a_request_is_cannot_be_changed_by_sql(sqlite_desk: LedgerSetup, column: str) -> None:
     sqlite_desk.submit(1)
     change = text(f"UPDATE requests SET {column} = '7'")
     with (
@@ -135,7 +135,7 @@ def test_what_a_request_is_cannot_be_changed_by_sql(sqlite_desk: Desk, column: s
         connection.execute(change)
 
 
-def test_a_request_cannot_be_removed_while_it_is_open(desk: Desk) -> None:
+def test_a_request_cannot_be_removed_while_it_is_open(desk: LedgerSetup) -> None:
     request = desk.submit(1)
     statements = ["DELETE FROM requests"]
     if desk.kind == "postgresql":
@@ -146,7 +146,7 @@ def test_a_request_cannot_be_removed_while_it_is_open(desk: Desk) -> None:
     assert desk.state(request) == "received"
 
 
-def test_all_move_or_none(desk: Desk) -> None:
+def test_all_move_or_none(desk: LedgerSetup) -> None:
     one, two = desk.submit(1), desk.submit(2, verified=True)
     before = desk.snapshot()
     with (
@@ -157,7 +157,7 @@ def test_all_move_or_none(desk: Desk) -> None:
     assert desk.snapshot() == before
 
 
-def test_many_move_in_one_call(sqlite_desk: Desk) -> None:
+def test_many_move_in_one_call(sqlite_desk: LedgerSetup) -> None:
     ids = [sqlite_desk.submit(number, verified=True).id for number in range(3)]
     with sqlite_desk.database.transaction() as connection:
         move_requests(
@@ -170,29 +170,29 @@ def test_many_move_in_one_call(sqlite_desk: Desk) -> None:
     assert all('"batch":"b1"' in body and '"from":"queued"' in body for body in bodies)
 
 
-def test_an_unknown_request_moves_nowhere(sqlite_desk: Desk) -> None:
+def test_an_unknown_request_moves_nowhere(sqlite_desk: LedgerSetup) -> None:
     known = sqlite_desk.submit(1)
     with pytest.raises(UnknownRequestError), sqlite_desk.database.transaction() as connection:
         move_requests(connection, [known.id, "0" * 32], "verified", at=NOON)
     assert sqlite_desk.state(known) == "received"
 
 
-def test_nobody_moves_without_a_word(sqlite_desk: Desk) -> None:
+def test_nobody_moves_without_a_word(sqlite_desk: LedgerSetup) -> None:
     with sqlite_desk.database.transaction() as connection:
         move_requests(connection, [], "verified", at=NOON)
     assert sqlite_desk.rows(events) == []
 
 
 @pytest.fixture
-def without_trigger(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path, "sqlite", tmp_path)
+def without_trigger(tmp_path: Path) -> Iterator[LedgerSetup]:
+    made = LedgerSetup(tmp_path, "sqlite", tmp_path)
     with made.database.transaction() as connection:
         connection.execute(text("DROP TRIGGER next_state"))
     yield made
     made.database.dispose()
 
 
-def test_the_net_above_catches_a_missing_trigger(without_trigger: Desk) -> None:
+def test_the_net_above_catches_a_missing_trigger(without_trigger: LedgerSetup) -> None:
     request = bring(without_trigger, "received", 1)
     assert allows_sql(without_trigger, request, "closed")
     assert not allows_move(without_trigger, request, "closed")

@@ -29,7 +29,7 @@ from letheon.verifier import (
     open_envelope,
     search_gaps,
 )
-from tests.ledger.residue import Clock, quick_folder
+from tests.ledger.residue import ManualClock, quick_folder
 
 IDS: dict[str, list[Any]] = {
     "numbers": list(range(10_000_000, 10_000_040)),
@@ -38,13 +38,13 @@ IDS: dict[str, list[Any]] = {
 
 
 @dataclass
-class Scene:
+class SearchSetup:
     """A ledger with people of short ids, and a folder that the operator registered as a store."""
 
     ledger: Ledger
     ids: list[Any]
     store: Path
-    clock: Clock
+    clock: ManualClock
 
     def write_csv(self, ids: list[Any]) -> None:
         lines = [f"{value},{40 + number},{number % 2}" for number, value in enumerate(ids)]
@@ -76,19 +76,19 @@ class Scene:
         return audit(bundle, key=self.ledger.public_key)
 
 
-def make_scene(folder: Path, ids: list[Any]) -> Scene:
-    rng, clock = np.random.default_rng(0), Clock()
+def make_scene(folder: Path, ids: list[Any]) -> SearchSetup:
+    rng, clock = np.random.default_rng(0), ManualClock()
     X, y = rng.normal(size=(len(ids), 3)), np.arange(len(ids)) % 2
     model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y, ids=ids)
     ledger = Ledger(create_home(folder / "home", Settings(name="short"), clock))
     ledger.models.register(model, X, y, ids=ids, name="risk")
     store = folder / "tables"
     store.mkdir()
-    return Scene(ledger, ids, store, clock)
+    return SearchSetup(ledger, ids, store, clock)
 
 
 @pytest.fixture
-def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest) -> Iterator[SearchSetup]:
     with quick_folder() as folder:
         made = make_scene(folder, IDS[getattr(request, "param", "codes")])
         with closing(made.ledger):
@@ -99,7 +99,7 @@ any_ids = pytest.mark.parametrize("scene", sorted(IDS), indirect=True)
 
 
 @any_ids
-def test_a_row_that_is_still_there_is_residue_until_it_is_removed(scene: Scene) -> None:
+def test_a_row_that_is_still_there_is_residue_until_it_is_removed(scene: SearchSetup) -> None:
     """The case of issue 17: a table is registered as a store, and the row stays in it."""
     person = scene.ids[3]
     scene.write_csv(scene.ids)
@@ -119,7 +119,7 @@ def test_a_row_that_is_still_there_is_residue_until_it_is_removed(scene: Scene) 
 
 
 @any_ids
-def test_what_cannot_be_searched_is_said_everywhere(scene: Scene) -> None:
+def test_what_cannot_be_searched_is_said_everywhere(scene: SearchSetup) -> None:
     scene.write_csv(scene.ids[5:])
     (scene.store / "train.pkl").write_bytes(pickle.dumps(scene.ids))
     with pytest.warns(SearchWarning, match=r"1 of 2 files .* train.pkl \(file-kind\)"):
@@ -144,7 +144,7 @@ def test_what_cannot_be_searched_is_said_everywhere(scene: Scene) -> None:
     assert events[0].details["reason"] == "not-fully-searched"
 
 
-def test_a_stray_file_in_the_home_is_searched_like_a_store(scene: Scene) -> None:
+def test_a_stray_file_in_the_home_is_searched_like_a_store(scene: SearchSetup) -> None:
     home = scene.ledger.folder
     (home / "notes.txt").write_text(f"seen: {scene.ids[3]}")
     (home / "certificates" / "copy.csv").write_text("\n".join(map(str, scene.ids)))
@@ -159,7 +159,7 @@ def test_a_stray_file_in_the_home_is_searched_like_a_store(scene: Scene) -> None
     assert scene.claims()["scanner"]["notSearched"]["files"] == 1
 
 
-def test_short_ids_are_counted_even_without_a_store(scene: Scene) -> None:
+def test_short_ids_are_counted_even_without_a_store(scene: SearchSetup) -> None:
     request, _ = scene.erase(scene.ids[3])
     assert (request.state, request.reason) == ("purged", None)
     claims = scene.claims()
@@ -167,7 +167,7 @@ def test_short_ids_are_counted_even_without_a_store(scene: Scene) -> None:
     assert "search-for-short-ids-in-longer-texts-and-own-files" in claims["notClaimed"]
 
 
-def test_a_backup_counts_no_file_as_searched(scene: Scene) -> None:
+def test_a_backup_counts_no_file_as_searched(scene: SearchSetup) -> None:
     for name in ("one", "two"):
         (scene.store / name).write_text("a backup")
     scene.ledger.stores.add("tables", scene.store, days=30_000)
@@ -177,13 +177,15 @@ def test_a_backup_counts_no_file_as_searched(scene: Scene) -> None:
     assert scene.store_state() == "expires"
 
 
-def _records(scene: Scene) -> Any:
+def _records(scene: SearchSetup) -> Any:
 
     (record,) = scene.ledger.certificates.purges()
     return record.evidence
 
 
-def test_registering_a_model_with_short_ids_warns_of_files_of_the_stores(scene: Scene) -> None:
+def test_registering_a_model_with_short_ids_warns_of_files_of_the_stores(
+    scene: SearchSetup,
+) -> None:
     (scene.store / "notes.md").write_text("text")
     with pytest.warns(SearchWarning, match="short ids"):
         scene.ledger.stores.add("tables", scene.store)
@@ -215,7 +217,7 @@ def test_the_audit_of_residue_names_what_was_not_searched(tmp_path: Path) -> Non
     assert check_residue({"exports": tmp_path}, ["9"]).verdict == "skipped"
 
 
-def resigned(scene: Scene, change: Any) -> bytes:
+def resigned(scene: SearchSetup, change: Any) -> bytes:
     """Return the attestation with other claims, signed by the ledger's key."""
     keys = scene.ledger._core.keys
     statement = open_envelope(
@@ -249,7 +251,7 @@ def _call_it_purged(claims: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def unsearched() -> Iterator[Scene]:
+def unsearched() -> Iterator[SearchSetup]:
     with quick_folder() as folder:
         scene = make_scene(folder, IDS["codes"])
         with closing(scene.ledger):
@@ -260,7 +262,7 @@ def unsearched() -> Iterator[Scene]:
             yield scene
 
 
-def test_an_attestation_whose_counts_disagree_is_refused(unsearched: Scene) -> None:
+def test_an_attestation_whose_counts_disagree_is_refused(unsearched: SearchSetup) -> None:
     trust = unsearched.ledger._core.keys.trust()
     certificate = open_envelope(unsearched.ledger.certificates.envelope(1), trust)
     check_purge(unsearched.ledger.certificates.purge_attestation(1), certificate, trust)
@@ -269,7 +271,9 @@ def test_an_attestation_whose_counts_disagree_is_refused(unsearched: Scene) -> N
             check_purge(resigned(unsearched, change), certificate, trust)
 
 
-def test_an_earlier_attestation_holds_and_is_not_called_fully_searched(unsearched: Scene) -> None:
+def test_an_earlier_attestation_holds_and_is_not_called_fully_searched(
+    unsearched: SearchSetup,
+) -> None:
     trust = unsearched.ledger._core.keys.trust()
     certificate = open_envelope(unsearched.ledger.certificates.envelope(1), trust)
     old = resigned(unsearched, _drop_counts)
@@ -292,7 +296,7 @@ def test_a_purge_that_an_earlier_version_searched_does_not_claim_more() -> None:
 
 @pytest.mark.parametrize("lie", ["values", "counts"])
 def test_planted_bugs_would_sign_a_false_clean(
-    lie: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
+    lie: str, scene: SearchSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the tests above rest on: without the search for values the row passes unseen."""
     if lie == "values":

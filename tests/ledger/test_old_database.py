@@ -19,9 +19,17 @@ from letheon.ledger.worker import recover as _adopt
 from letheon.ledger.worker.recover import new_folder, sweep_registrations
 from tests.ledger.databases import die, in_processes
 from tests.ledger.homes import IDS, X, Y, person
-from tests.ledger.old_copies import KINDS, STEPS, Story, copy_database, inventory, other_model
+from tests.ledger.old_copies import (
+    KINDS,
+    STEPS,
+    LedgerTimeline,
+    copy_database,
+    inventory,
+    other_model,
+)
+from tests.ledger.points import SimulatedKillError
 from tests.marks import soak
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 WRITES: dict[str, Callable[[Ledger], Any]] = {
     "work": lambda ledger: ledger.run_once(force=True),
@@ -36,14 +44,16 @@ WRITES: dict[str, Callable[[Ledger], Any]] = {
 @pytest.fixture(scope="module")
 def stories(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Callable[[str], Story]:
+) -> Callable[[str], LedgerTimeline]:
     """Gives a story by the kind of its database; tests work on copies of its home."""
 
     @functools.cache
-    def play(kind: str) -> Story:
+    def play(kind: str) -> LedgerTimeline:
         is_server = kind == "postgresql"
-        server: Server | None = request.getfixturevalue("postgres_server") if is_server else None
-        story = Story(tmp_path_factory.mktemp(kind) / "home", kind, server)
+        server: PostgresServer | None = (
+            request.getfixturevalue("postgres_server") if is_server else None
+        )
+        story = LedgerTimeline(tmp_path_factory.mktemp(kind) / "home", kind, server)
         story.play()
         return story
 
@@ -51,23 +61,25 @@ def stories(
 
 
 @pytest.fixture(params=[soak(kind) if kind == "delete" else kind for kind in KINDS])
-def story(stories: Callable[[str], Story], request: pytest.FixtureRequest) -> Story:
+def story(
+    stories: Callable[[str], LedgerTimeline], request: pytest.FixtureRequest
+) -> LedgerTimeline:
     return stories(request.param)
 
 
 @pytest.fixture
-def lived(stories: Callable[[str], Story]) -> Story:
+def lived(stories: Callable[[str], LedgerTimeline]) -> LedgerTimeline:
     return stories("wal")
 
 
 def errors(ledger: Ledger) -> list[str]:
     # A copy of a database has the modes that it was copied with.
-    found = [one for one in ledger.doctor() if one.level == "error" and one.check != "files"]
-    return [f"{one.check}: {one.text}" for one in found]
+    findings = [one for one in ledger.doctor() if one.level == "error" and one.check != "files"]
+    return [f"{one.check}: {one.text}" for one in findings]
 
 
 def test_a_round_with_an_older_copy_destroys_nothing(tmp_path: Path) -> None:
-    story = Story(tmp_path / "home")
+    story = LedgerTimeline(tmp_path / "home")
     with story.create() as ledger:
         copy_database(story.home, tmp_path / "old")
         ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
@@ -93,10 +105,7 @@ def test_a_copy_from_before_a_purge_is_refused_though_that_was_killed(
 ) -> None:
     """Files that it names are destroyed already."""
 
-    class KilledError(BaseException):
-        pass
-
-    story, gather = Story(tmp_path / "home"), purge._collect_markers
+    story, gather = LedgerTimeline(tmp_path / "home"), purge._collect_markers
 
     def copy_first(given: purge.PurgeRun) -> Any:
         copy_database(story.home, tmp_path / "old")
@@ -104,14 +113,14 @@ def test_a_copy_from_before_a_purge_is_refused_though_that_was_killed(
 
     def kill(name: str) -> None:
         if name == "purge.blobs-half":
-            raise KilledError
+            raise SimulatedKillError
 
     with story.create() as ledger:
         ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
         ledger.requests.submit([person(1)], model="risk", verified=True)
         monkeypatch.setattr(purge, "_collect_markers", copy_first)
         monkeypatch.setattr(faults, "hook", kill)
-        with pytest.raises(KilledError):
+        with pytest.raises(SimulatedKillError):
             ledger.run_once(force=True)
     monkeypatch.undo()
     copy_database(tmp_path / "old", story.home)
@@ -119,7 +128,7 @@ def test_a_copy_from_before_a_purge_is_refused_though_that_was_killed(
         ledger.run_once()
 
 
-def test_every_older_copy_is_refused_and_can_be_read(story: Story) -> None:
+def test_every_older_copy_is_refused_and_can_be_read(story: LedgerTimeline) -> None:
     newest = inventory(story.home)
     for step in STEPS:
         home = story.home_with(step)
@@ -143,7 +152,7 @@ def test_every_older_copy_is_refused_and_can_be_read(story: Story) -> None:
 
 
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.soak)])
-def test_copies_of_every_moment_are_refused(lived: Story, every: int) -> None:
+def test_copies_of_every_moment_are_refused(lived: LedgerTimeline, every: int) -> None:
     """Copies from within the steps of workers: only the very last ones are not too old."""
     moments = [step for step in lived.copies if step not in STEPS]
     assert len(moments) > 25
@@ -160,7 +169,7 @@ def test_copies_of_every_moment_are_refused(lived: Story, every: int) -> None:
     assert n_refused >= len(chosen) - 3
 
 
-def test_a_whole_older_backup_goes_on(lived: Story) -> None:
+def test_a_whole_older_backup_goes_on(lived: LedgerTimeline) -> None:
     with lived.open(lived.backup) as ledger:
         assert errors(ledger) == []
         ledger.requests.submit([person(3)], model="risk", verified=True)
@@ -171,7 +180,7 @@ def test_a_whole_older_backup_goes_on(lived: Story) -> None:
 @pytest.mark.parametrize("point", ["mark.integrated", "mark.written"])
 @pytest.mark.parametrize("nth", [1, 3])
 def test_a_kill_beside_the_file_blocks_nothing(tmp_path: Path, point: str, nth: int) -> None:
-    story = Story(tmp_path / "home")
+    story = LedgerTimeline(tmp_path / "home")
     story.create().close()
 
     def live() -> None:
@@ -202,7 +211,7 @@ def test_a_kill_beside_the_file_blocks_nothing(tmp_path: Path, point: str, nth: 
         ledger.run_once(force=True)
 
 
-def test_the_mark_never_goes_back_and_follows_the_database(lived: Story) -> None:
+def test_the_mark_never_goes_back_and_follows_the_database(lived: LedgerTimeline) -> None:
     with lived.open(lived.home_with(STEPS[-1])) as ledger:
         core = ledger._core
         newest = read_mark(core.folder)
@@ -221,7 +230,7 @@ def test_the_mark_never_goes_back_and_follows_the_database(lived: Story) -> None
 
 
 @pytest.mark.parametrize("content", ["", "7 " + "A" * 64 + "\n"])
-def test_a_damaged_mark_is_refused_and_adopted(lived: Story, content: str) -> None:
+def test_a_damaged_mark_is_refused_and_adopted(lived: LedgerTimeline, content: str) -> None:
     home = lived.home_with(STEPS[-1])
     (home / HIGH_WATER).write_text(content)
     with lived.open(home) as ledger:
@@ -236,7 +245,7 @@ def test_a_damaged_mark_is_refused_and_adopted(lived: Story, content: str) -> No
 
 @pytest.mark.parametrize("gone", [(), ("checkpoints",), ("certificates",)])
 def test_signed_files_alone_tell_that_a_database_is_old(
-    lived: Story, gone: tuple[str, ...]
+    lived: LedgerTimeline, gone: tuple[str, ...]
 ) -> None:
     """A ledger of an earlier letheon has no mark."""
     home = lived.home_with("erased")
@@ -250,7 +259,7 @@ def test_signed_files_alone_tell_that_a_database_is_old(
 
 
 def test_another_history_of_the_same_length_is_refused(tmp_path: Path) -> None:
-    story = Story(tmp_path / "home")
+    story = LedgerTimeline(tmp_path / "home")
     with story.create() as ledger:
         ledger.log.checkpoint()
     shutil.copytree(story.home, tmp_path / "fork")
@@ -261,15 +270,15 @@ def test_another_history_of_the_same_length_is_refused(tmp_path: Path) -> None:
     copy_database(tmp_path / "fork", story.home)
     before = inventory(story.home)
     with story.open() as ledger:
-        found = " ".join(ledger.database_differences())
-        assert "is another one" in found
-        assert "another root" in found
+        differences = " ".join(ledger.database_differences())
+        assert "differs from high-water.txt" in differences
+        assert "different root" in differences
         with pytest.raises(OldDatabaseError):
             ledger.run_once()
     assert inventory(story.home) == before
 
 
-def test_single_folders_and_keys_are_kept_too(lived: Story) -> None:
+def test_single_folders_and_keys_are_kept_too(lived: LedgerTimeline) -> None:
     home = lived.home_with("registered")
     before = inventory(home)
     with lived.open(home) as ledger:
@@ -282,7 +291,7 @@ def test_single_folders_and_keys_are_kept_too(lived: Story) -> None:
     assert inventory(home) == before
 
 
-def test_a_served_version_whose_files_are_gone_stops_the_sweep(lived: Story) -> None:
+def test_a_served_version_whose_files_are_gone_stops_the_sweep(lived: LedgerTimeline) -> None:
     home = lived.home_with(STEPS[-1])
     folder = next(one for one in (home / "blobs").iterdir())
     for path in folder.iterdir():
@@ -292,12 +301,12 @@ def test_a_served_version_whose_files_are_gone_stops_the_sweep(lived: Story) -> 
     with lived.open(home) as ledger:
         steps = ledger.run_once()
         assert [one.what for one in steps] == ["failed"]
-        assert "nothing was swept" in steps[0].detail
+        assert "nothing was deleted" in steps[0].detail
     assert (folder / ("0" * 64)).exists()
 
 
 def test_an_intake_key_that_the_database_lost_is_kept(tmp_path: Path) -> None:
-    story = Story(tmp_path / "home")
+    story = LedgerTimeline(tmp_path / "home")
     with story.create() as ledger:
         ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
         copy_database(story.home, tmp_path / "old")
@@ -313,7 +322,7 @@ def test_an_intake_key_that_the_database_lost_is_kept(tmp_path: Path) -> None:
         assert {one.state for one in ledger.requests.list()} == {"purged"}
 
 
-def test_adopting_says_what_is_lost_and_goes_on(story: Story) -> None:
+def test_adopting_says_what_is_lost_and_goes_on(story: LedgerTimeline) -> None:
     home = story.home_with("filed again")
     before = inventory(home)
     with story.open(home) as ledger:
@@ -340,7 +349,7 @@ def test_adopting_says_what_is_lost_and_goes_on(story: Story) -> None:
         ledger.requests.submit([person(9)], model="fresh", tenant="other", verified=True)
         assert "purged" in {one.what for one in ledger.run_once(force=True)}
         assert ledger.certificates.sequences() == (1, 2)
-        assert all("gone" in one for one in errors(ledger)), errors(ledger)
+        assert all("missing" in one for one in errors(ledger)), errors(ledger)
         # Who asked before is asked for again, and comes first when the old request is withdrawn.
         for request in listed.requests:
             assert ledger.requests.get(request).state == "queued"
@@ -349,7 +358,7 @@ def test_adopting_says_what_is_lost_and_goes_on(story: Story) -> None:
 
 
 @pytest.fixture
-def stopped(lived: Story, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+def stopped(lived: LedgerTimeline, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Adopts the database of a step and dies before one of its parts."""
 
     def stop(name: str) -> Path:
@@ -368,7 +377,7 @@ def stopped(lived: Story, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pa
 
 @pytest.mark.parametrize("part", ["_set_aside", "_write_missing", "write_mark"])
 def test_a_killed_adoption_is_repeated(
-    lived: Story, stopped: Callable[[str], Path], part: str
+    lived: LedgerTimeline, stopped: Callable[[str], Path], part: str
 ) -> None:
     home = stopped(part)
     with lived.open(home) as ledger:
@@ -377,11 +386,11 @@ def test_a_killed_adoption_is_repeated(
         assert ledger.adopt_database(yes=True).is_done
         assert ledger.database_differences() == ()
         ledger.run_once()
-        assert [one for one in errors(ledger) if "gone" not in one] == []
+        assert [one for one in errors(ledger) if "missing" not in one] == []
 
 
 def test_an_export_after_an_adoption_holds(tmp_path: Path) -> None:
-    story = Story(tmp_path / "home")
+    story = LedgerTimeline(tmp_path / "home")
     with story.create() as ledger:
         ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
         copy_database(story.home, tmp_path / "old")
@@ -398,8 +407,10 @@ def test_an_export_after_an_adoption_holds(tmp_path: Path) -> None:
     assert report.passed, str(report)
 
 
-def test_a_server_that_takes_no_writes_is_named(tmp_path: Path, postgres_server: Server) -> None:
-    story = Story(tmp_path / "home", "postgresql", postgres_server)
+def test_a_server_that_takes_no_writes_is_named(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    story = LedgerTimeline(tmp_path / "home", "postgresql", postgres_server)
     with story.create() as ledger:
         ledger.models.register(other_model(), X, Y, ids=IDS, name="risk")
         url = ledger.settings.database or ""

@@ -204,6 +204,6 @@ def test_models_of_an_older_ledger_count_as_outside(tmp_path: Path) -> None:
     database = Database.open(tmp_path / "home" / "ledger.db")
     with database.reading() as conn:
         rows = conn.execute(text("SELECT name, origin FROM models"))
-        found = {str(name): str(origin) for name, origin in rows}
+        origins = {str(name): str(origin) for name, origin in rows}
     database.dispose()
-    assert found == {"plain": "outside", "trusting": "own"}
+    assert origins == {"plain": "outside", "trusting": "own"}

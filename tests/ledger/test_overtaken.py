@@ -25,17 +25,18 @@ from letheon.ledger.worker.compute import (
 )
 from letheon.ledger.worker.recover import new_folder, sweep_registrations
 from letheon.ledger.worker.worker import _apply_and_report, _give_up
-from tests.ledger.databases import NOON, Clock
+from tests.ledger.databases import NOON, SettableClock
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
+from tests.ledger.points import SimulatedKillError
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(NOON)
+def clock() -> SettableClock:
+    return SettableClock(NOON)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, clock: Clock) -> Ledger:
+def ledger(tmp_path: Path, clock: SettableClock) -> Ledger:
     return make(tmp_path, clock=clock)
 
 
@@ -60,7 +61,7 @@ def _sealed(ledger: Ledger) -> tuple[Lease, BatchRow, str]:
 
 
 def test_an_overtaken_worker_whose_method_fails_late_gives_nothing_up(
-    ledger: Ledger, clock: Clock
+    ledger: Ledger, clock: SettableClock
 ) -> None:
     lease, batch, request = _sealed(ledger)
     clock.now += 3600
@@ -94,7 +95,7 @@ def test_a_batch_that_was_given_up_is_not_published(ledger: Ledger) -> None:
 
 
 def test_an_overtaken_worker_writes_nothing(
-    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who took over may have purged people whom its rows still hold."""
     lease, batch, _ = _sealed(ledger)
@@ -143,10 +144,6 @@ def test_a_batch_planned_before_a_hold_is_not_sealed(ledger: Ledger) -> None:
         assert conn.scalar(select(batches.c.id)) is None
 
 
-class Killed(BaseException):
-    """Stands for a kill."""
-
-
 def test_a_beacon_is_settled_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.requests.submit([person(3)], model="risk", verified=True)
     beacons: list[str] = []
@@ -156,10 +153,10 @@ def test_a_beacon_is_settled_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
             return
         with ledger._core.database.reading() as conn:
             beacons.extend(conn.scalars(select(batches.c.beacon)))
-        raise Killed
+        raise SimulatedKillError
 
     monkeypatch.setattr(faults, "hook", stop)
-    with pytest.raises(Killed):
+    with pytest.raises(SimulatedKillError):
         ledger.models.retrain("risk")
     monkeypatch.setattr(faults, "hook", None)
     ledger.requests.submit([person(4)], model="risk", verified=True)
@@ -173,7 +170,7 @@ def test_a_beacon_is_settled_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
 def test_a_lease_is_renewed_while_something_long_is_computed(tmp_path: Path) -> None:
     policy = Policy(lease_seconds=5, pin_seconds=1)
     ledger = make(tmp_path, policy=policy, clock=None)
-    ticking = Clock(NOON)
+    ticking = SettableClock(NOON)
     core = Ledger.open(ledger.folder, clock=ticking)._core
     lease = take_lease(core, 1, _worker(1))
     assert lease is not None
@@ -193,7 +190,7 @@ def test_a_lease_is_renewed_while_something_long_is_computed(tmp_path: Path) -> 
 
 
 def test_a_failure_is_followed_by_a_pause(
-    ledger: Ledger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(job: Computation) -> ComputationResult:
         raise RuntimeError
@@ -238,13 +235,13 @@ def test_a_registration_that_just_landed_is_not_swept(
     assert len(looks) == 1
     assert ledger.models.load("risk").n_rows_ == 60
     with new_folder(ledger._core) as key:
-        assert sweep_registrations(ledger._core) == 0, "somebody is at work in it"
+        assert sweep_registrations(ledger._core) == 0, "a process is using it"
         assert ledger._core.blob_store(key).folder.exists()
     assert not ledger._core.blob_store(key).folder.exists()
 
 
 def test_test_rows_of_erased_people_leave_too(tmp_path: Path) -> None:
-    ledger = Ledger.create(tmp_path / "home", name="test", clock=Clock(NOON))
+    ledger = Ledger.create(tmp_path / "home", name="test", clock=SettableClock(NOON))
     test = (X[:8], Y[:8], IDS[:8])
     ledger.models.register(fitted(), X, Y, ids=IDS, name="risk", test=test)
     ledger.requests.submit([person(1)], model="risk", verified=True)

@@ -9,7 +9,7 @@ from letheon.exceptions import (
 from letheon.ledger.requests import people
 from letheon.ledger.tables import blocked, events
 from tests.ledger.databases import (
-    Desk,
+    LedgerSetup,
     bodies,
     desk,
     erase,
@@ -23,38 +23,40 @@ from tests.ledger.databases import (
 __all__ = ["desk", "kind", "place", "sqlite_desk", "still_desk"]
 
 
-def test_people_asked_for_before_make_a_duplicate_with_its_own_clock(sqlite_desk: Desk) -> None:
+def test_people_asked_for_before_make_a_duplicate_with_its_own_clock(
+    sqlite_desk: LedgerSetup,
+) -> None:
     first = sqlite_desk.submit(1, 2, verified=True)
     sqlite_desk.clock.now += 20 * 86_400
     second = sqlite_desk.submit(2, verified=True)
     assert (second.state, second.duplicate_of) == ("duplicate", first.id)
     assert second.due_on > first.due_on
-    assert second == sqlite_desk.found(second)
+    assert second == sqlite_desk.reload(second)
 
 
-def test_one_new_person_makes_it_no_duplicate(sqlite_desk: Desk) -> None:
+def test_one_new_person_makes_it_no_duplicate(sqlite_desk: LedgerSetup) -> None:
     sqlite_desk.submit(1, verified=True)
     assert sqlite_desk.submit(1, 2, verified=True).state == "queued"
 
 
-def test_an_unverified_request_blocks_nobody(sqlite_desk: Desk) -> None:
+def test_an_unverified_request_blocks_nobody(sqlite_desk: LedgerSetup) -> None:
     sqlite_desk.submit(1)
     assert sqlite_desk.submit(1, verified=True).state == "queued"
 
 
-def test_verifying_the_second_makes_it_the_duplicate(sqlite_desk: Desk) -> None:
+def test_verifying_the_second_makes_it_the_duplicate(sqlite_desk: LedgerSetup) -> None:
     first, second = sqlite_desk.submit(1), sqlite_desk.submit(1)
     requests_of(sqlite_desk.core).verify(second.id)
     verified = requests_of(sqlite_desk.core).verify(first.id)
     assert (verified.state, verified.duplicate_of) == ("duplicate", second.id)
 
 
-def test_the_same_person_in_another_model_is_no_duplicate(sqlite_desk: Desk) -> None:
+def test_the_same_person_in_another_model_is_no_duplicate(sqlite_desk: LedgerSetup) -> None:
     sqlite_desk.submit(1, verified=True)
     assert sqlite_desk.submit(1, verified=True, model=sqlite_desk.other).state == "queued"
 
 
-def test_asking_again_after_the_erasure_is_a_duplicate_without_a_body(desk: Desk) -> None:
+def test_asking_again_after_the_erasure_is_a_duplicate_without_a_body(desk: LedgerSetup) -> None:
     first = desk.submit(1, verified=True)
     erase(desk, first.id)
     again = desk.submit(1, verified=True, held=as_ids(["person-2"]))
@@ -63,7 +65,9 @@ def test_asking_again_after_the_erasure_is_a_duplicate_without_a_body(desk: Desk
     assert requests_of(desk.core).answer(again.id, recipients=2).state == "closed"
 
 
-def test_a_duplicate_cannot_be_closed_before_its_people_are_erased(sqlite_desk: Desk) -> None:
+def test_a_duplicate_cannot_be_closed_before_its_people_are_erased(
+    sqlite_desk: LedgerSetup,
+) -> None:
     first, second = sqlite_desk.submit(1, verified=True), sqlite_desk.submit(1, verified=True)
     with pytest.raises(RequestStateError, match="not purged yet"):
         requests_of(sqlite_desk.core).answer(second.id)
@@ -72,7 +76,7 @@ def test_a_duplicate_cannot_be_closed_before_its_people_are_erased(sqlite_desk: 
 
 
 @pytest.mark.parametrize("how", ["cancel", "reject"])
-def test_who_waited_behind_a_withdrawn_request_comes_first(desk: Desk, how: str) -> None:
+def test_who_waited_behind_a_withdrawn_request_comes_first(desk: LedgerSetup, how: str) -> None:
     first = desk.submit(1, 2, verified=True)
     desk.clock.now += 1
     second = desk.submit(1, verified=True)
@@ -87,8 +91,8 @@ def test_who_waited_behind_a_withdrawn_request_comes_first(desk: Desk, how: str)
     assert owners == {second.id, third.id}
 
 
-def test_the_others_wait_behind_the_heir_of_a_withdrawn_request(desk: Desk) -> None:
-    """Else they would wait for ever behind one that erases nobody."""
+def test_the_others_wait_behind_the_heir_of_a_withdrawn_request(desk: LedgerSetup) -> None:
+    """Otherwise they would wait forever for a request that erases no one."""
     first = desk.submit(1, 2, verified=True)
     desk.clock.now += 1
     second = desk.submit(1, verified=True)
@@ -97,7 +101,7 @@ def test_the_others_wait_behind_the_heir_of_a_withdrawn_request(desk: Desk) -> N
     desk.clock.now += 1
     fourth = desk.submit(1, verified=True)
     requests_of(desk.core).cancel(first.id)
-    found = [desk.found(one) for one in (second, third, other, fourth)]
+    found = [desk.reload(one) for one in (second, third, other, fourth)]
     assert [one.state for one in found] == ["queued", "duplicate", "queued", "duplicate"]
     assert [one.duplicate_of for one in found] == [None, second.id, None, second.id]
     assert [row.about for row in desk.rows(events) if row.kind == "waits-for"] == [
@@ -105,7 +109,7 @@ def test_the_others_wait_behind_the_heir_of_a_withdrawn_request(desk: Desk) -> N
     ]
 
 
-def test_people_who_are_erased_pass_on_to_who_erased_them(sqlite_desk: Desk) -> None:
+def test_people_who_are_erased_pass_on_to_who_erased_them(sqlite_desk: LedgerSetup) -> None:
     """Else a duplicate without a body would be queued, and wait for ever."""
     desk = sqlite_desk
     owner = desk.submit(1, verified=True)
@@ -120,28 +124,30 @@ def test_people_who_are_erased_pass_on_to_who_erased_them(sqlite_desk: Desk) -> 
     assert {row.request_id for row in desk.rows(blocked) if row.owner} == {quicker.id}
 
 
-def test_a_request_whose_people_left_with_others_is_taken_off_the_queue(desk: Desk) -> None:
+def test_a_request_whose_people_left_with_others_is_taken_off_the_queue(desk: LedgerSetup) -> None:
     first, both = desk.submit(1, verified=True), desk.submit(1, 2, verified=True)
     more, unverified = desk.submit(2, 3, verified=True), desk.submit(1)
     assert people.mark_queued_duplicates(desk.core, desk.model.id) == []
     erase(desk, both.id, upto="applied")
     assert people.mark_queued_duplicates(desk.core, desk.other.id) == []
     assert people.mark_queued_duplicates(desk.core, desk.model.id) == [first.id]
-    waits = desk.found(first)
+    waits = desk.reload(first)
     assert (waits.state, waits.duplicate_of) == ("duplicate", both.id)
     assert [desk.state(one) for one in (more, unverified)] == ["queued", "received"]
 
 
-def test_who_waits_behind_one_that_was_overtaken_waits_behind_who_erased_them(desk: Desk) -> None:
+def test_who_waits_behind_one_that_was_overtaken_waits_behind_who_erased_them(
+    desk: LedgerSetup,
+) -> None:
     slow = desk.submit(1, verified=True)
     waits = desk.submit(1, verified=True)
     both = desk.submit(1, 2, verified=True)
     erase(desk, both.id, upto="applied")
     assert people.mark_queued_duplicates(desk.core, desk.model.id) == [slow.id]
-    assert [desk.found(one).duplicate_of for one in (slow, waits)] == [both.id, both.id]
+    assert [desk.reload(one).duplicate_of for one in (slow, waits)] == [both.id, both.id]
 
 
-def test_a_withdrawn_request_has_no_body_and_blocks_nobody(sqlite_desk: Desk) -> None:
+def test_a_withdrawn_request_has_no_body_and_blocks_nobody(sqlite_desk: LedgerSetup) -> None:
     request = sqlite_desk.submit(1, verified=True)
     requests_of(sqlite_desk.core).cancel(request.id)
     assert bodies(sqlite_desk) == {}

@@ -21,9 +21,9 @@ from letheon.ledger.requests.requests import LedgerRequests
 from letheon.ledger.requests.states import FINAL, STATES
 from letheon.ledger.schemas import Request
 from letheon.ledger.tables import requests
-from tests.ledger.databases import NOON, Desk, add_model, open_kind, requests_of, sqlite_desk
+from tests.ledger.databases import NOON, LedgerSetup, add_model, open_kind, requests_of, sqlite_desk
 from tests.ledger.homes import make, person
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 from tests.sharded.people import examples
 
 __all__ = ["sqlite_desk"]
@@ -36,17 +36,17 @@ N_REQUESTS = 60
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def opened(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[], Desk]]:
+) -> Iterator[Callable[[], LedgerSetup]]:
     """Makes ledgers on one kind of database."""
     with contextlib.ExitStack() as stack:
 
-        def make_desk() -> Desk:
+        def make_desk() -> LedgerSetup:
             folder = tmp_path_factory.mktemp("desk")
             place: Any = folder
             if request.param == "postgresql":
-                server: Server = request.getfixturevalue("postgres_server")
+                server: PostgresServer = request.getfixturevalue("postgres_server")
                 place = server.create()
-            desk = Desk(folder, request.param, place)
+            desk = LedgerSetup(folder, request.param, place)
             stack.callback(desk.database.dispose)
             return desk
 
@@ -54,7 +54,7 @@ def opened(
 
 
 @pytest.fixture(scope="module")
-def full(opened: Callable[[], Desk]) -> Desk:
+def full(opened: Callable[[], LedgerSetup]) -> LedgerSetup:
     """A ledger with requests in every state, of three models and two tenants."""
     desk = opened()
     with desk.database.transaction() as connection:
@@ -64,7 +64,7 @@ def full(opened: Callable[[], Desk]) -> Desk:
 
 
 @pytest.fixture(scope="module")
-def busy(opened: Callable[[], Desk]) -> Desk:
+def busy(opened: Callable[[], LedgerSetup]) -> LedgerSetup:
     """A ledger to which requests are added while somebody reads."""
     desk = opened()
     for number in range(12):
@@ -73,7 +73,7 @@ def busy(opened: Callable[[], Desk]) -> Desk:
     return desk
 
 
-def fill(desk: Desk, count: int, draw: random.Random) -> None:
+def fill(desk: LedgerSetup, count: int, draw: random.Random) -> None:
     """Insert requests as they may be after years; the trigger of first states is away meanwhile."""
     models = [(1, "default"), (2, "default"), (3, "rival")]
     rows = [row_of(number, *draw.choice(models), draw) for number in range(count)]
@@ -146,7 +146,7 @@ def fits(one: Request, day: date, wanted: dict[str, Any]) -> bool:
     return all(checks[name](value) for name, value in wanted.items())
 
 
-def expected(desk: Desk, order: str, wanted: dict[str, Any]) -> list[str]:
+def expected(desk: LedgerSetup, order: str, wanted: dict[str, Any]) -> list[str]:
     with desk.database.reading() as connection:
         found = [one for one in list_requests(connection) if fits(one, today(desk), wanted)]
     if order == "due":
@@ -156,7 +156,7 @@ def expected(desk: Desk, order: str, wanted: dict[str, Any]) -> list[str]:
     return [one.id for one in found]
 
 
-def today(desk: Desk) -> date:
+def today(desk: LedgerSetup) -> date:
     return desk.core.settings.calendar.day_of(datetime.fromtimestamp(desk.clock(), UTC))
 
 
@@ -174,7 +174,7 @@ def pages(public: LedgerRequests, **given: Any) -> Iterator[Page[Request]]:
 @given(wanted=filters, order=orders, limit=st.integers(4, 61))
 @examples(40)
 def test_all_pages_together_are_the_list(
-    full: Desk, wanted: dict[str, Any], order: Any, limit: int
+    full: LedgerSetup, wanted: dict[str, Any], order: Any, limit: int
 ) -> None:
     public, whole = requests_of(full.core), expected(full, order, wanted)
     found = list(pages(public, order=order, limit=limit, **wanted))
@@ -184,7 +184,7 @@ def test_all_pages_together_are_the_list(
     assert [one.id for one in public.iterate(order=order, **wanted)] == whole
 
 
-def test_a_request_is_late_after_its_last_day_and_not_on_it(busy: Desk) -> None:
+def test_a_request_is_late_after_its_last_day_and_not_on_it(busy: LedgerSetup) -> None:
     request, public, before = busy.submit(1), requests_of(busy.core), busy.clock.now
     noon = datetime.combine(request.due_on, time(12), UTC)
     found = []
@@ -199,7 +199,7 @@ def test_a_request_is_late_after_its_last_day_and_not_on_it(busy: Desk) -> None:
 
 @given(wanted=filters)
 @examples(10)
-def test_counts_are_those_of_the_list(full: Desk, wanted: dict[str, Any]) -> None:
+def test_counts_are_those_of_the_list(full: LedgerSetup, wanted: dict[str, Any]) -> None:
     public = requests_of(full.core)
     given_too: dict[str, Any] = {name: wanted.get(name) for name in ("tenant", "model", "filed_by")}
     counts, days = public.count(**given_too), public.count_due(**given_too)
@@ -220,7 +220,7 @@ def test_counts_are_those_of_the_list(full: Desk, wanted: dict[str, Any]) -> Non
 )
 @examples(15)
 def test_what_is_filed_between_pages_hides_and_doubles_nothing(
-    busy: Desk, order: Any, limit: int, news: list[int], wanted: dict[str, Any]
+    busy: LedgerSetup, order: Any, limit: int, news: list[int], wanted: dict[str, Any]
 ) -> None:
     public, numbers = requests_of(busy.core), itertools.count()
     there = set(expected(busy, order, wanted))
@@ -274,22 +274,22 @@ def test_a_search_finds_batches_and_certificates_duplicates_too(tmp_path: Any) -
         {"states": "queued"},
     ],
 )
-def test_what_makes_no_sense_is_refused(still_desk: Desk, wrong: dict[str, Any]) -> None:
+def test_what_makes_no_sense_is_refused(still_desk: LedgerSetup, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         requests_of(still_desk.core).find(**wrong)
 
 
 @pytest.fixture(scope="module")
-def still_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def still_desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerSetup]:
     folder = tmp_path_factory.mktemp("still")
-    made = Desk(folder, "sqlite", folder)
+    made = LedgerSetup(folder, "sqlite", folder)
     for number in range(4):
         made.submit(number)
     yield made
     made.database.dispose()
 
 
-def test_every_changed_cursor_is_refused(still_desk: Desk) -> None:
+def test_every_changed_cursor_is_refused(still_desk: LedgerSetup) -> None:
     public = requests_of(still_desk.core)
     good = public.find(limit=1).next
     assert good is not None
@@ -316,7 +316,9 @@ def accepts(public: LedgerRequests, after: str) -> bool:
     return True
 
 
-def test_a_cursor_is_of_one_list_and_one_ledger(still_desk: Desk, sqlite_desk: Desk) -> None:
+def test_a_cursor_is_of_one_list_and_one_ledger(
+    still_desk: LedgerSetup, sqlite_desk: LedgerSetup
+) -> None:
     core = still_desk.core
     text = encode_cursor(core, "batches", (NOON, "00"))
     assert decode_cursor(core, "batches", text) == (NOON, "00")
@@ -329,7 +331,7 @@ def test_a_cursor_is_of_one_list_and_one_ledger(still_desk: Desk, sqlite_desk: D
         requests_of(core).find(after=due, order="newest")
 
 
-def test_no_list_reads_rows_that_do_not_match(still_desk: Desk) -> None:
+def test_no_list_reads_rows_that_do_not_match(still_desk: LedgerSetup) -> None:
     """On SQLite every filter is answered along an index in the order of the list."""
     statements: list[str] = []
 
@@ -358,14 +360,14 @@ def test_no_list_reads_rows_that_do_not_match(still_desk: Desk) -> None:
             assert not any("TEMP B-TREE" in row[-1] for row in plan)
 
 
-def test_a_request_is_what_the_list_says(full: Desk) -> None:
+def test_a_request_is_what_the_list_says(full: LedgerSetup) -> None:
     page = requests_of(full.core).find(limit=20)
     for one in page.items:
-        assert full.found(one.id) == one
+        assert full.reload(one.id) == one
         assert dataclasses.asdict(one)["filed_by"] in FILERS
 
 
-def test_the_ledger_is_the_same_for_whoever_opens_it_again(full: Desk) -> None:
+def test_the_ledger_is_the_same_for_whoever_opens_it_again(full: LedgerSetup) -> None:
     page = requests_of(full.core).find(limit=7)
     again = dataclasses.replace(full.core, database=open_kind(full.kind, full.place))
     rest = requests_of(again).find(limit=7, after=page.next)

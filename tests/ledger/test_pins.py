@@ -1,4 +1,4 @@
-"""A pinned version is not purged, a pin runs out, and nobody pins what is being destroyed."""
+"""A pinned version is not purged, pins expire, and a version being destroyed cannot be pinned."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,26 +14,26 @@ from letheon.ledger.models.versions import (
     release_pin,
     renew_pin,
 )
-from tests.ledger.residue import Marked, make_marked, quick_folder
+from tests.ledger.residue import MarkedLedger, make_marked, quick_folder
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    with quick_folder() as folder, closing(make_marked(folder / "home", 6)) as found:
-        yield found
+def marked() -> Iterator[MarkedLedger]:
+    with quick_folder() as folder, closing(make_marked(folder / "home", 6)) as marked_ledger:
+        yield marked_ledger
 
 
-def head_id(marked: Marked) -> int:
+def head_id(marked: MarkedLedger) -> int:
     with marked.core.database.reading() as conn:
         return find_head(conn, marked.model.id).id
 
 
-def n_pins(marked: Marked, version_id: int) -> int:
+def n_pins(marked: MarkedLedger, version_id: int) -> int:
     with marked.core.database.transaction() as conn:
         return count_pins(marked.core, conn, version_id)
 
 
-def test_pin_counts_until_it_is_released(marked: Marked) -> None:
+def test_pin_counts_until_it_is_released(marked: MarkedLedger) -> None:
     version = head_id(marked)
     first, second = (
         pin_version(marked.core, "reader", version, 30),
@@ -46,7 +46,7 @@ def test_pin_counts_until_it_is_released(marked: Marked) -> None:
     assert n_pins(marked, version) == 1
 
 
-def test_pin_runs_out_unless_it_is_renewed(marked: Marked) -> None:
+def test_pin_runs_out_unless_it_is_renewed(marked: MarkedLedger) -> None:
     version = head_id(marked)
     pin = pin_version(marked.core, "reader", version, 30)
     marked.clock.now += 20
@@ -59,7 +59,7 @@ def test_pin_runs_out_unless_it_is_renewed(marked: Marked) -> None:
         renew_pin(marked.core, pin, 30)
 
 
-def test_purge_waits_for_a_pin_and_goes_on_when_it_ran_out(marked: Marked) -> None:
+def test_purge_waits_for_a_pin_and_goes_on_when_it_ran_out(marked: MarkedLedger) -> None:
     old = head_id(marked)
     pin_version(marked.core, "reader", old, 30)
     marked.erase(marked.ids[0])
@@ -71,7 +71,7 @@ def test_purge_waits_for_a_pin_and_goes_on_when_it_ran_out(marked: Marked) -> No
 
 @pytest.mark.parametrize("at", ["purge.pins-drained", "purge.blobs-half", "purge.after-commit"])
 def test_version_that_is_being_purged_cannot_be_pinned(
-    at: str, marked: Marked, monkeypatch: pytest.MonkeyPatch
+    at: str, marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, refused = head_id(marked), []
 
@@ -86,18 +86,18 @@ def test_version_that_is_being_purged_cannot_be_pinned(
     assert refused == [at]
 
 
-def test_later_purge_waits_for_the_version_that_knows_its_people_too(marked: Marked) -> None:
+def test_later_purge_waits_for_the_version_that_knows_its_people_too(marked: MarkedLedger) -> None:
     pin = pin_version(marked.core, "reader", head_id(marked), 500)
     marked.erase(marked.ids[0])
     marked.erase(marked.ids[1])
-    found = {request.state: request.reason for request in marked.ledger.requests.list()}
-    assert found == {"purging": None, "certified": None}
+    reasons = {request.state: request.reason for request in marked.ledger.requests.list()}
+    assert reasons == {"purging": None, "certified": None}
     release_pin(marked.core, pin)
     marked.run()
     assert marked.states() == {"purged"}
 
 
-def test_pin_of_a_clock_that_was_ahead_holds_nothing_up(marked: Marked) -> None:
+def test_pin_of_a_clock_that_was_ahead_holds_nothing_up(marked: MarkedLedger) -> None:
     version = head_id(marked)
     marked.clock.now += 200
     pin_version(marked.core, "reader", version, 600)
@@ -111,7 +111,7 @@ def test_pin_of_a_clock_that_was_ahead_holds_nothing_up(marked: Marked) -> None:
     assert marked.states() == {"purged"}
 
 
-def test_pin_longer_than_any_that_counts_is_refused(marked: Marked) -> None:
+def test_pin_longer_than_any_that_counts_is_refused(marked: MarkedLedger) -> None:
     version = head_id(marked)
     with pytest.raises(ValueError, match="seconds=601"):
         pin_version(marked.core, "reader", version, 601)

@@ -69,9 +69,9 @@ def decide(*queue: QueuedRequest, now: datetime = NOW, **settings: Any) -> Decis
 def test_every_reason(
     queue: list[QueuedRequest], settings: dict[str, Any], seal: bool, kind: str, reason: str
 ) -> None:
-    found = decide(*queue, **settings)
-    assert (found.seal, found.kind, found.reason) == (seal, kind, reason)
-    assert (found.when_next is not None) == (reason == "waiting")
+    decision = decide(*queue, **settings)
+    assert (decision.seal, decision.kind, decision.reason) == (seal, kind, reason)
+    assert (decision.when_next is not None) == (reason == "waiting")
 
 
 def test_the_urgent_reason_is_named_first() -> None:
@@ -97,13 +97,13 @@ queues = st.lists(
 def test_it_is_sealed_at_the_time_that_was_announced(
     queue: list[QueuedRequest], apply_seconds: float
 ) -> None:
-    found = decide(*queue, apply_seconds=apply_seconds)
-    if found.when_next is None:
-        assert found.seal
+    decision = decide(*queue, apply_seconds=apply_seconds)
+    if decision.when_next is None:
+        assert decision.seal
     else:
         moment = timedelta(microseconds=1)
-        before = decide(*queue, apply_seconds=apply_seconds, now=found.when_next - moment)
-        then = decide(*queue, apply_seconds=apply_seconds, now=found.when_next)
+        before = decide(*queue, apply_seconds=apply_seconds, now=decision.when_next - moment)
+        then = decide(*queue, apply_seconds=apply_seconds, now=decision.when_next)
         assert (before.seal, then.seal) == (False, True)
 
 
@@ -230,16 +230,16 @@ def test_a_pause_needs_a_failure() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"k_min": 0}, "k_min=0 must be a whole number of at least 1"),
+        ({"k_min": 0}, "k_min=0 must be an integer of at least 1"),
         ({"k_min": True}, "k_min=True"),
         ({"max_tries": 2.5}, "max_tries=2.5"),
         ({"keep_keys_months": -1}, "at least 0"),
-        ({"lease_seconds": 4}, "lease_seconds=4 must be a whole number of at least 5"),
+        ({"lease_seconds": 4}, "lease_seconds=4 must be an integer of at least 5"),
         ({"settle": 1}, "settle=1 must be true or false"),
-        ({"reserve": -DAY}, "not negative"),
-        ({"reserve": 7}, "must be a timedelta"),
+        ({"reserve": -DAY}, "non-negative"),
+        ({"reserve": 7}, "non-negative timedelta"),
         ({"reserve": timedelta(seconds=1.5)}, "whole seconds"),
-        ({"backoff_first": 2 * DAY}, "is below backoff_first, 2 days"),
+        ({"backoff_first": 2 * DAY}, "must not be below backoff_first=2 days"),
     ],
 )
 def test_policies_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:

@@ -13,10 +13,10 @@ from sqlalchemy import text
 from letheon.exceptions import LedgerError
 from letheon.ledger.db.database import Database
 from tests import postgres
-from tests.ledger.arena import Plan
+from tests.ledger.arena import ArenaPlan
 from tests.ledger.points import POINTS
 from tests.ledger.test_kills import ALL_STOPS, fight, missed, quick_folder
-from tests.postgres import Server, find_binaries
+from tests.postgres import PostgresServer, find_binaries
 
 __all__ = ["quick_folder"]
 
@@ -31,18 +31,20 @@ OVERTAKEN = ("compute.forgotten", "publish.after-commit")
 
 def harmed(folder: Path, rounds: list[tuple[str, str]], workers: int = 1) -> None:
     """Run rounds against a server of their own; each must have done its harm, and no more."""
-    plan = Plan(str(folder / "home"), rounds, database="own", workers=workers)
+    plan = ArenaPlan(str(folder / "home"), rounds, database="own", workers=workers)
     (report,) = fight(folder, plan)
     assert report["violations"] == []
     assert [one for one in rounds if missed(report, one[0], [one[1]])] == []
 
 
-def test_server_that_fails_loses_nothing(quick_folder: Path, postgres_server: Server) -> None:
+def test_server_that_fails_loses_nothing(
+    quick_folder: Path, postgres_server: PostgresServer
+) -> None:
     harmed(quick_folder, [(kind, point) for kind, points in HARM.items() for point in points])
 
 
 def test_worker_that_lost_its_connection_and_its_lease_is_refused(
-    quick_folder: Path, postgres_server: Server
+    quick_folder: Path, postgres_server: PostgresServer
 ) -> None:
     harmed(quick_folder, [("stop", point) for point in OVERTAKEN], workers=3)
 
@@ -50,13 +52,15 @@ def test_worker_that_lost_its_connection_and_its_lease_is_refused(
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["crash", "quit", "cut", "stop"])
 def test_server_that_fails_anywhere_loses_nothing(
-    kind: str, quick_folder: Path, postgres_server: Server
+    kind: str, quick_folder: Path, postgres_server: PostgresServer
 ) -> None:
     points = ALL_STOPS if kind == "stop" else POINTS
     harmed(quick_folder, [(kind, point) for point in points], workers=3)
 
 
-def test_each_test_has_a_database_of_its_own(postgres_server: Server, postgres_url: str) -> None:
+def test_each_test_has_a_database_of_its_own(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
     other = postgres_server.create()
     assert other != postgres_url
     with psycopg.connect(postgres_url) as connection:
@@ -65,7 +69,7 @@ def test_each_test_has_a_database_of_its_own(postgres_server: Server, postgres_u
         assert connection.execute("SELECT to_regclass('requests')").fetchone() == (None,)
 
 
-def test_server_restarts_where_it_was(postgres_server: Server) -> None:
+def test_server_restarts_where_it_was(postgres_server: PostgresServer) -> None:
     url = postgres_server.create()
     for how in (signal.SIGKILL, signal.SIGQUIT, signal.SIGINT):
         with psycopg.connect(url) as connection:
@@ -77,7 +81,9 @@ def test_server_restarts_where_it_was(postgres_server: Server) -> None:
         assert connection.execute(count).fetchone() == (3,)
 
 
-def test_server_that_does_not_sync_is_refused(postgres_server: Server, postgres_url: str) -> None:
+def test_server_that_does_not_sync_is_refused(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         name = postgres_url.rpartition("/")[2]
         connection.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off'.encode())
@@ -85,7 +91,7 @@ def test_server_that_does_not_sync_is_refused(postgres_server: Server, postgres_
         Database.open(postgres_url)
 
 
-def test_cut_connection_is_replaced(postgres_server: Server, postgres_url: str) -> None:
+def test_cut_connection_is_replaced(postgres_server: PostgresServer, postgres_url: str) -> None:
     database = Database.open(postgres_url)
     try:
         for _ in range(3):
@@ -112,5 +118,5 @@ def test_missing_server_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_binaries_are_found_beside_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    found = find_binaries()
-    assert found is None or (found / "initdb").exists()
+    folder = find_binaries()
+    assert folder is None or (folder / "initdb").exists()

@@ -1,4 +1,4 @@
-"""Who was erased? With all that is published and the rows that are left, nobody can tell.
+"""Published data and remaining rows do not reveal who was erased.
 
 The game: one of many candidates was in the data and was erased. The attacker has everything that
 the ledger publishes about it, the rows that are left, the method and its seeds, and 32 candidates,
@@ -49,7 +49,7 @@ HINTS = 32
 N_LEFT = 20
 ZEROS = bytes(32)
 # Zeros would be residue: a purge looks for the salts of the erased.
-KNOWN_SALT = hashlib.sha256(b"everybody knows it").digest()
+KNOWN_SALT = hashlib.sha256(b"publicly known").digest()
 
 
 class Draws:
@@ -79,7 +79,7 @@ def seed_draws(
 
 @dataclass(frozen=True)
 class Pool:
-    """Everybody who may have been erased, and those who are left."""
+    """People who may have been erased, and remaining people."""
 
     X: Any
     ids: list[str]
@@ -91,7 +91,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedModels:
     """What one erasure makes public; the proof is the auditor's."""
 
     before: str
@@ -114,7 +114,7 @@ def train(X: Any) -> dict[str, Any]:
     return {"mean": np.add.reduce(X, axis=0) / len(X), "rows": len(X)}
 
 
-class Unsealed:
+class PlainCipher:
     """Seals nothing: the address must not tell anything by itself."""
 
     def encrypt(self, data: bytes) -> bytes:
@@ -124,16 +124,16 @@ class Unsealed:
         return data
 
 
-def erase(person: int, pool: Pool, blobs: BlobStore, rng: np.random.Generator) -> Published:
+def erase(person: int, pool: Pool, blobs: BlobStore, rng: np.random.Generator) -> PublishedModels:
     """Do with the ledger's own functions what it does when one person is erased."""
     rows = pool.rows_with(person)
     slots = count_slots(len(rows))
     vault = draw_row_slots(len(rows), slots)
     tree = build_tree(rows, vault, slots)
     proof, after = tree.transition(vault.slots[-1:])
-    return Published(
-        before=blobs.write(state.encode(train(rows.X)), Unsealed()),
-        after=blobs.write(state.encode(train(pool.left.X)), Unsealed()),
+    return PublishedModels(
+        before=blobs.write(state.encode(train(rows.X)), PlainCipher()),
+        after=blobs.write(state.encode(train(pool.left.X)), PlainCipher()),
         root_before=tree.root,
         root_after=after.root,
         proof=proof,
@@ -141,7 +141,7 @@ def erase(person: int, pool: Pool, blobs: BlobStore, rng: np.random.Generator) -
     )
 
 
-class Attacker:
+class BlobAttacker:
     """Looks hashes of every candidate up in what was published."""
 
     def __init__(self, pool: Pool) -> None:
@@ -160,7 +160,7 @@ class Attacker:
             )
             self.known.update(dict.fromkeys(guesses, person))
 
-    def guess(self, seen: Published, hints: list[int], rng: np.random.Generator) -> int:
+    def guess(self, seen: PublishedModels, hints: list[int], rng: np.random.Generator) -> int:
         """Return whom the hashes point to, or one of the hints at random."""
         for digest in digests_in(seen):
             if self.known.get(digest) in hints:
@@ -180,7 +180,7 @@ def retrained(pool: Pool) -> Iterator[bytes]:
         yield encoded[:head] + hashlib.sha256(body).digest() + body
 
 
-def digests_in(seen: Published) -> Iterator[bytes]:
+def digests_in(seen: PublishedModels) -> Iterator[bytes]:
     yield from (bytes.fromhex(seen.before), bytes.fromhex(seen.after), bytes.fromhex(seen.requests))
     yield from (seen.root_before, seen.root_after)
     proof = parse_strict(seen.proof)
@@ -188,7 +188,7 @@ def digests_in(seen: Published) -> Iterator[bytes]:
     yield from (bytes.fromhex(sibling) for sibling in proof["siblings"])
 
 
-def play(pool: Pool, attacker: Attacker, n_games: int) -> int:
+def play(pool: Pool, attacker: BlobAttacker, n_games: int) -> int:
     """Return how many games the attacker wins."""
     rng, wins = np.random.default_rng(7), 0
     with quick_folder() as folder:
@@ -202,8 +202,8 @@ def play(pool: Pool, attacker: Attacker, n_games: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def attacker(pool: Pool) -> Attacker:
-    return Attacker(pool)
+def attacker(pool: Pool) -> BlobAttacker:
+    return BlobAttacker(pool)
 
 
 def test_attacker_knows_how_to_retrain(pool: Pool) -> None:
@@ -213,7 +213,7 @@ def test_attacker_knows_how_to_retrain(pool: Pool) -> None:
 
 
 def test_games_are_won_by_chance_alone(
-    pool: Pool, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+    pool: Pool, attacker: BlobAttacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed_draws(monkeypatch)
     least, most = binom.interval(0.99, GAMES, 1 / HINTS)
@@ -222,7 +222,7 @@ def test_games_are_won_by_chance_alone(
 
 @pytest.mark.parametrize("off", ["nonces", "salts"])
 def test_games_are_won_without_blinding(
-    off: str, pool: Pool, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+    off: str, pool: Pool, attacker: BlobAttacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed_draws(monkeypatch, **{off: False})
     assert play(pool, attacker, 512) > 0.99 * 512
@@ -274,15 +274,15 @@ def test_figures_of_an_exact_method_are_the_same_whoever_was_erased(name: str) -
 
 def public_digests(folder: Path) -> set[bytes]:
     """Every value of 32 bytes in any file, plain, in hexadecimal digits, or inside base64."""
-    found: set[bytes] = set()
+    digests: set[bytes] = set()
     for file in folder.rglob("*"):
         data = file.read_bytes() if file.is_file() else b""
         texts = [data, *map(b64decode, re.findall(rb'"payload":"([^"]+)"', data))]
         hexes = (word for text in texts for word in re.findall(rb"[0-9a-f]{64}", text))
-        found.update(bytes.fromhex(word.decode()) for word in hexes)
-        found.update(b64decode(word) for word in re.findall(rb"\n([A-Za-z0-9+/]{43}=)\n", data))
-        found.add(hashlib.sha256(data).digest())
-    return found
+        digests.update(bytes.fromhex(word.decode()) for word in hexes)
+        digests.update(b64decode(word) for word in re.findall(rb"\n([A-Za-z0-9+/]{43}=)\n", data))
+        digests.add(hashlib.sha256(data).digest())
+    return digests
 
 
 def candidate_digests(X: Any, y: Any, ids: list[str], person: int, left: Rows) -> set[bytes]:

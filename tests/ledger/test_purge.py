@@ -21,26 +21,27 @@ from letheon.ledger.requests.people import move_requests
 from letheon.ledger.requests.states import STATES
 from letheon.ledger.tables import batches, purge_steps, purges, requests, versions
 from letheon.verifier import PURGE, open_envelope, parse_strict
-from tests.ledger.residue import NAME, Marked, make_marked, quick_folder
+from tests.ledger.points import SimulatedKillError
+from tests.ledger.residue import NAME, MarkedLedger, make_marked, quick_folder
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    with quick_folder() as folder, closing(make_marked(folder / "home", 8)) as found:
-        yield found
+def marked() -> Iterator[MarkedLedger]:
+    with quick_folder() as folder, closing(make_marked(folder / "home", 8)) as marked_ledger:
+        yield marked_ledger
 
 
-def only_batch(marked: Marked) -> str:
+def only_batch(marked: MarkedLedger) -> str:
     with marked.core.database.reading() as conn:
         return str(conn.execute(select(batches.c.id)).scalar_one())
 
 
-def leave_a_copy(marked: Marked) -> None:
+def leave_a_copy(marked: MarkedLedger) -> None:
     """Leave a copy of the first person where a purge finds it."""
     (marked.home / "notes.txt").write_text(f"seen: {marked.ids[0]}")
 
 
-def test_attestation_says_what_was_done(marked: Marked) -> None:
+def test_attestation_says_what_was_done(marked: MarkedLedger) -> None:
     marked.erase(*marked.ids[:3])
     data = marked.ledger.certificates.purge_attestation(1)
     assert (marked.home / "purges" / "000001.json").read_bytes() == data
@@ -67,7 +68,7 @@ def test_attestation_says_what_was_done(marked: Marked) -> None:
     assert "no-copy-kept-outside-inventory" in predicate["notClaimed"]
 
 
-def test_version_before_is_marked_as_purged(marked: Marked) -> None:
+def test_version_before_is_marked_as_purged(marked: MarkedLedger) -> None:
     marked.erase(marked.ids[0])
     with marked.core.database.reading() as conn:
         purged = list(conn.scalars(select(versions.c.purged_at).order_by(versions.c.number)))
@@ -76,7 +77,7 @@ def test_version_before_is_marked_as_purged(marked: Marked) -> None:
     assert rows == [(1, only_batch(marked))]
 
 
-def test_finished_purge_is_not_done_again(marked: Marked) -> None:
+def test_finished_purge_is_not_done_again(marked: MarkedLedger) -> None:
     marked.erase(marked.ids[0])
     data = marked.ledger.certificates.purge_attestation(1)
     assert not purge.purge_next(marked.core, only_batch(marked))
@@ -84,17 +85,14 @@ def test_finished_purge_is_not_done_again(marked: Marked) -> None:
 
 
 def test_attestation_has_the_same_bytes_after_a_kill(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class KilledError(BaseException):
-        pass
-
     def kill(name: str) -> None:
         if name == "purge.before-commit":
-            raise KilledError
+            raise SimulatedKillError
 
     monkeypatch.setattr(faults, "hook", kill)
-    with pytest.raises(KilledError):
+    with pytest.raises(SimulatedKillError):
         marked.erase(marked.ids[0])
     monkeypatch.setattr(faults, "hook", None)
     first = (marked.home / "purges" / "000001.json").read_bytes()
@@ -104,17 +102,14 @@ def test_attestation_has_the_same_bytes_after_a_kill(
 
 
 def test_purge_that_was_killed_while_it_began_goes_on(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class KilledError(BaseException):
-        pass
-
     def kill(*_: Any) -> None:
-        raise KilledError
+        raise SimulatedKillError
 
     with monkeypatch.context() as patch:
         patch.setattr(purge, "write_atomically", kill)
-        with pytest.raises(KilledError):
+        with pytest.raises(SimulatedKillError):
             marked.erase(marked.ids[0])
     assert len(marked.core.keys.list_ids("purge")) == 1
     marked.run()
@@ -122,7 +117,7 @@ def test_purge_that_was_killed_while_it_began_goes_on(
     assert marked.core.keys.list_ids("purge") == []
 
 
-def test_two_workers_purge_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_workers_purge_once(marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     second: list[bool] = []
 
     def race(name: str) -> None:
@@ -139,7 +134,7 @@ def test_two_workers_purge_once(marked: Marked, monkeypatch: pytest.MonkeyPatch)
     assert marked.states() == {"purged"}
 
 
-def test_retrain_without_new_requests_is_purged_too(marked: Marked) -> None:
+def test_retrain_without_new_requests_is_purged_too(marked: MarkedLedger) -> None:
     marked.erase(marked.ids[0])
     marked.ledger.models.retrain(NAME)
     statement = open_envelope(
@@ -149,7 +144,7 @@ def test_retrain_without_new_requests_is_purged_too(marked: Marked) -> None:
     assert statement["predicate"]["scanner"]["markers"] == 0
 
 
-def test_residue_is_tried_again_then_stuck_then_goes_on(marked: Marked) -> None:
+def test_residue_is_tried_again_then_stuck_then_goes_on(marked: MarkedLedger) -> None:
     leave_a_copy(marked)
     marked.ask(marked.ids[0])
     max_tries = marked.core.settings.policy.max_tries
@@ -166,7 +161,7 @@ def test_residue_is_tried_again_then_stuck_then_goes_on(marked: Marked) -> None:
     assert marked.states() == {"purged"}
 
 
-def test_a_purge_waits_for_a_room_of_the_desk_without_giving_up(marked: Marked) -> None:
+def test_a_purge_waits_for_a_room_of_the_desk_without_giving_up(marked: MarkedLedger) -> None:
     room = marked.home / ".desk" / "audit-1"
     room.mkdir(parents=True)
     (room / "copy").write_text(str(marked.ids[0]))
@@ -184,7 +179,7 @@ def test_a_purge_waits_for_a_room_of_the_desk_without_giving_up(marked: Marked) 
 
 
 @pytest.mark.parametrize("how", ["left", "too-long"])
-def test_a_room_that_does_not_go_away_is_residue(marked: Marked, how: str) -> None:
+def test_a_room_that_does_not_go_away_is_residue(marked: MarkedLedger, how: str) -> None:
     room = marked.home / ".desk" / "audit-1"
     room.mkdir(parents=True)
     (room / "copy").write_text(str(marked.ids[0]))
@@ -200,7 +195,7 @@ def test_a_room_that_does_not_go_away_is_residue(marked: Marked, how: str) -> No
         assert marked.states() == {"stuck"}
 
 
-def test_residue_is_not_looked_for_during_the_pause(marked: Marked) -> None:
+def test_residue_is_not_looked_for_during_the_pause(marked: MarkedLedger) -> None:
     leave_a_copy(marked)
     marked.erase(marked.ids[0])
     (marked.home / "notes.txt").unlink()
@@ -211,7 +206,7 @@ def test_residue_is_not_looked_for_during_the_pause(marked: Marked) -> None:
     assert marked.states() == {"purged"}
 
 
-def test_database_holds_no_name_of_a_file(marked: Marked) -> None:
+def test_database_holds_no_name_of_a_file(marked: MarkedLedger) -> None:
     exports = marked.home.parent / "exports"
     exports.mkdir()
     marked.ledger.stores.add("exports", exports)
@@ -225,7 +220,7 @@ def test_database_holds_no_name_of_a_file(marked: Marked) -> None:
     ]
 
 
-def test_person_of_another_model_may_stay_there(marked: Marked) -> None:
+def test_person_of_another_model_may_stay_there(marked: MarkedLedger) -> None:
     model = marked.ledger.models.load(NAME)
     y = [number % 2 for number in range(len(marked.ids))]
     marked.ledger.models.register(model, marked.X, y, ids=marked.ids, name="other")
@@ -235,10 +230,10 @@ def test_person_of_another_model_may_stay_there(marked: Marked) -> None:
 
 
 def test_purge_waits_while_readers_keep_the_journal_in_use(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy() -> None:
-        raise LedgerBusyError("readers keep the write-ahead log in use; try again")
+        raise LedgerBusyError("readers still use the write-ahead log; try again")
 
     with monkeypatch.context() as patch:
         patch.setattr(marked.core.database, "truncate_journal", busy)
@@ -249,7 +244,7 @@ def test_purge_waits_while_readers_keep_the_journal_in_use(
 
 
 def test_half_written_file_of_a_living_worker_is_left_to_it(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = marked.core.blob_store(marked.model.folder).folder / ".0123456789abcdef.partial"
     other: list[Lease | None] = []
@@ -276,7 +271,7 @@ def test_half_written_file_of_a_living_worker_is_left_to_it(
     assert marked.states() == {"purged"}
 
 
-def stuck(marked: Marked, *people: str) -> list[str]:
+def stuck(marked: MarkedLedger, *people: str) -> list[str]:
     """Leave a copy of the first person until the requests of all are stuck; return these."""
     leave_a_copy(marked)
     marked.ask(*people)
@@ -288,7 +283,7 @@ def stuck(marked: Marked, *people: str) -> list[str]:
     return [request.id for request in marked.ledger.requests.list()]
 
 
-def test_retry_of_one_request_lets_all_of_its_batch_go_on(marked: Marked) -> None:
+def test_retry_of_one_request_lets_all_of_its_batch_go_on(marked: MarkedLedger) -> None:
     first, *others = stuck(marked, *marked.ids[:3])
     marked.ledger.requests.retry(first)
     marked.run()
@@ -301,7 +296,7 @@ def test_retry_of_one_request_lets_all_of_its_batch_go_on(marked: Marked) -> Non
             marked.ledger.requests.retry(request)
 
 
-def test_purge_that_goes_on_for_one_request_finishes_all(marked: Marked) -> None:
+def test_purge_that_goes_on_for_one_request_finishes_all(marked: MarkedLedger) -> None:
     first, *_ = stuck(marked, *marked.ids[:3])
     with marked.core.database.transaction() as conn:
         move_requests(conn, first, "purging", at=marked.clock())
@@ -309,7 +304,7 @@ def test_purge_that_goes_on_for_one_request_finishes_all(marked: Marked) -> None
     assert marked.states() == {"purged"}
 
 
-def test_orphans_of_the_model_are_swept_without_a_half_written_file(marked: Marked) -> None:
+def test_orphans_of_the_model_are_swept_without_a_half_written_file(marked: MarkedLedger) -> None:
     blobs, orphan = marked.core.blob_store(marked.model.folder), "0" * 64
     keys: list[str] = []
 
@@ -327,7 +322,9 @@ def test_orphans_of_the_model_are_swept_without_a_half_written_file(marked: Mark
 
 
 @pytest.mark.parametrize("content", [None, bytes(40), b"", b"[[1,"])
-def test_problems_that_are_being_destroyed_are_none(marked: Marked, content: bytes | None) -> None:
+def test_problems_that_are_being_destroyed_are_none(
+    marked: MarkedLedger, content: bytes | None
+) -> None:
     file = marked.home / "purges" / ".abc.problems"
     if content is None:
         file.symlink_to("nowhere")
@@ -337,18 +334,18 @@ def test_problems_that_are_being_destroyed_are_none(marked: Marked, content: byt
     assert marked.ledger.run_once() == ()
 
 
-def set_recipients(marked: Marked, number: int) -> None:
+def set_recipients(marked: MarkedLedger, number: int) -> None:
     with marked.core.database.transaction() as conn:
         conn.execute(update(requests).values(recipients=number))
 
 
-def recipients_told(marked: Marked) -> int:
+def recipients_told(marked: MarkedLedger) -> int:
     data = marked.ledger.certificates.purge_attestation(1)
     statement = open_envelope(data, marked.core.keys.trust()).statement
     return int(statement["predicate"]["recipientsTold"])
 
 
-def test_recipients_who_were_told_before_are_counted(marked: Marked) -> None:
+def test_recipients_who_were_told_before_are_counted(marked: MarkedLedger) -> None:
     marked.ask(*marked.ids[:2])
     set_recipients(marked, 3)
     marked.run()
@@ -356,19 +353,16 @@ def test_recipients_who_were_told_before_are_counted(marked: Marked) -> None:
 
 
 def test_recipients_who_are_told_between_two_signings_change_nothing(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class KilledError(BaseException):
-        pass
-
     def kill(name: str) -> None:
         if name == "purge.signed":
-            raise KilledError
+            raise SimulatedKillError
 
     monkeypatch.setattr(faults, "hook", kill)
     marked.ask(marked.ids[0])
     set_recipients(marked, 1)
-    with pytest.raises(KilledError):
+    with pytest.raises(SimulatedKillError):
         marked.run()
     monkeypatch.setattr(faults, "hook", None)
     first = (marked.home / "purges" / "000001.json").read_bytes()
@@ -379,7 +373,7 @@ def test_recipients_who_are_told_between_two_signings_change_nothing(
 
 
 @pytest.mark.parametrize("what", ["rows", "vault"])
-def test_damage_does_not_protect_a_version(marked: Marked, what: str) -> None:
+def test_damage_does_not_protect_a_version(marked: MarkedLedger, what: str) -> None:
     blobs = marked.core.blob_store(marked.model.folder)
     with marked.core.database.reading() as conn:
         old = find_head(conn, marked.model.id)
@@ -405,7 +399,7 @@ def test_damage_does_not_protect_a_version(marked: Marked, what: str) -> None:
 
 
 def test_purge_reads_the_facts_of_living_versions_only(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for person in marked.ids[:3]:
         marked.erase(person)

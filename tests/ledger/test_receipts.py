@@ -33,7 +33,7 @@ from letheon.verifier import (
     check_receipt,
     check_receipt_commitment,
 )
-from tests.ledger.databases import NOON, Clock, die, in_processes
+from tests.ledger.databases import NOON, SettableClock, die, in_processes
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
 from tests.sharded.people import examples
 
@@ -278,7 +278,7 @@ def test_of_many_rows_64_are_in_the_receipt(tmp_path: Path) -> None:
     data = np.random.default_rng(0).normal(size=(80, 2))
     y = np.arange(80) % 2
     model = NaiveUnlearner(GaussianNB(), random_state=0).fit(data, y, ids=ids)
-    with Ledger.create(tmp_path / "home", name="test", clock=Clock()) as ledger:
+    with Ledger.create(tmp_path / "home", name="test", clock=SettableClock()) as ledger:
         ledger.models.register(model, data, y, ids=ids, name="risk")
         _, code = ask(ledger, 0)
         ledger.run_once(force=True)
@@ -332,16 +332,16 @@ def counted(ledger: Ledger) -> tuple[int, int]:
     ],
 )
 def test_a_kill_leaves_certificate_and_receipt_or_neither(name: str, tmp_path: Path) -> None:
-    with make(tmp_path, clock=Clock()) as ledger:
+    with make(tmp_path, clock=SettableClock()) as ledger:
         _, code = ask(ledger, 1)
         home = ledger.folder
 
     def killed() -> None:
         faults.hook = lambda point: die() if point == name else None
-        Ledger.open(home, clock=Clock()).run_once(force=True)
+        Ledger.open(home, clock=SettableClock()).run_once(force=True)
 
     assert in_processes([killed]) == [-9]
-    with Ledger.open(home, clock=Clock()) as ledger:
+    with Ledger.open(home, clock=SettableClock()) as ledger:
         is_after = name in ("certify.after-commit", "purge.key-destroyed")
         assert counted(ledger) == ((1, 1) if is_after else (0, 0))
         ledger.run_once(force=True)
@@ -551,14 +551,17 @@ def test_a_sealed_receipt_is_bound_to_request_and_key(made: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda found: found["rows"].reverse(), "order of their slots"),
-        (lambda found: found["rows"].append(found["rows"][0]), "order of their slots"),
-        (lambda found: found["rows"].clear(), "minItems"),
-        (lambda found: found.update(rows=found["rows"] * 33), "maxItems"),
-        (lambda found: found["rows"][-1].update(slot=1 << 40), "a wrong length"),
-        (lambda found: found["rows"][0].update(after=found["rows"][0]["before"]), "rootAfter"),
-        (lambda found: found["rows"][0]["before"].pop(), "a wrong length"),
-        (lambda found: found["rows"][0].update(salt="00" * 32), "unknown key"),
+        (lambda content: content["rows"].reverse(), "order of their slots"),
+        (lambda content: content["rows"].append(content["rows"][0]), "order of their slots"),
+        (lambda content: content["rows"].clear(), "minItems"),
+        (lambda content: content.update(rows=content["rows"] * 33), "maxItems"),
+        (lambda content: content["rows"][-1].update(slot=1 << 40), "a wrong length"),
+        (
+            lambda content: content["rows"][0].update(after=content["rows"][0]["before"]),
+            "rootAfter",
+        ),
+        (lambda content: content["rows"][0]["before"].pop(), "a wrong length"),
+        (lambda content: content["rows"][0].update(salt="00" * 32), "unknown key"),
     ],
 )
 def test_receipts_of_other_forms_are_refused(

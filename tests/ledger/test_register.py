@@ -21,13 +21,13 @@ from letheon.exceptions import (
 from letheon.ledger import Ledger
 from letheon.ledger.keys.keyring import derive_training_seed
 from letheon.verifier import note_digest
-from tests.ledger.databases import NOON, Clock
+from tests.ledger.databases import NOON, SettableClock
 from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return make(tmp_path, clock=Clock(NOON))
+    return make(tmp_path, clock=SettableClock(NOON))
 
 
 def _files(ledger: Ledger) -> set[str]:
@@ -41,7 +41,7 @@ def _files(ledger: Ledger) -> set[str]:
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "taken name": ({"name": "risk"}, LedgerError, "registered for tenant"),
-    "name with a blank": ({"name": "my model"}, ValueError, "cannot stand in a certificate"),
+    "name with a blank": ({"name": "my model"}, ValueError, "is not a valid name"),
     "tenant in capitals": ({"tenant": "ACME"}, ValueError, "tenant='ACME'"),
     "no estimator of ours": ({"model": GaussianNB().fit(X, Y)}, CannotForgetError, "wrap it"),
     "class": ({"model": NaiveUnlearner}, CannotForgetError, "wrap it"),
@@ -176,14 +176,14 @@ def test_keys_of_another_ledger_are_refused(tmp_path: Path) -> None:
     for part in ("keys", "public"):
         (first.folder / part).rename(first.folder / f"old-{part}")
         (second.folder / part).rename(first.folder / part)
-    with pytest.raises(LedgerError, match="not those that its database"):
+    with pytest.raises(LedgerError, match="do not belong to its database"):
         Ledger.open(first.folder)
 
 
 def test_one_database_serves_one_ledger(tmp_path: Path) -> None:
     first = make(tmp_path / "a")
     url = f"sqlite:///{first.folder / 'ledger.db'}"
-    with pytest.raises(LedgerError, match="one database serves one ledger"):
+    with pytest.raises(LedgerError, match="use one database per ledger"):
         Ledger.create(tmp_path / "b", name="second", database=url)
     assert not (tmp_path / "b" / "letheon.toml").exists()
     with pytest.raises(LedgerError, match="use another database"):
@@ -196,7 +196,7 @@ def test_rotations_are_logged_even_after_a_kill(ledger: Ledger) -> None:
     from letheon.ledger.tables import events
 
     ledger._core.keys.rotate("test", 0)  # and a kill before its event
-    with Ledger.open(ledger.folder, clock=Clock(NOON)) as again:
+    with Ledger.open(ledger.folder, clock=SettableClock(NOON)) as again:
         old = again._core.keys.trust().keys
         again.keys.rotate()
         again.keys.revoke(next(iter(old)), after=0)

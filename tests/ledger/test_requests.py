@@ -19,7 +19,7 @@ from letheon.ledger.requests.people import move_requests
 from letheon.ledger.tables import batches, certificates
 from tests.ledger.databases import (
     NOON,
-    Desk,
+    LedgerSetup,
     add_model,
     desk,
     kind,
@@ -34,7 +34,7 @@ __all__ = ["desk", "kind", "place", "sqlite_desk"]
 BATCH = "b" * 64
 
 
-def certify(desk: Desk, request: str) -> None:
+def certify(desk: LedgerSetup, request: str) -> None:
     """Apply one request in a batch, with certificate 7."""
     with desk.database.transaction() as connection:
         values = {"id": BATCH, "model_id": desk.model.id, "kind": "erase", "parent_id": 1}
@@ -50,7 +50,7 @@ def certify(desk: Desk, request: str) -> None:
         move_requests(connection, request, "certified", at=NOON)
 
 
-def test_a_list_is_filtered_and_the_earliest_due_comes_first(desk: Desk) -> None:
+def test_a_list_is_filtered_and_the_earliest_due_comes_first(desk: LedgerSetup) -> None:
     with desk.database.transaction() as connection:
         theirs = add_model(connection, "risk", "acme")
     made = []
@@ -73,18 +73,18 @@ def test_a_list_is_filtered_and_the_earliest_due_comes_first(desk: Desk) -> None
         assert list_requests(connection, tenant="default") == [made[1], made[2], extended]
 
 
-def test_certificates_are_shown_to_who_asked_and_to_who_waited(desk: Desk) -> None:
+def test_certificates_are_shown_to_who_asked_and_to_who_waited(desk: LedgerSetup) -> None:
     first = desk.submit(1, verified=True)
     second = desk.submit(1, verified=True)
     other = desk.submit(2, verified=True)
-    assert desk.found(first).certificate is None
+    assert desk.reload(first).certificate is None
     certify(desk, first.id)
-    shown = [desk.found(one).certificate for one in (first, second, other)]
+    shown = [desk.reload(one).certificate for one in (first, second, other)]
     assert shown == [7, 7, None]
-    assert desk.found(first).batch == BATCH
+    assert desk.reload(first).batch == BATCH
 
 
-def test_a_timeline_tells_everything_in_order_and_no_name(desk: Desk) -> None:
+def test_a_timeline_tells_everything_in_order_and_no_name(desk: LedgerSetup) -> None:
     request = desk.submit(1)
     other = desk.submit(2, verified=True)
     desk.clock.now += 60
@@ -108,7 +108,7 @@ def test_a_timeline_tells_everything_in_order_and_no_name(desk: Desk) -> None:
     assert other.id not in text_
 
 
-def test_another_tenant_sees_no_timeline(sqlite_desk: Desk) -> None:
+def test_another_tenant_sees_no_timeline(sqlite_desk: LedgerSetup) -> None:
     request = sqlite_desk.submit(1)
     with sqlite_desk.database.reading() as connection:
         assert find_request(connection, request.id, tenant="default") == request
@@ -116,7 +116,7 @@ def test_another_tenant_sees_no_timeline(sqlite_desk: Desk) -> None:
         requests_of(sqlite_desk.core).timeline(request.id, tenant="acme")
 
 
-def test_days_left_are_counted_to_the_last_day(sqlite_desk: Desk) -> None:
+def test_days_left_are_counted_to_the_last_day(sqlite_desk: LedgerSetup) -> None:
     request = sqlite_desk.submit(1)
     assert request.due_on == date(2027, 2, 15)
     seat, other = Calendar(), Calendar(timezone="UTC")
@@ -126,7 +126,7 @@ def test_days_left_are_counted_to_the_last_day(sqlite_desk: Desk) -> None:
     assert (request.days_left(late, other), request.days_left(late, seat)) == (1, 0)
 
 
-def test_receipts_that_are_not_confirmed_in_time_are_found(sqlite_desk: Desk) -> None:
+def test_receipts_that_are_not_confirmed_in_time_are_found(sqlite_desk: LedgerSetup) -> None:
     """NOON is Friday, 15 January 2027: ten business days end on the 29th."""
     late = sqlite_desk.submit(1, regime="ccpa", ground="ccpa.1798.105")
     done = sqlite_desk.submit(2, regime="ccpa", ground="ccpa.1798.105", verified=True)
@@ -140,11 +140,11 @@ def test_receipts_that_are_not_confirmed_in_time_are_found(sqlite_desk: Desk) ->
     assert {done.state, other.state} == {"queued", "received"}
 
 
-def test_open_means_that_somebody_waits(sqlite_desk: Desk) -> None:
+def test_open_means_that_somebody_waits(sqlite_desk: LedgerSetup) -> None:
     request = sqlite_desk.submit(1)
     assert request.is_open
     assert not requests_of(sqlite_desk.core).cancel(request.id).is_open
 
 
-def test_a_request_shows_no_person(sqlite_desk: Desk) -> None:
+def test_a_request_shows_no_person(sqlite_desk: LedgerSetup) -> None:
     assert "person" not in repr(sqlite_desk.submit(1, verified=True))

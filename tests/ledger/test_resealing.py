@@ -11,7 +11,7 @@ from letheon.exceptions import (
 from letheon.ledger.requests import intake, people
 from letheon.ledger.tables import intake_keys, meta
 from tests.ledger.databases import (
-    Desk,
+    LedgerSetup,
     bodies,
     desk,
     erase,
@@ -28,7 +28,7 @@ __all__ = ["desk", "kind", "place", "sqlite_desk", "still_desk"]
 NO_BATCH = "f" * 64
 
 
-def test_resealing_removes_the_batch_and_keeps_the_rest(desk: Desk) -> None:
+def test_resealing_removes_the_batch_and_keeps_the_rest(desk: LedgerSetup) -> None:
     first, second = desk.submit(1, verified=True), desk.submit(2, 3)
     waiting = desk.submit(1, verified=True)
     old = desk.rows(intake_keys)[0].id
@@ -41,7 +41,7 @@ def test_resealing_removes_the_batch_and_keeps_the_rest(desk: Desk) -> None:
     assert requests_of(desk.core).verify(second.id).state == "queued"
 
 
-def test_a_duplicate_keeps_its_body_while_somebody_is_still_waited_for(desk: Desk) -> None:
+def test_a_duplicate_keeps_its_body_while_somebody_is_still_waited_for(desk: LedgerSetup) -> None:
     first, second = desk.submit(1, verified=True), desk.submit(2, verified=True)
     both = desk.submit(1, 2, verified=True)
     people.rotate_intake_key(desk.core, erase(desk, first.id))
@@ -50,7 +50,7 @@ def test_a_duplicate_keeps_its_body_while_somebody_is_still_waited_for(desk: Des
     assert bodies(desk) == {}
 
 
-def test_resealing_may_be_repeated(sqlite_desk: Desk) -> None:
+def test_resealing_may_be_repeated(sqlite_desk: LedgerSetup) -> None:
     request = sqlite_desk.submit(1)
     for _ in range(3):
         people.rotate_intake_key(sqlite_desk.core, NO_BATCH)
@@ -58,7 +58,9 @@ def test_resealing_may_be_repeated(sqlite_desk: Desk) -> None:
     assert len(sqlite_desk.core.keys.list_ids("intake")) == 1
 
 
-def test_a_key_that_cannot_be_read_now_is_not_said_to_be_destroyed(sqlite_desk: Desk) -> None:
+def test_a_key_that_cannot_be_read_now_is_not_said_to_be_destroyed(
+    sqlite_desk: LedgerSetup,
+) -> None:
     request = sqlite_desk.submit(1)
     [old] = sqlite_desk.rows(intake_keys)
     file = sqlite_desk.core.keys._files.path_of(old.id)
@@ -71,14 +73,14 @@ def test_a_key_that_cannot_be_read_now_is_not_said_to_be_destroyed(sqlite_desk: 
     assert not sqlite_desk.core.keys.has(old.id)
 
 
-def test_keys_of_processes_that_died_are_destroyed(sqlite_desk: Desk) -> None:
+def test_keys_of_processes_that_died_are_destroyed(sqlite_desk: LedgerSetup) -> None:
     sqlite_desk.submit(1)
     orphan = sqlite_desk.core.keys.new_key("intake")
     people.rotate_intake_key(sqlite_desk.core, NO_BATCH)
     assert not sqlite_desk.core.keys.has(orphan)
 
 
-def test_submissions_during_resealing_are_never_under_a_destroyed_key(desk: Desk) -> None:
+def test_submissions_during_resealing_are_never_under_a_destroyed_key(desk: LedgerSetup) -> None:
     desk.submit(999)
     other = desk.reopened()
     stop = threading.Event()
@@ -101,7 +103,7 @@ def test_submissions_during_resealing_are_never_under_a_destroyed_key(desk: Desk
 
 
 def test_the_net_above_catches_a_submitter_that_trusts_its_memory(
-    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+    sqlite_desk: LedgerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sqlite_desk.submit(999)
     remembered = people.get_cached_key(sqlite_desk.core)
@@ -113,7 +115,7 @@ def test_the_net_above_catches_a_submitter_that_trusts_its_memory(
         sqlite_desk.submit(1)
 
 
-def test_reading_a_batch_goes_on_when_the_key_is_exchanged(desk: Desk) -> None:
+def test_reading_a_batch_goes_on_when_the_key_is_exchanged(desk: LedgerSetup) -> None:
     one, two = desk.submit(1, 2, verified=True), desk.submit(2, 3, verified=True)
     batch = erase(desk, one.id, two.id, upto="applying")
     with desk.database.reading() as connection:

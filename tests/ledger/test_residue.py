@@ -17,20 +17,24 @@ from letheon.ledger.purge import purge as _purge
 from letheon.ledger.purge import stores
 from letheon.ledger.purge.scan import Markers
 from tests.ledger import points
-from tests.ledger.residue import NAME, Marked, Witness, make_marked, quick_folder, without_step
-from tests.postgres import Server
+from tests.ledger.points import SimulatedKillError
+from tests.ledger.residue import (
+    NAME,
+    MarkedLedger,
+    Witness,
+    make_marked,
+    quick_folder,
+    without_step,
+)
+from tests.postgres import PostgresServer
 
 POINTS = [name for name in points.POINTS if name.startswith("purge.")]
 
 
-class KilledError(BaseException):
-    """Stands for SIGKILL: nothing in the library catches it."""
-
-
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with quick_folder() as found:
-        yield found
+    with quick_folder() as folder_path:
+        yield folder_path
 
 
 @pytest.fixture
@@ -42,12 +46,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def marked(folder: Path) -> Iterator[Marked]:
-    with closing(make_marked(folder / "home")) as found:
-        yield found
+def marked(folder: Path) -> Iterator[MarkedLedger]:
+    with closing(make_marked(folder / "home")) as marked_ledger:
+        yield marked_ledger
 
 
-def erase_history(marked: Marked, witness: Witness, per_batch: int) -> None:
+def erase_history(marked: MarkedLedger, witness: Witness, per_batch: int) -> None:
     for start in range(0, len(marked.ids) - 10, per_batch):
         marked.ask(*marked.ids[start : start + per_batch])
         witness.copy(marked)
@@ -55,22 +59,22 @@ def erase_history(marked: Marked, witness: Witness, per_batch: int) -> None:
         assert not _purge.list_problems(marked.core)
 
 
-def grep(marked: Marked, *folders: Path) -> list[str]:
+def grep(marked: MarkedLedger, *folders: Path) -> list[str]:
     """Ids and rows in hexadecimal digits, by a program that is not ours."""
     words = [*marked.erased, *(marked.salts[person].hex() for person in marked.erased)]
-    found = subprocess.run(
+    process = subprocess.run(
         ["grep", "-rlaF", "-f", "-", *map(str, folders)],
         input="\n".join(words),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert found.returncode in (0, 1), found.stderr
-    return found.stdout.splitlines()
+    assert process.returncode in (0, 1), process.stderr
+    return process.stdout.splitlines()
 
 
 def check_history(
-    marked: Marked, per_batch: int, temporary: Path, caplog: pytest.LogCaptureFixture
+    marked: MarkedLedger, per_batch: int, temporary: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     witness = Witness()
@@ -96,7 +100,7 @@ def test_nothing_is_left_on_a_server(
     temporary: Path,
     caplog: pytest.LogCaptureFixture,
     postgres_url: str,
-    postgres_server: Server,
+    postgres_server: PostgresServer,
 ) -> None:
     with closing(make_marked(folder / "home", 60, database=postgres_url)) as marked:
         check_history(marked, 10, temporary, caplog)
@@ -115,19 +119,19 @@ def test_nothing_is_left_after_ten_thousand_erasures(
         check_history(marked, 50, temporary, caplog)
 
 
-def test_witness_sees_what_is_there_before_the_purge(marked: Marked) -> None:
+def test_witness_sees_what_is_there_before_the_purge(marked: MarkedLedger) -> None:
     witness = Witness()
     marked.ask(*marked.ids[:2])
     witness.copy(marked)
-    found = witness.leaks(marked)
-    assert {"body in ledger.db-wal", "body by a key"} <= found
+    leaks = witness.leaks(marked)
+    assert {"body in ledger.db-wal", "body by a key"} <= leaks
     marked.run()
     (marked.home / "old.csv").write_text(f"{marked.ids[0]},")
     (marked.home / "rows.bin").write_bytes(marked.X[0].tobytes())
     assert witness.leaks(marked) == {"id in home", "row in home"}
 
 
-def planted_for(marked: Marked, store: Path, step: str) -> None:
+def planted_for(marked: MarkedLedger, store: Path, step: str) -> None:
     """Put something where only this step would find it."""
     person = marked.ids[0]
     if step == "stores":
@@ -140,7 +144,7 @@ def planted_for(marked: Marked, store: Path, step: str) -> None:
         faults.hook = lambda name: leave_half_a_file(marked) if name == "purge.started" else None
 
 
-def leave_half_a_file(marked: Marked) -> None:
+def leave_half_a_file(marked: MarkedLedger) -> None:
     """Do what a worker does that is killed while it writes, after the last sweep."""
     blobs = marked.core.blob_store(marked.model.folder)
     (blobs.folder / ".0123456789abcdef.partial").write_bytes(marked.X[0].tobytes())
@@ -161,7 +165,7 @@ NEEDED = {
 
 @pytest.mark.parametrize("step", NEEDED)
 def test_every_step_is_needed(
-    step: str, marked: Marked, folder: Path, monkeypatch: pytest.MonkeyPatch
+    step: str, marked: MarkedLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     witness, store = Witness(), folder / "exports"
     monkeypatch.setattr(faults, "hook", None)
@@ -190,7 +194,7 @@ def test_every_step_is_needed(
         assert {problem.where.store for problem in _purge.list_problems(marked.core)} == {"blobs"}
 
 
-def test_half_written_file_is_swept(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_written_file_is_swept(marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "hook", None)
     planted_for(marked, marked.home, "temporary")
     marked.erase(marked.ids[0])
@@ -199,7 +203,7 @@ def test_half_written_file_is_swept(marked: Marked, monkeypatch: pytest.MonkeyPa
 
 
 def test_training_key_goes_with_the_model_that_it_made(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     witness = Witness()
     for person in marked.ids[:2]:
@@ -216,7 +220,7 @@ def test_training_key_goes_with_the_model_that_it_made(
 
 
 def test_pinned_version_is_not_destroyed_under_its_reader(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = marked.ledger.models.reader(NAME)
     assert reader.model.n_rows_ == len(marked.ids)
@@ -230,7 +234,7 @@ def test_pinned_version_is_not_destroyed_under_its_reader(
     assert not file.exists()
 
 
-def test_reader_follows_the_head_and_lets_the_old_version_go(marked: Marked) -> None:
+def test_reader_follows_the_head_and_lets_the_old_version_go(marked: MarkedLedger) -> None:
     reader = marked.ledger.models.reader(NAME)
     assert reader.model.n_rows_ == len(marked.ids)
     marked.erase(marked.ids[0])
@@ -240,7 +244,7 @@ def test_reader_follows_the_head_and_lets_the_old_version_go(marked: Marked) -> 
 
 
 def test_purge_without_markers_goes_nowhere(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_purge, "STEPS", without_step("started"))
     marked.ask(marked.ids[0])
@@ -252,7 +256,7 @@ def test_purge_without_markers_goes_nowhere(
 
 @pytest.mark.parametrize("at", POINTS)
 def test_purge_goes_on_after_a_kill(
-    at: str, marked: Marked, folder: Path, monkeypatch: pytest.MonkeyPatch
+    at: str, marked: MarkedLedger, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     witness = Witness()
     marked.ask(*marked.ids[:3])
@@ -260,10 +264,10 @@ def test_purge_goes_on_after_a_kill(
 
     def kill(name: str) -> None:
         if name == at:
-            raise KilledError
+            raise SimulatedKillError
 
     monkeypatch.setattr(faults, "hook", kill)
-    with pytest.raises(KilledError):
+    with pytest.raises(SimulatedKillError):
         marked.run()
     monkeypatch.setattr(faults, "hook", None)
     witness.copy(marked)
@@ -277,7 +281,7 @@ def test_purge_goes_on_after_a_kill(
 
 
 def test_rows_of_a_server_are_read_a_page_at_a_time(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "_ROWS", 3)
     marked.ask(*marked.ids[:6])
@@ -290,7 +294,7 @@ def test_rows_of_a_server_are_read_a_page_at_a_time(
         seen.clear()
         contents = list(stores._read_tables(conn))
     markers = Markers.from_values(ids=requests)
-    hits = [(name, found.id_number) for name, data in contents for found in markers.find(data)]
+    hits = [(name, match.id_number) for name, data in contents for match in markers.find(data)]
     assert {number for _, number in hits} == set(range(6))
     assert {name for name, _ in hits} >= {"requests", "events", "blocked"}
     assert len(seen) > 20

@@ -13,7 +13,7 @@ from letheon.ledger.settings import Settings
 from letheon.ledger.tables import blocked, events, requests
 from letheon.ledger.worker.policy import Policy
 from letheon.ledger.worker.worker import forget_closed
-from tests.ledger.databases import Desk, desk, erase, kind, place, requests_of, sqlite_desk
+from tests.ledger.databases import LedgerSetup, desk, erase, kind, place, requests_of, sqlite_desk
 
 __all__ = ["desk", "kind", "place", "sqlite_desk"]
 
@@ -22,7 +22,7 @@ TWO_YEARS = 731 * DAY  # 2028 is a leap year
 OTHERS = as_ids(["person-99"])
 
 
-def closed(desk: Desk, *people: int, **given: Any) -> str:
+def closed(desk: LedgerSetup, *people: int, **given: Any) -> str:
     """A request that was erased and answered."""
     request = desk.submit(*people, verified=True, **given)
     erase(desk, request.id)
@@ -30,12 +30,12 @@ def closed(desk: Desk, *people: int, **given: Any) -> str:
     return request.id
 
 
-def tags(desk: Desk, request: str) -> tuple[str, str, str]:
+def tags(desk: LedgerSetup, request: str) -> tuple[str, str, str]:
     rows = {row.id: (row.key_tag, row.body_tag, row.nonce) for row in desk.rows(requests)}
     return rows[request]
 
 
-def test_tags_are_kept_for_their_months_and_then_forgotten(desk: Desk) -> None:
+def test_tags_are_kept_for_their_months_and_then_forgotten(desk: LedgerSetup) -> None:
     request = closed(desk, 1, 2, key="k")
     before = tags(desk, request)
     assert forget_closed(desk.core) == 0
@@ -55,7 +55,7 @@ def test_tags_are_kept_for_their_months_and_then_forgotten(desk: Desk) -> None:
     assert '"requests":1' in told[0]
 
 
-def test_who_asks_again_is_new_or_unknown_then(sqlite_desk: Desk) -> None:
+def test_who_asks_again_is_new_or_unknown_then(sqlite_desk: LedgerSetup) -> None:
     desk = sqlite_desk
     request = closed(desk, 1, key="k")
     assert desk.submit(1, key="k", verified=True, held=OTHERS).id == request
@@ -66,8 +66,8 @@ def test_who_asks_again_is_new_or_unknown_then(sqlite_desk: Desk) -> None:
     assert desk.submit(1, key="k", verified=True).state == "queued"  # another person of that id
 
 
-def test_tags_of_people_whom_an_open_request_names_stay(desk: Desk) -> None:
-    """Else a duplicate would never know that everybody whom it names is erased."""
+def test_tags_of_people_whom_an_open_request_names_stay(desk: LedgerSetup) -> None:
+    """Otherwise a duplicate could not know that all of its people are erased."""
     request = closed(desk, 1, 2)
     waits = desk.submit(2, verified=True, held=OTHERS)
     assert waits.state == "duplicate"
@@ -79,10 +79,10 @@ def test_tags_of_people_whom_an_open_request_names_stay(desk: Desk) -> None:
     assert tags(desk, request)[1] == ""
     again = desk.submit(2, verified=True, held=OTHERS)
     people.mark_queued_duplicates(desk.core, desk.model.id)
-    assert (desk.state(again), desk.found(again).duplicate_of) == ("duplicate", waits.id)
+    assert (desk.state(again), desk.reload(again).duplicate_of) == ("duplicate", waits.id)
 
 
-def test_withdrawn_requests_are_forgotten_and_open_ones_are_not(sqlite_desk: Desk) -> None:
+def test_withdrawn_requests_are_forgotten_and_open_ones_are_not(sqlite_desk: LedgerSetup) -> None:
     desk = sqlite_desk
     gone, stays = desk.submit(1, verified=True), desk.submit(2, verified=True)
     requests_of(desk.core).cancel(gone.id)
@@ -93,7 +93,9 @@ def test_withdrawn_requests_are_forgotten_and_open_ones_are_not(sqlite_desk: Des
     assert {row.request_id for row in desk.rows(blocked)} == {stays.id}
 
 
-def test_many_are_forgotten_in_parts(sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_are_forgotten_in_parts(
+    sqlite_desk: LedgerSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("letheon.ledger.worker.worker._CHUNK", 2)
     for number in range(5):
         requests_of(sqlite_desk.core).cancel(sqlite_desk.submit(number).id)
@@ -103,7 +105,7 @@ def test_many_are_forgotten_in_parts(sqlite_desk: Desk, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("months", [24_320, 10**9])
-def test_so_many_months_are_for_ever(sqlite_desk: Desk, months: int) -> None:
+def test_so_many_months_are_for_ever(sqlite_desk: LedgerSetup, months: int) -> None:
     requests_of(sqlite_desk.core).cancel(sqlite_desk.submit(1).id)
     policy = Policy(keep_keys_months=months)
     object.__setattr__(sqlite_desk.core, "settings", Settings(name="test", policy=policy))
@@ -112,7 +114,7 @@ def test_so_many_months_are_for_ever(sqlite_desk: Desk, months: int) -> None:
 
 
 @pytest.mark.parametrize("column", ["key_tag", "body_tag", "nonce"])
-def test_tags_are_only_forgotten_never_changed(desk: Desk, column: str) -> None:
+def test_tags_are_only_forgotten_never_changed(desk: LedgerSetup, column: str) -> None:
     """By SQL: not while it is open, and not to anything else afterwards."""
     request = desk.submit(1)
     changes = [f"{column} = 'x'", "key_tag = 'x', body_tag = '', nonce = ''"]

@@ -278,11 +278,11 @@ def test_piece_that_stands_in_other_rows_elsewhere_is_no_marker() -> None:
 
 
 def test_texts_of_rows_are_markers() -> None:
-    texts = ["a letter by somebody", "ok", "with kind regards"]
+    texts = ["a letter by a person", "ok", "with kind regards"]
     erased = rows_of(np.array(texts, object), ["aaaaaa", "bbbbbb", "dddddd"])
     left = rows_of(np.array(["another letter, with kind regards"], object), ["cccccc"])
     markers = collect_markers(erased, np.zeros((3, 32), np.uint8), left)
-    assert markers.rows == (b"a letter by somebody",)
+    assert markers.rows == (b"a letter by a person",)
 
 
 def test_of_many_rows_a_sample_is_taken() -> None:

@@ -16,7 +16,7 @@ from letheon.ledger.models.commitment import SlotTree, count_slots, draw_slots, 
 from letheon.verifier import TOMBSTONE, VerificationError, node_hash, transition_roots
 
 
-class Scene(NamedTuple):
+class SlotTreeCase(NamedTuple):
     """Slots, who is in them, and who leaves in which batch."""
 
     slots: int
@@ -25,13 +25,13 @@ class Scene(NamedTuple):
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> Scene:
+def scenes(draw: st.DrawFn) -> SlotTreeCase:
     slots = 1 << draw(st.integers(0, 7))
     held = draw(st.lists(st.integers(0, slots - 1), min_size=1, max_size=slots, unique=True))
     leaves = {slot: hashlib.sha256(bytes([slot])).digest() for slot in held}
     leaving = draw(st.lists(st.sampled_from(held), min_size=1, unique=True))
     cut = draw(st.integers(0, len(leaving)))
-    return Scene(slots, leaves, [batch for batch in (leaving[:cut], leaving[cut:]) if batch])
+    return SlotTreeCase(slots, leaves, [batch for batch in (leaving[:cut], leaving[cut:]) if batch])
 
 
 def naive_root(slots: int, leaves: Mapping[int, bytes]) -> bytes:
@@ -46,17 +46,17 @@ def naive_root(slots: int, leaves: Mapping[int, bytes]) -> bytes:
     return level[0]
 
 
-def build_tree(scene: Scene) -> SlotTree:
+def build_tree(scene: SlotTreeCase) -> SlotTree:
     return SlotTree.build(scene.slots, list(scene.leaves), scene.leaves.values())
 
 
 @given(scenes())
-def test_the_root_is_that_of_a_naive_tree(scene: Scene) -> None:
+def test_the_root_is_that_of_a_naive_tree(scene: SlotTreeCase) -> None:
     assert build_tree(scene).root == naive_root(scene.slots, scene.leaves)
 
 
 @given(scenes())
-def test_a_transition_gives_both_roots(scene: Scene) -> None:
+def test_a_transition_gives_both_roots(scene: SlotTreeCase) -> None:
     tree, left = build_tree(scene), dict(scene.leaves)
     for batch in scene.batches:
         before = naive_root(scene.slots, left)
@@ -70,7 +70,7 @@ def test_a_transition_gives_both_roots(scene: Scene) -> None:
 
 
 @given(scenes())
-def test_several_transitions_are_one(scene: Scene) -> None:
+def test_several_transitions_are_one(scene: SlotTreeCase) -> None:
     tree = build_tree(scene)
     old: dict[int, bytes] = {}
     for batch in scene.batches:
@@ -82,13 +82,13 @@ def test_several_transitions_are_one(scene: Scene) -> None:
 
 
 @given(scenes())
-def test_the_order_of_the_batch_does_not_show(scene: Scene) -> None:
+def test_the_order_of_the_batch_does_not_show(scene: SlotTreeCase) -> None:
     tree, batch = build_tree(scene), scene.batches[0]
     assert tree.transition(batch)[0] == tree.transition(np.array(batch[::-1]))[0]
 
 
 @given(scenes(), st.data())
-def test_a_path_leads_to_the_root(scene: Scene, data: st.DataObject) -> None:
+def test_a_path_leads_to_the_root(scene: SlotTreeCase, data: st.DataObject) -> None:
     tree, slot = build_tree(scene), data.draw(st.integers(0, scene.slots - 1))
     node = scene.leaves.get(slot, TOMBSTONE)
     assert tree.leaf(slot) == node
@@ -98,7 +98,7 @@ def test_a_path_leads_to_the_root(scene: Scene, data: st.DataObject) -> None:
 
 
 @given(scenes())
-def test_a_changed_sibling_changes_the_roots(scene: Scene) -> None:
+def test_a_changed_sibling_changes_the_roots(scene: SlotTreeCase) -> None:
     tree = build_tree(scene)
     proof, after = tree.transition(scene.batches[0])
     found = json.loads(proof)

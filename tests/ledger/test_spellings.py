@@ -208,8 +208,8 @@ def test_every_code_of_an_attestation_is_explained() -> None:
 @pytest.mark.parametrize("marker", [np.int64(4660), b"4660", b"P0003", np.str_("P0003")])
 def test_an_audit_drops_no_marker(marker: Any, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,age\nP0003,7\n4660,8\n")
-    found = check_residue({"exports": tmp_path}, ["somebody-else@example.org", marker])
-    assert found.verdict != "pass"
+    check = check_residue({"exports": tmp_path}, ["another-person@example.org", marker])
+    assert check.verdict != "pass"
 
 
 @pytest.mark.parametrize(
@@ -219,4 +219,4 @@ def test_an_audit_refuses_a_marker_that_it_cannot_search(
     marker: Any, error: type[Exception], tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=r"markers\[1\]"):
-        check_residue({"exports": tmp_path}, ["somebody-else@example.org", marker])
+        check_residue({"exports": tmp_path}, ["another-person@example.org", marker])

@@ -37,7 +37,7 @@ from letheon.ledger.requests.states import ALLOWED, NEW, PUBLISHED, STATES
 from letheon.ledger.tables import batches, blocked, events, intake_keys, requests
 from letheon.ledger.worker.policy import Policy
 from tests.ledger.databases import (
-    Desk,
+    LedgerSetup,
     add_model,
     desk,
     kind,
@@ -60,7 +60,7 @@ picks = st.integers(0, 10**6)
 
 
 @dataclass
-class Known:
+class KnownRequest:
     """What the reference knows of one request."""
 
     id: str
@@ -84,15 +84,15 @@ class Known:
 
 
 @dataclass
-class Reference:
+class ReferenceLedger:
     """Requests, and who owns whom: as plain as it can be."""
 
-    all: dict[str, Known] = field(default_factory=dict)
+    all: dict[str, KnownRequest] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     claims: dict[str, list[str]] = field(default_factory=dict)
     erased: set[str] = field(default_factory=set)
 
-    def claim(self, one: Known) -> None:
+    def claim(self, one: KnownRequest) -> None:
         one.states.append("verified")
         for person in one.people:
             owner = self.all.get(self.owners.get(person, ""))
@@ -107,7 +107,7 @@ class Reference:
         elif one.when_it_owns == "queued":
             one.states.append("queued")
 
-    def withdraw(self, one: Known, state: str) -> None:
+    def withdraw(self, one: KnownRequest, state: str) -> None:
         one.states.append(state)
         one.has_body = False
         heirs = []
@@ -132,14 +132,14 @@ class Reference:
         )
         return (0 if has_erased else 1 + waits, one.received)
 
-    def loses_somebody(self, one: Known) -> bool:
+    def loses_somebody(self, one: KnownRequest) -> bool:
         others = {other for person in one.people for other in self.claims[person]} - {one.id}
         return any(
             self.all[other].state == "applying" or not self.rank(other)[0] for other in others
         )
 
-    def is_covered(self, one: Known, batch: str | None = None) -> bool:
-        def over(other: Known) -> bool:
+    def is_covered(self, one: KnownRequest, batch: str | None = None) -> bool:
+        def over(other: KnownRequest) -> bool:
             return other.state in DONE or (batch is not None and other.batch == batch)
 
         return all(
@@ -147,10 +147,10 @@ class Reference:
         )
 
 
-class History(RuleBasedStateMachine):
+class LedgerHistory(RuleBasedStateMachine):
     """One model's requests."""
 
-    place: ClassVar[Desk]
+    place: ClassVar[LedgerSetup]
     visited: ClassVar[set[tuple[str, str]]]
     numbers: ClassVar["itertools.count[int]"]
 
@@ -160,22 +160,22 @@ class History(RuleBasedStateMachine):
         self.name = f"m{next(self.numbers)}"
         with self.desk.database.transaction() as connection:
             self.model = add_model(connection, self.name)
-        self.known = Reference()
+        self.known = ReferenceLedger()
         self.keys = (f"{self.name}-{number}" for number in itertools.count())
 
     @property
     def core(self) -> Any:
         return self.desk.core
 
-    def in_state(self, *states: str) -> list[Known]:
+    def in_state(self, *states: str) -> list[KnownRequest]:
         return [one for one in self.known.all.values() if one.state in states]
 
-    def pick(self, number: int, *states: str) -> Known | None:
-        found = self.in_state(*states)
-        return found[number % len(found)] if found else None
+    def pick(self, number: int, *states: str) -> KnownRequest | None:
+        candidates = self.in_state(*states)
+        return candidates[number % len(candidates)] if candidates else None
 
     def submit(self, whom: Any, key: str, verified: bool) -> Any:
-        held = as_ids([one for one in PEOPLE if one not in self.known.erased] or ["nobody"])
+        held = as_ids([one for one in PEOPLE if one not in self.known.erased] or ["unknown-person"])
         core, model, ids = self.core, self.model, sorted(whom)
         return submit(core, model, ids, key=key, verified=verified, held=held, ground="internal")
 
@@ -186,7 +186,9 @@ class History(RuleBasedStateMachine):
         unknown = {one for one in whom & self.known.erased if not self.known.claims.get(one)}
         assert not unknown
         request = self.submit(whom, key, verified)
-        one = Known(request.id, key, frozenset(whom), verified, self.desk.clock.now, ["received"])
+        one = KnownRequest(
+            request.id, key, frozenset(whom), verified, self.desk.clock.now, ["received"]
+        )
         one.n_rows = len(whom - self.known.erased)
         self.known.all[one.id] = one
         if verified:
@@ -308,9 +310,9 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.in_state("queued") and not self.in_state("applying"))
     @rule(number=picks)
     def batch_is_sealed(self, number: int) -> None:
-        found = self.in_state("queued")
-        start = number % len(found)
-        chosen = found[start : start + 1 + number % 3]
+        queued = self.in_state("queued")
+        start = number % len(queued)
+        chosen = queued[start : start + 1 + number % 3]
         batch = f"{len(self.desk.rows(batches)):064x}"
         values = {"id": batch, "model_id": self.model.id, "kind": "erase", "parent_id": 1}
         rest = {"state": "open", "created_at": 0, "reason": "operator", "fence": 1}
@@ -326,10 +328,10 @@ class History(RuleBasedStateMachine):
         assert whom is not None
         assert set(whom.to_list()) == set().union(*(one.people for one in chosen))
 
-    def step(self, before: str, after: str, batch_state: str, **columns: Any) -> list[Known]:
+    def step(self, before: str, after: str, batch_state: str, **columns: Any) -> list[KnownRequest]:
         """Move all requests of the oldest batch that has any in a state."""
-        found = self.in_state(before)
-        together = [one for one in found if one.batch == found[0].batch]
+        requests = self.in_state(before)
+        together = [request for request in requests if request.batch == requests[0].batch]
         with self.desk.database.transaction() as connection:
             ids = [one.id for one in together]
             move_requests(connection, ids, after, at=self.desk.clock(), **columns)
@@ -352,7 +354,7 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.in_state("queued"))
     @rule()
     def worker_finds_nobody_left(self) -> None:
-        """Everybody whom a queued request names was erased with somebody else's."""
+        """All people of a queued request were erased with another request."""
         left = [one for one in self.in_state("queued") if one.people <= self.known.erased]
         assert set(_people.mark_queued_duplicates(self.core, self.model.id)) == {
             one.id for one in left
@@ -487,18 +489,18 @@ class History(RuleBasedStateMachine):
             self.visited.update(itertools.pairwise([NEW, *one.states]))
 
 
-def here(desk: Desk) -> type[History]:
+def here(desk: LedgerSetup) -> type[LedgerHistory]:
     """The machine of one database; requests of several people need an approval."""
     policy = Policy(approve_above=APPROVE_ABOVE)
     desk.core = replace(desk.core, settings=replace(desk.core.settings, policy=policy))
 
-    class Here(History):
+    class SeededHistory(LedgerHistory):
         place, visited, numbers = desk, set(), itertools.count()
 
-    return Here
+    return SeededHistory
 
 
-def play(desk: Desk, examples: int, steps: int) -> None:
+def play(desk: LedgerSetup, examples: int, steps: int) -> None:
     """Let Hypothesis look for a history that goes wrong, and shrink it."""
     chosen = settings(max_examples=examples, stateful_step_count=steps)
     run_state_machine_as_test(here(desk), settings=chosen)
@@ -542,7 +544,7 @@ COMPUTED = ["applied", "applied", "applied", "queued", "retry_wait", "stuck"]
 HISTORY = 100
 
 
-def walk(desk: Desk, seed: int, steps: int) -> set[tuple[str, str]]:
+def walk(desk: LedgerSetup, seed: int, steps: int) -> set[tuple[str, str]]:
     """Walk at random, with a new model now and then; return the pairs visited."""
     draw, machines = random.Random(seed), here(desk)
     for start in range(0, steps, HISTORY):
@@ -553,7 +555,7 @@ def walk(desk: Desk, seed: int, steps: int) -> set[tuple[str, str]]:
     return machines.visited
 
 
-def step(machine: History, draw: random.Random) -> None:
+def step(machine: LedgerHistory, draw: random.Random) -> None:
     name = draw.choice([*playable(machine), *(one for one in OFTEN if one in playable(machine))])
     given = {
         "whom": set(draw.sample(PEOPLE, draw.randint(1, 2))),
@@ -570,7 +572,7 @@ def step(machine: History, draw: random.Random) -> None:
         getattr(machine, check)()
 
 
-def playable(machine: History) -> list[str]:
+def playable(machine: LedgerHistory) -> list[str]:
     names = [name for name, states in RULES.items() if not states or machine.in_state(*states)]
     if machine.in_state("applying") and "batch_is_sealed" in names:
         names.remove("batch_is_sealed")
@@ -591,26 +593,26 @@ STEPS = {"sqlite": 500, "sqlite-delete": 60, "postgresql": 150}
 PASSED_THROUGH = {(NEW, "queued"), (NEW, "verified")}
 
 
-def test_a_long_history_is_as_the_reference_says(desk: Desk) -> None:
+def test_a_long_history_is_as_the_reference_says(desk: LedgerSetup) -> None:
     visited = walk(desk, 1, STEPS[desk.kind])
     assert visited <= ALLOWED
     assert len(visited) >= {"sqlite": 26, "sqlite-delete": 8, "postgresql": 15}[desk.kind]
 
 
-def test_no_short_history_goes_wrong(sqlite_desk: Desk) -> None:
+def test_no_short_history_goes_wrong(sqlite_desk: LedgerSetup) -> None:
     play(sqlite_desk, 10, 25)
     assert sqlite_desk.rows(requests)
 
 
 @pytest.mark.soak
-def test_long_histories_visit_every_pair(desk: Desk) -> None:
+def test_long_histories_visit_every_pair(desk: LedgerSetup) -> None:
     visited = walk(desk, 1, 40 * STEPS[desk.kind])
     play(desk, 300, 100)
     assert visited == ALLOWED - PASSED_THROUGH
 
 
 def test_the_rules_of_the_walk_are_all_of_them() -> None:
-    marks = {name: vars(method) for name, method in vars(History).items() if callable(method)}
+    marks = {name: vars(method) for name, method in vars(LedgerHistory).items() if callable(method)}
     rules = {name for name, mark in marks.items() if "hypothesis_stateful_rule" in mark}
     checks = {name for name, mark in marks.items() if "hypothesis_stateful_invariant" in mark}
     assert rules == set(RULES)
@@ -619,7 +621,7 @@ def test_the_rules_of_the_walk_are_all_of_them() -> None:
 
 @pytest.mark.parametrize("bug", ["no heir", "no event", "body kept", "no owner", "no approval"])
 def test_the_net_catches_a_planted_bug(
-    bug: str, sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+    bug: str, sqlite_desk: LedgerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patches: dict[str, tuple[Any, str, Any]] = {
         "no heir": (_requests, "pass_on", lambda *_, **__: []),

@@ -12,29 +12,29 @@ from letheon.exceptions import LedgerError
 from letheon.ledger import Store
 from letheon.ledger.purge import purge
 from letheon.verifier import open_envelope
-from tests.ledger.residue import Marked, make_marked, quick_folder
+from tests.ledger.residue import MarkedLedger, make_marked, quick_folder
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    with quick_folder() as folder, closing(make_marked(folder / "home", 6)) as found:
-        yield found
+def marked() -> Iterator[MarkedLedger]:
+    with quick_folder() as folder, closing(make_marked(folder / "home", 6)) as marked_ledger:
+        yield marked_ledger
 
 
 @pytest.fixture
-def exports(marked: Marked) -> Path:
+def exports(marked: MarkedLedger) -> Path:
     folder = marked.home.parent / "exports"
     folder.mkdir()
     return folder
 
 
-def attested(marked: Marked, sequence: int = 1) -> dict[str, dict[str, str]]:
+def attested(marked: MarkedLedger, sequence: int = 1) -> dict[str, dict[str, str]]:
     envelope = marked.ledger.certificates.purge_attestation(sequence)
     predicate = open_envelope(envelope, marked.core.keys.trust()).statement["predicate"]
     return {store["store"]: store for store in predicate["stores"]}
 
 
-def test_stores_are_listed_by_name(marked: Marked, exports: Path) -> None:
+def test_stores_are_listed_by_name(marked: MarkedLedger, exports: Path) -> None:
     backup = Store("backup", exports, owner="it", scope="nightly", days=30)
     marked.ledger.stores.add("z-copies", str(exports))
     marked.ledger.stores.add(**vars(backup))
@@ -52,11 +52,11 @@ def test_stores_are_listed_by_name(marked: Marked, exports: Path) -> None:
         ({"owner": "ann@example.org"}, "owner="),
         ({"scope": ""}, "scope="),
         ({"days": 0}, "days="),
-        ({"path": "/no/such/folder"}, "no folder"),
+        ({"path": "/no/such/folder"}, "not a folder"),
     ],
 )
 def test_bad_stores_are_refused(
-    change: dict[str, object], message: str, marked: Marked, exports: Path
+    change: dict[str, object], message: str, marked: MarkedLedger, exports: Path
 ) -> None:
     given = {"name": "copies", "path": exports} | change
     with pytest.raises(ValueError, match=message):
@@ -64,13 +64,13 @@ def test_bad_stores_are_refused(
     assert marked.ledger.stores.list() == ()
 
 
-def test_the_home_itself_is_no_store(marked: Marked) -> None:
+def test_the_home_itself_is_no_store(marked: MarkedLedger) -> None:
     for path in (marked.home, marked.home.parent, marked.home / "blobs"):
-        with pytest.raises(ValueError, match="lie in each other"):
+        with pytest.raises(ValueError, match="overlaps the ledger"):
             marked.ledger.stores.add("home", path)
 
 
-def test_a_name_is_used_once(marked: Marked, exports: Path) -> None:
+def test_a_name_is_used_once(marked: MarkedLedger, exports: Path) -> None:
     marked.ledger.stores.add("copies", exports)
     with pytest.raises(LedgerError, match="already"):
         marked.ledger.stores.add("copies", exports)
@@ -78,7 +78,7 @@ def test_a_name_is_used_once(marked: Marked, exports: Path) -> None:
         marked.ledger.stores.remove("other")
 
 
-def test_leftover_holds_the_purge_up_and_is_named(marked: Marked, exports: Path) -> None:
+def test_leftover_holds_the_purge_up_and_is_named(marked: MarkedLedger, exports: Path) -> None:
     marked.ledger.stores.add("feature-files", exports, scope="features")
     (exports / "march.csv").write_text(f"id,age\n{marked.ids[0]},44\n")
     marked.erase(marked.ids[0])
@@ -96,7 +96,7 @@ def test_leftover_holds_the_purge_up_and_is_named(marked: Marked, exports: Path)
     assert attested(marked)["store:feature-files"]["state"] == "purged"
 
 
-def test_store_that_is_gone_holds_the_purge_up(marked: Marked, exports: Path) -> None:
+def test_store_that_is_gone_holds_the_purge_up(marked: MarkedLedger, exports: Path) -> None:
     marked.ledger.stores.add("copies", exports)
     exports.rmdir()
     marked.erase(marked.ids[0])
@@ -104,19 +104,19 @@ def test_store_that_is_gone_holds_the_purge_up(marked: Marked, exports: Path) ->
     assert marked.states() == {"purging"}
 
 
-def test_backup_expires_and_says_when(marked: Marked, exports: Path) -> None:
+def test_backup_expires_and_says_when(marked: MarkedLedger, exports: Path) -> None:
     marked.ledger.stores.add("tapes", exports, scope="backups", days=30)
     file = exports / "monday"
     file.write_text(marked.ids[0])
     os.utime(file, (marked.clock.now, marked.clock.now))
     marked.erase(marked.ids[0])
     assert marked.states() == {"purged"}
-    found = attested(marked)["store:tapes"]
-    assert (found["state"], found["by"], found["scope"]) == ("expires", "2026-10-21", "backups")
-    assert "at" not in found
+    backup = attested(marked)["store:tapes"]
+    assert (backup["state"], backup["by"], backup["scope"]) == ("expires", "2026-10-21", "backups")
+    assert "at" not in backup
 
 
-def test_backup_that_outlived_its_days_is_found(marked: Marked, exports: Path) -> None:
+def test_backup_that_outlived_its_days_is_found(marked: MarkedLedger, exports: Path) -> None:
     marked.ledger.stores.add("tapes", exports, days=30)
     file = exports / "forgotten"
     file.write_text("an old backup")
@@ -128,7 +128,7 @@ def test_backup_that_outlived_its_days_is_found(marked: Marked, exports: Path) -
 
 
 def test_backup_that_is_rotated_meanwhile_is_no_error(
-    marked: Marked, exports: Path, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, exports: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marked.ledger.stores.add("tapes", exports, days=30)
     (exports / "monday").write_text("a backup")
@@ -147,7 +147,7 @@ def test_backup_that_is_rotated_meanwhile_is_no_error(
 
 @pytest.mark.parametrize("days", [None, 30])
 def test_folder_that_cannot_be_looked_into_is_named(
-    days: int | None, marked: Marked, exports: Path, monkeypatch: pytest.MonkeyPatch
+    days: int | None, marked: MarkedLedger, exports: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (exports / "locked").mkdir()
     marked.ledger.stores.add("tapes", exports, days=days)
@@ -160,7 +160,7 @@ def test_folder_that_cannot_be_looked_into_is_named(
 
     monkeypatch.setattr(os, "scandir", refuse)
     marked.erase(marked.ids[0])
-    found = [
+    issues = [
         (problem.where.file, problem.where.reason) for problem in purge.list_problems(marked.core)
     ]
-    assert found == [("locked", "unreadable")]
+    assert issues == [("locked", "unreadable")]

@@ -20,7 +20,7 @@ from letheon.ledger.db import engines
 from letheon.ledger.db.database import _translate_errors
 from letheon.ledger.tables import meta
 from tests.cli.ledgers import call
-from tests.ledger.databases import NOON, Clock
+from tests.ledger.databases import NOON, SettableClock
 
 _MIB = 1 << 20
 
@@ -30,7 +30,7 @@ def make_ledger(home: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 2))
     y = (X[:, 0] > 0).astype(int)
-    with Ledger.create(home, name="disk", clock=Clock(NOON)) as ledger:
+    with Ledger.create(home, name="disk", clock=SettableClock(NOON)) as ledger:
         model = NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y)
         ledger.models.register(model, X, y, name="risk")
         ledger.requests.submit([3], model="risk", verified=True)
@@ -72,7 +72,7 @@ def lock(place: Path) -> None:
 
 def assert_read_only(home: Path, elsewhere: Path, clock: Any = None) -> None:
     """Read everything, and try to write."""
-    with Ledger.open(home, clock=clock or Clock(NOON + 1000)) as ledger:
+    with Ledger.open(home, clock=clock or SettableClock(NOON + 1000)) as ledger:
         states = sorted(one.state for one in ledger.requests.list())
         assert states == ["purged", "received"]
         assert ledger.models.load("risk").n_rows_ == 39
@@ -113,8 +113,8 @@ def test_commands_read_and_name_the_disk(tmp_path: Path) -> None:
         lock(disk)
         words = ["--ledger", str(disk / "home")]
         for command in (["request", "list"], ["cert", "show", "1"], ["ledger", "verify"]):
-            found = call(*command, *words)
-            assert found.exit_code == 0, found.output
+            outcome = call(*command, *words)
+            assert outcome.exit_code == 0, outcome.output
         refused = call("request", "add", "--model", "risk", "7", *words)
     assert refused.exit_code == 5
     assert "full or read-only" in refused.stderr
@@ -125,13 +125,13 @@ def test_a_log_that_a_crash_left_on_a_read_only_disk_is_read(tmp_path: Path) -> 
     disk = tmp_path / "disk"
     with mounted(disk):
         make_ledger(tmp_path / "home")
-        with Ledger.open(tmp_path / "home", clock=Clock(NOON + 10)) as ledger:
+        with Ledger.open(tmp_path / "home", clock=SettableClock(NOON + 10)) as ledger:
             ledger.requests.await_identity(ledger.requests.find(states=("received",)).items[0].id)
             shutil.copytree(tmp_path / "home", disk / "home")  # as a crash would leave it
         (disk / "home" / "ledger.db-shm").unlink()
         assert (disk / "home" / "ledger.db-wal").stat().st_size > 0
         lock(disk)
-        with Ledger.open(disk / "home", clock=Clock(NOON + 1000)) as ledger:
+        with Ledger.open(disk / "home", clock=SettableClock(NOON + 1000)) as ledger:
             waiting = ledger.requests.find(states=("received",)).items[0]
             kinds = [one.kind for one in ledger.requests.timeline(waiting.id)]
             assert kinds == ["received", "identity-asked"]
@@ -151,11 +151,11 @@ class FullDisk:
                 raise module.OperationalError("unable to open database file")
             return module.connect(address, **given)
 
-        class Module:
+        class FailingModule:
             def __getattr__(self, name: str) -> Any:
                 return connect if name == "connect" else getattr(module, name)
 
-        patch.setattr(engines, "sqlite_module", Module)
+        patch.setattr(engines, "sqlite_module", FailingModule)
         for place in ("db.engines", "doctor"):
             patch.setattr(f"letheon.ledger.{place}.is_writable", lambda _: not self.is_full)
 
@@ -173,7 +173,7 @@ def test_a_disk_that_can_be_written_again_is_written(
 ) -> None:
     make_ledger(tmp_path / "home")
     disk = FullDisk(monkeypatch)
-    with Ledger.open(tmp_path / "home", clock=Clock(NOON + 10)) as ledger:
+    with Ledger.open(tmp_path / "home", clock=SettableClock(NOON + 10)) as ledger:
         with pytest.raises(LedgerUnwritableError):
             ledger.requests.submit([6], model="risk")
         disk.is_full = False
@@ -236,10 +236,10 @@ def test_files_that_others_can_read_are_found(
         assert [one.level for one in ledger.doctor() if one.check == "files"] == ["ok"]
         path = home / name
         path.chmod(mode)
-        (found,) = [one for one in ledger.doctor() if one.check == "files"]
-        assert found.level == level
-        assert f"mode {mode:03o}" in found.text
-        command = found.text.rpartition(": ")[2].split()
+        (finding,) = [one for one in ledger.doctor() if one.check == "files"]
+        assert finding.level == level
+        assert f"mode {mode:03o}" in finding.text
+        command = finding.text.rpartition(": ")[2].split()
         assert command == ["chmod", "600", str(path)]
         Path(command[2]).chmod(int(command[1], 8))
         assert [one.level for one in ledger.doctor() if one.check == "files"] == ["ok"]
@@ -248,12 +248,12 @@ def test_files_that_others_can_read_are_found(
 def test_settings_with_a_password_that_others_can_read_are_an_error(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from letheon.ledger.doctor import _look_at_modes
+    from letheon.ledger.doctor import _check_modes
 
     home = tmp_path / "home"
     with Ledger.create(home, name="modes") as ledger:
         settings = replace(ledger.settings, database="postgresql://desk:secret@db/letheon")
         (home / "letheon.toml").chmod(0o644)
-        found = list(_look_at_modes(replace(ledger._core, settings=settings)))
-        assert [level for level, _ in found] == ["error"]
-        assert "secret" not in found[0][1]
+        findings = list(_check_modes(replace(ledger._core, settings=settings)))
+        assert [level for level, _ in findings] == ["error"]
+        assert "secret" not in findings[0][1]

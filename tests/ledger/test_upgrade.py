@@ -17,9 +17,9 @@ from letheon.ledger import Ledger, Settings
 from letheon.ledger.db.database import REVISION, Database
 from letheon.ledger.home import database_url
 from letheon.ledger.tables import metadata
-from tests.ledger.databases import Clock, die, in_processes
+from tests.ledger.databases import SettableClock, die, in_processes
 from tests.ledger.homes import make, person
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 OLD_REVISIONS = Path(__file__).parent / "old_revisions"
 DATA = Path(__file__).parents[1] / "data"
@@ -30,11 +30,11 @@ def address(request: pytest.FixtureRequest) -> Callable[[], str | None]:
     """Gives the address of a new server's database; None for a file in the folder."""
     if request.param == "sqlite":
         return lambda: None
-    server: Server = request.getfixturevalue("postgres_server")
+    server: PostgresServer = request.getfixturevalue("postgres_server")
     return server.create
 
 
-def story(ledger: Ledger, clock: Clock) -> None:
+def story(ledger: Ledger, clock: SettableClock) -> None:
     """One erasure, and a request in each of some states."""
     ledger.requests.submit([person(1), person(2)], model="risk", verified=True, key="first")
     ledger.run_once(force=True)
@@ -48,9 +48,9 @@ def story(ledger: Ledger, clock: Clock) -> None:
 
 
 @pytest.fixture
-def old(tmp_path: Path, address: Callable[[], str | None]) -> tuple[Path, Clock, Any]:
+def old(tmp_path: Path, address: Callable[[], str | None]) -> tuple[Path, SettableClock, Any]:
     """The home of a ledger whose tables are of the first revision, and what was in it."""
-    clock, url = Clock(), address()
+    clock, url = SettableClock(), address()
     given = {} if url is None else {"database": url}
     with make(tmp_path, clock=clock, **given) as ledger:
         story(ledger, clock)
@@ -62,10 +62,10 @@ def old(tmp_path: Path, address: Callable[[], str | None]) -> tuple[Path, Clock,
 
 
 def facts(ledger: Ledger) -> dict[str, Any]:
-    found = ledger.requests.list()
+    listed_requests = ledger.requests.list()
     return {
-        "requests": found,
-        "timelines": [ledger.requests.timeline(one.id) for one in found],
+        "requests": listed_requests,
+        "timelines": [ledger.requests.timeline(one.id) for one in listed_requests],
         "certificates": [
             ledger.certificates.envelope(one) for one in ledger.certificates.sequences()
         ],
@@ -140,7 +140,7 @@ def without_triggers(connection: Any, work: Callable[[], None]) -> None:
 
 
 def test_it_is_refused_until_it_is_upgraded_and_then_goes_on(
-    old: tuple[Path, Clock, Any], tmp_path: Path
+    old: tuple[Path, SettableClock, Any], tmp_path: Path
 ) -> None:
     home, clock, told = old
     with pytest.raises(LedgerError, match="letheon ledger upgrade"):
@@ -167,7 +167,9 @@ def test_it_is_refused_until_it_is_upgraded_and_then_goes_on(
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5])
-def test_a_kill_in_the_middle_leaves_the_old_one(old: tuple[Path, Clock, Any], stop: int) -> None:
+def test_a_kill_in_the_middle_leaves_the_old_one(
+    old: tuple[Path, SettableClock, Any], stop: int
+) -> None:
     home, clock, told = old
     url = database_url(home, Settings.read(home))
 

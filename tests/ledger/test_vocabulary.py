@@ -1,4 +1,4 @@
-"""Nobody's purge is held up because they are called like a word of the ledger itself."""
+"""An id that equals a word of the ledger itself does not block a purge."""
 
 import json
 import re
@@ -30,16 +30,16 @@ from letheon.ledger.tables import (
     webhooks,
 )
 from letheon.verifier import open_envelope
-from tests.ledger.residue import Marked, make_marked, quick_folder
+from tests.ledger.residue import MarkedLedger, make_marked, quick_folder
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    with quick_folder() as folder, closing(make_marked(folder / "home", 8)) as found:
-        yield found
+def marked() -> Iterator[MarkedLedger]:
+    with quick_folder() as folder, closing(make_marked(folder / "home", 8)) as marked_ledger:
+        yield marked_ledger
 
 
-def register_people(marked: Marked, people: Sequence[str] | Sequence[int], name: str) -> None:
+def register_people(marked: MarkedLedger, people: Sequence[str] | Sequence[int], name: str) -> None:
     """Register a model with these people, and with some who have other names."""
     rng = np.random.default_rng(0)
     ids = np.array([*people, *(type(people[0])(f"9{number:05d}") for number in range(4))])
@@ -48,7 +48,7 @@ def register_people(marked: Marked, people: Sequence[str] | Sequence[int], name:
     marked.ledger.models.register(model, X, y, ids=ids, name=name)
 
 
-def words_of_the_ledger(marked: Marked) -> set[str]:
+def words_of_the_ledger(marked: MarkedLedger) -> set[str]:
     settings = (marked.home / "letheon.toml").read_text()
     tables = metadata.sorted_tables
     names = [name for table in tables for name in (table.name, *table.columns.keys())]
@@ -70,7 +70,7 @@ def words_of_the_ledger(marked: Marked) -> set[str]:
 
 
 def test_words_of_the_ledger_are_known_as_such(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
+    marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marked.erase(marked.ids[0])
     words = words_of_the_ledger(marked)
@@ -82,7 +82,7 @@ def test_words_of_the_ledger_are_known_as_such(
     assert {"calendar", "queued"} <= find_own_words(marked.core, words) < words
 
 
-def test_people_who_are_called_like_words_are_purged(marked: Marked) -> None:
+def test_people_who_are_called_like_words_are_purged(marked: MarkedLedger) -> None:
     marked.erase(marked.ids[0])
     settings = (marked.home / "letheon.toml").read_text()
     tables = metadata.sorted_tables
@@ -99,8 +99,8 @@ def test_people_who_are_called_like_words_are_purged(marked: Marked) -> None:
     predicate = statement.predicate
     assert "search-for-ids-that-are-words-of-the-ledger" in predicate["notClaimed"]
     with marked.core.database.reading() as conn:
-        found = select(purge_steps.c.evidence).where(purge_steps.c.step == "scan")
-        evidence = [json.loads(text) for text in conn.scalars(found)]
+        evidence_query = select(purge_steps.c.evidence).where(purge_steps.c.step == "scan")
+        evidence = [json.loads(text) for text in conn.scalars(evidence_query)]
     n_left_out = max(one["ambiguous"] for one in evidence)
     assert n_left_out > 30
     n_markers = predicate["scanner"]["markers"]
@@ -108,14 +108,14 @@ def test_people_who_are_called_like_words_are_purged(marked: Marked) -> None:
     assert n_markers + n_left_out <= 3 * len(words)
 
 
-def test_number_that_is_the_time_of_an_event_is_purged(marked: Marked) -> None:
+def test_number_that_is_the_time_of_an_event_is_purged(marked: MarkedLedger) -> None:
     register_people(marked, [marked.clock.now, 1_234_567_890], "numbers")
     marked.ledger.requests.submit([marked.clock.now, 1_234_567_890], model="numbers", verified=True)
     marked.run()
     assert marked.states() == {"purged"}
 
 
-def test_word_in_a_store_does_not_hold_up_either(marked: Marked) -> None:
+def test_word_in_a_store_does_not_hold_up_either(marked: MarkedLedger) -> None:
     exports = marked.home.parent / "exports"
     exports.mkdir()
     (exports / "readme.txt").write_text("the calendar of holidays")
@@ -126,7 +126,7 @@ def test_word_in_a_store_does_not_hold_up_either(marked: Marked) -> None:
     assert marked.states() == {"purged"}
 
 
-def test_a_real_copy_of_somebody_else_is_found_beside_words(marked: Marked) -> None:
+def test_a_real_copy_of_somebody_else_is_found_beside_words(marked: MarkedLedger) -> None:
     register_people(marked, ["calendar", "anna.smith"], "words")
     (marked.home / "notes.txt").write_text("anna.smith, calendar")
     marked.ledger.requests.submit(["calendar", "anna.smith"], model="words", verified=True)
@@ -135,12 +135,12 @@ def test_a_real_copy_of_somebody_else_is_found_beside_words(marked: Marked) -> N
     assert [problem.where.file for problem in purge.list_problems(marked.core)] == ["notes.txt"]
 
 
-def leak_into_tag(marked: Marked, person: str) -> None:
+def leak_into_tag(marked: MarkedLedger, person: str) -> None:
     with marked.core.database.transaction() as conn:
         conn.execute(update(blocked).values(tag=person))
 
 
-def leak_into_nonce(marked: Marked, person: str) -> None:
+def leak_into_nonce(marked: MarkedLedger, person: str) -> None:
     with marked.core.database.transaction() as conn:
         request = conn.execute(select(requests)).mappings().first()
         assert request is not None
@@ -149,13 +149,13 @@ def leak_into_nonce(marked: Marked, person: str) -> None:
         conn.execute(insert(requests).values(values))
 
 
-def leak_into_event(marked: Marked, person: str) -> None:
+def leak_into_event(marked: MarkedLedger, person: str) -> None:
     for body in ({"person": person}, {"ids": [person]}, {"more": {"people": [person]}}):
         with marked.core.database.transaction() as conn:
             record_event(conn, "received", body, at=marked.clock())
 
 
-def leak_into_jobs(marked: Marked, person: str) -> None:
+def leak_into_jobs(marked: MarkedLedger, person: str) -> None:
     told = f"looked at {person} and others"
     lines = [{"at": 1, "words": told, "found": {"reason": person}}]
     values = {"id": "a" * 32, "kind": "audit", "state": "done", "created_at": 1}
@@ -165,7 +165,7 @@ def leak_into_jobs(marked: Marked, person: str) -> None:
         conn.execute(insert(jobs).values(values))
 
 
-def leak_into_messages(marked: Marked, person: str) -> None:
+def leak_into_messages(marked: MarkedLedger, person: str) -> None:
     body = json.dumps({"type": "received", "data": {"request": "a" * 32, "person": person}})
     hook = {"id": "b" * 16, "url": "https://example.org", "events": "[]", "created_at": 1}
     sent = {"id": "c" * 16, "webhook_id": "b" * 16, "kind": "received", "about": person}
@@ -181,7 +181,7 @@ LEAKS = [leak_into_tag, leak_into_nonce, leak_into_event, leak_into_jobs, leak_i
 @pytest.mark.parametrize("person", ["anna.smith", "7302118845"])
 @pytest.mark.parametrize("leak", LEAKS)
 def test_a_person_is_no_word_of_the_ledger_where_a_bug_would_write_them(
-    leak: object, person: str, marked: Marked
+    leak: object, person: str, marked: MarkedLedger
 ) -> None:
     assert callable(leak)
     marked.ledger.requests.submit([marked.ids[0]], model="risk", verified=True)
@@ -189,14 +189,14 @@ def test_a_person_is_no_word_of_the_ledger_where_a_bug_would_write_them(
     assert find_own_words(marked.core, [person, "o'brien%_\\", "nul\0-person"]) == frozenset()
 
 
-def test_words_of_the_desk_are_known_as_such(marked: Marked) -> None:
+def test_words_of_the_desk_are_known_as_such(marked: MarkedLedger) -> None:
     (marked.home / "service.toml").write_text('hosts = ["desk.example.org"]\n')
     digest = "0123456789abcdef" * 4
-    found = {"level": "V0", "reason": "each certificate was looked through", "root": digest}
+    level_values = {"level": "V0", "reason": "each certificate was looked through", "root": digest}
     line = {"at": 1_234_567_890, "words": "exports everything", "found": {"other": digest}}
     values = {"id": "e" * 32, "kind": "audit", "state": "done", "created_at": 1, "asked": "{}"}
     with marked.core.database.transaction() as conn:
-        values |= {"progress": json.dumps([line]), "result": json.dumps(found)}
+        values |= {"progress": json.dumps([line]), "result": json.dumps(level_values)}
         conn.execute(insert(jobs).values(values))
         conn.execute(insert(actions).values(at=1, token_id="t", action="x", about=digest))
     words = {"service", "desk.example.org", "through", "exports", "1234567890", "bcdef0", "reason"}

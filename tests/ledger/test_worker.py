@@ -17,11 +17,11 @@ from letheon.ledger.models.versions import find_model, list_versions
 from letheon.ledger.worker.apply import apply_batch, seal_batch
 from letheon.ledger.worker.compute import Computation, ComputationResult, compute
 from letheon.verifier import check_chain
-from tests.ledger.databases import NOON, Clock
+from tests.ledger.databases import NOON, SettableClock
 from tests.ledger.homes import EXACT, IDS, X, Y, fitted, make, person
 
 
-class Fragile(GaussianNB):  # type: ignore[misc]
+class FragileNB(GaussianNB):  # type: ignore[misc]
     """Raises in `fit` when told to, by the number of rows."""
 
     fails_below = 0
@@ -33,8 +33,8 @@ class Fragile(GaussianNB):  # type: ignore[misc]
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(NOON)
+def clock() -> SettableClock:
+    return SettableClock(NOON)
 
 
 def _statements(ledger: Ledger) -> list[dict[str, Any]]:
@@ -60,14 +60,14 @@ def test_the_model_is_that_of_a_fresh_fit(tmp_path: Path, kind: str) -> None:
     assert {request.state for request in ledger.requests.list()} == {"purged"}
 
 
-def test_requests_wait_for_company_and_for_their_day(tmp_path: Path, clock: Clock) -> None:
+def test_requests_wait_for_company_and_for_their_day(tmp_path: Path, clock: SettableClock) -> None:
     ledger = make(tmp_path, clock=clock, policy=Policy(k_min_released=3))
     ledger.requests.submit([person(1)], model="risk", verified=True)
     assert ledger.run_once() == ()
     (plan,) = ledger.plan()
     assert (plan.decision.seal, plan.decision.reason, plan.n_requests) == (False, "waiting", 1)
     ledger.requests.submit([person(2)], model="risk")
-    assert ledger.run_once() == (), "a request that nobody verified waits"
+    assert ledger.run_once() == (), "an unverified request waits"
     clock.now += int(timedelta(hours=72).total_seconds())
     assert [step.what for step in ledger.run_once()] == ["applied", "certified", "purged"]
     ledger.requests.submit([person(number) for number in (4, 5, 6)], model="risk", verified=True)
@@ -75,13 +75,13 @@ def test_requests_wait_for_company_and_for_their_day(tmp_path: Path, clock: Cloc
 
 
 def test_a_method_that_fails_is_tried_again_and_then_stuck(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = Policy(max_tries=3, backoff_first=timedelta(seconds=2))
     ledger = Ledger.create(tmp_path / "home", name="test", policy=policy, clock=clock)
-    model = NaiveUnlearner(Fragile(), random_state=0).fit(X, Y, ids=IDS)
-    ledger.models.register(model, X, Y, ids=IDS, name="risk", trusted=[Fragile])
-    monkeypatch.setattr(Fragile, "fails_below", 60)
+    model = NaiveUnlearner(FragileNB(), random_state=0).fit(X, Y, ids=IDS)
+    ledger.models.register(model, X, Y, ids=IDS, name="risk", trusted=[FragileNB])
+    monkeypatch.setattr(FragileNB, "fails_below", 60)
     request = ledger.requests.submit([person(1)], model="risk", verified=True)
     for tries in (1, 2, 3):
         (step,) = ledger.run_once(force=True)
@@ -93,7 +93,7 @@ def test_a_method_that_fails_is_tried_again_and_then_stuck(
     assert ledger.run_once(force=True) == ()
     texts = b"".join(path.read_bytes() for path in ledger.folder.glob("ledger.db*"))
     assert b"secret row" not in texts
-    monkeypatch.setattr(Fragile, "fails_below", 0)
+    monkeypatch.setattr(FragileNB, "fails_below", 0)
     ledger.requests.retry(request.id)
     assert [step.what for step in ledger.run_once(force=True)] == ["applied", "certified", "purged"]
     assert ledger.models.load("risk").n_rows_ == 58
@@ -108,7 +108,7 @@ def test_nobody_left_is_for_a_person_to_decide(tmp_path: Path) -> None:
     assert ledger.models.load("risk").n_rows_ == 60
 
 
-def test_a_hold_is_about_the_person(tmp_path: Path, clock: Clock) -> None:
+def test_a_hold_is_about_the_person(tmp_path: Path, clock: SettableClock) -> None:
     ledger = make(tmp_path, clock=clock)
     first = ledger.requests.submit([person(1)], model="risk", verified=True)
     until = datetime.fromtimestamp(clock.now, UTC) + timedelta(days=10)
@@ -139,12 +139,12 @@ def test_a_request_whose_people_are_gone_is_a_duplicate(tmp_path: Path) -> None:
     )
     release_lease(core, lease)
     ledger.run_once(force=True)
-    found = ledger.requests.get(late.id)
-    assert (found.state, found.duplicate_of) == ("duplicate", both.id)
+    request = ledger.requests.get(late.id)
+    assert (request.state, request.duplicate_of) == ("duplicate", both.id)
     assert ledger.models.load("risk").n_rows_ == 56
 
 
-class Picky(GaussianNB):  # type: ignore[misc]
+class PickyNB(GaussianNB):  # type: ignore[misc]
     """Cannot be fitted without one certain row."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -157,11 +157,11 @@ POISON = X[2 * 7, 0]
 
 
 def test_one_bad_request_does_not_keep_others_from_being_erased(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: SettableClock
 ) -> None:
     ledger = Ledger.create(tmp_path / "home", name="test", clock=clock)
-    model = NaiveUnlearner(Picky(), random_state=0).fit(X, Y, ids=IDS)
-    ledger.models.register(model, X, Y, ids=IDS, name="risk", trusted=[Picky])
+    model = NaiveUnlearner(PickyNB(), random_state=0).fit(X, Y, ids=IDS)
+    ledger.models.register(model, X, Y, ids=IDS, name="risk", trusted=[PickyNB])
     people = range(4, 12)
     made = {
         one: ledger.requests.submit([person(one)], model="risk", verified=True).id for one in people
@@ -208,7 +208,7 @@ def test_a_certified_model_is_settled_before_it_is_stored(
         return settle(model)
 
     monkeypatch.setattr(InfluenceClassifier, "settle", noted)
-    ledger = Ledger.create(tmp_path / "home", name="test", clock=Clock(NOON))
+    ledger = Ledger.create(tmp_path / "home", name="test", clock=SettableClock(NOON))
     model = InfluenceClassifier(l2=0.05, random_state=0).fit(X, Y, ids=IDS)
     ledger.models.register(model, X, Y, ids=IDS, name="risk")
     ledger.requests.submit([person(1)], model="risk", verified=True)
@@ -262,7 +262,7 @@ def test_a_spent_budget_becomes_a_retrain(tmp_path: Path) -> None:
         row_norm=1.0,
         random_state=0,
     )
-    ledger = Ledger.create(tmp_path / "home", name="test", clock=Clock(NOON))
+    ledger = Ledger.create(tmp_path / "home", name="test", clock=SettableClock(NOON))
     ledger.models.register(model.fit(tables, labels), tables, labels, name="risk")
     seen = []
     for start in range(0, 120, 20):
@@ -327,7 +327,7 @@ def test_tenants_and_models_are_apart(tmp_path: Path) -> None:
     assert ledger.requests.list(tenant="default") == ()
 
 
-def test_a_reader_follows_the_head_and_pins_it(tmp_path: Path, clock: Clock) -> None:
+def test_a_reader_follows_the_head_and_pins_it(tmp_path: Path, clock: SettableClock) -> None:
     ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=30))
     with ledger.models.reader("risk") as reader:
         assert reader.address == ""
@@ -336,7 +336,7 @@ def test_a_reader_follows_the_head_and_pins_it(tmp_path: Path, clock: Clock) -> 
         assert reader.model is before
         ledger.requests.submit([person(1)], model="risk", verified=True)
         assert [step.what for step in ledger.run_once(force=True)] == ["applied", "certified"]
-        assert ledger.requests.list()[0].state == "purging", "somebody still uses the old version"
+        assert ledger.requests.list()[0].state == "purging", "a reader still uses the old version"
         assert (ledger.folder / "blobs").joinpath(*_folders(ledger), first).exists()
         assert reader.model.n_rows_ == 58
         assert len(reader.predict(X[:4])) == 4
@@ -349,7 +349,7 @@ def _folders(ledger: Ledger) -> list[str]:
     return [path.name for path in (ledger.folder / "blobs").iterdir()]
 
 
-def test_a_reader_that_gave_no_sign_is_not_waited_for(tmp_path: Path, clock: Clock) -> None:
+def test_a_reader_that_gave_no_sign_is_not_waited_for(tmp_path: Path, clock: SettableClock) -> None:
     ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=30))
     reader = ledger.models.reader("risk")
     assert reader.model.n_rows_ == 60
@@ -396,7 +396,7 @@ def test_nothing_of_a_model_lies_about_in_clear(tmp_path: Path) -> None:
         assert X[7].tobytes() not in content
 
 
-def test_a_reader_renews_its_pin_with_any_journal(tmp_path: Path, clock: Clock) -> None:
+def test_a_reader_renews_its_pin_with_any_journal(tmp_path: Path, clock: SettableClock) -> None:
     ledger = make(tmp_path, clock=clock, policy=Policy(pin_seconds=30))
     toml = ledger.folder / "letheon.toml"
     ledger.close()
@@ -409,7 +409,7 @@ def test_a_reader_renews_its_pin_with_any_journal(tmp_path: Path, clock: Clock) 
 
 
 def test_a_monitor_that_wants_a_retrain_in_vain_is_not_tried_in_a_loop(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from letheon.ledger.worker import compute as _compute
     from letheon.ledger.worker import worker as _plan
@@ -442,9 +442,9 @@ def test_what_is_closed_does_nothing_more(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="reader is closed"):
         reader.predict(X)
     ledger.close()
-    with pytest.raises(LedgerError, match=r"ledger is closed; Ledger\.open"):
+    with pytest.raises(LedgerError, match=r"ledger is closed; open it again with Ledger\.open"):
         ledger.requests.submit([person(1)], model="risk")
     with pytest.raises(LedgerError, match="closed"):
         ledger.models.list()
-    with Ledger.open(ledger.folder, clock=Clock(NOON)) as again:
+    with Ledger.open(ledger.folder, clock=SettableClock(NOON)) as again:
         assert again.requests.list() == ()

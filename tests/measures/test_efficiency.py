@@ -28,10 +28,10 @@ def test_ratio_of_means_not_mean_of_ratios() -> None:
 def test_value_lies_in_its_interval_and_swapping_inverts_it(
     naive: list[float], unlearn: list[float]
 ) -> None:
-    there, back = efficiency(naive, unlearn), efficiency(unlearn, naive)
-    assert there.value * back.value == pytest.approx(1)
-    if there.low is not None and there.high is not None:
-        assert 0 <= there.low <= there.value <= there.high
+    forward, back = efficiency(naive, unlearn), efficiency(unlearn, naive)
+    assert forward.value * back.value == pytest.approx(1)
+    if forward.low is not None and forward.high is not None:
+        assert 0 <= forward.low <= forward.value <= forward.high
 
 
 @given(naive=some_seconds, unlearn=some_seconds, factor=st.floats(0.01, 100))

@@ -178,7 +178,7 @@ BUGS: list[tuple[Callable[[Any], None], ModuleType, str, str]] = [
     (accuracy_of_a_sequence, _sequences, "ordered[n - 1 - allowed]", "ordered[n - 2 - allowed]"),
     (accuracy_of_a_sequence, _sequences, "ordered[enough[0]]", "ordered[enough[0] - 1]"),
     (accuracy_of_a_sequence, _sequences, "excess = ours - theirs", "excess = theirs - ours"),
-    (residual, _performance, "size = scaled_norm(values) / n_rows", "size = scaled_norm(values)"),
+    (residual, _performance, "size = safe_norm(values) / n_rows", "size = safe_norm(values)"),
     (means, _measure, "math.exp(float(logs.mean()))", "float(numbers.mean())"),
     (means, _measure, "min(interval[0], mean), least)", "min(interval[0], mean), -9.0)"),
     (growth, _sequences, "high <= limit + 1e-9", "high < limit - 1e-3"),

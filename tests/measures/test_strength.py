@@ -72,9 +72,9 @@ def test_too_much_noise_is_undecided() -> None:
 def test_order_of_sequences_and_unit_of_work_do_not_matter(m: int, order: Any) -> None:
     work = np.random.default_rng(m).gamma(2, size=(3, m))
     lines = order.sample(range(3), 3)
-    one, other = strength(work), strength(7.0 * work[lines])
-    assert one.kind == other.kind
-    assert one.exponent.value == pytest.approx(other.exponent.value, abs=1e-9)
+    first, other = strength(work), strength(7.0 * work[lines])
+    assert first.kind == other.kind
+    assert first.exponent.value == pytest.approx(other.exponent.value, abs=1e-9)
 
 
 def test_no_work_at_all_is_strong_and_late_work_alone_is_undecided() -> None:

@@ -14,7 +14,7 @@ from benchmarks._monitor_streams import (
     watch,
     watchers_of,
 )
-from benchmarks._monitor_summary import added_up, total
+from benchmarks._monitor_summary import summarize_steps, total
 
 DOES_NOTHING = 2
 
@@ -38,7 +38,7 @@ def test_breaches_of_a_model_that_does_nothing_are_seen(make: Any, kind: str) ->
     """The survey's proxy stays at 0 and misses them all."""
     world = make_world(DOES_NOTHING)
     assert world.drift == "nothing"
-    ours = added_up(list(watch(world, make("ours, any kind", kind), kind, 40, 0)))
+    ours = summarize_steps(list(watch(world, make("ours, any kind", kind), kind, 40, 0)))
     assert ours.n_missed <= 0.05 * ours.n_stretches
     plain = list(watch(world, make("survey", kind), kind, 40, 0))
     assert not any(s.retrained for s in plain)
@@ -69,7 +69,7 @@ def test_stretches_are_added_up_by_hand() -> None:
         step(0.1, estimate=0.2),
         step(3.0, estimate=0.2),
     ]
-    record = added_up(steps)
+    record = summarize_steps(steps)
     assert (record.n_retrains, record.n_stretches, record.n_missed) == (2, 3, 2)
     assert (record.n_open, record.first_missed) == (2, True)
     assert record.n_caught == 0
@@ -80,14 +80,14 @@ def test_stretches_are_added_up_by_hand() -> None:
 def test_breaches_are_those_missed_and_those_caught_at_once() -> None:
     """A retrain in time prevents a breach; that is neither."""
     steps = [step(2.0, retrained=True), step(0.5, retrained=True), step(2.0), step(0.1)]
-    record = added_up(steps)
+    record = summarize_steps(steps)
     assert (record.n_caught, record.n_missed) == (1, 1)
     sums = total([record], [record])
     assert (sums.n_breaches, sums.breaches_missed) == (2, 50.0)
 
 
 def test_first_breaches_are_a_share_of_streams_that_have_one() -> None:
-    missed, quiet = added_up([step(2.0)]), added_up([step(0.1)])
-    oracle = [added_up([step(2.0, retrained=True)]), quiet]
+    missed, quiet = summarize_steps([step(2.0)]), summarize_steps([step(0.1)])
+    oracle = [summarize_steps([step(2.0, retrained=True)]), quiet]
     sums = total([missed, quiet], oracle)
     assert (sums.n_breaching, sums.first_missed, sums.missed) == (1, 100.0, 100.0)

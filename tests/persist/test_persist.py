@@ -71,20 +71,20 @@ def path(tmp_path: Path) -> Path:
 def test_model_comes_back(path: Path) -> None:
     model = fitted()
     save(model, path)
-    found = load(path)
-    assert found.digest() == model.digest()
-    assert found.predict(X).tolist() == model.predict(X).tolist()
-    assert found.get_params().keys() == model.get_params().keys()
+    loaded = load(path)
+    assert loaded.digest() == model.digest()
+    assert loaded.predict(X).tolist() == model.predict(X).tolist()
+    assert loaded.get_params().keys() == model.get_params().keys()
 
 
 def test_loaded_model_forgets_as_the_first_does(path: Path) -> None:
     model = fitted()
     save(model, str(path))
-    found = load(str(path))
-    for each in (model, found):
+    loaded = load(str(path))
+    for each in (model, loaded):
         each.forget(["u1", "u4"])
-    assert found.digest() == model.digest()
-    assert found.ids_.tolist() == ["u0", "u2", "u3", "u5"]
+    assert loaded.digest() == model.digest()
+    assert loaded.ids_.tolist() == ["u0", "u2", "u3", "u5"]
 
 
 def test_the_same_model_gives_the_same_bytes(path: Path) -> None:
@@ -133,14 +133,14 @@ def test_only_models_that_forget_are_saved(path: Path, thing: Any) -> None:
 
 
 def test_own_forgetting_class_is_saved(path: Path) -> None:
-    class Own:
+    class OwnForgetter:
         def forget(self, ids: Any) -> None: ...
 
         def digest(self) -> str:
             return state.digest(self)
 
-    save(Own(), path)
-    assert load(path, trusted=[Own]).digest() == Own().digest()
+    save(OwnForgetter(), path)
+    assert load(path, trusted=[OwnForgetter]).digest() == OwnForgetter().digest()
 
 
 def test_a_model_without_rows_is_not_saved(path: Path) -> None:
@@ -272,12 +272,12 @@ def test_a_file_that_calls_something_else_a_model(path: Path) -> None:
 
 def test_inspect_builds_nothing(path: Path) -> None:
     save(fitted(Majority()), path)
-    found = inspect(path)
-    assert found.format == "letheon-v1"
-    assert found.class_name == "letheon.naive.NaiveUnlearner"
-    assert found.size == path.stat().st_size
-    assert found.versions == found.trained_with == state.environment()
-    assert f"{Majority.__module__}.Majority" in found.classes
+    info = inspect(path)
+    assert info.format == "letheon-v1"
+    assert info.class_name == "letheon.naive.NaiveUnlearner"
+    assert info.size == path.stat().st_size
+    assert info.versions == info.trained_with == state.environment()
+    assert f"{Majority.__module__}.Majority" in info.classes
 
 
 def test_inspect_of_a_hostile_file(path: Path) -> None:

@@ -152,7 +152,7 @@ def test_accuracy_labels() -> None:
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "5", "20"]
     legend = ax.get_legend()
     assert legend is not None
-    assert {t.get_text() for t in legend.get_texts()} == {"adult", "adult, naive", "census"}
+    assert {t.get_text() for t in legend.get_texts()} == {"adult", "adult, one model", "census"}
 
 
 def test_accuracy_without_intervals_claims_none() -> None:

@@ -42,9 +42,9 @@ def test_boxes_say_what_nodes_are() -> None:
     for node, lines in texts(display).items():
         is_open = tree.kind[node] != 0 and tree.depths()[node] < 2
         side = "missing: yes" if tree.missing_left[node] else "missing: no"
-        asked = [f"x[{tree.feature[node]}] ≤ {tree.threshold[node]:.4g}", side] if is_open else []
+        split = [f"x[{tree.feature[node]}] ≤ {tree.threshold[node]:.4g}", side] if is_open else []
         dots = ["…"] if tree.kind[node] != 0 and not is_open else []
-        assert lines == [*asked, f"{tree.n[node]:,} rows", tree.summary(node), *dots]
+        assert lines == [*split, f"{tree.n[node]:,} rows", tree.summary(node), *dots]
 
 
 @pytest.mark.parametrize("max_depth", [0, 1, 3, None])

@@ -150,9 +150,9 @@ def test_no_interval_is_no_pass_and_no_failure() -> None:
     }
     assert "undecided, because its error is unknown." in comparison.reason
     console = Console(width=160)
-    with console.capture() as said:
+    with console.capture() as capture:
         console.print(comparison)
-    assert "?" in said.get()
+    assert "?" in capture.get()
     assert json.dumps(comparison.to_dict(), default=str)
 
 
@@ -390,10 +390,10 @@ def test_the_order_of_candidates_does_not_matter(
 ) -> None:
     listed = [fixed(f"c{i}", speed=s, lost=v) for i, (s, v) in enumerate(plants)]
     shuffled = [listed[i] for i in np.random.default_rng(seed).permutation(len(listed))]
-    one, other = compare(*listed), compare(*shuffled)
-    assert one.to_dict() == other.to_dict()
+    first, other = compare(*listed), compare(*shuffled)
+    assert first.to_dict() == other.to_dict()
     good = [(-s, f"c{i}") for i, (s, v) in enumerate(plants) if v + 0.001 <= 0.02]
-    assert (one.best.name if one.best else None) == (min(good)[1] if good else None)
+    assert (first.best.name if first.best else None) == (min(good)[1] if good else None)
 
 
 def test_the_front_is_not_dominated() -> None:
@@ -417,12 +417,12 @@ def test_a_comparison_can_be_read_drawn_and_written() -> None:
     assert plain["best"] == "[odd] name"
     assert plain["tried"][1]["checks"][0]["excess"] == pytest.approx(0.081)
     console = Console(width=160)
-    with console.capture() as said:
+    with console.capture() as capture:
         console.print(comparison)
-    assert "[odd] name" in said.get()
-    assert "30x" in said.get()
-    assert ">= 27" in said.get()
-    assert comparison.reason.splitlines()[0] in said.get()
+    assert "[odd] name" in capture.get()
+    assert "30x" in capture.get()
+    assert ">= 27" in capture.get()
+    assert comparison.reason.splitlines()[0] in capture.get()
     assert str(comparison) == comparison.reason
     display = comparison.plot()
     assert display.chosen == "[odd] name"

@@ -17,7 +17,7 @@ PEOPLE = np.repeat(np.arange(80), 3)
 
 
 def test_rows_of_a_person_are_in_one_fold() -> None:
-    problem = LearningProblem.from_arguments(LogisticRegression(), (X, Y, PEOPLE), 0.25, None, 0)
+    problem = LearningProblem.from_args(LogisticRegression(), (X, Y, PEOPLE), 0.25, None, 0)
     for train, held_out in CrossValidation(problem, cv=4, seed=0)._folds:
         ids = problem.train.ids
         assert not set(ids[train].tolist()) & set(ids[held_out].tolist())
@@ -38,7 +38,7 @@ def test_tuning_aims_at_the_ordinary_score_less_the_tolerance() -> None:
     )
     ((tuning,),) = comparison.tunings.values()
     stump = CrossValidation(
-        LearningProblem.from_arguments(LogisticRegression(), (X, Y, PEOPLE), None, None, 0),
+        LearningProblem.from_args(LogisticRegression(), (X, Y, PEOPLE), None, None, 0),
         cv=3,
         seed=0,
     ).score(DecisionTreeClassifier(max_depth=1, random_state=0), with_ids=False)

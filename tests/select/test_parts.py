@@ -99,17 +99,17 @@ def test_tolerances_are_numbers(value: float) -> None:
 
 @given(scores=st.lists(st.floats(0, 1), min_size=1, max_size=6), goal=st.floats(0, 1))
 def test_tuning_stops_at_the_first_value_below_the_goal(scores: list[float], goal: float) -> None:
-    asked: list[int] = []
+    tried: list[int] = []
 
     def score(value: int) -> float:
-        asked.append(value)
+        tried.append(value)
         return scores[value]
 
     tuning = tune_efficiency(score, "p", range(len(scores)), goal)
     failed = next((i for i, s in enumerate(scores) if s < goal), len(scores))
     assert tuning.chosen == max(failed - 1, 0)
-    assert asked == list(range(min(failed + 1, len(scores))))
-    assert tuning.values == tuple(asked)
+    assert tried == list(range(min(failed + 1, len(scores))))
+    assert tuning.values == tuple(tried)
 
 
 def test_tuning_says_what_was_tried() -> None:
@@ -186,8 +186,8 @@ def test_default_ranges(
 
 
 def test_given_ranges_replace_those_of_the_method() -> None:
-    one = Candidate(InfluenceClassifier(), certifiability={"sigma": [2.0]})
-    assert one.ranges(TrainingSize(1000, 80)) == ({}, {"sigma": (2.0,)})
+    candidate = Candidate(InfluenceClassifier(), certifiability={"sigma": [2.0]})
+    assert candidate.ranges(TrainingSize(1000, 80)) == ({}, {"sigma": (2.0,)})
     none = Candidate(DaREForestClassifier(), efficiency={})
     assert none.ranges(SIZE) == ({}, {})
 

@@ -16,7 +16,7 @@ from sklearn.naive_bayes import GaussianNB
 from letheon import DaREForestClassifier, NaiveUnlearner
 from letheon.ledger import Ledger, Policy
 from letheon.service import ROLES, ServiceSettings, Tokens, create_app
-from tests.ledger.databases import NOON, Clock
+from tests.ledger.databases import NOON, SettableClock
 
 __all__ = ["BASE", "OTHER", "Desk", "Secret", "make_desk", "make_empty_desk", "person"]
 
@@ -58,7 +58,7 @@ class Desk:
 
     folder: Path
     ledger: Ledger
-    clock: Clock
+    clock: SettableClock
     app: FastAPI
     tokens: dict[str, Secret] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ def _template() -> Path:
         place / "home",
         name="desk-test",
         policy=Policy(pin_seconds=1, approve_above=APPROVE_ABOVE),
-        clock=Clock(NOON),
+        clock=SettableClock(NOON),
     ) as ledger:
         _fill(ledger)
     return place
@@ -117,7 +117,7 @@ def make_desk(
     folder: Path, *, database: str | None = None, settings: ServiceSettings | None = None
 ) -> Desk:
     """Make a desk in a folder; with a PostgreSQL database if its address is given."""
-    home, clock = folder / "home", Clock(NOON)
+    home, clock = folder / "home", SettableClock(NOON)
     if database is None:
         shutil.copytree(_template() / "home", home)
         ledger = Ledger.open(home, clock=clock)
@@ -134,12 +134,12 @@ def make_desk(
 
 def make_empty_desk(folder: Path) -> Desk:
     """Make a desk without a model."""
-    clock = Clock(NOON)
+    clock = SettableClock(NOON)
     ledger = Ledger.create(folder / "home", name="empty-desk", clock=clock)
     return Desk(folder, ledger, clock, create_app(ledger, QUICK), dict(_tokens(ledger, clock)))
 
 
-def _tokens(ledger: Ledger, clock: Clock) -> Iterator[tuple[str, Secret]]:
+def _tokens(ledger: Ledger, clock: SettableClock) -> Iterator[tuple[str, Secret]]:
     known = Tokens(ledger, clock)
 
     def made(role: str, tenant: str | None = None, **given: Any) -> Secret:

@@ -167,7 +167,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     done = run_serve("--ledger", str(tmp_path))
     assert done.exit_code == 4
-    assert "holds other files" in done.stderr
+    assert "contains other files" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 

@@ -34,8 +34,8 @@ from letheon.service.webhooks import (
 from letheon.verifier import verify_bundle
 from tests.ledger.databases import (
     NOON,
-    Clock,
-    Desk,
+    LedgerSetup,
+    SettableClock,
     die,
     in_processes,
     sqlite_desk,
@@ -57,12 +57,12 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(NOON)
+def clock() -> SettableClock:
+    return SettableClock(NOON)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, clock: Clock) -> Iterator[Ledger]:
+def ledger(tmp_path: Path, clock: SettableClock) -> Iterator[Ledger]:
     with make(tmp_path, clock=clock, policy=Policy(pin_seconds=1, k_min=1)) as made:
         yield made
 
@@ -96,7 +96,7 @@ def test_the_key_of_the_desk_is_made_once_and_private(ledger: Ledger) -> None:
 
 
 def test_the_ledgers_own_checks_do_not_mind_the_desk(
-    ledger: Ledger, clock: Clock, tmp_path: Path
+    ledger: Ledger, clock: SettableClock, tmp_path: Path
 ) -> None:
     """Its key lies beside the ledger's, and places in the log are given without a checkpoint."""
     add(ledger, "https://hooks.example.org/")
@@ -127,7 +127,7 @@ def test_the_signature_is_that_of_standard_webhooks() -> None:
 
 
 def test_a_request_is_told_signed_and_without_the_person(
-    ledger: Ledger, receiver: Receiver, clock: Clock
+    ledger: Ledger, receiver: Receiver, clock: SettableClock
 ) -> None:
     _, secret = add(ledger, receiver.url)
     request = ledger.requests.submit([person(1)], model="risk", verified=True)
@@ -153,7 +153,7 @@ def test_a_request_is_told_signed_and_without_the_person(
     assert b"person" not in call.body
 
 
-def test_everything_is_told_once(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
+def test_everything_is_told_once(ledger: Ledger, receiver: Receiver, clock: SettableClock) -> None:
     add(ledger, receiver.url)
     settings = settings_for(receiver)
     first = ledger.requests.submit([person(1)], model="risk", verified=True)
@@ -181,7 +181,9 @@ def test_everything_is_told_once(ledger: Ledger, receiver: Receiver, clock: Cloc
     assert {one["certificate"] for one in certified if "request" in one} <= {None, 1}
 
 
-def test_who_waits_behind_one_that_was_overtaken_is_told_too(ledger: Ledger, clock: Clock) -> None:
+def test_who_waits_behind_one_that_was_overtaken_is_told_too(
+    ledger: Ledger, clock: SettableClock
+) -> None:
     add(ledger, "https://hooks.example.org/", "certified")
     slow, waits = (
         ledger.requests.submit([person(1)], model="risk", verified=True) for _ in range(2)
@@ -213,7 +215,9 @@ def test_a_retrain_names_version_certificate_and_model(ledger: Ledger, receiver:
     }
 
 
-def test_what_is_overdue_is_told_once(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
+def test_what_is_overdue_is_told_once(
+    ledger: Ledger, receiver: Receiver, clock: SettableClock
+) -> None:
     settings = settings_for(receiver)
     request = ledger.requests.submit([person(2)], model="risk")
     add(ledger, receiver.url, "overdue")
@@ -249,7 +253,9 @@ def test_nothing_from_before_a_webhook_is_told(ledger: Ledger, receiver: Receive
     assert receiver.calls == []
 
 
-def test_a_receiver_that_was_down_gets_the_same_message_later(ledger: Ledger, clock: Clock) -> None:
+def test_a_receiver_that_was_down_gets_the_same_message_later(
+    ledger: Ledger, clock: SettableClock
+) -> None:
     with receiving() as before:
         before.statuses = [500]
         settings, port = settings_for(before), before.port
@@ -270,7 +276,7 @@ def test_a_receiver_that_was_down_gets_the_same_message_later(ledger: Ledger, cl
 
 
 def test_a_courier_killed_after_sending_sends_again(
-    ledger: Ledger, receiver: Receiver, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, receiver: Receiver, clock: SettableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(ledger, receiver.url, "received")
     ledger.requests.submit([person(1)], model="risk")
@@ -293,7 +299,7 @@ def test_a_courier_killed_after_sending_sends_again(
 
 
 def test_two_couriers_send_one_message_once(
-    ledger: Ledger, receiver: Receiver, clock: Clock
+    ledger: Ledger, receiver: Receiver, clock: SettableClock
 ) -> None:
     add(ledger, receiver.url, "received")
     for number in range(6):
@@ -309,7 +315,7 @@ def test_two_couriers_send_one_message_once(
 
 
 def test_after_twelve_tries_it_is_given_up_and_visible(
-    ledger: Ledger, receiver: Receiver, clock: Clock
+    ledger: Ledger, receiver: Receiver, clock: SettableClock
 ) -> None:
     hook, _ = add(ledger, receiver.url, "received")
     ledger.requests.submit([person(1)], model="risk")
@@ -334,7 +340,9 @@ def test_pauses_grow_from_seconds_to_hours() -> None:
     assert longest == sorted(longest)
 
 
-def test_gone_switches_a_webhook_off(ledger: Ledger, receiver: Receiver, clock: Clock) -> None:
+def test_gone_switches_a_webhook_off(
+    ledger: Ledger, receiver: Receiver, clock: SettableClock
+) -> None:
     hook, _ = add(ledger, receiver.url, "received")
     receiver.statuses = [410]
     ledger.requests.submit([person(1)], model="risk")
@@ -374,7 +382,7 @@ def test_a_host_that_was_taken_off_the_list_is_called_no_more(
 
 
 def test_delivered_messages_are_dropped_after_a_month(
-    ledger: Ledger, receiver: Receiver, clock: Clock
+    ledger: Ledger, receiver: Receiver, clock: SettableClock
 ) -> None:
     add(ledger, receiver.url, "received", "overdue")
     ledger.requests.submit([person(1)], model="risk")
@@ -387,7 +395,7 @@ def test_delivered_messages_are_dropped_after_a_month(
 
 
 def test_messages_that_were_given_up_are_dropped_after_a_month(
-    ledger: Ledger, clock: Clock
+    ledger: Ledger, clock: SettableClock
 ) -> None:
     add(ledger, "https://hooks.example.org/", "received")
     ledger.requests.submit([person(1)], model="risk")
@@ -407,7 +415,7 @@ def test_a_claim_outlasts_a_round() -> None:
     assert longest < sending._CLAIM_SECONDS
 
 
-def test_a_removed_webhook_takes_its_messages_along(ledger: Ledger, clock: Clock) -> None:
+def test_a_removed_webhook_takes_its_messages_along(ledger: Ledger, clock: SettableClock) -> None:
     hook, _ = add(ledger, "https://hooks.example.org/", "received")
     ledger.requests.submit([person(1)], model="risk")
     Webhooks(ledger).write_new_messages()
@@ -444,7 +452,7 @@ def test_a_round_that_fails_is_reported_and_not_the_last(ledger: Ledger) -> None
 
 def test_an_event_committed_late_is_not_passed_by(postgres_url: str, tmp_path: Path) -> None:
     """Numbers of rows are given before the commit, places in the log after it."""
-    desk = Desk(tmp_path, "postgresql", postgres_url)
+    desk = LedgerSetup(tmp_path, "postgresql", postgres_url)
     ledger, old = Ledger(desk.core), desk.submit(1)
     add(ledger, "https://hooks.example.org/", "received")
     with desk.database.engine.connect() as slow, slow.begin():
@@ -464,7 +472,7 @@ def test_an_event_committed_late_is_not_passed_by(postgres_url: str, tmp_path: P
 def test_each_event_gives_one_message_whatever_is_killed(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str]
 ) -> None:
-    desk = Desk(*_fresh(tmp_path_factory))
+    desk = LedgerSetup(*_fresh(tmp_path_factory))
     ledger = Ledger(desk.core)
     add(ledger, "https://hooks.example.org/", "received")
     filed: list[str] = []
@@ -503,7 +511,7 @@ def _raise(error: Exception) -> int:
 
 
 def test_more_events_than_a_round_takes_come_in_the_next(
-    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+    sqlite_desk: LedgerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("letheon.ledger.db.webhooks._MOST", 3)
     ledger = Ledger(sqlite_desk.core)
@@ -513,7 +521,7 @@ def test_more_events_than_a_round_takes_come_in_the_next(
     assert sorted(row.about for row in sqlite_desk.rows(deliveries)) == sorted(filed)
 
 
-def test_bodies_are_plain_json(ledger: Ledger, clock: Clock) -> None:
+def test_bodies_are_plain_json(ledger: Ledger, clock: SettableClock) -> None:
     add(ledger, "https://hooks.example.org/")
     ledger.requests.submit([person(1)], model="risk")
     Webhooks(ledger).write_new_messages()

@@ -62,7 +62,7 @@ def saved_inputs(folder: Path | str | None) -> list[tuple[str, bytes]]:
     return [(path.stem.rpartition(".")[2], zlib.decompress(path.read_bytes())) for path in paths]
 
 
-class Reading:
+class InputReader:
     """Gives inputs to their target and notes how far each one comes."""
 
     def __init__(self, folder: Path) -> None:
@@ -202,7 +202,7 @@ def build_guard(folder: Path) -> Path | None:
     return library
 
 
-class Worker:
+class InputRangeWorker:
     """Tries the inputs of one range and counts what happens."""
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -215,7 +215,7 @@ class Worker:
             seeds = {name: data for name, data in seeds.items() if not name.startswith("deep")}
         self.mutator = Mutator(seeds)
         self.saved = saved_inputs(options["replay"])
-        self.reading = Reading(Path(options["folder"]))
+        self.reading = InputReader(Path(options["folder"]))
         self.counts: collections.Counter[str] = collections.Counter()
         self.findings: list[dict[str, Any]] = []
         self.most_memory = 0.0
@@ -346,7 +346,7 @@ WRITERS = re.compile(
 )
 
 
-class Coverage:
+class LineCoverage:
     """Notes which lines of the decoder run."""
 
     def __init__(self) -> None:
@@ -395,8 +395,8 @@ def _lines(code: Any) -> Iterator[int]:
 
 def measure_coverage(n_inputs: int, folder: Path) -> None:
     """Say how much of the decoder the first inputs reach."""
-    worker = Worker.alone(folder)
-    coverage = Coverage()
+    worker = InputRangeWorker.alone(folder)
+    coverage = LineCoverage()
     sys.settrace(coverage.trace)
     for number in range(n_inputs):
         with contextlib.suppress(Exception):
@@ -582,7 +582,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.worker:
         warnings.simplefilter("ignore")
         signal.signal(signal.SIGPROF, _too_long)
-        Worker(json.loads(options.worker)).run()
+        InputRangeWorker(json.loads(options.worker)).run()
         return 0
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory) as folder:

@@ -498,10 +498,10 @@ def with_hash(raw: bytes) -> bytes:
 
 def _sample(tree: Any) -> list[Any]:
     """Return the nodes of a tree that are no atoms, at most a few dozen."""
-    found, stack = [], [tree]
+    objects, stack = [], [tree]
     while stack:
         node = stack.pop()
         if slots(node) or type(node) in {Array, Name, Ref}:
-            found.append(node)
+            objects.append(node)
             stack.extend(slots(node))
-    return found[:: max(1, len(found) // 60)]
+    return objects[:: max(1, len(objects) // 60)]

@@ -149,15 +149,15 @@ def outputs(model: Any, rows: Any) -> dict[str, Any]:
     """Return what a fitted model says about rows."""
     # A copy: products of a matrix with itself round differently.
     rows = rows.copy() if isinstance(rows, np.ndarray) else list(rows)
-    found = {}
+    answers = {}
     for method in METHODS:
         if hasattr(model, method):
             try:
                 answer = getattr(model, method)(rows)
             except (ValueError, TypeError, AttributeError):
                 continue
-            found[method] = answer.toarray() if hasattr(answer, "toarray") else np.asarray(answer)
-    return found
+            answers[method] = answer.toarray() if hasattr(answer, "toarray") else np.asarray(answer)
+    return answers
 
 
 def check_round_trip(model: Any) -> None:

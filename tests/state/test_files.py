@@ -42,10 +42,10 @@ def test_the_same_value_gives_the_same_bytes(path: Path) -> None:
 def test_other_programs_can_read_the_tensors(path: Path) -> None:
     big = np.arange(1000.0).reshape(10, 100)
     state.write_file(path, {"big": big, "flags": np.ones(5000, bool), "small": np.arange(3)})
-    found = load_file(path)
-    assert same(found["t0"], big)
-    assert found["t1"].dtype == np.bool_
-    assert set(found) == {"small", "t0", "t1"}
+    tensors = load_file(path)
+    assert same(tensors["t0"], big)
+    assert tensors["t1"].dtype == np.bool_
+    assert set(tensors) == {"small", "t0", "t1"}
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_other_programs_can_read_the_tensors(path: Path) -> None:
 )
 def test_big_values_come_back(path: Path, value: Any) -> None:
     state.write_file(path, [value])
-    (found,) = state.read_file(path)
-    assert state.encode(found) == state.encode(value)
+    (loaded,) = state.read_file(path)
+    assert state.encode(loaded) == state.encode(value)
 
 
 def test_manifest_is_small_for_long_lists(path: Path) -> None:
@@ -137,8 +137,8 @@ def test_newer_file_names_both_formats(path: Path) -> None:
 
 def test_forged_file_is_read_when_sound(path: Path) -> None:
     tree = {"dict": {"a": {"array": ["<u2", [2], [2, 4]]}, "b": {"float": "000000000000f03f"}}}
-    found = state.read_file(file_of(path, tree))
-    assert same(found, {"a": np.array([0x0302, 0x0504], "<u2"), "b": 1.0})
+    loaded = state.read_file(file_of(path, tree))
+    assert same(loaded, {"a": np.array([0x0302, 0x0504], "<u2"), "b": 1.0})
 
 
 HOSTILE = [

@@ -65,25 +65,25 @@ def test_pandas_column(name: str) -> None:
 @pytest.mark.parametrize("name", POLARS)
 def test_polars_column(name: str) -> None:
     series = POLARS[name].alias(name)
-    found = again(series)
-    assert found.dtype == series.dtype
-    assert_polars_equal(found.to_frame(), series.to_frame())
+    decoded = again(series)
+    assert decoded.dtype == series.dtype
+    assert_polars_equal(decoded.to_frame(), series.to_frame())
     assert_polars_equal(again(series.to_frame()), series.to_frame())
 
 
 def test_whole_pandas_frame_with_odd_names() -> None:
     frame = pd.concat(PANDAS.values(), axis=1)
     frame.columns = [*list(PANDAS)[:-2], "int", 7]
-    found = again(frame)
-    pd.testing.assert_frame_equal(found, frame)
-    assert state.digest(found) == state.digest(frame)
+    decoded = again(frame)
+    pd.testing.assert_frame_equal(decoded, frame)
+    assert state.digest(decoded) == state.digest(frame)
 
 
 def test_whole_polars_frame() -> None:
     frame = pl.DataFrame(POLARS)
-    found = again(frame)
-    assert found.schema == frame.schema
-    assert state.digest(found) == state.digest(frame)
+    decoded = again(frame)
+    assert decoded.schema == frame.schema
+    assert state.digest(decoded) == state.digest(frame)
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame(index=range(3)), pl.DataFrame(), pd.DataFrame()])

@@ -106,7 +106,7 @@ def _as_coded(name: str) -> Any:
 
 @pytest.mark.parametrize("form", [_as_name, _as_object, _as_coded])
 @pytest.mark.parametrize("name", NAMES)
-def test_names_that_nobody_allowed(name: str, form: Callable[[str], Any]) -> None:
+def test_names_that_are_not_allowed(name: str, form: Callable[[str], Any]) -> None:
     with pytest.raises(UntrustedClassError):
         state.decode(blob_of(form(name)))
 
@@ -134,7 +134,7 @@ def test_allow_list_by_name(name: str, allowed: bool) -> None:
     assert is_listed_class(name) is allowed
 
 
-def test_a_codec_that_nobody_registered_is_named() -> None:
+def test_an_unregistered_codec_is_named() -> None:
     words = r"register 'mine.Own' with letheon.state.register_codec$"
     with pytest.raises(UntrustedClassError, match=words):
         state.decode(blob_of(Coded("mine.Own", 1)))
@@ -214,8 +214,8 @@ class Armed:
 
 def test_trusted_class_is_built_without_its_methods() -> None:
     tree = Instance(tag_of(Armed), Record((("a", 1),)))
-    found = state.decode(blob_of(tree), trusted=[Armed])
-    assert vars(found) == {"a": 1}
+    decoded = state.decode(blob_of(tree), trusted=[Armed])
+    assert vars(decoded) == {"a": 1}
     assert not Armed.ran
 
 
@@ -421,17 +421,17 @@ def test_any_changed_byte_with_a_right_hash_is_refused_or_harmless(
     body[int(where * len(body))] = to
     blob = b"letheon-state-v1\0" + hashlib.sha256(body).digest() + body
     try:
-        found = state.decode(blob)
+        decoded = state.decode(blob)
     except StateError:
         return
-    assert _is_harmless(found)
+    assert _is_harmless(decoded)
 
 
-def _is_harmless(found: Any) -> bool:
+def _is_harmless(decoded: Any) -> bool:
     """Use a changed value: it may be wrong or complain, it may not crash or answer too little."""
-    if not hasattr(found, "predict"):
+    if not hasattr(decoded, "predict"):
         return True
     try:
-        return len(found.predict(X)) == len(X)
+        return len(decoded.predict(X)) == len(X)
     except (ValueError, TypeError, AttributeError, KeyError, IndexError):
         return True

@@ -34,9 +34,9 @@ def again(value: Any) -> Any:
 def test_generators_go_on_where_they_were(generator: Any) -> None:
     generator.standard_normal(3)
     generator.bytes(3)
-    found = again(generator)
-    assert state.digest(found) == state.digest(generator)
-    assert np.array_equal(found.standard_normal(7), generator.standard_normal(7))
+    restored = again(generator)
+    assert state.digest(restored) == state.digest(generator)
+    assert np.array_equal(restored.standard_normal(7), generator.standard_normal(7))
 
 
 def test_digest_sees_where_a_generator_is() -> None:
@@ -51,11 +51,11 @@ def test_digest_sees_where_a_generator_is() -> None:
 def test_sparse_containers(kind: str, form: str) -> None:
     dense = np.array([[0, 1.5, 0], [0, 0, -2], [3, 0, 0], [0, 0, 0]])
     value = getattr(sp, f"{kind}_{form}")(dense)
-    found = again(value)
-    assert type(found) is type(value)
-    assert found.dtype == value.dtype
-    assert np.array_equal(found.toarray(), dense)
-    assert state.digest(found) == state.digest(value)
+    restored = again(value)
+    assert type(restored) is type(value)
+    assert restored.dtype == value.dtype
+    assert np.array_equal(restored.toarray(), dense)
+    assert state.digest(restored) == state.digest(value)
 
 
 @pytest.mark.parametrize("width", [np.int32, np.int64])
@@ -63,9 +63,9 @@ def test_width_and_order_of_indices(width: Any) -> None:
     indices, indptr = np.array([2, 0], width), np.array([0, 2], width)
     value = sp.csr_matrix((np.array([1.0, 2.0]), indices, indptr), shape=(1, 3))
     value.indices, value.indptr = indices, indptr
-    found = again(value)
-    assert found.indices.dtype == found.indptr.dtype == width
-    assert found.indices.tolist() == [2, 0]
+    restored = again(value)
+    assert restored.indices.dtype == restored.indptr.dtype == width
+    assert restored.indices.tolist() == [2, 0]
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_search_trees_answer_as_before(cls: Any, options: dict[str, Any]) -> Non
     rng = np.random.default_rng(0)
     points, asked = rng.normal(size=(50, 2)), rng.normal(size=(9, 2))
     tree = cls(points, **options)
-    found = again(tree)
-    for a, b in zip(found.query(asked, k=3), tree.query(asked, k=3), strict=True):
+    restored = again(tree)
+    for a, b in zip(restored.query(asked, k=3), tree.query(asked, k=3), strict=True):
         assert np.array_equal(a, b)
-    assert state.digest(found) == state.digest(tree)
+    assert state.digest(restored) == state.digest(tree)
 
 
 def test_one_feature_and_an_odd_power() -> None:

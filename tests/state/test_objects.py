@@ -88,9 +88,9 @@ def test_class_of_the_caller_needs_trust() -> None:
 
 @pytest.mark.parametrize("how", [Mine, [Mine], {f"{Mine.__module__}.Mine"}], ids=str)
 def test_class_of_the_caller_with_trust(how: Any) -> None:
-    found = state.decode(state.encode(Mine([1])), trusted=how)
-    assert type(found) is Mine
-    assert vars(found) == {"a": [1], "n_jobs": None}
+    copied = state.decode(state.encode(Mine([1])), trusted=how)
+    assert type(copied) is Mine
+    assert vars(copied) == {"a": [1], "n_jobs": None}
 
 
 def test_classes_of_decodes_its_own_state() -> None:
@@ -98,10 +98,10 @@ def test_classes_of_decodes_its_own_state() -> None:
         pass
 
     value = Local([Frozen(3), FunctionTransformer(double), np.exp])
-    found = state.decode(state.encode(value), trusted=state.classes_of(value))
-    assert type(found) is Local
-    assert found.a[0] == Frozen(3)
-    assert found.a[1].transform(4) == 8
+    copied = state.decode(state.encode(value), trusted=state.classes_of(value))
+    assert type(copied) is Local
+    assert copied.a[0] == Frozen(3)
+    assert copied.a[1].transform(4) == 8
 
 
 CLASS_VALUES = [Mine, Frozen, Outer, Outer.Inner, Strange, Ridge, Fraction]
@@ -196,15 +196,15 @@ def test_class_as_a_parameter_of_a_saved_model(tmp_path: Path) -> None:
 
 
 def test_own_state_is_used_both_ways() -> None:
-    found = state.decode(state.encode(Celsius(4.5)), trusted=[Celsius])
-    assert found.degrees == 4.5
+    copied = state.decode(state.encode(Celsius(4.5)), trusted=[Celsius])
+    assert copied.degrees == 4.5
     assert state.digest(Celsius(1.0)) == state.digest(Celsius(2.0))
 
 
 def test_dataclass_of_the_package() -> None:
     value = Guarantee(kind="exact", reference="Theorem 1")
-    found = state.decode(state.encode(value))
-    assert found == value
+    copied = state.decode(state.encode(value))
+    assert copied == value
     assert state.classes_of(value) == {Guarantee}
 
 
@@ -215,8 +215,8 @@ def test_registered_codec() -> None:
 
 
 def test_partial_of_a_listed_function() -> None:
-    found = state.decode(state.encode(partial(np.clip, a_min=0, a_max=1)))
-    assert found(5) == 1
+    copied = state.decode(state.encode(partial(np.clip, a_min=0, a_max=1)))
+    assert copied(5) == 1
 
 
 @pytest.mark.parametrize(
@@ -265,9 +265,9 @@ def test_caches_and_addresses_are_not_digested() -> None:
 def test_aliases_inside_an_estimator_stay_aliases() -> None:
     array = np.arange(3)
     model = Mine({"x": array, "y": [array], "z": array.copy()})
-    found = state.decode(state.encode(model), trusted=[Mine])
-    assert found.a["x"] is found.a["y"][0]
-    assert found.a["x"] is not found.a["z"]
+    copied = state.decode(state.encode(model), trusted=[Mine])
+    assert copied.a["x"] is copied.a["y"][0]
+    assert copied.a["x"] is not copied.a["z"]
 
 
 def test_aliases_are_values_elsewhere() -> None:
@@ -285,17 +285,17 @@ def test_digest_does_not_see_aliases() -> None:
 def test_aliases_among_keys_of_any_kind_and_order() -> None:
     x, y = np.arange(2), np.arange(3)
     model = Mine([{2: x, 1: y}, {"b": y, "a": x}, {(1, 2), (3,)}])
-    found = state.decode(state.encode(model), trusted=[Mine])
-    assert found.a[0][2] is found.a[1]["a"]
-    assert np.array_equal(found.a[1]["b"], y)
+    copied = state.decode(state.encode(model), trusted=[Mine])
+    assert copied.a[0][2] is copied.a[1]["a"]
+    assert np.array_equal(copied.a[1]["b"], y)
 
 
 def test_sets_of_objects_do_not_count_among_aliases() -> None:
     array = np.arange(2)
     model = Mine([{Frozen(1), Frozen(2), Frozen(3)}, array, array])
-    found = state.decode(state.encode(model), trusted=[Mine, Frozen])
-    assert found.a[0] == model.a[0]
-    assert found.a[1] is found.a[2]
+    copied = state.decode(state.encode(model), trusted=[Mine, Frozen])
+    assert copied.a[0] == model.a[0]
+    assert copied.a[1] is copied.a[2]
 
 
 def test_training_goes_on_as_if_never_saved() -> None:

@@ -21,9 +21,9 @@ def again(value: Any) -> Any:
 
 @given(values)
 def test_plain_values_come_back_exactly(value: Any) -> None:
-    found = again(value)
-    assert same(found, value)
-    assert state.encode(found) == state.encode(value)
+    restored = again(value)
+    assert same(restored, value)
+    assert state.encode(restored) == state.encode(value)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_special_values_come_back(value: Any) -> None:
     ids=repr,
 )
 def test_scalars_keep_their_type(value: np.generic) -> None:
-    found = again(value)
-    assert found.dtype == value.dtype
-    assert found.tobytes() == value.tobytes()
+    restored = again(value)
+    assert restored.dtype == value.dtype
+    assert restored.tobytes() == value.tobytes()
 
 
 @pytest.mark.parametrize("bits", [0x7FF8000000000001, 0xFFF0DEADBEEF0001, 0x7FF0000000000001])
@@ -92,26 +92,26 @@ def test_structured_array_without_its_padding() -> None:
     clean = np.zeros(3, dtype)
     for name in ("a", "b", "c"):
         clean[name] = value[name]
-    found = again(value)
-    assert found.dtype == dtype
-    assert np.array_equal(found, value)
+    restored = again(value)
+    assert restored.dtype == dtype
+    assert np.array_equal(restored, value)
     assert state.digest(value) == state.digest(clean)
 
 
 def test_object_array_keeps_shape_and_values() -> None:
     value = np.array([["a", None], [1.5, (2, "b")]], dtype=object)
-    found = again(value)
-    assert found.dtype == object
-    assert found.shape == (2, 2)
-    assert same(found.tolist(), value.tolist())
+    restored = again(value)
+    assert restored.dtype == object
+    assert restored.shape == (2, 2)
+    assert same(restored.tolist(), value.tolist())
 
 
 def test_arrays_come_back_in_fresh_writable_memory() -> None:
     value = np.arange(3)
     value.flags.writeable = False
-    found = again(value)
-    found[0] = 7
-    assert found.flags.owndata
+    restored = again(value)
+    restored[0] = 7
+    assert restored.flags.owndata
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_arrays_come_back_in_fresh_writable_memory() -> None:
     ],
 )
 def test_memory_order_comes_back(value: Any, fortran: bool) -> None:
-    found = again(value)
-    assert np.array_equal(found, value)
-    assert found.flags.fnc is fortran
-    assert found.flags.c_contiguous is not fortran
+    restored = again(value)
+    assert np.array_equal(restored, value)
+    assert restored.flags.fnc is fortran
+    assert restored.flags.c_contiguous is not fortran
 
 
 def test_true_is_one() -> None:
@@ -173,10 +173,10 @@ class _Slotted:
 
 
 def _local_class() -> type:
-    class Local:
+    class LocalClass:
         pass
 
-    return Local
+    return LocalClass
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def _local_class() -> type:
         (np.zeros(1, [("a", "O")]), "object fields|no canonical"),
         (
             _local_class(),
-            r"^the class '_local_class.<locals>.Local' .* a class defined at the top level",
+            r"^the class '_local_class.<locals>.LocalClass' .* a class defined at the top level",
         ),
         (list[int], "outside its attributes"),
         ({float("nan"): 1, float("nan") + 1: 2}, "two NaN"),
@@ -245,7 +245,7 @@ def test_newer_blob_is_named() -> None:
 def test_environment_names_what_affects_results() -> None:
     import sklearn
 
-    found = state.environment()
-    assert found["scikit-learn"] == sklearn.__version__
-    assert set(found) == {"python", "numpy", "scipy", "scikit-learn", "letheon", "blas"}
-    assert "openblas" in found["blas"]
+    versions = state.environment()
+    assert versions["scikit-learn"] == sklearn.__version__
+    assert set(versions) == {"python", "numpy", "scipy", "scikit-learn", "letheon", "blas"}
+    assert "openblas" in versions["blas"]

@@ -243,8 +243,8 @@ def containers(inner: Any) -> Any:
         values.map(tuple),
         values.map(_object_array),
         st.dictionaries(keys, inner, max_size=3),
-        values.map(lambda found: with_attributes(Ridge(), found_=found)),
-        values.map(lambda found: with_attributes(NaiveUnlearner(Ridge()), found_=found)),
+        values.map(lambda value: with_attributes(Ridge(), found_=value)),
+        values.map(lambda value: with_attributes(NaiveUnlearner(Ridge()), found_=value)),
         st.just({1, "a", ("b", 2)}),
     )
 

@@ -62,14 +62,14 @@ def unknown_parameters(rules: dict[str, str]) -> set[str]:
 def choices_of(cls: Any) -> dict[str, set[str]]:
     """Return the texts that scikit-learn documents for each parameter of a class."""
     constraints = getattr(cls, "_parameter_constraints", {})
-    found: dict[str, set[str]] = {}
+    options: dict[str, set[str]] = {}
     for name, rules in constraints.items() if isinstance(constraints, dict) else ():
         for rule in () if isinstance(rules, str) else rules:
             known = make_constraint(rule)
             known = make_constraint(known.constraint) if isinstance(known, Hidden) else known
             if isinstance(known, StrOptions):
-                found.setdefault(name, set()).update(known.options)
-    return found
+                options.setdefault(name, set()).update(known.options)
+    return options
 
 
 def test_every_parameter_has_a_rule() -> None:

@@ -31,7 +31,7 @@ def sha(*parts: bytes) -> bytes:
     return hashlib.sha256(b"".join(parts)).digest()
 
 
-class Signer:
+class NamedSigner:
     """An Ed25519 key made from a name."""
 
     def __init__(self, name: str) -> None:
@@ -43,8 +43,8 @@ class Signer:
         return self._key.sign(data)
 
 
-ROOT, SECOND, THIRD, STRANGER = map(Signer, ("root", "second", "third", "stranger"))
-WITNESS = Signer("witness")
+ROOT, SECOND, THIRD, STRANGER = map(NamedSigner, ("root", "second", "third", "stranger"))
+WITNESS = NamedSigner("witness")
 
 
 def text64(data: bytes) -> str:
@@ -55,7 +55,7 @@ def dsse(payload: bytes) -> bytes:
     return b"DSSEv1 28 application/vnd.in-toto+json %d " % len(payload) + payload
 
 
-def envelope(statement: Any, *signers: Signer) -> bytes:
+def envelope(statement: Any, *signers: NamedSigner) -> bytes:
     payload = rfc8785.dumps(statement)
     signatures = [
         {"keyid": one.keyid, "sig": text64(one.sign(dsse(payload)))}
@@ -137,10 +137,10 @@ def consistency(size: int, leaves: Sequence[bytes], whole: bool = True) -> list[
 def note(
     size: int,
     root: bytes,
-    signer: Signer = ROOT,
+    signer: NamedSigner = ROOT,
     *,
     origin: str = LEDGER,
-    witness: Signer | None = None,
+    witness: NamedSigner | None = None,
 ) -> str:
     body = f"{origin}\n{size}\n{text64(root)}\n".encode()
     key_hash = sha(origin.encode(), b"\n\1", signer.public)[:4]
@@ -152,11 +152,11 @@ def note(
     return body.decode() + "\n" + "".join(lines)
 
 
-def witness_hash(witness: Signer) -> bytes:
+def witness_hash(witness: NamedSigner) -> bytes:
     return sha(b"w.example/1\n\4", witness.public)[:4]
 
 
-def verifier_key(witness: Signer) -> str:
+def verifier_key(witness: NamedSigner) -> str:
     return f"w.example/1+{witness_hash(witness).hex()}+{text64(bytes([4]) + witness.public)}"
 
 
@@ -208,24 +208,24 @@ def row_leaf(salt: bytes, place: int, row: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Step:
+class ErasureStep:
     model: str
     erased: tuple[int, ...]
     retrain: bool = False
 
 
 STEPS = (
-    Step("credit-risk", (1, 4)),
-    Step("churn", (0,)),
-    Step("credit-risk", (6,)),
-    Step("credit-risk", (3,), retrain=True),
-    Step("churn", (2, 5)),
-    Step("credit-risk", (7,)),
+    ErasureStep("credit-risk", (1, 4)),
+    ErasureStep("churn", (0,)),
+    ErasureStep("credit-risk", (6,)),
+    ErasureStep("credit-risk", (3,), retrain=True),
+    ErasureStep("churn", (2, 5)),
+    ErasureStep("credit-risk", (7,)),
 )
 
 
 @dataclass
-class Model:
+class SlotModel:
     """Slots of one model: now, and at its last retrain."""
 
     name: str
@@ -236,11 +236,11 @@ class Model:
     last_retrain: int = 0
 
     @classmethod
-    def registered(cls, name: str) -> "Model":
+    def registered(cls, name: str) -> "SlotModel":
         slots = [row_leaf(sha(name.encode()), 7 - i, b"row %d" % i) for i in range(8)]
         return cls(name, slots, slots, digest=sha(name.encode(), b"0").hex())
 
-    def erase(self, step: Step) -> tuple[list[bytes], set[int]]:
+    def erase(self, step: ErasureStep) -> tuple[list[bytes], set[int]]:
         """Move on; return the slots before and which were erased since then."""
         self.since |= set(step.erased)
         before, gone = self.slots, set(step.erased)
@@ -260,14 +260,14 @@ def honest(sequence: int, statement: Statement) -> None:
 
 
 @dataclass
-class Ledger:
+class BundleBuilder:
     """Builds the files of a bundle, certificate by certificate."""
 
     edit: Edit = honest
-    signer_of: Callable[[int], Signer] = lambda _: ROOT
-    witness: Signer | None = None
+    signer_of: Callable[[int], NamedSigner] = lambda _: ROOT
+    witness: NamedSigner | None = None
     statements: Sequence[bytes] = ()
-    models: dict[str, Model] = field(default_factory=dict)
+    models: dict[str, SlotModel] = field(default_factory=dict)
     events: list[bytes] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     notes: dict[int, str] = field(default_factory=dict)
@@ -278,13 +278,13 @@ class Ledger:
         event = {"kind": kind, "at": 1_790_000_000 + len(self.events), **body}
         self.events.append(rfc8785.dumps(event))
 
-    def checkpoint(self, signer: Signer = ROOT) -> str:
+    def checkpoint(self, signer: NamedSigner = ROOT) -> str:
         size = len(self.events)
         self.notes[size] = note(size, tree_root(self.events), signer, witness=self.witness)
         return sha(self.notes[size].partition("\n\n")[0].encode() + b"\n").hex()
 
     def register(self, name: str) -> None:
-        model = self.models[name] = Model.registered(name)
+        model = self.models[name] = SlotModel.registered(name)
         seed = example()["predicate"]["method"]["trainingRandomness"]
         self.record(
             "registered",
@@ -297,7 +297,7 @@ class Ledger:
             beacon=seed["beacon"],
         )
 
-    def certify(self, sequence: int, step: Step) -> None:
+    def certify(self, sequence: int, step: ErasureStep) -> None:
         if step.model not in self.models:
             self.register(step.model)
         signer = self.signer_of(sequence)
@@ -313,14 +313,14 @@ class Ledger:
         self.record("purge", sequence=sequence, purge=id_of(purge))
         self.files[f"purges/{sequence:06d}.json"] = purge
 
-    def _claims(self, sequence: int, step: Step, checkpoint: str) -> Statement:
+    def _claims(self, sequence: int, step: ErasureStep, checkpoint: str) -> Statement:
         model = self.models[step.model]
         before, gone = model.erase(step)
         proof = transition(before, gone)
         self.files[f"proofs/{sha(proof).hex()}.json"] = proof
-        found, after = example(), sha(b"model", bytes([sequence])).hex()
-        claims = found["predicate"]
-        found["subject"] = [{"name": f"{step.model}@{sequence}", "digest": {"sha256": after}}]
+        statement, after = example(), sha(b"model", bytes([sequence])).hex()
+        claims = statement["predicate"]
+        statement["subject"] = [{"name": f"{step.model}@{sequence}", "digest": {"sha256": after}}]
         claims["ledger"] |= {"sequence": sequence, "previousCertificate": self.previous}
         claims["ledger"]["checkpointBefore"] = {"sha256": checkpoint}
         claims["model"] |= {"id": step.model, "before": {"sha256": model.digest}}
@@ -337,7 +337,7 @@ class Ledger:
             claims["method"]["name"] = "retrain"
             model.last_retrain = sequence
         model.digest = after
-        return found
+        return statement
 
     def finish(self) -> Files:
         self.record("exported")
@@ -388,8 +388,8 @@ OWN_STORES = ("blobs", "key", "intake", "training", "temporary", "database")
 
 
 def purge_of(certificate: bytes, rows: int) -> Statement:
-    found = json.loads(payload_of(certificate))
-    subject, ledger = found["subject"][0], found["predicate"]["ledger"]
+    certified = json.loads(payload_of(certificate))
+    subject, ledger = certified["subject"][0], certified["predicate"]["ledger"]
     stores: list[dict[str, Any]] = [
         {
             "store": name,
@@ -420,9 +420,9 @@ def purge_of(certificate: bytes, rows: int) -> Statement:
     return statement("purge", subject["name"], subject["digest"]["sha256"], predicate)
 
 
-def build(steps: Sequence[Step] = STEPS, **options: Any) -> Files:
+def build(steps: Sequence[ErasureStep] = STEPS, **options: Any) -> Files:
     """Files of a bundle, by path; the same bytes each time."""
-    ledger = Ledger(**options)
+    ledger = BundleBuilder(**options)
     for sequence, step in enumerate(steps, 1):
         ledger.certify(sequence, step)
     return ledger.finish()
@@ -437,7 +437,7 @@ def honest_bundle() -> Files:
     return dict(_honest())
 
 
-def index_of(files: Mapping[str, bytes], signer: Signer = ROOT, /, **claims: Any) -> Files:
+def index_of(files: Mapping[str, bytes], signer: NamedSigner = ROOT, /, **claims: Any) -> Files:
     """The signed index of files."""
     listed = rfc8785.dumps({name: sha(data).hex() for name, data in files.items()})
     count = sum(name.startswith("certificates/") for name in files)
@@ -454,10 +454,10 @@ def index_of(files: Mapping[str, bytes], signer: Signer = ROOT, /, **claims: Any
 def public(files: Mapping[str, bytes]) -> Files:
     """What a public bundle has of the files."""
     tops = ("certificates", "purges", "checkpoints", "keys", "log.json")
-    found = {name: data for name, data in files.items() if name.partition("/")[0] in tops}
+    kept = {name: data for name, data in files.items() if name.partition("/")[0] in tops}
     said = json.loads(files["bundle.json"]) | {"tier": "public", "scope": {}}
     del said["destroyBy"]
-    return {**found, "bundle.json": rfc8785.dumps(said)}
+    return {**kept, "bundle.json": rfc8785.dumps(said)}
 
 
 def write(files: Mapping[str, bytes], folder: Path, *, indexed: bool = True) -> Path:
@@ -478,7 +478,9 @@ def certificates(files: Mapping[str, bytes]) -> list[bytes]:
 # Key statements.
 
 
-def rotation(old: Signer, new: Signer, last: int, chain: Sequence[bytes] = ()) -> Statement:
+def rotation(
+    old: NamedSigner, new: NamedSigner, last: int, chain: Sequence[bytes] = ()
+) -> Statement:
     predicate = {
         "ledger": _key_chain(chain),
         "oldKey": old.keyid,
@@ -488,7 +490,7 @@ def rotation(old: Signer, new: Signer, last: int, chain: Sequence[bytes] = ()) -
     return statement("key-rotation", LEDGER, new.keyid, predicate)
 
 
-def revocation(revoked: Signer, last: int, chain: Sequence[bytes] = ()) -> Statement:
+def revocation(revoked: NamedSigner, last: int, chain: Sequence[bytes] = ()) -> Statement:
     predicate = {"ledger": _key_chain(chain), "revokedKey": revoked.keyid, "lastSequence": last}
     return statement("key-revocation", LEDGER, revoked.keyid, predicate)
 
@@ -505,9 +507,9 @@ def rotated(last: int = 3) -> list[bytes]:
 
 def changed(value: Statement, place: str, new: Any) -> Statement:
     """A copy with another value at a dotted place."""
-    found = copy.deepcopy(value)
-    inner, names = found, place.split(".")
+    edited = copy.deepcopy(value)
+    inner, names = edited, place.split(".")
     for name in names[:-1]:
         inner = inner[int(name) if isinstance(inner, list) else name]
     inner[names[-1]] = new
-    return found
+    return edited

@@ -19,7 +19,7 @@ from letheon.verifier import (
     verify_bundle,
 )
 from tests.verifier import maker
-from tests.verifier.maker import ROOT, SECOND, STRANGER, WITNESS, Files, Statement, Step
+from tests.verifier.maker import ROOT, SECOND, STRANGER, WITNESS, ErasureStep, Files, Statement
 
 PINNED = ROOT.public.hex()
 
@@ -30,8 +30,8 @@ def judged(files: Files, folder: Path, **options: Any) -> dict[str, Verdict]:
 
 def by_level(verdicts: list[Verdict]) -> dict[str, Verdict]:
     """The verdict of every level; V0 is that of the chain, "index" that of the signed index."""
-    found = {verdict.level: verdict for verdict in reversed(verdicts)}
-    return found | {"index": verdicts[1]}
+    levels = {verdict.level: verdict for verdict in reversed(verdicts)}
+    return levels | {"index": verdicts[1]}
 
 
 def passed(verdicts: dict[str, Verdict]) -> list[bool | None]:
@@ -39,9 +39,9 @@ def passed(verdicts: dict[str, Verdict]) -> list[bool | None]:
 
 
 def lying(number: int, change: Callable[[dict[str, Any]], Any]) -> Files:
-    def edit(sequence: int, found: Statement) -> None:
+    def edit(sequence: int, statement: Statement) -> None:
         if sequence == number:
-            change(found["predicate"])
+            change(statement["predicate"])
 
     return maker.build(edit=edit)
 
@@ -124,8 +124,8 @@ def test_file_that_does_not_belong_there_is_refused(name: str, tmp_path: Path) -
 
 def without_tail(files: Files) -> Files:
     """The operator hides the last certificate and its log entry."""
-    found = relogged(files, lambda log: log["certificates"].pop())
-    return {k: v for k, v in found.items() if not k.endswith("/000006.json")}
+    edited = relogged(files, lambda log: log["certificates"].pop())
+    return {k: v for k, v in edited.items() if not k.endswith("/000006.json")}
 
 
 def test_dropped_last_certificate_is_seen_with_the_events(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_dropped_last_certificate_is_seen_with_the_events(tmp_path: Path) -> Non
 
 
 def test_dropped_key_statement_is_seen_with_the_events(tmp_path: Path) -> None:
-    ledger = maker.Ledger()
+    ledger = maker.BundleBuilder()
     ledger.certify(1, maker.STEPS[0])
     ledger.record("key-revocation", statement="00" * 32)
     verdict = judged(ledger.finish(), tmp_path)["V1"]
@@ -202,14 +202,14 @@ def test_certificate_must_name_a_known_checkpoint(tmp_path: Path) -> None:
 
 
 def test_certificates_must_be_logged_in_order(tmp_path: Path) -> None:
-    first = maker.Ledger()
+    first = maker.BundleBuilder()
     first.register("m")
     digest = first.checkpoint()
-    ledger = maker.Ledger(
+    ledger = maker.BundleBuilder(
         edit=lambda _, s: s["predicate"]["ledger"].update(checkpointBefore={"sha256": digest})
     )
-    ledger.certify(1, Step("m", (1,)))
-    ledger.certify(2, Step("m", (2,)))
+    ledger.certify(1, ErasureStep("m", (1,)))
+    ledger.certify(2, ErasureStep("m", (2,)))
     ledger.notes = first.notes
     (one, two), events = ledger.entries, ledger.events
     events[one["index"]], events[two["index"]] = events[two["index"]], events[one["index"]]
@@ -295,7 +295,7 @@ def with_proof(number: int, proof: bytes, **dataset: Any) -> Files:
     return {**files, f"proofs/{digest}.json": proof}
 
 
-MODEL = maker.Model.registered("credit-risk")
+MODEL = maker.SlotModel.registered("credit-risk")
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_retrain_that_swaps_an_erased_row_for_another_is_refused(tmp_path: Path)
 def test_newest_checkpoint_must_not_be_by_a_revoked_key(signer: Any, tmp_path: Path) -> None:
     statements = maker.rotated(3)
     statements.append(maker.envelope(maker.revocation(ROOT, 3, statements), SECOND))
-    ledger = maker.Ledger(
+    ledger = maker.BundleBuilder(
         statements=statements, signer_of=lambda number: ROOT if number <= 3 else SECOND
     )
     for number, step in enumerate(maker.STEPS, 1):
@@ -374,9 +374,9 @@ def test_newest_checkpoint_must_not_be_by_a_revoked_key(signer: Any, tmp_path: P
 
 def with_purge(number: int, change: Callable[[Statement], Any], signer: Any = ROOT) -> Files:
     files = maker.honest_bundle()
-    found = maker.purge_of(files[f"certificates/{number:06d}.json"], 1)
-    change(found)
-    return {**files, f"purges/{number:06d}.json": maker.envelope(found, signer)}
+    purge = maker.purge_of(files[f"certificates/{number:06d}.json"], 1)
+    change(purge)
+    return {**files, f"purges/{number:06d}.json": maker.envelope(purge, signer)}
 
 
 @pytest.mark.parametrize(
@@ -452,14 +452,14 @@ def test_purge_of_nothing_is_refused(
     assert reason in verdict.reason
 
 
-def test_purge_signed_anew_is_not_the_one_of_the_log(tmp_path: Path) -> None:
+def test_a_purge_signed_again_is_not_the_one_of_the_log(tmp_path: Path) -> None:
     files = with_purge(2, lambda s: s["predicate"]["scanner"].update(bytes=1))
     verdict = judged(files, tmp_path)["V3"]
     assert verdict.reason == "events.jsonl: the purges are not those that the events name"
 
 
 def test_a_retrain_without_new_rows_destroys_no_salt(tmp_path: Path) -> None:
-    files = maker.build([Step("m", (0,)), Step("m", (), retrain=True)])
+    files = maker.build([ErasureStep("m", (0,)), ErasureStep("m", (), retrain=True)])
     assert judged(files, tmp_path)["V3"].passed is True
 
 
@@ -477,10 +477,10 @@ def test_a_retrain_without_new_rows_destroys_no_salt(tmp_path: Path) -> None:
 def test_first_certificate_starts_from_the_registration(
     field: str, value: Any, reason: str, tmp_path: Path
 ) -> None:
-    ledger = maker.Ledger()
+    ledger = maker.BundleBuilder()
     ledger.register("m")
     ledger.events[0] = rfc8785.dumps({**json.loads(ledger.events[0]), field: value})
-    ledger.certify(1, Step("m", (1,)))
+    ledger.certify(1, ErasureStep("m", (1,)))
     verdict = judged(ledger.finish(), tmp_path)["V1"]
     assert verdict.passed is False
     assert verdict.reason == f"events.jsonl: certificate 1: {reason}"
@@ -508,8 +508,8 @@ def test_what_is_no_plain_file_is_refused(name: str, kind: str, tmp_path: Path) 
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/zero" if kind == "endless" else "nowhere")
-    found = [verdict.passed for verdict in verify_bundle(tmp_path, PINNED)]
-    assert False in found
+    outcomes = [verdict.passed for verdict in verify_bundle(tmp_path, PINNED)]
+    assert False in outcomes
 
 
 def test_names_of_files_write_nothing_on_a_terminal(tmp_path: Path) -> None:
@@ -589,7 +589,7 @@ def test_command_tells_an_incomplete_bundle_from_one_that_passes(
 # The signed index.
 
 
-def signed_anew(files: Files, **changes: Any) -> Files:
+def sign_again(files: Files, **changes: Any) -> Files:
     """The operator changes bundle.json and signs for it."""
     said = json.loads(files["bundle.json"]) | changes
     return {**files, "bundle.json": rfc8785.dumps(said)}
@@ -611,13 +611,13 @@ def signed_anew(files: Files, **changes: Any) -> Files:
 def test_a_description_that_does_not_fit_the_bundle_fails(
     change: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    verdict = judged(signed_anew(maker.honest_bundle(), **change), tmp_path)["index"]
+    verdict = judged(sign_again(maker.honest_bundle(), **change), tmp_path)["index"]
     assert verdict.passed is False
     assert reason in verdict.reason
 
 
 def test_a_public_bundle_that_says_auditor_fails(tmp_path: Path) -> None:
-    files = signed_anew(maker.public(maker.honest_bundle()), tier="auditor")
+    files = sign_again(maker.public(maker.honest_bundle()), tier="auditor")
     claims = maker.index_of(files, tier="auditor")
     verdict = judged({**files, **claims}, tmp_path)["index"]
     assert verdict.passed is False

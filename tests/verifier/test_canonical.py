@@ -47,8 +47,8 @@ def test_canonical_text_parses_to_the_value(value: Any) -> None:
 
 def test_keys_are_sorted_by_utf16_code_units() -> None:
     # By code points the emoji would come last.
-    found = canonical({"\ufb33": 1, "\U0001f600": 2}).decode()
-    assert found == '{"\U0001f600":2,"\ufb33":1}'
+    text = canonical({"\ufb33": 1, "\U0001f600": 2}).decode()
+    assert text == '{"\U0001f600":2,"\ufb33":1}'
 
 
 @pytest.mark.parametrize("value", [1.0, float("nan"), b"x", {1: 2}, {"a": {1}}, object()])

@@ -7,7 +7,7 @@ import pytest
 
 from letheon.verifier import Trust, VerificationError, check_chain
 from tests.verifier import maker
-from tests.verifier.maker import ROOT, Statement, Step
+from tests.verifier.maker import ROOT, ErasureStep, Statement
 
 TRUST = Trust.from_pinned(ROOT.public.hex())
 HONEST = maker.certificates(maker.honest_bundle())
@@ -18,15 +18,17 @@ def chained(**options: Any) -> list[bytes]:
 
 
 def at(number: int, change: Callable[[Statement], None]) -> maker.Edit:
-    def edit(sequence: int, found: Statement) -> None:
+    def edit(sequence: int, statement: Statement) -> None:
         if sequence == number:
-            change(found)
+            change(statement)
 
     return edit
 
 
 def putting(number: int, part: str, name: str, value: Any) -> list[bytes]:
-    return chained(edit=at(number, lambda found: found["predicate"][part].update({name: value})))
+    return chained(
+        edit=at(number, lambda statement: statement["predicate"][part].update({name: value}))
+    )
 
 
 def test_honest_chain_is_accepted() -> None:
@@ -96,14 +98,16 @@ def test_operator_who_lies_in_one_certificate_is_caught(
 
 
 def test_subject_must_be_named_by_model_and_sequence() -> None:
-    envelopes = chained(edit=at(2, lambda found: found["subject"][0].update(name="churn@1")))
+    envelopes = chained(
+        edit=at(2, lambda statement: statement["subject"][0].update(name="churn@1"))
+    )
     with pytest.raises(VerificationError, match="certificate 2: the subject is not named churn@2"):
         check_chain(envelopes, TRUST)
 
 
 def test_forked_model_is_refused() -> None:
     """Certificate 3 starts at the version that certificate 1 started at."""
-    first = maker.Model.registered("credit-risk").digest
+    first = maker.SlotModel.registered("credit-risk").digest
     with pytest.raises(
         VerificationError, match="certificate 3: before is not the model's version before"
     ):
@@ -111,22 +115,26 @@ def test_forked_model_is_refused() -> None:
 
 
 def test_swapped_model_is_refused_at_the_next_certificate() -> None:
-    swap = at(1, lambda found: found["subject"][0].update(digest=FORGED))
+    swap = at(1, lambda statement: statement["subject"][0].update(digest=FORGED))
     with pytest.raises(VerificationError, match="certificate 3: before is not"):
         check_chain(chained(edit=swap), TRUST)
 
 
 def test_retrain_cannot_bring_rows_back() -> None:
-    def fewer(found: Statement) -> None:
-        found["predicate"]["dataset"]["liveAfter"] = 7
-        found["predicate"]["erasure"]["rows"] = 1
+    def fewer(statement: Statement) -> None:
+        statement["predicate"]["dataset"]["liveAfter"] = 7
+        statement["predicate"]["erasure"]["rows"] = 1
 
     with pytest.raises(VerificationError, match="certificate 4: rows came back"):
         check_chain(chained(edit=at(4, fewer)), TRUST)
 
 
 def test_retrain_from_the_registration_is_accepted() -> None:
-    steps = [Step("m", (0,), retrain=True), Step("m", (1,)), Step("m", (2,), retrain=True)]
+    steps = [
+        ErasureStep("m", (0,), retrain=True),
+        ErasureStep("m", (1,)),
+        ErasureStep("m", (2,), retrain=True),
+    ]
     assert len(check_chain(maker.certificates(maker.build(steps)), TRUST)) == 3
 
 

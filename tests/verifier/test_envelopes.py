@@ -118,11 +118,11 @@ def test_even_a_signed_payload_must_have_its_form(payload: bytes, reason: str) -
 
 
 def test_base64_with_spare_bits_is_refused() -> None:
-    found = json.loads(FIRST)
-    signature = found["signatures"][0]["sig"]
+    envelope_json = json.loads(FIRST)
+    signature = envelope_json["signatures"][0]["sig"]
     assert signature.endswith("==")
     twin = signature[:-3] + chr(ord(signature[-3]) + 1) + "=="
     assert base64.b64decode(twin) == base64.b64decode(signature)
-    found["signatures"][0]["sig"] = twin
+    envelope_json["signatures"][0]["sig"] = twin
     with pytest.raises(VerificationError, match="spare bits"):
-        open_envelope(rfc8785.dumps(found), TRUST)
+        open_envelope(rfc8785.dumps(envelope_json), TRUST)

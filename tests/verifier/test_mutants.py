@@ -86,9 +86,9 @@ def check_proof(data: bytes) -> None:
     """Without the certified hash of the file, which alone would refuse every mutant."""
     claims = CHAIN[0].predicate
     before, after, rows = transition_roots(data)
-    found = (before.hex(), after.hex(), rows)
+    transition = (before.hex(), after.hex(), rows)
     wanted = claims["dataset"]["rootBefore"], claims["dataset"]["rootAfter"]
-    if found != (*wanted, claims["erasure"]["rows"]):
+    if transition != (*wanted, claims["erasure"]["rows"]):
         raise VerificationError("another transition")
 
 
@@ -143,11 +143,11 @@ def test_no_mutant_of_any_certificate_is_accepted(number: int) -> None:
 def naive(data: bytes) -> None:
     """What one writes first: parse, decode, verify; everything else is taken as it comes."""
     try:
-        found = json.loads(data)
-        payload = base64.b64decode(found["payload"])
-        kind = found["payloadType"].encode()
+        envelope = json.loads(data)
+        payload = base64.b64decode(envelope["payload"])
+        kind = envelope["payloadType"].encode()
         message = b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
-        for signature in found["signatures"]:
+        for signature in envelope["signatures"]:
             public = Ed25519PublicKey.from_public_bytes(ROOT.public)
             public.verify(base64.b64decode(signature["sig"]), message)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature) as error:

@@ -56,8 +56,8 @@ def variants(statement: Any) -> Iterator[Any]:
     """Each place removed, doubled, given a neighbour, or replaced by something odd."""
     for *outer, name in places(statement):
         for change in [*ODD, "remove", "beside", "longer"]:
-            found = copy.deepcopy(statement)
-            inner = found
+            altered = copy.deepcopy(statement)
+            inner = altered
             for step in outer:
                 inner = inner[step]
             if change == "remove":
@@ -68,7 +68,7 @@ def variants(statement: Any) -> Iterator[Any]:
                 inner[name] += "0" * 128
             else:
                 inner[name] = copy.deepcopy(change)
-            yield found
+            yield altered
 
 
 def ends_in_a_line_break(value: Any) -> bool:
@@ -107,17 +107,17 @@ def test_variants_are_judged_as_by_jsonschema(kind: str, least: int) -> None:
 @given(st.data())
 def test_two_changes_at_once_are_judged_as_by_jsonschema(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(SCHEMAS)))
-    found = copy.deepcopy(EXAMPLES[kind])
+    altered = copy.deepcopy(EXAMPLES[kind])
     for _ in range(2):
-        *outer, name = data.draw(st.sampled_from(list(places(found))))
-        inner: Any = found
+        *outer, name = data.draw(st.sampled_from(list(places(altered))))
+        inner: Any = altered
         for step in outer:
             inner = inner[step]
         texts = st.from_regex(r"[0-9a-z.:@-]{1,4}|-?[0-9]{1,3}(\.[0-9])?", fullmatch=True)
         inner[name] = data.draw(texts | st.integers(-1, 3) | st.sampled_from(ODD).map(copy.copy))
-    if found.get("predicateType") == kind:
-        theirs = VALIDATORS[kind].is_valid(found) and not ends_in_a_line_break(found)
-        assert accepted(found) == theirs
+    if altered.get("predicateType") == kind:
+        theirs = VALIDATORS[kind].is_valid(altered) and not ends_in_a_line_break(altered)
+        assert accepted(altered) == theirs
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_reason_names_the_place(place: str, value: Any, reason: str) -> None:
 
 
 def test_certified_needs_epsilon_and_exact_does_not() -> None:
-    found = maker.example()
-    del found["predicate"]["guarantee"]["epsilon"]
-    assert not accepted(found)
-    found["predicate"]["guarantee"]["kind"] = "exact"
-    assert accepted(found)
+    altered = maker.example()
+    del altered["predicate"]["guarantee"]["epsilon"]
+    assert not accepted(altered)
+    altered["predicate"]["guarantee"]["kind"] = "exact"
+    assert accepted(altered)
 
 
 @pytest.mark.parametrize("statement", [None, [], "x", {}, {"predicateType": ["x"]}])

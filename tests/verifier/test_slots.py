@@ -76,9 +76,9 @@ def test_other_forms_are_refused(proof: bytes, reason: str) -> None:
 
 def receipt_for(slot: int, /, **changes: Any) -> bytes:
     certificate = maker.certificates(maker.honest_bundle())[0]
-    model = maker.Model.registered("credit-risk")
+    model = maker.SlotModel.registered("credit-risk")
     after = maker.without(model.slots, maker.STEPS[0].erased)
-    found: dict[str, Any] = {
+    receipt: dict[str, Any] = {
         "certificate": maker.id_of(certificate),
         "slot": slot,
         "place": 7 - slot,
@@ -86,7 +86,7 @@ def receipt_for(slot: int, /, **changes: Any) -> bytes:
         "before": maker.slot_path(model.slots, slot),
         "after": maker.slot_path(after, slot),
     }
-    return rfc8785.dumps({**found, **changes})
+    return rfc8785.dumps({**receipt, **changes})
 
 
 CERTIFICATE = open_envelope(maker.certificates(maker.honest_bundle())[0], TRUST)

@@ -13,7 +13,7 @@ from letheon.verifier import (
     read_note,
 )
 from tests.verifier import maker
-from tests.verifier.maker import ROOT, SECOND, STRANGER, THIRD, Signer, envelope
+from tests.verifier.maker import ROOT, SECOND, STRANGER, THIRD, NamedSigner, envelope
 
 PINNED = ROOT.public.hex()
 
@@ -26,16 +26,16 @@ def statements() -> list[bytes]:
     return chain
 
 
-def signs(trust: Trust, signer: Signer) -> list[int]:
+def signs(trust: Trust, signer: NamedSigner) -> list[int]:
     """Certificates that a key may sign, out of 1..7."""
-    found = []
+    accepted = []
     for sequence in range(1, 8):
         try:
             trust.key(signer.keyid, sequence)
         except VerificationError:
             continue
-        found.append(sequence)
-    return found
+        accepted.append(sequence)
+    return accepted
 
 
 def test_pinned_key_alone_signs_everything() -> None:
@@ -68,8 +68,8 @@ def test_a_later_key_may_speak_of_an_earlier_certificate() -> None:
 
 def test_statements_open_as_envelopes_too() -> None:
     trust = Trust.from_pinned(PINNED, statements())
-    found = [open_envelope(data, trust).keyids for data in statements()]
-    assert [len(keyids) for keyids in found] == [2, 2, 1]
+    signers = [open_envelope(data, trust).keyids for data in statements()]
+    assert [len(keyids) for keyids in signers] == [2, 2, 1]
 
 
 FIRST = maker.rotation(ROOT, SECOND, 3)
@@ -143,7 +143,7 @@ def test_pinned_key_must_be_32_bytes_in_hex(pinned: str) -> None:
         Trust.from_pinned(pinned)
 
 
-def signer_of(sequence: int) -> Signer:
+def signer_of(sequence: int) -> NamedSigner:
     return ROOT if sequence <= 3 else SECOND
 
 

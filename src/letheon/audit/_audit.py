@@ -18,7 +18,7 @@ from letheon.audit._bundle import (
     LevelResult,
     LogFacts,
     key_text,
-    summarize_certificate,
+    summarize,
 )
 from letheon.audit._levels import (
     Canaries,
@@ -84,7 +84,7 @@ def _convert_measure(name: str, value: Any, model: str) -> LevelResult:
 
 
 @dataclass(frozen=True)
-class _AuditOptions:
+class _Options:
     """The levels that the auditor selected, and the inputs that they provided."""
 
     levels: frozenset[str]
@@ -94,19 +94,19 @@ class _AuditOptions:
     only: str | None
     is_complete: bool
 
-    def includes_any(self, *levels: str) -> bool:
+    def includes(self, *levels: str) -> bool:
         return not self.levels.isdisjoint(levels)
 
     @property
     def has_measures(self) -> bool:
-        return self.includes_any("own") and bool(self.measures)
+        return self.includes("own") and bool(self.measures)
 
     def includes_level(self, level: str, kind: str) -> bool:
         """Return whether to run V4 or V5, depending on the kind of guarantee, or "own"."""
         if level == "own":
             return self.has_measures
         is_decisive = not self.is_complete or level == _LEVEL_BY_KIND.get(kind, level)
-        return is_decisive and self.includes_any(level)
+        return is_decisive and self.includes(level)
 
     def mark_promised(self, result: LevelResult, kind: str) -> LevelResult:
         """Return a result of V4 or V5, marked as promised unless the other level decides."""
@@ -188,14 +188,14 @@ def audit(
     if not selected <= LEVELS.keys():
         unknown = ", ".join(map(repr, sorted(selected - LEVELS.keys())))
         raise ValueError(f"unknown levels: {unknown}; expected some of: {', '.join(LEVELS)}")
-    options = _AuditOptions(
+    options = _Options(
         selected, tuple(trusted), canaries or {}, measures or {}, model, levels is None
     )
     _check_bundle_folder(Path(bundle))
     source = Bundle(Path(bundle), key_text(key))
     collected: list[LevelResult] = []
 
-    def add_results(results: Iterable[LevelResult]) -> None:
+    def add(results: Iterable[LevelResult]) -> None:
         for result in results:
             collected.append(result)
             if progress is not None:
@@ -204,30 +204,27 @@ def audit(
     verdicts = verify_bundle(
         source.folder, source.key, seen_checkpoint=_read_checkpoint_text(seen), witnesses=witnesses
     )
-    add_results(_convert_verdicts(verdicts, options))
-    if options.includes_any("V3") and (stores or markers is not None):
-        add_results([check_residue(stores, markers)])
+    add(_convert_verdicts(verdicts, options))
+    if options.includes("V3") and (stores or markers is not None):
+        add([check_residue(stores, markers)])
     if verdicts[0].passed is False:
         return AuditReport(tuple(collected), key=source.key, scope=_describe_scope("", options))
     scope = _describe_scope(source.tier, options)
     try:
         _check_model_names(source, options)
         log_holds = all(result.verdict != "fail" for result in collected if result.level == "V1")
-        add_results(_audit_requests(source, options, log_holds=log_holds))
-        log = source.log_facts if log_holds and options.includes_any(*_NEED_ROWS_AND_LOG) else None
-        add_results(_report_missing_models(source, options))
+        add(_audit_requests(source, options, log_holds=log_holds))
+        log = source.log_facts if log_holds and options.includes(*_NEED_ROWS_AND_LOG) else None
+        add(_report_missing_models(source, options))
         for audited in _list_models(source, options):
-            inputs = _ModelAuditInputs(audited.with_files(), options, log)
+            inputs = _ModelInputs(audited.with_files(), options, log)
             if sandboxed:
-                _audit_in_sandbox(inputs, lambda result: add_results([result]), seconds, stop)
+                _audit_in_sandbox(inputs, lambda result: add([result]), seconds, stop)
             else:
-                add_results(_audit_model(inputs))
-        subjects = tuple(
-            summarize_certificate(source, certificate)
-            for certificate in _list_newest_certificates(source, options)
-        )
+                add(_audit_model(inputs))
+        subjects = tuple(summarize(source, newest) for newest in _list_newest(source, options))
     except VerificationError as error:
-        add_results([LevelResult("V0", "", "fail", str(error))])
+        add([LevelResult("V0", "", "fail", str(error))])
         return AuditReport(tuple(collected), key=source.key, scope=scope)
     ranked = sorted(collected, key=lambda result: tuple(LEVELS).index(result.level))
     return AuditReport(tuple(ranked), source.ledger, source.key, subjects, scope=scope)
@@ -244,7 +241,7 @@ def _check_bundle_folder(folder: Path) -> None:
     raise FileNotFoundError(f"{folder} is not a bundle; {hint}")
 
 
-def _describe_scope(tier: str, options: _AuditOptions) -> str:
+def _describe_scope(tier: str, options: _Options) -> str:
     """Return what a verdict covers, in words."""
     bundle = {"public": "a public bundle, without models", "auditor": "an auditor's bundle"}
     models = "all its models" if options.only is None else f"only the model {options.only}"
@@ -261,26 +258,24 @@ def _read_checkpoint_text(seen: str | Path | None) -> str | None:
     return read_capped(Path(seen), SMALL).decode("utf-8", "replace")
 
 
-def _convert_verdicts(verdicts: Iterable[Verdict], options: _AuditOptions) -> Iterator[LevelResult]:
+def _convert_verdicts(verdicts: Iterable[Verdict], options: _Options) -> Iterator[LevelResult]:
     """Yield results of V0 to V3 on signed files; required levels are included if they fail."""
     words = {True: "pass", False: "fail", None: "skipped"}
     for verdict in verdicts:
         failed_first = verdict.level == "V0" and not verdict.passed
-        needed = (
-            verdict.level == "V1" and verdict.passed is False and options.includes_any(*_NEED_LOG)
-        )
+        needed = verdict.level == "V1" and verdict.passed is False and options.includes(*_NEED_LOG)
         if verdict.level in options.levels or failed_first or needed:
             word: Any = words[verdict.passed]
             promised = verdict.promised or not options.is_complete
             yield LevelResult(verdict.level, "", word, verdict.reason, promised=promised)
 
 
-def _list_newest_certificates(bundle: Bundle, options: _AuditOptions) -> list[Any]:
+def _list_newest(bundle: Bundle, options: _Options) -> list[Any]:
     newest = {opened.predicate["model"]["id"]: opened for opened in bundle.chain}
     return [opened for name, opened in newest.items() if options.only in (None, name)]
 
 
-def _check_model_names(bundle: Bundle, options: _AuditOptions) -> None:
+def _check_model_names(bundle: Bundle, options: _Options) -> None:
     """Raise `ValueError` for model names without a certificate, which would check nothing."""
     names = {str(opened.predicate["model"]["id"]) for opened in bundle.chain}
     required = {*options.canaries, *([] if options.only is None else [options.only])}
@@ -290,10 +285,8 @@ def _check_model_names(bundle: Bundle, options: _AuditOptions) -> None:
         )
 
 
-def _audit_requests(
-    bundle: Bundle, options: _AuditOptions, *, log_holds: bool
-) -> Iterator[LevelResult]:
-    if not (log_holds and options.includes_any("V1")):
+def _audit_requests(bundle: Bundle, options: _Options, *, log_holds: bool) -> Iterator[LevelResult]:
+    if not (log_holds and options.includes("V1")):
         return
     try:
         result = check_requests(bundle)
@@ -305,50 +298,48 @@ def _audit_requests(
 
 
 @dataclass(frozen=True)
-class _ModelAuditInputs:
+class _ModelInputs:
     """One model with its files, the options, and the log if V1 passed."""
 
     audited: AuditedModel
-    options: _AuditOptions
+    options: _Options
     log: LogFacts | None
 
 
-def _list_models(bundle: Bundle, options: _AuditOptions) -> list[AuditedModel]:
+def _list_models(bundle: Bundle, options: _Options) -> list[AuditedModel]:
     """Return the models with certificates and files, if a selected level is about models."""
-    if not options.includes_any(*_MODEL_LEVELS):
+    if not options.includes(*_MODEL_LEVELS):
         return []
     return [audited for audited in bundle.models if options.only in (None, audited.name)]
 
 
-def _report_missing_models(bundle: Bundle, options: _AuditOptions) -> Iterator[LevelResult]:
+def _report_missing_models(bundle: Bundle, options: _Options) -> Iterator[LevelResult]:
     """Yield results for models that have certificates but no files."""
     with_files = {audited.name for audited in _list_models(bundle, options)}
-    names = [
-        str(opened.predicate["model"]["id"])
-        for opened in _list_newest_certificates(bundle, options)
-    ]
-    for name in names if options.includes_any(*_MODEL_LEVELS) else []:
+    names = [str(opened.predicate["model"]["id"]) for opened in _list_newest(bundle, options)]
+    for name in names if options.includes(*_MODEL_LEVELS) else []:
         if name not in with_files:
             is_selected = {
-                "V4": options.includes_any("V4", "V5"),
-                "V6": options.includes_any("V6") and name in options.canaries,
+                "V4": options.includes("V4", "V5"),
+                "V6": options.includes("V6") and name in options.canaries,
                 "own": options.has_measures,
             }
             missing = _report_missing_model(bundle, options, name)
             yield from (
-                replace(missing, level=level) for level, is_on in is_selected.items() if is_on
+                replace(missing, level=level) for level in is_selected if is_selected[level]
             )
 
 
 def _audit_in_sandbox(
-    inputs: _ModelAuditInputs,
-    add_results: Callable[[LevelResult], None],
+    inputs: _ModelInputs,
+    add: Callable[[LevelResult], None],
     seconds: float,
     stop: threading.Event | None,
 ) -> None:
     """Audit one model in a sandboxed process."""
     name = inputs.audited.name
     received: list[LevelResult] = []
+    most = _MOST_RESULTS + len(inputs.options.measures)
     decisive = _LEVEL_BY_KIND.get(str(inputs.audited.newest.predicate["guarantee"]["kind"]), "V4")
 
     def receive_result(fields: dict[str, Any]) -> None:
@@ -357,12 +348,10 @@ def _audit_in_sandbox(
             result = replace(LevelResult(**fields), model=name)
         except (TypeError, ValueError):
             raise sandbox.EndedError("forged-answer") from None
-        if result.level not in _MODEL_LEVELS or len(received) > _MOST_RESULTS + len(
-            inputs.options.measures
-        ):
+        if result.level not in _MODEL_LEVELS or len(received) > most:
             raise sandbox.EndedError("forged-answer")
         received.append(replace(result, promised=result.promised or result.level == decisive))
-        add_results(received[-1])
+        add(received[-1])
 
     files = inputs.audited.files or {}
     content = files["model.blob"]
@@ -374,30 +363,24 @@ def _audit_in_sandbox(
             inputs,
             limits=replace(limits, result=_LARGEST_RESULT),
             modules=sandbox.modules_of(content if isinstance(content, bytes) else b"", trusted),
-            tell=receive_result,
+            report=receive_result,
             stop=stop,
         )
     except sandbox.TimeLimitError:
         reason = f"the audit of the model took longer than {seconds:g} s; increase `seconds`"
-        add_results(LevelResult("V4", name, "skipped", reason))
+        add(LevelResult("V4", name, "skipped", reason))
         return
     except sandbox.EndedError as error:
         verdict: Any = "skipped" if str(error) == "memory-limit" else "fail"
-        add_results(
-            LevelResult("V4", name, verdict, f"the process that checked the model ended: {error}")
-        )
+        add(LevelResult("V4", name, verdict, f"the process that checked the model ended: {error}"))
         return
-    if inputs.options.includes_any("V4", "V5") and not any(
-        result.level in {"V4", "V5"} for result in received
-    ):
-        add_results(
-            LevelResult(
-                decisive, name, "fail", "the process that checked the model gave no verdict"
-            )
-        )
+    is_decided = any(result.level in {"V4", "V5"} for result in received)
+    if inputs.options.includes("V4", "V5") and not is_decided:
+        reason = "the process that checked the model gave no verdict"
+        add(LevelResult(decisive, name, "fail", reason))
 
 
-def _send_model_results(inputs: _ModelAuditInputs, tell: Callable[[Any], None]) -> None:
+def _send_model_results(inputs: _ModelInputs, tell: Callable[[Any], None]) -> None:
     try:
         for result in _audit_model(inputs):
             tell(vars(result) | {"details": dict(result.details)})
@@ -405,7 +388,7 @@ def _send_model_results(inputs: _ModelAuditInputs, tell: Callable[[Any], None]) 
         tell(vars(LevelResult("V4", inputs.audited.name, "fail", str(error)[:300])))
 
 
-def _report_missing_model(bundle: Bundle, options: _AuditOptions, name: str) -> LevelResult:
+def _report_missing_model(bundle: Bundle, options: _Options, name: str) -> LevelResult:
     """Return the verdict on a model that has certificates but no files."""
     if bundle.tier == "public":
         reason = "a public bundle contains no models; request the auditor's bundle"
@@ -420,12 +403,12 @@ def _report_missing_model(bundle: Bundle, options: _AuditOptions, name: str) -> 
     return LevelResult("V4", name, "skipped", reason)
 
 
-def _audit_model(inputs: _ModelAuditInputs) -> Iterator[LevelResult]:
+def _audit_model(inputs: _ModelInputs) -> Iterator[LevelResult]:
     audited, options = inputs.audited, inputs.options
     data, _ = _run_check("V2", audited, lambda: (check_data(audited), None))
-    if options.includes_any("V2") or data.verdict == "fail":
+    if options.includes("V2") or data.verdict == "fail":
         yield data
-    if not options.includes_any("V4", "V5", "V6", "own"):
+    if not options.includes("V4", "V5", "V6", "own"):
         return
     withdrawn = find_withdrawn_mechanism(audited)
     if withdrawn is not None:
@@ -436,7 +419,7 @@ def _audit_model(inputs: _ModelAuditInputs) -> Iterator[LevelResult]:
         yield model
         return
     if data.verdict != "fail" and inputs.log is not None:
-        yield from _audit_committed_model(inputs.log, audited, model, options)
+        yield from _audit_committed(inputs.log, audited, model, options)
     else:
         wrong = "this level needs the log of the bundle, and V1 failed"
         if data.verdict == "fail":
@@ -444,14 +427,14 @@ def _audit_model(inputs: _ModelAuditInputs) -> Iterator[LevelResult]:
         kind = _read_guarantee_kind(model)
         selected = [level for level in _NEED_ROWS_AND_LOG if options.includes_level(level, kind)]
         yield from (LevelResult(level, audited.name, "fail", wrong) for level in selected)
-    if options.includes_any("V6") and audited.name in options.canaries:
+    if options.includes("V6") and audited.name in options.canaries:
         model_canaries = options.canaries[audited.name]
         check = lambda: (check_canaries(model, model_canaries, audited.name), None)  # noqa: E731
         yield _run_check("V6", audited, check)[0]
 
 
-def _audit_committed_model(
-    log: LogFacts, audited: AuditedModel, model: Any, options: _AuditOptions
+def _audit_committed(
+    log: LogFacts, audited: AuditedModel, model: Any, options: _Options
 ) -> Iterator[LevelResult]:
     """Yield results about a model whose rows and log agree with the certificates."""
     kind, rederived = _read_guarantee_kind(model), None
@@ -463,7 +446,7 @@ def _audit_committed_model(
     if options.includes_level("V5", kind):
         verdict, _ = _run_check("V5", audited, lambda: (check_bound(audited, model), None))
         yield options.mark_promised(verdict, kind)
-    if options.includes_any("own"):
+    if options.includes("own"):
         yield from run_measures(options.measures, model, rederived, audited)
 
 

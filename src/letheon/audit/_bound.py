@@ -60,11 +60,11 @@ class _BoundConditions:
 
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def add_limit(self, name: str, value: float, limit: float, *, slack: float = _CLOSE) -> None:
+    def limit(self, name: str, value: float, limit: float, *, slack: float = _CLOSE) -> None:
         holds = bool(value <= limit * (1 + slack))  # NaN does not hold
         self.details[name] = {"found": f"{value:.4g}", "limit": f"{limit:.4g}", "holds": holds}
 
-    def add_condition(self, name: str, condition: bool) -> None:
+    def require(self, name: str, condition: bool) -> None:
         self.details[name] = {"holds": bool(condition)}
 
     @property
@@ -170,22 +170,11 @@ def bound(
 def _read_own_claim(model: Any) -> dict[str, Any]:
     own = model.guarantee_
     accounting = {"spent": own.spent, "budget": own.budget}
-    return {
-        "kind": own.kind,
-        "epsilon": own.epsilon,
-        "delta": own.delta,
-        "accounting": accounting,
-    }
+    return {"kind": own.kind, "epsilon": own.epsilon, "delta": own.delta, "accounting": accounting}
 
 
 def _check_certified(
-    model: Any,
-    rows: Rows,
-    claim: dict[str, Any],
-    name: str,
-    *,
-    fresh: bool,
-    committed: str | None,
+    model: Any, rows: Rows, claim: dict[str, Any], name: str, *, fresh: bool, committed: str | None
 ) -> LevelResult:
     checks = _BoundConditions()
     inner, seen = unwrap_model(model, rows)
@@ -257,41 +246,35 @@ def _feature_gap(objective: Objective, head: Any) -> float:
 def _check_claim(case: _BoundCase) -> None:
     """Check that the claim is not stronger than the settings permit."""
     model, claim, checks = case.model, case.claim, case.checks
-    checks.add_condition(
-        "kind-is-the-models", claim.get("kind") == model.guarantee_.kind == "certified"
-    )
-    checks.add_condition("epsilon-is-in-range", 0.0 < float(model.epsilon) < math.inf)
+    checks.require("kind-is-the-models", claim.get("kind") == model.guarantee_.kind == "certified")
+    checks.require("epsilon-is-in-range", 0.0 < float(model.epsilon) < math.inf)
     for name in ("epsilon", "delta"):
         stated = claim.get(name)
         least = float(getattr(model, name)) * (1 - _CLOSE)
-        checks.add_condition(
-            f"{name}-is-not-understated", stated is not None and float(stated) >= least
-        )
-    checks.add_condition("noise-is-secret", model.noise_seed is None)
+        checks.require(f"{name}-is-not-understated", stated is not None and float(stated) >= least)
+    checks.require("noise-is-secret", model.noise_seed is None)
     kept = model._weights_before_noise()
     parameters = [model.model_.weights, *([] if kept is None else [kept])]
-    checks.add_condition(
-        "parameters-are-finite", all(np.isfinite(part).all() for part in parameters)
-    )
-    checks.add_condition("nothing-was-downgraded", vars(model).get("downgraded_") is None)
+    checks.require("parameters-are-finite", all(np.isfinite(part).all() for part in parameters))
+    checks.require("nothing-was-downgraded", vars(model).get("downgraded_") is None)
 
 
 def _check_problem(case: _BoundCase, rows: Rows) -> None:
     """Check that the rows are the remaining ones and bounded, and the problem strongly convex."""
     model, objective, checks = case.model, case.objective, case.checks
-    checks.add_condition("strongly-convex", objective.ridge > 0)
-    checks.add_condition("rows-are-bounded", is_bounded(objective, model.row_norm))
+    checks.require("strongly-convex", objective.ridge > 0)
+    checks.require("rows-are-bounded", is_bounded(objective, model.row_norm))
     if objective.classes is not None:
         same = np.array_equal(objective.classes, model.classes_)
-        checks.add_condition("classes-are-those-of-the-rows", same)
+        checks.require("classes-are-those-of-the-rows", same)
     if getattr(model, "data_free", False):
         return
     stored = model.rows_.compact_copy()
     same_people = np.array_equal(stored.ids.to_array(), rows.ids.to_array())
-    checks.add_condition("people-are-those-of-the-bundle", same_people)
+    checks.require("people-are-those-of-the-bundle", same_people)
     own, theirs = _to_dense(objective.X), _to_dense(stored.X)
     same_rows = own.shape == theirs.shape and np.allclose(own, theirs, rtol=1e-6, atol=1e-9)
-    checks.add_condition("rows-are-those-of-the-bundle", same_rows)
+    checks.require("rows-are-those-of-the-bundle", same_rows)
 
 
 def _to_dense(X: Any) -> Floats:
@@ -304,18 +287,18 @@ def _check_account(case: _BoundCase, left: RoundingInterval, hides: float) -> No
     Rounding is allowed for in the account, which has its own share of it, not in the residual.
     """
     spent, budget = case.get_stated("spent"), case.get_stated("budget")
-    case.checks.add_limit("spent-is-not-understated", left.least, spent)
-    case.checks.add_limit("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
-    case.checks.add_limit("what-is-left-is-hidden", left.most, hides)
-    case.checks.add_limit("spent-is-within-budget", spent, budget)
+    case.checks.limit("spent-is-not-understated", left.least, spent)
+    case.checks.limit("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
+    case.checks.limit("what-is-left-is-hidden", left.most, hides)
+    case.checks.limit("spent-is-within-budget", spent, budget)
 
 
 def _check_noise(noise: Floats, scale: float, checks: _BoundConditions, *, is_pure: bool) -> None:
     """Check that the noise has a plausible norm; for Laplace noise, the sum of absolute values."""
     low, high = noise_bounds(noise.size, ball=is_pure)
     size = (float(np.abs(noise).sum()) if is_pure else l2_norm(noise)) / scale
-    checks.add_limit("noise-is-not-too-long", size, high)
-    checks.add_limit("noise-is-not-too-short", low, size)
+    checks.limit("noise-is-not-too-long", size, high)
+    checks.limit("noise-is-not-too-short", low, size)
 
 
 def _check_influence(case: _BoundCase) -> None:
@@ -326,16 +309,16 @@ def _check_influence(case: _BoundCase) -> None:
     """
     model, objective = case.model, case.objective
     W, sigma = np.asarray(model.weights_.open()), float(model.sigma)
-    case.checks.add_condition("noise-is-on-the-output", model.mechanism == "output")
+    case.checks.require("noise-is-on-the-output", model.mechanism == "output")
     _check_release(case, W, sigma, is_shaped=False)
-    hidden = objective.ridge * _compute_hidden_distance(sigma, model.epsilon, model.delta, W.size)
+    hidden = objective.ridge * _compute_hidden(sigma, model.epsilon, model.delta, W.size)
     left = objective.bound_residual(W)
     _check_account(case, left, (1 - _SHARE_OF_FIT) * hidden)
-    case.checks.add_limit("account-is-not-understated", left.least, model.account_.spent)
+    case.checks.limit("account-is-not-understated", left.least, model.account_.spent)
     if case.is_fresh:
         stop = float(model.tol) * objective.n_rows
         stop = max(stop, 1e3 * objective.noise_floor(W))
-        case.checks.add_limit("training-arrived", left.least, stop)
+        case.checks.limit("training-arrived", left.least, stop)
 
 
 def _check_release(case: _BoundCase, W: Floats, sigma: float, *, is_shaped: bool) -> None:
@@ -345,7 +328,7 @@ def _check_release(case: _BoundCase, W: Floats, sigma: float, *, is_shaped: bool
     """
     checks, (step, scale) = case.checks, _compute_grid(sigma)
     steps = np.asarray(case.model.model_.weights) / step
-    checks.add_condition("release-is-on-the-grid", bool(np.all(steps == np.rint(steps))))
+    checks.require("release-is-on-the-grid", bool(np.all(steps == np.rint(steps))))
     limit = _MOST_STEPS * step
     noise = steps - np.rint(np.clip(W, -limit, limit) / step)
     if not is_shaped:
@@ -353,7 +336,7 @@ def _check_release(case: _BoundCase, W: Floats, sigma: float, *, is_shaped: bool
     if case.committed is not None:
         content = noise.astype("<i8").tobytes()
         digest = hashlib.sha256(bytes.fromhex(case.model.release_salt_) + content).hexdigest()
-        checks.add_condition("noise-is-the-committed-one", digest == case.committed)
+        checks.require("noise-is-the-committed-one", digest == case.committed)
 
 
 def _compute_grid(sigma: float) -> tuple[float, int]:
@@ -362,7 +345,7 @@ def _compute_grid(sigma: float) -> tuple[float, int]:
     return step, math.ceil(sigma / step)
 
 
-def _compute_hidden_distance(sigma: float, epsilon: float, delta: float, size: int) -> float:
+def _compute_hidden(sigma: float, epsilon: float, delta: float, size: int) -> float:
     """Return the distance that noise on the grid hides, for `size` parameters."""
     step, scale = _compute_grid(sigma)
     if delta == 0.0:
@@ -383,24 +366,20 @@ def _check_descent(case: _BoundCase) -> None:
     sigma, delta = float(model.sigma_), float(model.delta)
     half = model.stop == "theorem" and model.state == "published"
     theta = np.asarray(model.model_.weights)
-    hides = (
-        _compute_hidden_distance(sigma, model.epsilon, delta / 2 if half else delta, theta.size) / 2
-    )
+    hides = _compute_hidden(sigma, model.epsilon, delta / 2 if half else delta, theta.size) / 2
     plan = plan_descent(model, model._build_problem(model._training_rows()))
-    case.checks.add_condition("plan-is-that-of-the-settings", model.plan_ == plan)
-    case.checks.add_condition(
-        "sigma-is-that-of-the-settings", sigma == choose_noise_scale(model, plan)
-    )
+    case.checks.require("plan-is-that-of-the-settings", model.plan_ == plan)
+    case.checks.require("sigma-is-that-of-the-settings", sigma == choose_noise_scale(model, plan))
     if model.unperturbed_ is None:
         _check_around(case, theta, sigma, hides)
-        case.checks.add_limit("distance-is-hidden", float(model.distance_), hides)
+        case.checks.limit("distance-is-hidden", float(model.distance_), hides)
         budget = case.get_stated("budget")
-        case.checks.add_limit("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
+        case.checks.limit("budget-is-what-noise-hides", budget, hides, slack=_TWO_DIGITS)
         return
     W = np.asarray(model.unperturbed_.open())
     _check_release(case, W, sigma, is_shaped=False)
     if model.stop == "theorem":
-        case.checks.add_limit("distance-is-hidden", float(model.plan_.distance), hides)
+        case.checks.limit("distance-is-hidden", float(model.plan_.distance), hides)
     _check_account(case, _bound_distance(case, W), hides)
 
 
@@ -422,8 +401,8 @@ def _check_around(case: _BoundCase, theta: Floats, sigma: float, distance: float
     away = l2_norm(gap)
     if is_pure:  # The sum of p absolute values has a gamma distribution, too.
         away, distance = float(np.abs(gap).sum()), math.sqrt(theta.size) * distance
-    case.checks.add_limit("published-is-near-the-optimum", away, sigma * high + distance)
-    case.checks.add_limit("published-is-not-without-noise", sigma * low - distance, away)
+    case.checks.limit("published-is-near-the-optimum", away, sigma * high + distance)
+    case.checks.limit("published-is-not-without-noise", sigma * low - distance, away)
 
 
 def _check_fisher(case: _BoundCase) -> None:
@@ -434,12 +413,10 @@ def _check_fisher(case: _BoundCase) -> None:
     needed = mismatch_delta(epsilon, close.shift, close.spread, max(close.dimension, 1.0))
     # Each distribution differs from a normal one by `gap` in total variation.
     needed += (1 + float(np.exp(min(epsilon, 700.0)))) * close.gap
-    checks.add_limit("closeness-is-hidden", needed, delta, slack=_GRID)
-    checks.add_limit("budget-is-what-noise-hides", case.get_stated("budget"), 1.0)
-    checks.add_limit("spent-is-within-budget", case.get_stated("spent"), 1.0)
-    checks.add_limit(
-        "spent-is-not-understated", float(model.account_.used), case.get_stated("spent")
-    )
+    checks.limit("closeness-is-hidden", needed, delta, slack=_GRID)
+    checks.limit("budget-is-what-noise-hides", case.get_stated("budget"), 1.0)
+    checks.limit("spent-is-within-budget", case.get_stated("spent"), 1.0)
+    checks.limit("spent-is-not-understated", float(model.account_.used), case.get_stated("spent"))
     theta, furthest = np.asarray(model.model_.weights), largest_hidden_shift(epsilon, delta)
     if model.covariance == "isotropic":
         _check_around(case, theta, sigma, sigma * furthest)
@@ -448,7 +425,7 @@ def _check_fisher(case: _BoundCase) -> None:
     if model.optimum_ is not None:
         _check_before_noise(case)
     if case.is_fresh:
-        checks.add_condition("nothing-was-removed-since", model.account_.used == 0)
+        checks.require("nothing-was-removed-since", model.account_.used == 0)
 
 
 def _check_shaped(case: _BoundCase, theta: Floats, furthest: float, spread: float) -> None:
@@ -461,8 +438,8 @@ def _check_shaped(case: _BoundCase, theta: Floats, furthest: float, spread: floa
     away = l2_norm(np.maximum(values, 0.0) ** 0.25 * gap) / float(case.model.sigma)
     # Another Fisher matrix within e^(±2 spread) changes norms by a factor of e^(spread/2) at most.
     stretch = float(np.exp(0.5 * max(spread, _LEAST_SPREAD)))
-    case.checks.add_limit("published-is-near-the-optimum", away, high * stretch + furthest)
-    case.checks.add_limit("published-is-not-without-noise", low / stretch - furthest, away)
+    case.checks.limit("published-is-near-the-optimum", away, high * stretch + furthest)
+    case.checks.limit("published-is-not-without-noise", low / stretch - furthest, away)
 
 
 def _check_before_noise(case: _BoundCase) -> None:
@@ -476,13 +453,13 @@ def _check_before_noise(case: _BoundCase) -> None:
     per_gradient = scale / objective.ridge / float(model.sigma)
     furthest = largest_hidden_shift(float(model.epsilon), float(model.delta))
     # The stop rule is a setting. However large it is, noise must hide the residual.
-    case.checks.add_limit("what-is-left-is-hidden", per_gradient * residual.most, furthest)
+    case.checks.limit("what-is-left-is-hidden", per_gradient * residual.most, furthest)
     if not model.account_.used:
-        case.checks.add_limit("training-arrived", residual.least, stop)
+        case.checks.limit("training-arrived", residual.least, stop)
         return
     needed = per_gradient * (residual.least + stop)
     shift = float(model.account_.closeness.shift)
-    case.checks.add_limit("shift-is-not-understated", needed, shift, slack=1e-3)
+    case.checks.limit("shift-is-not-understated", needed, shift, slack=1e-3)
 
 
 def _compute_fisher(case: _BoundCase, W: Floats) -> Floats:

@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 from letheon import state, verifier
 from letheon.data import Rows
 from letheon.exceptions import StateError
-from letheon.ledger.certificates.explanations import (
-    ASSUMPTIONS,
-    NOT_CLAIMED,
-    explain_codes,
-    explain_guarantee,
-)
+from letheon.ledger.certificates import explanations
 from letheon.ledger.models.commitment import RowSlots
 from letheon.verifier import (
     LARGEST,
@@ -89,9 +84,7 @@ class LevelResult:
         if self.level not in LEVELS:
             raise ValueError(f"level={self.level!r} is unknown; expected one of {tuple(LEVELS)}")
         if self.verdict not in get_args(Verdict):
-            raise ValueError(
-                f"verdict={self.verdict!r} is unknown; expected one of {get_args(Verdict)}"
-            )
+            raise ValueError(f"verdict={self.verdict!r} is not one of {get_args(Verdict)}")
 
     @property
     def name(self) -> str:
@@ -147,9 +140,10 @@ class AuditReport:
         lines += [f"Scope: {self.scope}"] if self.scope else []
         lines += ["", *map(str, self.results)]
         for subject in self.subjects:
-            lines += ["", f"{subject['model']}: {explain_guarantee(subject['guarantee'])}"]
-            lines += ["Not claimed:"]
-            lines += [f"- {text}" for _, text in explain_codes(subject["notClaimed"], NOT_CLAIMED)]
+            guarantee = explanations.explain_guarantee(subject["guarantee"])
+            lines += ["", f"{subject['model']}: {guarantee}", "Not claimed:"]
+            codes, table = subject["notClaimed"], explanations.NOT_CLAIMED
+            lines += [f"- {text}" for _, text in explanations.explain_codes(codes, table)]
         return "\n".join(lines)
 
     @property
@@ -216,10 +210,7 @@ class AuditReport:
             report=self,
             limits=limits,
             to_json=to_json,
-            explain_guarantee=explain_guarantee,
-            explain_codes=explain_codes,
-            assumptions=ASSUMPTIONS,
-            not_claimed=NOT_CLAIMED,
+            explanations=explanations,
         )
 
     def to_html(self, path: str | Path) -> Path:
@@ -257,9 +248,7 @@ def key_text(key: str | bytes | Path) -> str:
     else:
         text = str(key)
     if len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise ValueError(
-            "the key is not valid: expected 64 lower-case hexadecimal digits, or a file with them"
-        )
+        raise ValueError("the key is not valid: expected 64 hexadecimal digits, or their file")
     return text
 
 
@@ -340,9 +329,7 @@ class AuditedModel:
         """How the training seed was derived, and the key that it was derived from."""
         facts = parse_strict(self._read("training.json", SMALL), SMALL)
         if type(facts) is not dict or facts.keys() != _TRAINING:
-            raise VerificationError(
-                "training.json: expected the keys rule, beacon, keyCommitment and key"
-            )
+            raise VerificationError(f"training.json: expected the keys {sorted(_TRAINING)}")
         return facts
 
     def _decode_file(self, name: str) -> Any:
@@ -482,7 +469,7 @@ class Bundle:
         return (read_capped(path, SMALL) for path in paths)
 
 
-def summarize_certificate(bundle: Bundle, certificate: SignedStatement) -> dict[str, Any]:
+def summarize(bundle: Bundle, certificate: SignedStatement) -> dict[str, Any]:
     """Return the claims of a certificate, for a report."""
     claims = certificate.predicate
     definition = claims["method"]["definition"]["sha256"]

@@ -286,11 +286,8 @@ def _is_intent(
         batch = retrain.predicate["erasure"]["batch"]
         return event.get("kind") == "sealed" and event.get("batch") == batch
     registered = audited.certificates[0].predicate["model"]["before"]["sha256"]
-    folders = [
-        entry.event.get("model")
-        for entry in log.commitments
-        if entry.is_registration_of(registered)
-    ]
+    entries = [entry.event for entry in log.commitments if entry.is_registration_of(registered)]
+    folders = [entry.get("model") for entry in entries]
     return event.get("kind") == "training" and [event.get("model")] == folders
 
 
@@ -351,8 +348,8 @@ def check_data(audited: AuditedModel) -> LevelResult:
 
 def has_same_environment(audited: AuditedModel) -> bool:
     """Return whether the certificate names the libraries and the kernel installed here."""
-    here, there = describe_execution(), audited.newest.predicate["execution"]
-    return all(here[key] == there[key] for key in _ENVIRONMENT_KEYS)
+    own, stated = describe_execution(), audited.newest.predicate["execution"]
+    return all(own[key] == stated[key] for key in _ENVIRONMENT_KEYS)
 
 
 def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:

@@ -275,10 +275,10 @@ def _is_environment(environment: Any, rederived: Any) -> bool:
 
     The format of letheon must be the one used here, so that its name cannot hide data.
     """
-    here = _get_environment(rederived)
-    if type(environment) is not dict or environment.keys() != here.keys():
+    own = _get_environment(rederived)
+    if type(environment) is not dict or environment.keys() != own.keys():
         return False
-    if environment.get("letheon") != here.get("letheon"):
+    if environment.get("letheon") != own.get("letheon"):
         return False
     return all(
         type(text) is str and (_VERSION if key in _VERSIONED else _NAME).fullmatch(text)
@@ -456,9 +456,9 @@ def read_sklearn_config(model: Any) -> dict[str, Any] | None:
 
     A model without one is fitted with the configuration of this process.
     """
-    here = get_config()
-    config = vars(model).get("config_", here)
-    if type(config) is not dict or config.keys() != here.keys():
+    own = get_config()
+    config = vars(model).get("config_", own)
+    if type(config) is not dict or config.keys() != own.keys():
         return None
     return config if all(_is_plain(value) for value in config.values()) else None
 

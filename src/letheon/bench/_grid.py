@@ -1,6 +1,6 @@
 """The cells of the benchmark: data set x method x setting x people removed.
 
-Every method has recipes with both extremes of its efficiency parameters.
+Every method has variants with both extremes of its efficiency parameters.
 """
 
 import re
@@ -27,8 +27,8 @@ _CHOLESKY_COLUMNS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeContext:
-    """Properties of a cell that a recipe depends on.
+class CellContext:
+    """Properties of a cell that a variant depends on.
 
     Attributes
     ----------
@@ -65,10 +65,10 @@ class RecipeContext:
         return 10 if self.small else 50
 
 
-Make = Callable[[RecipeContext], Any]
+Make = Callable[[CellContext], Any]
 
 
-class MethodRecipe(NamedTuple):
+class Variant(NamedTuple):
     """A method with one setting.
 
     `least` and `most` limit the number of people in a request: a setting may divide the request
@@ -83,7 +83,7 @@ class MethodRecipe(NamedTuple):
     note: str = ""
     least: int = 1
     most: int | None = None
-    is_attacked: bool = True
+    attacked: bool = True
 
     def supports(self, removed: str) -> bool:
         """Return whether this many people can be removed at once; a share counts as 100."""
@@ -91,48 +91,48 @@ class MethodRecipe(NamedTuple):
         return self.least <= n and (self.most is None or n <= self.most)
 
 
-def find_recipe(method: str, family: Family, setting: str) -> MethodRecipe:
-    """Return the recipe of a cell."""
-    for recipe in RECIPES:
-        if recipe[:3] == (method, family, setting):
-            return recipe
-    raise ValueError(f"there is no recipe for {method} ({family}) with the setting {setting!r}")
+def find_variant(method: str, family: Family, setting: str) -> Variant:
+    """Return the variant of a cell."""
+    for variant in VARIANTS:
+        if variant[:3] == (method, family, setting):
+            return variant
+    raise ValueError(f"there is no variant for {method} ({family}) with the setting {setting!r}")
 
 
-def make_ordinary_model(family: Family, context: RecipeContext) -> Any:
+def make_ordinary_model(family: Family, context: CellContext) -> Any:
     """Return the ordinary model of a family, without unlearning support."""
     return _ORDINARY[family](context)
 
 
-def _make_logistic(context: RecipeContext) -> Any:
+def _make_logistic(context: CellContext) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     solver = "newton-cholesky" if context.n_columns <= _CHOLESKY_COLUMNS else "lbfgs"
     return LogisticRegression(C=1.0, fit_intercept=False, solver=solver, max_iter=1_000)
 
 
-def _make_random_forest(context: RecipeContext) -> Any:
+def _make_random_forest(context: CellContext) -> Any:
     from sklearn.ensemble import RandomForestClassifier
 
     return RandomForestClassifier(context.n_trees, n_jobs=1, random_state=0)
 
 
-def _make_naive(context: RecipeContext, *, inner: Make) -> Any:
+def _make_naive(context: CellContext, *, inner: Make) -> Any:
     return naive.NaiveUnlearner(inner(context))
 
 
-def _make_linear(context: RecipeContext, *, kind: Any, **settings: Any) -> Any:
+def _make_linear(context: CellContext, *, kind: Any, **settings: Any) -> Any:
     return kind(l2=context.l2, fit_intercept=False, rows="clip", row_norm=1.0, **settings)
 
 
-def _make_certified(context: RecipeContext, *, parts: int | None = None, **settings: Any) -> Any:
+def _make_certified(context: CellContext, *, parts: int | None = None, **settings: Any) -> Any:
     """Return a certified model; `parts` are the batches of a request."""
     if parts is not None:
         settings["batch_size"] = max(1, context.n_removed // parts)
     return _make_linear(context, epsilon=EPSILON, delta=DELTA, **settings)
 
 
-def _make_sisa(context: RecipeContext, *, n_slices: int) -> Any:
+def _make_sisa(context: CellContext, *, n_slices: int) -> Any:
     from sklearn.linear_model import SGDClassifier
 
     inner = SGDClassifier(
@@ -141,7 +141,7 @@ def _make_sisa(context: RecipeContext, *, n_slices: int) -> Any:
     return sharded.SISAClassifier(inner, n_shards=N_SHARDS, n_slices=n_slices, epochs=10)
 
 
-def _make_dare(context: RecipeContext, *, extreme: int) -> Any:
+def _make_dare(context: CellContext, *, extreme: int) -> Any:
     # Imported here: forests need the compiled core, and benchmarks of networks run without it.
     from letheon.forest import DaREForestClassifier
 
@@ -150,7 +150,7 @@ def _make_dare(context: RecipeContext, *, extreme: int) -> Any:
     )
 
 
-def _make_net(context: RecipeContext, *, kind: str, **settings: Any) -> Any:
+def _make_net(context: CellContext, *, kind: str, **settings: Any) -> Any:
     from letheon import deep
 
     module: Any = deep.MLP(widths=(32,))
@@ -159,7 +159,7 @@ def _make_net(context: RecipeContext, *, kind: str, **settings: Any) -> Any:
     return getattr(deep, kind)(module=module, device=context.device, **settings)
 
 
-def _make_sisa_net(context: RecipeContext, *, n_shards: int = N_SHARDS, n_slices: int = 1) -> Any:
+def _make_sisa_net(context: CellContext, *, n_shards: int = N_SHARDS, n_slices: int = 1) -> Any:
     return _make_net(
         context,
         kind="SISANetClassifier",
@@ -173,7 +173,7 @@ def _make_sisa_net(context: RecipeContext, *, n_shards: int = N_SHARDS, n_slices
     )
 
 
-def _make_obliviate(context: RecipeContext, *, epsilon: float) -> Any:
+def _make_obliviate(context: CellContext, *, epsilon: float) -> Any:
     return _make_net(
         context,
         kind="DeepObliviateClassifier",
@@ -188,7 +188,7 @@ def _make_obliviate(context: RecipeContext, *, epsilon: float) -> Any:
     )
 
 
-def _make_with_defaults(_: RecipeContext, *, module: str, name: str) -> Any:
+def _make_with_defaults(_: CellContext, *, module: str, name: str) -> Any:
     return getattr(import_module(module), name)()
 
 
@@ -212,73 +212,61 @@ _retrain, _retrain_trees = (
     partial(_make_naive, inner=_make_random_forest),
 )
 
-_LISTED: tuple[MethodRecipe, ...] = (
-    MethodRecipe("Naive", "linear", "retrain", _retrain, most=1, is_attacked=False),
-    MethodRecipe(
-        "SISA", "linear", "S = 5, R = 1", partial(_make_sisa, n_slices=1), "shards of SGD"
-    ),
-    MethodRecipe("SISA", "linear", "S R = B", partial(_make_sisa, n_slices=_N_SLICES), _SISA_NOTE),
-    MethodRecipe(
-        "Fisher", "linear", "m' = m/8", partial(_fisher, parts=8), least=8, is_attacked=False
-    ),
-    MethodRecipe("Fisher", "linear", "m' = m", partial(_fisher, parts=1), is_attacked=False),
-    MethodRecipe("Fisher", "linear", _KEPT, _fisher, _KEPT_NOTE),
-    MethodRecipe(
-        "Influence", "linear", "m' = m/8", partial(_influence, parts=8), "", 8, is_attacked=False
-    ),
-    MethodRecipe("Influence", "linear", "m' = m", partial(_influence, parts=1), is_attacked=False),
-    MethodRecipe("Influence", "linear", _KEPT, _influence, _KEPT_NOTE),
-    MethodRecipe("DeltaGrad", "linear", "T0 = 2", partial(_delta_grad, period=2)),
-    MethodRecipe("DeltaGrad", "linear", "T0 = 20", partial(_delta_grad, period=20)),
-    MethodRecipe(
-        _DESCENT, "linear", "PGD, I = 10", partial(_steps, variant="basic", iterations=10)
-    ),
-    MethodRecipe(
-        _DESCENT, "linear", "PGD, I = 200", partial(_steps, variant="basic", iterations=200)
-    ),
-    MethodRecipe(
+_LISTED: tuple[Variant, ...] = (
+    Variant("Naive", "linear", "retrain", _retrain, most=1, attacked=False),
+    Variant("SISA", "linear", "S = 5, R = 1", partial(_make_sisa, n_slices=1), "shards of SGD"),
+    Variant("SISA", "linear", "S R = B", partial(_make_sisa, n_slices=_N_SLICES), _SISA_NOTE),
+    Variant("Fisher", "linear", "m' = m/8", partial(_fisher, parts=8), least=8, attacked=False),
+    Variant("Fisher", "linear", "m' = m", partial(_fisher, parts=1), attacked=False),
+    Variant("Fisher", "linear", _KEPT, _fisher, _KEPT_NOTE),
+    Variant("Influence", "linear", "m' = m/8", partial(_influence, parts=8), "", 8, attacked=False),
+    Variant("Influence", "linear", "m' = m", partial(_influence, parts=1), attacked=False),
+    Variant("Influence", "linear", _KEPT, _influence, _KEPT_NOTE),
+    Variant("DeltaGrad", "linear", "T0 = 2", partial(_delta_grad, period=2)),
+    Variant("DeltaGrad", "linear", "T0 = 20", partial(_delta_grad, period=20)),
+    Variant(_DESCENT, "linear", "PGD, I = 10", partial(_steps, variant="basic", iterations=10)),
+    Variant(_DESCENT, "linear", "PGD, I = 200", partial(_steps, variant="basic", iterations=200)),
+    Variant(
         _DESCENT,
         "linear",
         "sRPGD, I = 50",
         partial(_steps, variant="regularized-strong", iterations=50),
-        is_attacked=False,
+        attacked=False,
     ),
-    MethodRecipe(
+    Variant(
         _DESCENT,
         "linear",
         "wRPGD, I = 50",
         partial(_steps, variant="regularized-weak", iterations=50),
         "one person at a time: the i-th request takes i^2 I steps",
         most=1,
-        is_attacked=False,
+        attacked=False,
     ),
-    MethodRecipe(
+    Variant(
         _DESCENT,
         "linear",
         "residual stop",
         _descend,
         "Newton steps until the measured gradient is small enough; not in the literature",
     ),
-    MethodRecipe("Naive", "forest", "retrain", _retrain_trees, most=1, is_attacked=False),
-    MethodRecipe("DaRE", "forest", "least d_rmax", partial(_make_dare, extreme=0)),
-    MethodRecipe("DaRE", "forest", "largest d_rmax", partial(_make_dare, extreme=1)),
-    MethodRecipe("Naive", "net", "retrain", _ORDINARY["net"], most=1, is_attacked=False),
-    MethodRecipe("SISA", "net", "S = 5, R = 1", _make_sisa_net),
-    MethodRecipe("SISA", "net", "S R = B", partial(_make_sisa_net, n_slices=_N_SLICES), _SISA_NOTE),
-    MethodRecipe("DeepObliviate", "net", "epsilon = 0.05", partial(_make_obliviate, epsilon=0.05)),
-    MethodRecipe("DeepObliviate", "net", "epsilon = 0.1", partial(_make_obliviate, epsilon=0.1)),
+    Variant("Naive", "forest", "retrain", _retrain_trees, most=1, attacked=False),
+    Variant("DaRE", "forest", "least d_rmax", partial(_make_dare, extreme=0)),
+    Variant("DaRE", "forest", "largest d_rmax", partial(_make_dare, extreme=1)),
+    Variant("Naive", "net", "retrain", _ORDINARY["net"], most=1, attacked=False),
+    Variant("SISA", "net", "S = 5, R = 1", _make_sisa_net),
+    Variant("SISA", "net", "S R = B", partial(_make_sisa_net, n_slices=_N_SLICES), _SISA_NOTE),
+    Variant("DeepObliviate", "net", "epsilon = 0.05", partial(_make_obliviate, epsilon=0.05)),
+    Variant("DeepObliviate", "net", "epsilon = 0.1", partial(_make_obliviate, epsilon=0.1)),
 )
-_KNOWN = {recipe.method.lower() for recipe in _LISTED}
-# A registered method without recipes is run with its defaults, among the linear models.
-RECIPES = _LISTED + tuple(
-    MethodRecipe(
-        name, "linear", "defaults", partial(_make_with_defaults, module=each.module, name=name)
-    )
+_KNOWN = {variant.method.lower() for variant in _LISTED}
+# A registered method without variants is run with its defaults, among the linear models.
+VARIANTS = _LISTED + tuple(
+    Variant(name, "linear", "defaults", partial(_make_with_defaults, module=each.module, name=name))
     for each in REGISTRY
     for name in each.class_names[:1]
     if each.is_candidate and each.module != "letheon.deep" and each.name not in _KNOWN
 )
-METHODS = tuple(dict.fromkeys(recipe.method for recipe in RECIPES))
+METHODS = tuple(dict.fromkeys(variant.method for variant in VARIANTS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -416,15 +404,15 @@ def list_cells(options: BenchmarkOptions) -> list[BenchmarkCell]:
     cells = []
     for dataset in options.datasets:
         for family in options.families:
-            for recipe in RECIPES:
-                is_selected = options.methods is None or recipe.method in options.methods
-                if not is_selected or recipe.family != family:
+            for variant in VARIANTS:
+                is_selected = options.methods is None or variant.method in options.methods
+                if not is_selected or variant.family != family:
                     continue
-                method, _, setting = recipe[:3]
+                method, _, setting = variant[:3]
                 first = BenchmarkCell(
                     dataset=dataset, method=method, family=family, setting=setting, removed=""
                 )
-                cells += [replace(first, removed=r) for r in options.removed if recipe.supports(r)]
-                if options.attacks and recipe.is_attacked:
+                cells += [replace(first, removed=r) for r in options.removed if variant.supports(r)]
+                if options.attacks and variant.attacked:
                     cells.append(replace(first, removed=options.attack_removed, kind="attack"))
     return cells

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from letheon.bench import _tables
-from letheon.bench._grid import DELTA, EPSILON, RECIPES, BenchmarkOptions
+from letheon.bench._grid import DELTA, EPSILON, VARIANTS, BenchmarkOptions
 from letheon.bench._run import describe_machine
 from letheon.bench._tables import ResultLine, Spread, attack_value
 from letheon.evaluation.report import Picture, Report, write_page
@@ -69,7 +69,7 @@ def write_results(
         The written files.
     """
     base = Path(file)
-    notes = [f"{r.method} ({r.family}), {r.setting}: {r.note}." for r in RECIPES if r.note]
+    notes = [f"{r.method} ({r.family}), {r.setting}: {r.note}." for r in VARIANTS if r.note]
     messages = {text for record in records for text in record["warnings"]}
     report = Report(
         _TITLE,
@@ -255,8 +255,8 @@ def _name_line(line: ResultLine) -> str:
     return f"{line.name}, {line.setting}"
 
 
-def _draw_range(ax: "Axes", place: int, what: str, spread: Spread) -> None:
-    colour, shift = _RANGES[what]
+def _draw_range(ax: "Axes", place: int, series: str, spread: Spread) -> None:
+    colour, shift = _RANGES[series]
     ax.plot([spread.low, spread.high], [place + shift] * 2, color=colour, linewidth=1.4)
     ax.plot([spread.mean], [place + shift], marker="o", markersize=4, color=colour)
 

@@ -30,7 +30,7 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from letheon.bench import _grid
-from letheon.bench._grid import BenchmarkCell, BenchmarkOptions, Family, RecipeContext
+from letheon.bench._grid import BenchmarkCell, BenchmarkOptions, CellContext, Family
 from letheon.datasets import Requests, load
 from letheon.parallel import one_thread
 
@@ -50,7 +50,7 @@ Synthetic = Literal["never", "if-absent"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkData:
+class CellData:
     """Rows to train and to test on, with their ids.
 
     `constants` are the separate rows for scaling; `shape` is that of an image.
@@ -86,7 +86,7 @@ def prepare_data(
     test_rows: int,
     seed: int = 0,
     synthetic: Synthetic = "never",
-) -> BenchmarkData:
+) -> CellData:
     """Return a data set for a family, with a maximum number of rows.
 
     Parameters
@@ -109,7 +109,7 @@ def prepare_data(
     """
     encode = "ordinal" if family == "forest" else "one-hot"
     data = _select_rows(
-        _read_table(name, encode, max(rows, _READ_ROWS), seed, synthetic), rows, test_rows, seed
+        _read(name, encode, max(rows, _READ_ROWS), seed, synthetic), rows, test_rows, seed
     )
     X, X_test = (_FEATURES[family](part, data) for part in (data.X, data.X_test))
     shape = " x ".join(map(str, X.shape[1:]))
@@ -118,9 +118,7 @@ def prepare_data(
 
 
 @lru_cache(maxsize=2)
-def _read_table(
-    name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic
-) -> BenchmarkData:
+def _read(name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic) -> CellData:
     """Read a table; it is cached, because cells of different sizes use the same one."""
     if name in _SHIPPED:
         return _read_shipped(name, seed)
@@ -133,7 +131,7 @@ def _read_table(
         seed=seed,
         encode=encode,
     ).split(_TEST_SHARE, seed)
-    return BenchmarkData(
+    return CellData(
         name=name,
         title=data.name + (f" ({data.note})" if data.note else ""),
         X=data.X,
@@ -146,7 +144,7 @@ def _read_table(
     )
 
 
-def _read_shipped(name: str, seed: int) -> BenchmarkData:
+def _read_shipped(name: str, seed: int) -> CellData:
     """Return a table that comes with scikit-learn, split by row."""
     from sklearn.datasets import load_breast_cancer, load_digits
 
@@ -156,7 +154,7 @@ def _read_shipped(name: str, seed: int) -> BenchmarkData:
     y = (y >= _FIVE).astype(np.int64) if is_image else y
     order = np.random.default_rng(seed).permutation(len(y))
     test, train = np.split(order, [int(_TEST_SHARE * len(y))])
-    return BenchmarkData(
+    return CellData(
         name=name,
         title="digits, from 5 on or below" if is_image else name,
         X=X[train],
@@ -168,7 +166,7 @@ def _read_shipped(name: str, seed: int) -> BenchmarkData:
     )
 
 
-def _select_rows(data: BenchmarkData, rows: int, test_rows: int, seed: int) -> BenchmarkData:
+def _select_rows(data: CellData, rows: int, test_rows: int, seed: int) -> CellData:
     """Separate people for the constants, and select at most `rows` rows of the others."""
     rng = np.random.default_rng(seed)
     people, owner = np.unique(data.ids, return_inverse=True)
@@ -190,7 +188,7 @@ def _select_rows(data: BenchmarkData, rows: int, test_rows: int, seed: int) -> B
     )
 
 
-def _scale_columns(X: Any, data: BenchmarkData) -> NDArray[np.float64]:
+def _scale_columns(X: Any, data: CellData) -> NDArray[np.float64]:
     known = np.asarray(data.constants, np.float64)
     filled = np.where(np.isfinite(known), known, np.nan)
     # A column without any number among the constants stays zero.
@@ -201,7 +199,7 @@ def _scale_columns(X: Any, data: BenchmarkData) -> NDArray[np.float64]:
     return np.asarray(np.nan_to_num(scaled))
 
 
-def _prepare_linear(X: Any, data: BenchmarkData) -> NDArray[np.float64]:
+def _prepare_linear(X: Any, data: CellData) -> NDArray[np.float64]:
     table = _pool_pixels(X, data.shape) if data.shape is not None else _scale_columns(X, data)
     whole = np.column_stack([table, np.ones(len(table))])
     norms = np.linalg.norm(whole, axis=1, keepdims=True) * _NO_MORE_THAN_ONE
@@ -218,13 +216,13 @@ def _pool_pixels(X: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
     return pixels.reshape(len(pixels), -1)
 
 
-def _prepare_net(X: Any, data: BenchmarkData) -> NDArray[np.float32]:
+def _prepare_net(X: Any, data: CellData) -> NDArray[np.float32]:
     if data.shape is None:
         return np.ascontiguousarray(_scale_columns(X, data), np.float32)
     return np.ascontiguousarray(np.asarray(X, np.float32).reshape(-1, *data.shape))
 
 
-_FEATURES: dict[Family, Callable[[Any, BenchmarkData], NDArray[Any]]] = {
+_FEATURES: dict[Family, Callable[[Any, CellData], NDArray[Any]]] = {
     "linear": _prepare_linear,
     "forest": lambda X, _: np.ascontiguousarray(X, np.float32),
     "net": _prepare_net,
@@ -347,17 +345,17 @@ def _run_experiment(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str,
     data = prepare_data(
         cell.dataset, cell.family, rows, options.test_rows, seed, synthetic=options.synthetic
     )
-    recipe, depths = _grid.find_recipe(cell.method, cell.family, cell.setting), (0, 0)
+    variant, depths = _grid.find_variant(cell.method, cell.family, cell.setting), (0, 0)
     words = [cell.setting]
     if cell.method == "DaRE":
         depths = random_depths(cell.dataset, options.test_rows, seed, options.synthetic)
         depth = depths[cell.setting.startswith("largest")]
         words.append(f"d_rmax = {depth} by cross-validation on {_TUNING_ROWS:,} training rows")
-    wanted = _grid.parse_removed(cell.removed)
-    context = RecipeContext(
+    removed = _grid.parse_removed(cell.removed)
+    context = CellContext(
         n_rows=len(data.y),
         n_columns=data.X.shape[1],
-        n_removed=max(1, round(wanted * data.n_people)) if wanted < 1 else int(wanted),
+        n_removed=max(1, round(removed * data.n_people)) if removed < 1 else int(removed),
         is_image=data.is_image,
         random_depths=depths,
         small=options.small,
@@ -367,9 +365,9 @@ def _run_experiment(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str,
         "data": data.title,
         "real": data.real,
         "n_people": data.n_people,
-        "setting": "; ".join([*words, recipe.note] if recipe.note else words),
+        "setting": "; ".join([*words, variant.note] if variant.note else words),
     }
-    model = recipe.make(context)
+    model = variant.make(context)
     if cell.kind == "attack":
         return about | {"attacks": _run_attacks(cell, options, model, context, data)}
     return about | {"evaluation": _evaluate_cell(cell, options, model, context, data)}
@@ -399,11 +397,7 @@ def random_depths(
 
 
 def _evaluate_cell(
-    cell: BenchmarkCell,
-    options: BenchmarkOptions,
-    model: Any,
-    context: RecipeContext,
-    data: BenchmarkData,
+    cell: BenchmarkCell, options: BenchmarkOptions, model: Any, context: CellContext, data: CellData
 ) -> dict[str, Any]:
     """Measure a method; for cells of one person, several are removed one after the other."""
     from letheon.evaluation import evaluate
@@ -429,11 +423,7 @@ def _evaluate_cell(
 
 
 def _run_attacks(
-    cell: BenchmarkCell,
-    options: BenchmarkOptions,
-    model: Any,
-    context: RecipeContext,
-    data: BenchmarkData,
+    cell: BenchmarkCell, options: BenchmarkOptions, model: Any, context: CellContext, data: CellData
 ) -> list[dict[str, Any]]:
     """Run RMIA, the backdoor test and the before/after attack, for networks with fewer models.
 

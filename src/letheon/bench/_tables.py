@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from letheon.bench._grid import RECIPES, BenchmarkOptions
+from letheon.bench._grid import VARIANTS, BenchmarkOptions
 from letheon.evaluation.report import Cell, Table
 
 
@@ -92,7 +92,7 @@ def find_published(method: str, setting: str) -> PublishedLine | None:
 Record = dict[str, Any]
 Columns = dict[str | tuple[str, str], Callable[[Any], Any]]
 BASELINES = ("same algorithm", "ordinary model")
-_ORDER: dict[tuple[str, ...], int] = {r[:3]: place for place, r in enumerate(RECIPES)}
+_ORDER: dict[tuple[str, ...], int] = {r[:3]: place for place, r in enumerate(VARIANTS)}
 
 _TITLE = "All methods, in the form of the survey's Tables 2 and 3"
 _MAIN = (

@@ -115,12 +115,7 @@ _FLAT = {"fit_intercept": False}
 # Name, rows, targets, settings.
 _REFUTED: list[tuple[str, Any, Any, dict[str, Any]]] = [
     # The curvature of the remaining rows underflows, and the bound with it.
-    (
-        "zero-energy",
-        [[5.0, 0.0], *[[-4.5, 2.18]] * 3],
-        [0, 0, 1, 0],
-        {"sigma": 10.0, **_FLAT},
-    ),
+    ("zero-energy", [[5.0, 0.0], *[[-4.5, 2.18]] * 3], [0, 0, 1, 0], {"sigma": 10.0, **_FLAT}),
     # Infinity times zero in an account.
     (
         "three-classes",

@@ -34,14 +34,14 @@ _DEPTH = 3
 Ask = Callable[[], Any]
 
 
-def _require_refusal(error: type[Exception], model: Any, ids: list[Any], what: str) -> None:
+def _require_refusal(error: type[Exception], model: Any, ids: list[Any], action: str) -> None:
     try:
         model.forget(ids)
     except error:
         return
     except Exception as other:
-        raise AssertionError(f"{what} must raise {error.__name__}, not {other!r}") from other
-    raise AssertionError(f"{what} must raise {error.__name__}")
+        raise AssertionError(f"{action} must raise {error.__name__}, not {other!r}") from other
+    raise AssertionError(f"{action} must raise {error.__name__}")
 
 
 def check_forget_unknown_id_raises(estimator: Any) -> None:
@@ -63,11 +63,13 @@ def _make_unchanged_check(model: Any, people: People) -> Callable[[str], None]:
     """Return a check that digest, file, outputs and ids have not changed since this call."""
     digest, file, outputs = model.digest(), save_to_bytes(model), get_outputs(model, people.X)
 
-    def require_unchanged(what: str) -> None:
-        assert np.array_equal(get_outputs(model, people.X), outputs), f"{what} changed the outputs"
-        assert model.digest() == digest, f"{what} changed the digest"
-        assert save_to_bytes(model) == file, f"{what} changed the saved file"
-        assert sorted(model.ids_.tolist()) == sorted(people.unique_ids), f"{what} changed ids_"
+    def require_unchanged(action: str) -> None:
+        assert np.array_equal(get_outputs(model, people.X), outputs), (
+            f"{action} changed the outputs"
+        )
+        assert model.digest() == digest, f"{action} changed the digest"
+        assert save_to_bytes(model) == file, f"{action} changed the saved file"
+        assert sorted(model.ids_.tolist()) == sorted(people.unique_ids), f"{action} changed ids_"
 
     return require_unchanged
 
@@ -83,8 +85,8 @@ def check_forget_failure_leaves_model_unchanged(estimator: Any) -> None:
         (TypeError, [1.5]),
     ]
     for error, ids in refusals:
-        what = f"forgetting {len(ids)} id(s) that cannot be forgotten"
-        _require_refusal(error, model, ids, what)
+        action = f"forgetting {len(ids)} id(s) that cannot be forgotten"
+        _require_refusal(error, model, ids, action)
         require_unchanged(f"a refused forget ({error.__name__})")
 
 
@@ -179,8 +181,8 @@ def check_changed_parameters_are_noticed(estimator: Any) -> None:
         is_plain = isinstance(value, bool | int | float | str)
         other = change_value(value) if is_plain else (1 if value is None else None)
         model.set_params(**{name: other})
-        what = f"forget after fit with {name} changed from {value!r} to {other!r}"
-        _require_refusal(ChangedParametersError, model, people.unique_ids[:1], what)
+        action = f"forget after fit with {name} changed from {value!r} to {other!r}"
+        _require_refusal(ChangedParametersError, model, people.unique_ids[:1], action)
         model.set_params(**{name: value})
     receipt = model.forget(people.unique_ids[:1])
     assert receipt.n_ids == 1, "with all parameters restored, forget did nothing"

@@ -30,11 +30,11 @@ _ROUNDING = 1e-6
 _OF_THE_MACHINE = NEUTRAL_PARAMETERS | {"memory", "n_threads", "_n_threads"}
 
 
-def _assert_same_model(model: Any, fresh: Any, people: People, what: str) -> None:
-    assert model.digest() == fresh.digest(), f"{what}: digests differ from a fresh fit"
+def _assert_same_model(model: Any, fresh: Any, people: People, action: str) -> None:
+    assert model.digest() == fresh.digest(), f"{action}: digests differ from a fresh fit"
     same = np.array_equal(get_outputs(model, people.X), get_outputs(fresh, people.X))
-    assert same, f"{what}: digests agree but outputs differ, so the digest misses learned state"
-    assert sorted(model.ids_.tolist()) == sorted(fresh.ids_.tolist()), f"{what}: ids_ differ"
+    assert same, f"{action}: digests agree but outputs differ, so the digest misses learned state"
+    assert sorted(model.ids_.tolist()) == sorted(fresh.ids_.tolist()), f"{action}: ids_ differ"
 
 
 def check_forget_equals_retrain(estimator: Any) -> None:

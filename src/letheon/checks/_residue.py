@@ -52,8 +52,8 @@ def check_canary_bytes_absent_from_saved_model(estimator: Any) -> None:
     # Every serialised form of the model.
     forms = {"the saved file": save_to_bytes(model), "the pickled object": pickle.dumps(model)}
     for where, data in forms.items():
-        for what, needle in needles.items():
-            assert needle not in data, f"{what} of a forgotten person is still in {where}"
+        for label, needle in needles.items():
+            assert needle not in data, f"{label} of a forgotten person is still in {where}"
 
 
 def check_aggregates_do_not_reveal_the_row(estimator: Any) -> None:
@@ -222,9 +222,9 @@ def check_noise_stays_secret(estimator: Any) -> None:
             text = f"{receipt} {receipt.to_dict() | {'seconds': 0.0}} {receipt!r}"
             text = text.replace(repr(receipt.seconds), "")
             texts["a receipt"] = f"{texts.get('a receipt', '')} {text}"
-    for what, text in (texts | captured).items():
+    for label, text in (texts | captured).items():
         for path, secret in secrets.items():
-            assert not _contains_secret(text, secret), f"{what} shows {path}"
+            assert not _contains_secret(text, secret), f"{label} shows {path}"
 
 
 def _require_fresh_noise(estimator: Any, people: People) -> None:
@@ -251,8 +251,8 @@ def _record_secrets(model: Any, secrets: dict[str, Floats], texts: Texts) -> Non
         "get_params()": repr(model.get_params(deep=True)),
         "the guarantee": repr(model.guarantee_),
     }
-    for what, text in shown_texts.items():
-        texts[what] = f"{texts.get(what, '')} {text}"
+    for label, text in shown_texts.items():
+        texts[label] = f"{texts.get(label, '')} {text}"
 
 
 @contextmanager

@@ -31,9 +31,9 @@ def demo(seed: Annotated[int, typer.Option(parser=whole_number(0))] = 0) -> None
     seed : N
         Seed of the models.
     """
-    from letheon.demo import play
+    from letheon.demo import run_demo
 
-    if not play(seed):
+    if not run_demo(seed):
         raise typer.Exit(1)
 
 

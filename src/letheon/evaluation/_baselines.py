@@ -44,7 +44,7 @@ from letheon.inner_estimator import fresh_copy, iter_estimators, require_copy
 _FEW_ROWS = 400
 
 
-class BaselineTrainer(NamedTuple):
+class Trainer(NamedTuple):
     """A way to train a baseline; `is_given`: passed by the caller, so it must be checked."""
 
     name: str
@@ -52,7 +52,7 @@ class BaselineTrainer(NamedTuple):
     is_given: bool = False
 
 
-def make_trainer(estimator: Any, *, is_given: bool = False) -> BaselineTrainer:
+def make_trainer(estimator: Any, *, is_given: bool = False) -> Trainer:
     """Return the trainer of an estimator that takes no ids."""
     prototype = without_jobs(estimator)
 
@@ -61,7 +61,7 @@ def make_trainer(estimator: Any, *, is_given: bool = False) -> BaselineTrainer:
             warnings.simplefilter("ignore", ConvergenceWarning)
             return clone(prototype).fit(rows.X, rows.y)
 
-    return BaselineTrainer(name_model(estimator), fit, is_given)
+    return Trainer(name_model(estimator), fit, is_given)
 
 
 def name_model(estimator: Any) -> str:
@@ -85,7 +85,7 @@ def _sample_rows(rows: People) -> People:
     return rows.rows_of(people[:_FEW_ROWS])
 
 
-def _warm_up_trainer(trainer: BaselineTrainer, rows: People) -> None:
+def _warm_up_trainer(trainer: Trainer, rows: People) -> None:
     """Train on a sample of the rows, without timing."""
     sample = _sample_rows(rows)
     # The sample may be too small: a class may be missing, or a shard empty.
@@ -223,7 +223,7 @@ class _LinearBaseline:
         return self.model.predict(_design_matrix(X, self.params))
 
 
-def list_linear_solvers(unlearner: Any, rows: People) -> list[BaselineTrainer]:
+def list_linear_solvers(unlearner: Any, rows: People) -> list[Trainer]:
     """Return scikit-learn's solvers for the loss of a linear unlearner, if there are any."""
     params = unlearner.get_params(deep=False)
     if not params.keys() >= _SETTINGS:
@@ -251,7 +251,7 @@ def list_linear_solvers(unlearner: Any, rows: People) -> list[BaselineTrainer]:
         design = People(_design_matrix(sample.X, params), sample.y, sample.ids)
         return _LinearBaseline(make_trainer(model).fit(design), params)
 
-    return [BaselineTrainer(f"scikit-learn {solver}", partial(fit, solver)) for solver in solvers]
+    return [Trainer(f"scikit-learn {solver}", partial(fit, solver)) for solver in solvers]
 
 
 def _penalty_factor(params: dict[str, Any], rows: People) -> float:
@@ -331,7 +331,7 @@ _NUMBER_MARGIN = 0.01
 
 def find_fastest_retrainer(
     unlearner: Any, rows: People, seed: int, retrainer: Any = None
-) -> tuple[BaselineTrainer, list[str]]:
+) -> tuple[Trainer, list[str]]:
     """Return the fastest way to retrain the same algorithm, and a line per way that was tried.
 
     A fresh fit of the unlearner also builds the data structures for later removals. scikit-learn's
@@ -340,15 +340,13 @@ def find_fastest_retrainer(
     unknown, an estimator must agree with the fresh fit on 99 % of the rows.
     """
     estimators = retrainer if isinstance(retrainer, list | tuple) else [retrainer]
-    user_trainers = [
-        make_trainer(model, is_given=True) for model in estimators if model is not None
-    ]
+    trainers = [make_trainer(model, is_given=True) for model in estimators if model is not None]
 
     def fit(sample: People) -> Any:
         return fresh_copy(unlearner, seed).fit(sample.X, sample.y, ids=sample.ids)
 
-    fresh = BaselineTrainer(f"fresh {type(unlearner).__name__}", fit)
-    entrants = [fresh, *list_linear_solvers(unlearner, rows), *user_trainers]
+    fresh = Trainer(f"fresh {type(unlearner).__name__}", fit)
+    entrants = [fresh, *list_linear_solvers(unlearner, rows), *trainers]
     if len(entrants) == 1:
         return entrants[0], [f"{entrants[0].name}: the only known way to retrain it"]
     results = []
@@ -380,7 +378,7 @@ def find_fastest_retrainer(
 class _RaceResult(NamedTuple):
     """Model, shortest time and regularised loss (None if unknown) of one trainer."""
 
-    entrant: BaselineTrainer
+    entrant: Trainer
     model: Any
     seconds: float
     loss: float | None
@@ -428,9 +426,7 @@ def list_ordinary(
     return models
 
 
-def best_ordinary(
-    problem: LearningProblem, ordinary: Any, seed: int
-) -> tuple[BaselineTrainer, str]:
+def best_ordinary(problem: LearningProblem, ordinary: Any, seed: int) -> tuple[Trainer, str]:
     """Return the trainer of the best ordinary model after a warm-up, and how it was chosen.
 
     Several models are compared by cross-validation on training rows, with all rows of a person in

@@ -84,7 +84,7 @@ class _ModelUse(NamedTuple):
         """Return the larger times of this use and of `factor` times another use."""
         return _ModelUse(*map(max, self[:2], (factor * part for part in other[:2])))
 
-    def deferred_seconds(self, usual: "_ModelUse") -> float:
+    def find_deferred(self, usual: "_ModelUse") -> float:
         """Return the seconds in excess of the usual ones, or 0 if they are noise."""
         excess = max(self.seconds - usual.seconds, 0.0)
         is_work = excess > 0 and self.processor > (1 + _NOISE_SHARE) * usual.processor
@@ -130,11 +130,9 @@ class _Background:
         """Return the load of each new thread, including those of child processes."""
         if not _PROC.exists():  # Only the sum over the other threads is known.
             return {_PROC: _Load("S", self._clocks.process() - self._clocks.thread())}
-        return {
-            place: load for place, load in self._read_all_loads().items() if load.state not in "XZ"
-        }
+        return {place: load for place, load in self._all_loads().items() if load.state not in "XZ"}
 
-    def _read_all_loads(self) -> dict[Path, _Load]:
+    def _all_loads(self) -> dict[Path, _Load]:
         """Return the same, including processes that have ended but were not waited for."""
         return {place: _read_load(place) for place in _list_threads() if place not in self._known}
 
@@ -163,7 +161,7 @@ class _Background:
             start = since = instant = self._clocks.monotonic()
             loads, seconds = self.read_loads(), 0.0
             started = loads.keys() - before.keys()
-            processor = self.other_processor_time() if used is None else used
+            processor = self.other_time() if used is None else used
             if (
                 not (started or self.count_alive())
                 and _work_between(before, loads) < _LEAST_WORK_SECONDS
@@ -182,12 +180,12 @@ class _Background:
                 if is_busy or _work_between(earlier, loads) > _BUSY_SHARE * step:
                     self._has_been_busy, since, seconds = True, instant, instant - start
             # The last steps of a joined thread do not count as work.
-            is_work = self.other_processor_time() - processor >= LEAST_LATE_SECONDS
+            is_work = self.other_time() - processor >= LEAST_LATE_SECONDS
             return seconds if is_work else 0.0, False
 
-    def other_processor_time(self) -> float:
+    def other_time(self) -> float:
         """Return the processor time of all other threads."""
-        return self.processor_time() - self.own_processor_time()
+        return self.processor_time() - self.own_time()
 
     def _idle_limit(self, started: Any) -> float:
         """Return how long threads must be idle before waiting ends."""
@@ -203,15 +201,11 @@ class _Background:
         own = self._clocks.process() - self._looking_seconds
         with self._exclude_own_time():
             ended, pid = os.times(), str(os.getpid())
-            alive = [
-                load for place, load in self._read_all_loads().items() if pid not in place.parts
-            ]
+            alive = [load for place, load in self._all_loads().items() if pid not in place.parts]
             children = ended.children_user + ended.children_system
-            return (
-                own + children + sum(load.seconds for load in alive) - self.known_processor_time()
-            )
+            return own + children + sum(load.seconds for load in alive) - self.earlier_time()
 
-    def own_processor_time(self) -> float:
+    def own_time(self) -> float:
         """Return the processor time of this thread, without the time for reading loads."""
         return self._clocks.thread() - self._looking_seconds
 
@@ -223,7 +217,7 @@ class _Background:
         finally:
             self._looking_seconds = before + self._clocks.thread() - begin
 
-    def known_processor_time(self) -> float:
+    def earlier_time(self) -> float:
         """Return the processor time of the earlier threads of this process."""
         pid = str(os.getpid())
         loads = {place: _read_load(place) for place in self._known if pid in place.parts}
@@ -382,7 +376,7 @@ class RequestClock:
         seconds += self._wait_for_background(loads)
         processor = self._background.processor_time() - processor
         self._usual = _median_use([self._time_use(model) for _ in range(3)])
-        seconds += first.deferred_seconds(self._usual)
+        seconds += first.find_deferred(self._usual)
         self.slowest_fit = max(self.slowest_fit, seconds - delay)
         self.usual_seconds = max(self.usual_seconds, self._usual.seconds)
         self._most_seconds = max(_LEAST_WAIT_SECONDS, 3 * seconds)
@@ -391,19 +385,19 @@ class RequestClock:
     def time_request(self, model: Any, request: Callable[[], Any]) -> tuple[Any, RequestTiming]:
         """Serve a request; return its receipt and times."""
         now, loads = self._clocks.now, self._background.read_loads()
-        known = self._background.known_processor_time()
+        known = self._background.earlier_time()
         processor, begin = self._background.processor_time(), now()
         receipt = request()
         returned = now() - begin
         finish_requests(model)
-        settled, others = now() - begin, self._background.other_processor_time()
-        meanwhile = self._background.other_processor_time() - others
+        settled, others = now() - begin, self._background.other_time()
+        meanwhile = self._background.other_time() - others
         first = self._time_use(model)
         elapsed = now() - begin
         waited = self._wait_for_background(loads, others + self._usual.others)
         processor = self._background.processor_time() - processor
         self.requests.add(now() - begin, processor)
-        self.known_seconds += self._background.known_processor_time() - known
+        self.known_seconds += self._background.earlier_time() - known
         again = self._time_use(model)
         # The time of earlier threads cannot be subtracted exactly.
         is_clear = self.known_seconds < _NOISE_OF_KNOWN * self.requests.processor
@@ -417,9 +411,9 @@ class RequestClock:
         complete = (
             elapsed + waited
             if is_busy
-            else settled + first.deferred_seconds(self._idle_use(model, again))
+            else settled + first.find_deferred(self._idle_use(model, again))
         )
-        complete += again.deferred_seconds(first.at_least(self._usual, _SLOWDOWN))
+        complete += again.find_deferred(first.at_least(self._usual, _SLOWDOWN))
         return receipt, RequestTiming(returned, complete, max(processor - again.processor, 0.0))
 
     def find_late_work(self, model: Any, fresh: Any, *rows: tuple[Any, Any]) -> float:
@@ -476,11 +470,11 @@ class RequestClock:
 
     def _time_call(self, call: Callable[[], Any]) -> _ModelUse:
         """Return the times and the result of a call."""
-        processor, own = self._background.processor_time(), self._background.own_processor_time()
+        processor, own = self._background.processor_time(), self._background.own_time()
         delay, begin = _read_delay(), self._clocks.now()
         answers = call()
         elapsed, delay = self._clocks.now() - begin, _read_delay() - delay
-        own = self._background.own_processor_time() - own
+        own = self._background.own_time() - own
         processor = self._background.processor_time() - processor
         return _ModelUse(max(elapsed - delay, 0.0), processor, elapsed, processor - own, answers)
 

@@ -268,7 +268,7 @@ def evaluate(
     _require_forgetting(unlearner)
     first = secrets.randbelow(2**31) if random_state is None else int(random_state)
     numbers = _list_seeds(seeds, first)
-    problem = LearningProblem.from_arguments(unlearner, data, test, metric, first)
+    problem = LearningProblem.from_args(unlearner, data, test, metric, first)
     plan = RequestPlan.from_argument(requests, problem)
     if comparisons < 1:
         raise ValueError(f"comparisons must be at least 1, not {comparisons!r}")
@@ -338,16 +338,12 @@ def _require_forgetting(unlearner: Any) -> None:
     if isinstance(unlearner, type):
         raise TypeError(f"{name} is a class; pass an object, {name}(...)")
     if not hasattr(unlearner, "forget"):
-        raise CannotForgetError(
-            f"{name} has no method forget; wrap it: NaiveUnlearner({name}(...))"
-        )
+        raise CannotForgetError(f"{name} cannot forget; wrap it: NaiveUnlearner({name}(...))")
 
 
 def _list_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
     listed: Any = range(first, first + int(seeds)) if isinstance(seeds, Integral) else seeds
     numbers = [int(seed) for seed in listed]
     if not numbers or len(set(numbers)) != len(numbers):
-        raise ValueError(
-            f"seeds must be a positive number or a list of distinct seeds, not {seeds!r}"
-        )
+        raise ValueError(f"seeds must be a positive number or distinct seeds, not {seeds!r}")
     return numbers

@@ -180,9 +180,8 @@ class Evaluation(TextRepr):
         from rich.text import Text
 
         table = _measure_table(self).to_rich(right=_COMPARED)
-        return Group(
-            Text("\n".join(_heading_lines(self))), table, Text("\n".join(_detail_lines(self)))
-        )
+        above, below = ("\n".join(lines(self)) for lines in (_heading_lines, _detail_lines))
+        return Group(Text(above), table, Text(below))
 
     def __str__(self) -> str:
         """Return the evaluation as plain text."""
@@ -235,9 +234,7 @@ def describe_attacks(attacks: Sequence[AttackResult], failed: dict[str, str]) ->
     able = [attack for attack in tests if attack.has_power is not False]
     parts = [f"{attack.attack} ({attack.verdict})" for attack in able]
     if parts:
-        text = (
-            f'Forgetting was tested by {", ".join(parts)}. "Not found" does not prove forgetting.'
-        )
+        text = f'Forgetting was tested by {", ".join(parts)}. "Not found" proves nothing.'
         if any(attack.attack.startswith(CANARY) for attack in able):
             text += " All canaries are removed in one request; single removals were not tested."
     else:
@@ -276,9 +273,7 @@ def _detail_lines(evaluation: "Evaluation") -> list[str]:
     ]
     if evaluation.equal_digests is not None:
         verdict = "equal" if evaluation.equal_digests else "NOT equal"
-        lines.append(
-            f"Digests: {verdict} to those of a fresh fit, in {len(evaluation.trials)} trial(s)."
-        )
+        lines.append(f"Digests: {verdict} to a fresh fit, in {len(evaluation.trials)} trial(s).")
     if evaluation.strength is not None:
         lines.append(
             f"Growth of the work per request: {evaluation.strength.kind}, according to receipts; "

@@ -146,7 +146,7 @@ class LearningProblem:
     n_held_out: int = 0
 
     @classmethod
-    def from_arguments(
+    def from_args(
         cls, unlearner: Any, data: Any, test: Any, metric: Metric | None, seed: int
     ) -> "LearningProblem":
         """Return the problem that the arguments of `evaluate` describe."""
@@ -320,9 +320,7 @@ class RequestPlan(NamedTuple):
         if len(ids) == 0:
             raise ValueError("requests is empty; expected at least one id")
         if len(np.unique(ids)) != len(ids):
-            raise ValueError(
-                "requests contains an id more than once; it can be forgotten only once"
-            )
+            raise ValueError("requests contains an id more than once; expected distinct ids")
         unknown = ids[~np.isin(ids, problem.train.ids)]
         if len(unknown):
             listed = unknown[:5].tolist()

@@ -234,9 +234,7 @@ def summarise_trials(
         n_requests=len(setup.requests.sizes),
         n_people=last.n_people,
         n_rows=len(problem.train),
-        measures={
-            name: _measures_against(name, setup, trials, is_proved) for name in (SAME, ORDINARY)
-        },
+        measures={n: _measures_against(n, setup, trials, is_proved) for n in (SAME, ORDINARY)},
         floor=last.floor
         if len(trials) == 1
         else {name: _over_trials(name, [t.floor[name] for t in trials]) for name in last.floor},
@@ -365,9 +363,7 @@ def _describe_fairness(setup: TrialSetup, last: Trial) -> Iterator[str]:
     is_ours = getattr(type(setup.unlearner), "digest", None) is ForgetMixin.digest
     if not is_ours and last.equal_digests is not None:
         yield "The method has its own digest: that equal digests mean equal bytes is only a claim."
-    held_out = f" {problem.n_held_out:,} people were held out for testing." * bool(
-        problem.n_held_out
-    )
+    held_out = f" {problem.n_held_out:,} people were held out." * bool(problem.n_held_out)
     yield f"Forgotten people were removed from the test rows too.{held_out}"
     if setup.requests.is_adaptive:
         yield "The requests depended on the model, so other methods get other requests."

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from letheon import state
 from letheon.data import People
-from letheon.evaluation._baselines import ORDINARY, SAME, BaselineTrainer
+from letheon.evaluation._baselines import ORDINARY, SAME, Trainer
 from letheon.evaluation._clock import RequestClock
 from letheon.evaluation._problem import LearningProblem, Metric, RequestPlan, accuracy
 from letheon.exceptions import LetheonError
@@ -121,9 +121,7 @@ def _error_of_loss(
     n, error = len(truth), 0.0
     if metric is not accuracy:
         drawn = np.random.default_rng(0).integers(n, size=(_FEW_RESAMPLES, n))
-        gaps = np.array(
-            [_score_gap(metric, truth[rows], ours[rows], theirs[rows]) for rows in drawn]
-        )
+        gaps = np.array([_score_gap(metric, truth[i], ours[i], theirs[i]) for i in drawn])
         gaps = gaps[np.isfinite(gaps)]
         error = float(gaps.std()) if len(gaps) > 1 else 0.0
         # Models with equal labels here may differ on other rows; with equal numbers they do not.
@@ -134,9 +132,7 @@ def _error_of_loss(
     return float(np.sqrt(max(variance, 0.0) / n))
 
 
-def _score_gap(
-    metric: Metric, truth: NDArray[Any], ours: NDArray[Any], theirs: NDArray[Any]
-) -> float:
+def _score_gap(metric: Metric, truth: Any, ours: Any, theirs: Any) -> float:
     """Return the score lost on some rows; NaN if the metric is undefined."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -264,8 +260,8 @@ class TrialSetup:
 
     problem: LearningProblem
     unlearner: Any
-    same: BaselineTrainer
-    ordinary: BaselineTrainer
+    same: Trainer
+    ordinary: Trainer
     requests: RequestPlan
     clock: RequestClock
     comparisons: int
@@ -361,12 +357,9 @@ def _compare_final_models(setup: TrialSetup, seed: int, run: _TrialRun) -> Trial
     # Forgotten people are removed from the test rows too.
     test = problem.test.without(run.forgotten_ids)
     if len(test) == 0:
-        raise ValueError(
-            "no test rows remain: all their people are forgotten; pass other test rows"
-        )
-    data = ComparisonData(
-        problem, test, problem.train.rows_of(run.forgotten_ids), setup.with_intervals
-    )
+        raise ValueError("no test rows remain: all their ids are forgotten; pass other test rows")
+    forgotten = problem.train.rows_of(run.forgotten_ids)
+    data = ComparisonData(problem, test, forgotten, setup.with_intervals)
     fresh = setup.fit_unlearner(run.remaining, getattr(model, "seed_", seed))
     # Work that is still deferred is added to the last request.
     rows = [(part.X, part.y) for part in (data.test, data.forgotten)]
@@ -388,9 +381,7 @@ def _compare_final_models(setup: TrialSetup, seed: int, run: _TrialRun) -> Trial
         n_false_receipts=run.n_false_receipts,
         retrain_seconds={name: tuple(times) for name, times in run.retrains.items()},
         measures=measures,
-        row_errors={
-            name: row_errors(data, model, baseline) for name, baseline in baselines.items()
-        },
+        row_errors={name: row_errors(data, model, other) for name, other in baselines.items()},
         floor={} if another is None else compare_models(data, another, fresh),
         scores={name: problem.score(fitted, data.test) for name, fitted in models.items()},
         storage={name: size for name, size in sizes.items() if size is not None},

@@ -220,10 +220,8 @@ class Report(TextRepr):
 
     def __str__(self) -> str:
         """Return the report as plain text, without figures."""
-        about = [
-            f"{name}: {_join_values(value)}"
-            for name, value in (self.settings | self.machine).items()
-        ]
+        facts = self.settings | self.machine
+        about = [f"{name}: {_join_values(value)}" for name, value in facts.items()]
         tables = [str(table) for table in (self.table, *self.tables) if table is not None]
         notes = [f"- {note}" for note in self.notes]
         parts = [[self.title], self.summary, about, *([table] for table in tables), notes]

@@ -1,9 +1,9 @@
 """The erasure ledger: durable requests, signed certificates of unlearning, purge.
 
-`Ledger` keeps models, the requests to be erased from them, and what was done about these: each
-batch gives a certificate (an in-toto statement in a DSSE envelope, signed with Ed25519) that
-a stranger verifies with files and a public key alone, by `letheon.audit` or by the one file
-``letheon/verifier.py``.
+`Ledger` stores models, the erasure requests for them, and a record of how each request was handled.
+Each batch of requests produces a certificate: an in-toto statement in a DSSE envelope, signed with
+Ed25519. A third party verifies it with the exported files and a public key, using `letheon.audit`
+or the single file ``letheon/verifier.py``.
 """
 
 from letheon.ledger.doctor import Finding

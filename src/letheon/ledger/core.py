@@ -1,10 +1,10 @@
-"""What every part of a ledger is given: its folder, settings, database, keys, clock and blobs.
+"""The context that all parts of a ledger share: folder, settings, database, keys, clock and blobs.
 
-A blob is a file named by the SHA-256 of what is sealed in it, blinded by a nonce: 32 random bytes
-and then the content; its address, and the name of its file, is the SHA-256 of both. Nobody can test
-a guess of the content against an address once the nonce is gone: the plain digest of a model is an
-oracle for the rows that it was trained on. The file holds the blob sealed under the key of its
-version. Destroying that key is enough, also where a disk, a snapshot or a backup keeps old blocks.
+A blob is 32 random bytes (a nonce) followed by the content. Its address, which is also its file
+name, is the SHA-256 of both. Without the nonce a guess of the content cannot be tested against the
+address; the plain digest of a model would be an oracle for its training rows. The file stores the
+blob encrypted under the key of its version. Destroying that key erases the blob even where a disk,
+a snapshot or a backup keeps old blocks.
 """
 
 import contextlib
@@ -36,18 +36,18 @@ _CHUNK = 1 << 22
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 hook: Callable[[str], None] | None = None
-"""What tests call at each named point: there they stop, kill or delay a process."""
+"""Called at each fault point. Tests set it to stop, kill or delay a process there."""
 
 
 def fault_point(name: str) -> None:
-    """Pass a named point; between any two of them a power cut may come in production."""
+    """Call the test hook, if one is set. Power may fail between any two fault points."""
     if hook is not None:
         hook(name)
 
 
 @contextlib.contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Let one process at a time do something; the file is made if it is missing."""
+    """Hold an exclusive lock on a file until the context ends; create the file if it is missing."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -57,37 +57,37 @@ def lock_file(path: Path) -> Iterator[None]:
 
 
 class BlobCipher(Protocol):
-    """What seals a blob, and opens it again."""
+    """Encrypts and decrypts a blob."""
 
     def encrypt(self, data: bytes) -> bytes:
-        """Return the sealed bytes."""
+        """Return the encrypted bytes."""
 
     def decrypt(self, data: bytes) -> bytes:
         """Return the plain bytes, or raise `CorruptFileError`."""
 
 
 class BlobStore:
-    """The blobs of one model, in a folder that only their owner can read."""
+    """The blobs of one model, in a folder that only its owner can read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def create(self) -> None:
-        """Make the folder; it may be there already."""
+        """Create the folder if it does not exist."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sync_directory(self.folder.parent)
 
     def path_of(self, address: str) -> Path:
-        """Return where the blob of this address lies."""
+        """Return the path of the blob with this address."""
         if not _ADDRESS.fullmatch(address):
-            raise ValueError(f"{address!r} is no address: 64 hexadecimal digits")
+            raise ValueError(f"{address!r} is not a blob address: expected 64 hexadecimal digits")
         return self.folder / address
 
     def write(self, content: bytes, cipher: BlobCipher) -> str:
-        """Write a blob and return its address: the file is whole and on the disk then.
+        """Write a blob and return its address. The complete file is on the disk when this returns.
 
-        After an error of the disk the half file is given up, and nothing is tried again on it: a
-        second fsync may report success for pages that the kernel has dropped.
+        After a disk error the partial file is deleted and not retried: a second fsync may report
+        success for pages that the kernel has dropped.
         """
         blob = secrets.token_bytes(NONCE_BYTES) + content
         address = hashlib.sha256(blob).hexdigest()
@@ -110,24 +110,24 @@ class BlobStore:
         Raises
         ------
         LedgerMissingError
-            There is no such blob: it was purged, or the file was taken away.
+            The blob does not exist: it was purged, or the file was removed.
         CorruptFileError
-            The file is not the one of this address.
+            The content of the file does not match its address.
         """
         return self.read_with_nonce(address, cipher)[NONCE_BYTES:]
 
     def read_with_nonce(self, address: str, cipher: BlobCipher) -> bytes:
-        """Return nonce and content, whose SHA-256 is the address; that is checked."""
+        """Return nonce and content, after checking that their SHA-256 is the address."""
         try:
-            sealed = self.path_of(address).read_bytes()
+            encrypted = self.path_of(address).read_bytes()
         except FileNotFoundError as error:
             raise LedgerMissingError(
                 f"there is no blob {address[:12]}… in {self.folder}: it was purged, or the file "
-                "was taken away; `letheon doctor` says which ones should be there"
+                "was removed; `letheon doctor` lists missing files"
             ) from error
         altered = f"blob {address[:12]}… in {self.folder} was altered; restore the file"
         try:
-            blob = cipher.decrypt(sealed)
+            blob = cipher.decrypt(encrypted)
         except CorruptFileError as error:
             raise CorruptFileError(altered) from error
         if not hmac.compare_digest(hashlib.sha256(blob).hexdigest(), address):
@@ -135,7 +135,7 @@ class BlobStore:
         return blob
 
     def is_sound(self, address: str, cipher: BlobCipher) -> bool:
-        """Return whether the blob is there, opens, and has the hash that its name says."""
+        """Return whether the blob exists, can be decrypted, and matches its address."""
         try:
             self.read_with_nonce(address, cipher)
         except (LedgerMissingError, CorruptFileError, KeyFileError):
@@ -143,7 +143,7 @@ class BlobStore:
         return True
 
     def destroy(self, address: str) -> None:
-        """Overwrite and remove a blob; one that is gone is no error."""
+        """Overwrite and delete a blob; do nothing if it does not exist."""
         destroy_file(self.path_of(address))
 
     def list_addresses(self) -> frozenset[str]:
@@ -151,27 +151,27 @@ class BlobStore:
         return frozenset(path.name for path in self._list_files() if _ADDRESS.fullmatch(path.name))
 
     def list_unreferenced(self, keep: Iterable[str]) -> list[Path]:
-        """Return half-written files and all blobs but these.
+        """Return partial files and all blobs except those in `keep`.
 
-        Only the holder of the model's lease may destroy them: no other process can publish a blob
-        of this model then.
+        Only the holder of the model's lease may delete them: no other process can publish a blob of
+        this model meanwhile.
         """
-        wanted = frozenset(keep)
+        kept = frozenset(keep)
         return [
             path
             for path in self._list_files()
             if path.name.endswith(_PARTIAL)
-            or (_ADDRESS.fullmatch(path.name) and path.name not in wanted)
+            or (_ADDRESS.fullmatch(path.name) and path.name not in kept)
         ]
 
     def _list_files(self) -> Iterator[Path]:
         return self.folder.iterdir() if self.folder.is_dir() else iter(())
 
 
-def _write_synced(path: Path, sealed: bytes) -> None:
+def _write_synced(path: Path, encrypted: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        data = memoryview(sealed)
+        data = memoryview(encrypted)
         _write_all(descriptor, data[: len(data) // 2])
         fault_point("blob.half-written")
         _write_all(descriptor, data[len(data) // 2 :])
@@ -187,12 +187,12 @@ def _write_all(descriptor: int, rest: memoryview) -> None:
 
 
 def destroy_file(path: Path) -> None:
-    """Overwrite a file with zeros, remove it, and make both durable; it may be gone already.
+    """Overwrite a file with zeros, delete it, and sync both; do nothing if it does not exist.
 
-    An error of the disk is raised, and the file stays to be destroyed again. Only the lack of
-    space for the zeros is none, as a file system has it that copies on write: it would keep the
-    old blocks anyway. What must be gone for certain is sealed under a key, and the key is
-    destroyed. The folder is synced in any case: whoever removed the file may have died before.
+    A disk error is raised, and the file stays so that the call can be repeated. A lack of space for
+    the zeros is ignored: it happens on copy-on-write file systems, which keep the old blocks
+    anyway. Content that must be unrecoverable is encrypted, and its key is destroyed. The folder is
+    always synced, because a process that deleted the file earlier may have died before its sync.
     """
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISREG(path.lstat().st_mode):
@@ -218,23 +218,23 @@ def _overwrite_with_zeros(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Core:
-    """An open ledger, as its parts see it.
+    """The context of an open ledger.
 
     Attributes
     ----------
     folder : Path
         Home of the ledger.
     settings : Settings
-        What ``letheon.toml`` says.
+        Content of ``letheon.toml``.
     database : Database
-        Requests, versions, events.
+        Database of requests, versions and events.
     keys : KeyRing
-        Every secret; none of them is in the database.
+        All secrets; none is stored in the database.
     clock : callable
         Seconds since 1970, UTC.
     uptime : callable or None, default=None
-        Name of the machine's boot and the seconds since; None where a caller gave the clock, which
-        stands for itself then. See `letheon.ledger.db.elapsed`.
+        Returns the boot id of the machine and the seconds since boot. None if the caller passed a
+        clock: that clock is then also the uptime. See `letheon.ledger.db.elapsed`.
     """
 
     folder: Path
@@ -245,9 +245,9 @@ class Core:
     uptime: Callable[[], tuple[str, int]] | None = None
 
     def blob_store(self, key: str) -> BlobStore:
-        """Return the blobs of the model with this folder key."""
+        """Return the blob store of the model with this folder key."""
         return BlobStore(self.folder / "blobs" / key)
 
     def subfolder(self, kind: str) -> Path:
-        """Return a sub-folder: proofs, certificates, purges, checkpoints, keys, public."""
+        """Return a subfolder: proofs, certificates, purges, checkpoints, keys or public."""
         return self.folder / kind

@@ -1,4 +1,4 @@
-"""Making and opening the folder of a ledger."""
+"""Create and open the folder of a ledger."""
 
 import contextlib
 import time
@@ -23,28 +23,26 @@ _PLACES = ("blobs", "proofs", "certificates", "purges", "checkpoints")
 
 
 def database_url(folder: Path, settings: Settings) -> str:
-    """Return the database's URL: as the settings say, or a SQLite file in the folder."""
+    """Return the database URL from the settings; by default a SQLite file in the folder."""
     return settings.database or f"sqlite:///{(folder / 'ledger.db').resolve()}"
 
 
 def create_home(folder: Path, settings: Settings, clock: Callable[[], int] | None = None) -> Core:
-    """Make a ledger; ``letheon.toml`` comes last, so that a kill before it leaves none.
+    """Create a ledger. ``letheon.toml`` is written last and makes it valid.
 
-    Calling it again after a kill goes on where it stopped.
+    After a kill, calling this again continues where it stopped.
     """
     if (folder / FILE).exists():
-        raise LedgerError(
-            f"there is a ledger in {folder} already; open it, or choose another folder"
-        )
+        raise LedgerError(f"{folder} already contains a ledger; open it, or choose another folder")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     own = {*_PLACES, "keys", "public", HIGH_WATER}
     names = sorted(path.name for path in folder.iterdir())
     foreign = [
         name for name in names if name not in own and not name.startswith((".", "ledger.db"))
     ]
-    if foreign:  # others would be locked out of them
+    if foreign:  # other users would lose access to them
         raise LedgerError(
-            f"{folder} holds other files, {foreign[0]!r} for one; a ledger needs its own folder"
+            f"{folder} contains other files, for example {foreign[0]!r}; use an empty folder"
         )
     folder.chmod(0o700)
     for place in _PLACES:
@@ -57,7 +55,7 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int] | Non
 
 
 def _write_first_rows(core: Core) -> None:
-    """Write the first lines of the database, unless they are there."""
+    """Write the first rows of the database, unless they exist."""
     with core.database.transaction() as conn:
         if conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id")) is not None:
             _require_own_database(core, conn)
@@ -75,13 +73,13 @@ def _write_first_rows(core: Core) -> None:
 
 
 def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
-    """Open a ledger that `create_home` made."""
+    """Open a ledger that `create_home` created."""
     settings = Settings.read(folder)
     core = _open_core(folder, settings, KeyRing(folder), clock)
     with core.database.reading() as conn:
         _require_own_database(core, conn)
     if core.keys.statements():
-        # A database that is too old, or on a disk that cannot be written, can still be read.
+        # A database that is too old, or on a read-only disk, can still be read.
         unwritable = (OldDatabaseError, LedgerUnwritableError)
         with contextlib.suppress(*unwritable), core.database.transaction() as conn:
             record_statements(core, conn)
@@ -96,7 +94,7 @@ def _open_core(
     *,
     create: bool = False,
 ) -> Core:
-    """Return an open ledger; nothing is recorded in a database that is older than the files."""
+    """Return an open ledger that refuses to write to a database older than the files."""
     url = database_url(folder, settings)
     database = Database.open(url, create=create, journal=settings.journal)
     database.guard = partial(require_mark, folder)
@@ -106,10 +104,10 @@ def _open_core(
 
 
 def record_statements(core: Core, conn: Connection) -> None:
-    """Record rotations and revocations that the log does not know yet.
+    """Record key rotations and revocations that are missing in the log.
 
-    The file of a statement is what makes it valid. A kill before its event is recorded leaves it
-    to whoever opens the ledger next.
+    The file of a statement makes it valid. After a kill before its event is recorded, the next
+    process that opens the ledger records it.
     """
     query = select(events.c.body).where(events.c.kind.in_(_STATEMENTS.values()))
     known = {parse_strict(body.encode())["statement"] for body in conn.scalars(query)}
@@ -122,15 +120,15 @@ def record_statements(core: Core, conn: Connection) -> None:
 
 
 def _require_own_database(core: Core, conn: Connection) -> None:
-    """Raise unless the database is the one of this folder and its keys."""
+    """Raise unless the database belongs to this folder and its keys."""
     known = {row.key: row.value for row in conn.execute(select(meta))}
     if known.get("ledger_id") != core.settings.name:
         raise LedgerError(
-            f"the database holds the ledger {known.get('ledger_id')!r} and {core.folder / FILE} "
-            f"says {core.settings.name!r}; one database serves one ledger"
+            f"the database belongs to the ledger {known.get('ledger_id')!r}, but "
+            f"{core.folder / FILE} names {core.settings.name!r}; use one database per ledger"
         )
     if known.get("root_key") != core.keys.root:
         raise LedgerError(
-            f"the keys in {core.folder} are not those that its database was made with; restore the "
-            "folder keys/ that belongs to it, or use another database"
+            f"the keys in {core.folder} do not belong to its database; restore the matching folder "
+            "keys/, or use another database"
         )

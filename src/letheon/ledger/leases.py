@@ -1,8 +1,8 @@
-"""The right to work on a model: a lease that ends by itself, and a fence that decides.
+"""Leases on models, and fencing numbers that decide which worker may publish.
 
-A lease only saves work. It may end while its holder still computes: a paused process, a clock that
-jumps, a lost connection. What decides who publishes is the fence, a number that rises with every
-lease and is compared in the very statement that moves the head.
+A lease only avoids duplicate work. It may expire while its holder still computes: a paused process,
+a clock that jumps, a lost connection. The fence decides which worker publishes: a number that grows
+with every lease and is compared in the statement that moves the head.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from letheon.ledger.tables import heads
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to work on one model until somebody takes a newer one.
+    """The right of one worker to work on a model, until another worker takes a newer lease.
 
-    `was_abandoned` says that the last holder never gave it back: something may lie about.
+    `was_abandoned` is True if the last holder never released its lease: it may have left files.
     """
 
     model_id: int
@@ -36,7 +36,7 @@ class Lease:
 
 
 def owner_name() -> str:
-    """Return the name of this thread of this process."""
+    """Return a name for the current thread, unique across machines and processes."""
     pid = os.getpid()
     return "/".join(
         (*_process_scope(), str(pid), _read_start_time(pid), str(threading.get_ident()))
@@ -44,7 +44,7 @@ def owner_name() -> str:
 
 
 def _process_scope() -> tuple[str, str, str]:
-    """Return host, boot and namespace of processes: what a process number means something in."""
+    """Return host, boot id and process namespace: the scope in which a process id is unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         space = str(Path("/proc/self/ns/pid").stat().st_ino)
@@ -54,35 +54,35 @@ def _process_scope() -> tuple[str, str, str]:
 
 
 def _read_start_time(pid: int) -> str:
-    """Return when a process of this machine was started, in ticks; "" if it is gone."""
+    """Return the start time of a process on this machine, in ticks; "" if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
-    # The command stands in parentheses and may hold blanks itself. A zombie works no more.
+    # The command is in parentheses and may contain blanks. A zombie counts as ended.
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
 
 
 def is_dead_owner(owner: str) -> bool:
-    """Return whether the owner was a process that can be seen from here, and is gone."""
-    *place, pid, started, _ = owner.split("/")
+    """Return whether the owner was a process of this machine that has ended."""
+    *scope, pid, started, _ = owner.split("/")
     return (
-        tuple(place) == _process_scope() and bool(started) and _read_start_time(int(pid)) != started
+        tuple(scope) == _process_scope() and bool(started) and _read_start_time(int(pid)) != started
     )
 
 
 def is_current(until: int, now: int, seconds: int) -> bool:
-    """Whether a lease of so many seconds has not run out.
+    """Return whether a lease of this length has not expired.
 
-    An end that no honest clock can have set is one of a clock that was ahead. Clocks of two hosts
-    may differ by the length of a lease.
+    An expiry further ahead than two lease lengths was set by a wrong clock and does not count. The
+    clocks of two hosts may differ by one lease length.
     """
     return now < until <= now + 2 * seconds
 
 
 def take_lease(core: Core, model_id: int, owner: str) -> Lease | None:
-    """Take the lease of a model; None if somebody else holds it and is alive."""
+    """Take the lease of a model; return None if another live worker holds it."""
     with core.database.transaction() as conn:
         now, seconds, mine = core.clock(), core.settings.policy.lease_seconds, _is_head_of(model_id)
         head = conn.execute(select(heads).where(mine).with_for_update()).one()
@@ -101,24 +101,24 @@ def take_lease(core: Core, model_id: int, owner: str) -> Lease | None:
 
 
 def require_fence(conn: Connection, lease: Lease) -> None:
-    """Raise `StaleWorkerError` unless the lease is the newest; holds the head till the commit."""
+    """Raise `StaleWorkerError` unless the lease is the newest; lock the head until commit."""
     query = select(heads.c.fence).where(_is_head_of(lease.model_id)).with_for_update()
     if conn.scalar(query) != lease.fence:
         raise StaleWorkerError(
-            "another worker took this model over; what this one computed was not published"
+            "another worker took over this model; the result of this worker was not published"
         )
 
 
 def renew_lease(core: Core, lease: Lease) -> None:
-    """Put the end of a lease off, or raise `StaleWorkerError` if somebody took a newer one."""
+    """Extend a lease; raise `StaleWorkerError` if another worker has taken a newer one."""
     if not _update_lease(
         core, lease, lease_until=core.clock() + core.settings.policy.lease_seconds
     ):
-        raise StaleWorkerError("another worker took this model over; this one gives up")
+        raise StaleWorkerError("another worker took over this model; this worker stops")
 
 
 def release_lease(core: Core, lease: Lease) -> None:
-    """Give a lease back, so that the next worker need not wait; a newer one is left alone."""
+    """Release a lease so that the next worker need not wait; do not touch a newer lease."""
     _update_lease(core, lease, owner=None, lease_until=0)
 
 
@@ -127,7 +127,7 @@ def _is_head_of(model_id: int) -> ColumnElement[bool]:
 
 
 def _update_lease(core: Core, lease: Lease, **values: Any) -> bool:
-    """Change the row of a lease, unless somebody took a newer one."""
+    """Update the row of a lease; return False if another worker has taken a newer one."""
     with core.database.transaction() as conn:
         mine = update(heads).where(_is_head_of(lease.model_id), heads.c.fence == lease.fence)
         return conn.execute(mine.values(values)).rowcount == 1
@@ -135,13 +135,13 @@ def _update_lease(core: Core, lease: Lease, **values: Any) -> bool:
 
 @contextlib.contextmanager
 def keep_renewed(core: Core, lease: Lease) -> Iterator[None]:
-    """Renew a lease in the background while something long is computed."""
+    """Renew a lease in the background during a long computation."""
     done = threading.Event()
     pause = max(core.settings.policy.lease_seconds / 3, 1)
 
     def renew_until_done() -> None:
         while not done.wait(pause):
-            # If that fails the fence will tell; a computation is not stopped half-way.
+            # After a failure the fence check decides; the computation continues until then.
             with contextlib.suppress(Exception):
                 renew_lease(core, lease)
 

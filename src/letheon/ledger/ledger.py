@@ -47,7 +47,7 @@ class Keys:
         self._core = core
 
     def list(self) -> tuple[Key, ...]:
-        """Return the signing keys, the one that strangers pin first."""
+        """Return the signing keys, starting with the key that verifiers pin."""
         trust = self._core.keys.trust()
         listed = []
         for keyid, key in trust.keys.items():
@@ -59,18 +59,18 @@ class Keys:
         return tuple(listed)
 
     def statements(self) -> tuple[bytes, ...]:
-        """Return the signed statements that rotate and revoke keys, in their order."""
+        """Return the signed statements that rotate and revoke keys, in order."""
         return tuple(self._core.keys.statements())
 
     def trust(self) -> Trust:
-        """Return the keys that follow from the first public key, as a stranger finds them."""
+        """Return the trusted keys, derived from the first public key as a verifier does it."""
         return Trust.from_pinned(self._core.keys.root, self.statements())
 
     def rotate(self) -> str:
-        """Sign with a new key from now on; return its id. The statement is signed by both."""
+        """Make a new signing key current and return its id. Both keys sign the statement."""
         core = self._core
         with core.database.transaction() as conn:
-            # Numbers that are given out already are signed by the old key, whenever that is done.
+            # Certificates whose number is already assigned are signed with the old key.
             require_own_log(conn)
             core.keys.rotate(core.settings.name, last_sequence(conn))
             record_statements(core, conn)
@@ -78,12 +78,12 @@ class Keys:
         return core.keys.signer.keyid
 
     def revoke(self, keyid: str, *, after: int) -> None:
-        """State that signatures of a key are not to be trusted after certificate `after`.
+        """Publish that signatures of a key are not trusted after certificate number `after`.
 
         Raises
         ------
         LedgerError
-            Certificates that this key has to sign are not made yet; let a worker make them first.
+            This key still has certificates to sign; run a worker first.
         """
         core = self._core
         with core.database.transaction() as conn:
@@ -91,45 +91,46 @@ class Keys:
             n_signed = conn.scalar(select(func.count()).select_from(certificates)) or 0
             if last_sequence(conn) > n_signed:
                 raise LedgerError(
-                    "a batch that was applied has no certificate yet, and its number belongs to an "
-                    "older key; run `letheon batch apply` first. Nothing was revoked."
+                    "an applied batch has no certificate yet and must be signed with an older key; "
+                    "run `letheon batch apply` first. Nothing was revoked."
                 )
             core.keys.revoke(core.settings.name, keyid, after)
             record_statements(core, conn)
-        # The newest checkpoint must not be one that the revoked key has signed.
+        # The newest checkpoint must not be signed with the revoked key.
         take_checkpoint(core)
 
 
 class Ledger:
-    """Models, the requests to be erased from them, and the certificates that they were.
+    """Registered models, erasure requests, and certificates of their erasure.
 
-    A request is acknowledged when it is on the disk. From then on it is applied exactly once,
-    whatever process dies at whatever moment: `run_once` (or the command ``letheon worker``) seals
-    requests into a batch, computes the model without these people, publishes it with one
-    compare-and-set, signs a certificate, destroys what is left of them and attests that too. What
-    was done stands in an append-only log whose checkpoints are signed.
+    A request is acknowledged when it is on the disk. From then on it is applied exactly once, even
+    if processes are killed at any point. `run_once` (or the command ``letheon worker``) seals
+    requests into a batch, removes their rows from the model, publishes the new version with one
+    compare-and-set, signs a certificate, destroys remaining copies of the data and signs a purge
+    attestation. Every step is recorded in an append-only log with signed checkpoints.
 
-    Make one with `Ledger.create`, open it with `Ledger.open`; several processes may work on one.
+    Create a ledger with `Ledger.create` and open it with `Ledger.open`. Several processes may work
+    on the same ledger.
 
     Parameters
     ----------
     core : Core
-        What `create` and `open` make.
+        Context made by `create` and `open`.
 
     Attributes
     ----------
     folder : Path
         Home of the ledger.
     name : str
-        As certificates carry it.
+        Name of the ledger in certificates.
     requests : LedgerRequests
-        Requests: intake, what operators do about them, lists.
+        File, handle and list erasure requests.
     models : Models
         Registered models and their versions.
     batches : Batches
-        Requests that were erased together.
+        Requests that are applied together.
     certificates : Certificates
-        Certificates, purge attestations, receipts.
+        Certificates, purge attestations and receipts.
     log : Log
         The append-only log of events, with proofs.
     keys : Keys
@@ -137,18 +138,18 @@ class Ledger:
     stores : Stores
         Folders outside the ledger that purges search.
     public_key : str
-        The first public key, in hexadecimal digits: what a stranger pins to verify everything.
+        The first public key in hexadecimal digits, which verifiers pin.
     settings : Settings
-        What ``letheon.toml`` says.
+        Content of ``letheon.toml``.
     clock : callable
-        The clock of the ledger: seconds since 1970.
+        Clock of the ledger, in seconds since 1970 (UTC).
     require_current_database : callable
-        Raises `OldDatabaseError` if the log lacks what the files rest on; one short reading.
+        Raises `OldDatabaseError` if the database is older than the files; runs one short query.
 
     Notes
     -----
-    The folder holds rows, models and keys: personal data and secrets. What may be shown to a
-    stranger is what `export` writes.
+    The folder contains rows, models and keys: personal data and secrets. Share only what `export`
+    writes.
 
     Examples
     --------
@@ -193,14 +194,14 @@ class Ledger:
         image: str | None = None,
         clock: Callable[[], int] | None = None,
     ) -> Self:
-        """Make a ledger in a folder.
+        """Create a ledger in a folder.
 
         Parameters
         ----------
         folder : path
-            Its home: settings, keys, blobs, certificates. Made readable by its owner only.
+            Home of the ledger: settings, keys, blobs, certificates. Only its owner can read it.
         name : str
-            As certificates carry it; lower case letters, digits and ``._:-``.
+            Name in certificates: lower-case letters, digits and ``._:-``.
         database : str, optional
             URL of a PostgreSQL database, ``postgresql://user@host/name``. Default: a SQLite file
             in the folder.
@@ -209,7 +210,7 @@ class Ledger:
         calendar : Calendar, optional
             Time zone and holidays of the controller's seat.
         image : str, optional
-            SHA-256 of the image that workers run in.
+            SHA-256 of the container image that workers run in.
         clock : callable, optional
             Seconds since 1970, UTC; for tests.
         """
@@ -231,23 +232,23 @@ class Ledger:
         Raises
         ------
         LedgerMissingError
-            There is none.
+            The folder contains no ledger.
         NewerLedgerError
-            A later letheon wrote it; nothing is changed.
+            A newer letheon wrote it; nothing is changed.
         KeyFileError
-            Its keys are missing, damaged, or open to others.
+            Its keys are missing, damaged, or readable by other users.
         """
         return cls(open_home(Path(folder), clock))
 
     @staticmethod
     def upgrade(folder: str | os.PathLike[str]) -> None:
-        """Bring the database of an older letheon to this one's form."""
+        """Upgrade the database of an older letheon."""
         settings = Settings.read(Path(folder))
         url = database_url(Path(folder), settings)
         Database.open(url, upgrade=True, journal=settings.journal).dispose()
 
     def close(self) -> None:
-        """Close the database; what was acknowledged is on the disk already."""
+        """Close the database. Acknowledged requests are already on the disk."""
         self._core.database.close()
 
     def __enter__(self) -> Self:
@@ -257,7 +258,7 @@ class Ledger:
         self.close()
 
     def plan(self, model: str | None = None, *, tenant: str = "default") -> tuple[BatchPlan, ...]:
-        """Say what the next batch of each model would be, and when it will be sealed."""
+        """Return the next batch of each model and when it will be sealed."""
         return plan_all(self._core, None if model is None else self.models.row(model, tenant).id)
 
     def run_once(
@@ -268,17 +269,17 @@ class Ledger:
         tenant: str = "default",
         apart: bool = False,
     ) -> tuple[Step, ...]:
-        """Do everything that is due: resume, seal, apply, certify, purge.
+        """Do all due work: resume, seal, apply, certify, purge.
 
         Parameters
         ----------
         force : bool, default=False
-            Seal what is queued now, however little it is.
+            Seal all queued requests now, whatever the policy says.
         model, tenant : str, optional
-            One model only.
+            Limit the work to one model.
         apart : bool, default=False
-            Compute in a process of its own, which can reach neither keys nor database. Models
-            that came as files always are, in a sandbox.
+            Compute in a separate process without access to keys and database. Uploaded models are
+            always computed in a sandboxed process.
         """
         return tuple(self.steps(force=force, model=model, tenant=tenant, apart=apart))
 
@@ -291,15 +292,15 @@ class Ledger:
         apart: bool = False,
         stop: threading.Event | None = None,
     ) -> Iterator[Step]:
-        """Do what `run_once` does, and yield each step when it is done.
+        """Do the work of `run_once`, and yield each step when it is done.
 
-        Whoever stops between two steps leaves the rest to the next worker. When `stop` is set a
-        computation in a process of its own is ended after a few seconds; the batch stays open, and
+        If the caller stops between two steps, the next worker does the rest. When `stop` is set, a
+        computation in a separate process is ended after a few seconds; the batch stays open, and
         the next worker computes it again.
         """
-        wanted = None if model is None else self.models.row(model, tenant).id
+        model_id = None if model is None else self.models.row(model, tenant).id
         work = choose_compute(apart=apart, stop=stop)
-        return run_once(self._core, owner_name(), work, forced=force, wanted=wanted)
+        return run_once(self._core, owner_name(), work, forced=force, wanted=model_id)
 
     def export(
         self,
@@ -309,73 +310,73 @@ class Ledger:
         model: str | None = None,
         tenant: str | None = None,
     ) -> Path:
-        """Write what others may verify into a new folder.
+        """Write a bundle for verification into a new folder.
 
         Parameters
         ----------
         folder : path
-            It must not exist, or be empty.
+            Must not exist, or must be empty.
         tier : {"public", "auditor"}, default="public"
-            The public one holds certificates, attestations, checkpoints and public keys. The
-            auditor's also holds the remaining rows, salts, models and training keys: personal
-            data, handed over in custody and recorded in the log.
+            The public bundle contains certificates, attestations, checkpoints and public keys. The
+            auditor's bundle also contains remaining rows, salts, models and training keys. These
+            are personal data; the export is recorded in the log.
         model, tenant : str, optional
-            Models of one name or tenant only, in the auditor's part.
+            Limit the auditor's part to models of this name or tenant.
         """
         from letheon.ledger.certificates.bundle import export
 
         return export(self._core, Path(folder), tier=tier, model=model, tenant=tenant)
 
     def accept_clock(self) -> bool:
-        """Confirm that the clock is right now, after it jumped in either direction; it is logged.
+        """Confirm that the clock is right after it jumped; the confirmation is logged.
 
-        A ledger refuses to write when its clock is behind the log: due days would be wrong. When
-        the clock is ahead of the time that is proven, holds do not end and nothing is forgotten.
-        After an operator has looked at the clock, this starts anew from here.
+        A ledger refuses to write when its clock is behind the log: deadlines would be wrong. When
+        the clock is ahead of the proven time, holds do not end and old tags are not deleted. Call
+        this after an operator has checked the clock; proven time continues from it.
 
         Returns
         -------
         bool
-            False if there was nothing to correct.
+            False if nothing had to be corrected.
         """
         with self._core.database.transaction() as conn:
             return accept_clock(self._core, conn)
 
     acting = staticmethod(acting)
-    """Name who acts, by an opaque id, until the context is left.
+    """Set the opaque id of the acting user until the context ends.
 
-    Each event of a request that is recorded meanwhile in this thread carries it as ``by``;
-    requests remember who filed and who verified them, so that no one approves their own.
+    Events of requests that this thread records meanwhile store it as ``by``. Requests store who
+    filed and who verified them, so that these users cannot approve them.
     """
 
     def database_differences(self) -> tuple[str, ...]:
-        """Return in what the files are newer than the database; nothing if they agree.
+        """Return how the files are newer than the database; empty if they agree.
 
-        While there is a difference nothing is recorded, signed or destroyed (`OldDatabaseError`).
+        While they differ, nothing is recorded, signed or destroyed (`OldDatabaseError`).
         """
         return tuple(find_differences(self._core))
 
     def adopt_database(self, *, yes: bool = False) -> Adoption:
-        """Go on from a database that is older than the files, because the newer one is lost.
+        """Continue with a database that is older than the files, because the newer one is lost.
 
         Parameters
         ----------
         yes : bool, default=False
-            Do it, and record it in the log. Otherwise only what would be lost is returned.
+            Adopt the database and record it in the log. By default only the losses are returned.
         """
         return adopt_database(self._core, yes=yes)
 
     def database_bytes(self) -> int:
-        """Return the bytes of the whole database, its write-ahead log included."""
+        """Return the size of the database in bytes, including its write-ahead log."""
         database = self._core.database
         if database.path is not None:
             return sum(size for path in database.list_files() for size in file_size(path))
         return int(database.read_value(text("SELECT pg_database_size(current_database())")))
 
     def doctor(self) -> tuple[Finding, ...]:
-        """Look whether everything is sound: files, chain, log, keys, clocks, leftovers."""
+        """Check files, certificate chain, log, keys, clock and leftover files."""
         return tuple(run_checks(self._core))
 
     def __repr__(self) -> str:
-        """Name and folder."""
+        """Return name and folder."""
         return f"Ledger({self.name!r}, folder={os.fspath(self.folder)!r})"

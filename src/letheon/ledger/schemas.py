@@ -1,9 +1,9 @@
-"""The records of a ledger: one type for each thing, and the names that may stand in them.
+"""The records of a ledger, and the pattern for names.
 
-A name is chosen by an operator: of a ledger, a model, a tenant, a data set, a store. It has to fit
-everywhere, so there is one pattern. It leaves out ``/`` (a certificate joins tenant and model with
-it), ``@`` (it joins model and number, and marks an address of a person) and ``+`` (it would end
-the name in the signature line of a checkpoint).
+Operators choose the names of ledgers, models, tenants, datasets and stores. One pattern fits all
+uses. It excludes ``/`` (joins tenant and model in a certificate), ``@`` (joins model and version
+number, and occurs in e-mail addresses) and ``+`` (ends the name in the signature line of a
+checkpoint).
 """
 
 import json
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._:-]{0,62}")
-"""What somebody may choose."""
+"""Pattern of names that operators choose."""
 
 
-def require_name(what: str, text: Any) -> str:
-    """Return a name that fits everywhere, or raise before anything is made with it."""
+def require_name(argument: str, text: Any) -> str:
+    """Return `text` if it is a valid name; raise `ValueError` otherwise."""
     if not isinstance(text, str) or not NAME.fullmatch(text):
         raise ValueError(
-            f"{what}={text!r} cannot stand in a certificate: use 1 to 63 of a-z, 0-9 and ._:-, and "
-            "begin with a letter or digit"
+            f"{argument}={text!r} is not a valid name: expected 1 to 63 of a-z, 0-9 and ._:-, "
+            "starting with a letter or digit"
         )
     return text
 
@@ -41,16 +41,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """Some items of a list.
+    """One page of a list.
 
     Attributes
     ----------
     items : tuple
         The items, in the order of the list.
     next : str or None
-        The cursor of the page after: give it as `after`; None if this is the last one.
+        Cursor of the next page, to pass as `after`; None if this is the last page.
     total : int or None
-        How many items the whole list has, where known.
+        Number of items in the whole list, if known.
     """
 
     items: tuple[T, ...]
@@ -63,20 +63,20 @@ def to_datetime(seconds: int) -> datetime: ...
 @overload
 def to_datetime(seconds: int | None) -> datetime | None: ...
 def to_datetime(seconds: int | None) -> datetime | None:
-    """Return a stored time, seconds since 1970, as a datetime in UTC."""
+    """Convert a stored time, in seconds since 1970, to a datetime in UTC."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 @cache
 def _list_fields(kind: Any) -> tuple[tuple[str, bool], ...]:
-    """Return the names of a record's fields, each with whether it is a time."""
+    """Return the field names of a record type, each with whether it is a time."""
     return tuple((entry.name, entry.name.endswith("_at")) for entry in fields(kind))
 
 
 def record_from(kind: Callable[..., T], row: Mapping[Any, Any], **derived: Any) -> T:
-    """Return a record from the columns that are called as its fields; times become datetimes.
+    """Build a record from the columns named like its fields; times become datetimes.
 
-    What is `derived` from other columns is taken as it is.
+    Fields in `derived` are used as given.
     """
     values = {
         name: to_datetime(row[name]) if is_time else row[name]
@@ -88,42 +88,42 @@ def record_from(kind: Callable[..., T], row: Mapping[Any, Any], **derived: Any) 
 
 @dataclass(frozen=True)
 class Request:
-    """A request that people be erased from one model.
+    """A request to erase people from one model.
 
     Attributes
     ----------
     id : str
         Random, 32 hexadecimal digits.
     model, tenant : str
-        From what, and whose it is.
+        The model and its tenant.
     state : str
         ``received``, ``verified``, ``queued``, ``applying``, ``applied``, ``certified``,
         ``purging``, ``purged``, ``closed``; or ``rejected``, ``cancelled``, ``duplicate``,
         ``on_hold``, ``retry_wait``, ``stuck``.
     regime, ground : str
-        Which law, and which of its grounds.
+        The law, and the ground under it.
     received_at : datetime
-        When the clock began to run.
+        Start of the deadline.
     due_on : date
-        Last day; the extended one after an extension.
+        Deadline; the extended one after an extension.
     n_ids, n_rows : int
-        How many people it names, and how much of the model is theirs.
+        Number of people in the request, and of their rows in the model.
     batch, certificate : str or None, int or None
-        The batch that applied it, and the number of the certificate.
+        Batch that applied the request, and number of its certificate.
     tries, reason : int, str or None
-        Failed attempts so far, and why it is in a side state, as a code.
+        Failed attempts so far, and the code of the reason for its state.
     duplicate_of : str or None
-        The request that erases these people.
+        The request that erases the same people.
     filed_by, verified_by : str or None
-        Opaque ids of who filed it and who vouched for the identity; None where nobody was named.
+        Opaque ids of the users who filed it and who verified the identity; None if unknown.
     is_extended, hold_until : bool, datetime or None
-        Whether its last day was put off, and when a hold ends.
+        Whether the deadline was extended, and when a hold ends.
     recipients : int
-        How many recipients of the data were told of the erasure.
+        Number of recipients of the data that were notified of the erasure.
     closed_at : datetime or None
         When it was answered, rejected or cancelled.
     is_new : bool
-        Whether the call that returned it has recorded it; False for a repeat, and in lists.
+        Whether the call that returned it recorded it; False for a repeated request and in lists.
     """
 
     id: str
@@ -151,24 +151,24 @@ class Request:
 
     @property
     def is_open(self) -> bool:
-        """Whether the person still waits for an answer."""
+        """Whether the request is not answered, rejected or cancelled yet."""
         return self.state not in FINAL
 
     def days_left(self, now: datetime, calendar: "Calendar") -> int:
-        """Return the days until the last one, at the seat; negative when it has passed."""
+        """Return the days until the deadline in the controller's time zone; negative if overdue."""
         return (self.due_on - calendar.day_of(now)).days
 
 
 @dataclass(frozen=True)
 class RequestCounts:
-    """How many requests there are.
+    """Counts of requests.
 
     Attributes
     ----------
     by_state : dict
-        For every state, also those in which none is.
+        Count for every state, including zero.
     overdue : int
-        Open requests whose last day has passed.
+        Open requests whose deadline has passed.
     """
 
     by_state: dict[str, int]
@@ -176,12 +176,12 @@ class RequestCounts:
 
     @property
     def total(self) -> int:
-        """All requests."""
+        """Number of all requests."""
         return sum(self.by_state.values())
 
     @property
     def n_open(self) -> int:
-        """Requests whose people still wait for an answer."""
+        """Number of open requests."""
         return sum(count for state, count in self.by_state.items() if state not in FINAL)
 
 
@@ -192,13 +192,13 @@ class LogEntry:
     Attributes
     ----------
     at, kind : datetime, str
-        When it happened, and what.
+        Time and kind of the event.
     details : dict
-        Codes, counts and opaque ids.
+        Codes, counts and opaque ids; never personal data.
     index : int or None
-        Place in the log; None until the next checkpoint.
+        Position in the log; None until the next checkpoint.
     leaf : str or None
-        Hash of its leaf, in hexadecimal digits; None until the next checkpoint.
+        Leaf hash in hexadecimal digits; None until the next checkpoint.
     """
 
     at: datetime
@@ -209,7 +209,7 @@ class LogEntry:
 
     @classmethod
     def from_row(cls, row: Any) -> Self:
-        """Return an event from its columns."""
+        """Build an event from its columns."""
         body = json.loads(row.body)
         details = {name: value for name, value in body.items() if name not in ("at", "kind")}
         return cls(to_datetime(row.at), row.kind, details, row.log_index, row.leaf)
@@ -222,11 +222,11 @@ class LogInclusion:
     Attributes
     ----------
     index, size : int
-        Place of the event, in the tree of so many.
+        Position of the event, and size of the tree.
     leaf, root : str
-        Hash of the leaf, and the root of that tree.
+        Leaf hash, and root of that tree.
     path : tuple of str
-        Siblings from the leaf to the root.
+        Sibling hashes from the leaf to the root.
     """
 
     index: int
@@ -243,9 +243,9 @@ class LogConsistency:
     Attributes
     ----------
     size1, size2, root1, root2 : int, str
-        Sizes of the two, and their roots in hexadecimal digits.
+        Sizes of both logs, and their roots in hexadecimal digits.
     path : tuple of str
-        The proof.
+        Hashes of the proof.
     """
 
     size1: int
@@ -256,7 +256,7 @@ class LogConsistency:
 
 
 class Checkpoint(NamedTuple):
-    """A signed head of the log: its size, root (hexadecimal), C2SP note, and when it was signed."""
+    """A signed head of the log: size, root (hexadecimal), C2SP note and time of signing."""
 
     size: int
     root: str
@@ -265,33 +265,33 @@ class Checkpoint(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what was signed."""
+        """SHA-256 of the signed text."""
         return note_digest(self.note)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Requests that are erased together, or a retrain.
+    """Requests that are applied together, or a retrain.
 
     Attributes
     ----------
     id : str
         64 hexadecimal digits.
     model, tenant : str
-        From what, and whose it is.
+        The model and its tenant.
     kind : {"erase", "retrain"}
-        What is done.
+        Kind of batch.
     state : {"open", "published", "certified", "purged", "abandoned"}
-        How far it is.
+        Progress.
     reason : str
-        Why it was sealed, a code.
+        Code of the reason why it was sealed.
     created_at : datetime
         When it was sealed.
     n_requests, n_rows : int
-        Requests in it, and the rows that left the model with it; before that, the rows of its
+        Number of requests, and of rows removed; before it is applied, of the rows in its
         requests.
     version, certificate : int or None
-        Number of the version that it made, and of the certificate.
+        Numbers of the resulting version and of the certificate.
     """
 
     id: str
@@ -309,28 +309,28 @@ class Batch:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a certificate says, in short.
+    """Summary of a certificate.
 
     Attributes
     ----------
     sequence, id : int, str
-        Its number, and the SHA-256 of what is signed.
+        Number, and SHA-256 of the signed payload.
     model, tenant : str
-        From what was erased, and whose it is.
+        The model and its tenant.
     version, batch : int, str
-        Number of the version that it certifies, and the batch.
+        Number of the certified version, and the batch.
     method : str
-        How rows were removed; "unreadable" where the envelope was damaged.
+        How rows were removed; "unreadable" if the envelope is damaged.
     guarantee : {"exact", "certified", "empirical", "unreadable"}
-        Of which kind its guarantee is.
+        Kind of the guarantee.
     n_rows : int
-        Rows that it covers.
+        Number of rows that it covers.
     certified_at, purged_at : datetime or None
-        When it was made, and when the purge was attested.
+        Time of the certificate and of the purge attestation.
     purge_gaps : str or None
-        What the purge did not search, in words; None if it searched everything.
+        Description of what the purge did not search; None if it searched everything.
     log_index : int or None
-        Its place in the log; None until the next checkpoint.
+        Position in the log; None until the next checkpoint.
     """
 
     sequence: int
@@ -349,14 +349,14 @@ class Certificate:
 
 
 class CertificateLine(NamedTuple):
-    """Certificates of the same model that a certificate continues.
+    """Earlier certificates of the same model.
 
     Attributes
     ----------
     first : int
-        The first one.
+        Number of the first certificate.
     retrain, before : int or None
-        The last retrain before, and the one before.
+        Numbers of the last retrain and of the previous certificate.
     """
 
     first: int
@@ -373,11 +373,11 @@ class Purge:
     sequence : int
         Number of the certificate.
     tenant, model : str
-        Whose it is.
+        The tenant and the model.
     envelope : bytes or None
-        The attestation; None while the purge is not done.
+        The attestation; None until the purge is done.
     evidence : dict of str to dict
-        What the steps noted: `stores` by name, and `scan`.
+        Evidence of the steps: `stores` by name, and `scan`.
     """
 
     sequence: int
@@ -389,20 +389,20 @@ class Purge:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What the certificate says that covers a receipt.
+    """Summary of the certificate that covers a receipt.
 
     Attributes
     ----------
     certificate, certified_at : int, datetime
-        Its number, and when it was signed.
+        Number and time of signing.
     purged_at : datetime or None
-        When what was left of the rows had been destroyed.
+        When the remaining copies of the rows were destroyed.
     purge_gaps : str or None
-        What the search for copies left out, in words; None if nothing.
+        Description of what the search for copies did not cover; None if complete.
     guarantee : {"exact", "certified", "empirical"}
         Kind of guarantee.
     in_log : bool
-        Whether a signed checkpoint covers the certificate's place in the log.
+        Whether a signed checkpoint covers the certificate's position in the log.
     """
 
     certificate: int
@@ -415,7 +415,7 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Version:
-    """One published state of a model.
+    """A published version of a model.
 
     Attributes
     ----------
@@ -424,22 +424,22 @@ class Version:
     sequence : int or None
         Number of its certificate; None for the registration.
     address : str
-        SHA-256 of the model's file, nonce included, as the certificate quotes it.
+        SHA-256 of nonce and model file, as in the certificate.
     live : int
-        Rows that it was trained on.
+        Number of training rows.
     published_at, certified_at, purged_at : datetime or None
-        When it was published, certified, and destroyed.
+        Time of publication, of the certificate, and of destruction.
     kind : {"registration", "erase", "retrain"} or None
-        How it came about. This and what follows is read by `Models.history` only.
+        How it was made. This and the following fields are set by `Models.history` only.
     batch, certificate_id : str or None
-        The batch that made it, and the id of its certificate.
+        Its batch, and the id of its certificate.
     n_erased : int
-        Rows that left with it.
+        Number of rows removed.
     seconds : float
-        What the removal or the retrain took.
+        Duration of the removal or retrain.
     facts : dict or None
-        Method, execution, guarantee, measurements, monitor and limits, as the certificate has
-        them; None for the registration.
+        Method, execution, guarantee, measurements, monitor and limits, as in the certificate;
+        None for the registration.
     """
 
     number: int
@@ -457,11 +457,11 @@ class Version:
     facts: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what identifies it and when it changed, ready for JSON."""
+        """Return number, sequence, address, rows and times as JSON values."""
         times = (self.published_at, self.certified_at, self.purged_at)
         published, certified, purged = (None if at is None else at.isoformat() for at in times)
-        what = {name: getattr(self, name) for name in ("number", "sequence", "address", "live")}
-        return what | {"published_at": published, "certified_at": certified, "purged_at": purged}
+        fields = {name: getattr(self, name) for name in ("number", "sequence", "address", "live")}
+        return fields | {"published_at": published, "certified_at": certified, "purged_at": purged}
 
 
 @dataclass(frozen=True)
@@ -471,15 +471,15 @@ class Model:
     Attributes
     ----------
     name, tenant, dataset, method : str
-        What it is called, whose it is, and how it forgets.
+        Name, tenant, dataset, and unlearning method.
     releases : str
-        What of it is released: "labels-only", "latest-only" or "every-version".
+        Which outputs are published: "labels-only", "latest-only" or "every-version".
     n_rows : int
-        Rows in the version that is served.
+        Number of rows in the current version.
     slots : int
-        Slots of the commitment to its rows.
+        Number of slots of the commitment to its rows.
     head : Version
-        The version that is served.
+        The current version.
     registered_at : datetime
         When it was registered.
     """
@@ -495,7 +495,7 @@ class Model:
     registered_at: datetime
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+        """Return JSON values."""
         return vars(self) | {
             "head": self.head.to_dict(),
             "registered_at": self.registered_at.isoformat(),
@@ -504,16 +504,16 @@ class Model:
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes that a model takes.
+    """Storage that a model uses, in bytes.
 
     Attributes
     ----------
     blobs : int
-        Sealed models, rows, ids, salts and monitors of the versions that are still there.
+        Encrypted models, rows, ids, salts and monitors of all versions that are not purged.
     proofs : int
-        Transition proofs, which are kept.
+        Transition proofs, which are never deleted.
     database : int or None
-        Its part of the database, by its part of all requests; None where that is not to be shown.
+        Estimated share of the database, by its share of all requests; None if not shown.
     """
 
     blobs: int
@@ -523,20 +523,20 @@ class Storage:
 
 @dataclass(frozen=True)
 class Watch:
-    """What a monitor tolerates.
+    """Tolerances of a monitor.
 
     Attributes
     ----------
     metric : str
-        Performance that it looks at.
+        Performance metric.
     tolerances : mapping of str to float
         Largest accepted effectiveness and certifiability, least accepted efficiency, largest share
-        of a budget, largest residual; only those that are looked at.
+        of a budget, largest residual; only the monitored ones.
     limits : mapping of str to mapping
         For each estimated property the calibrated proxy: `score`, `factor`, `floor`, and `miss`,
-        the share of rehearsed streams in which the tolerance was passed unseen.
+        the share of calibration streams in which exceeding the tolerance was missed.
     assumption : str
-        What its decisions take for granted about requests to come, in words; empty if nothing.
+        Assumption of its decisions about future requests; empty if none.
     """
 
     metric: str
@@ -547,17 +547,17 @@ class Watch:
 
 @dataclass(frozen=True)
 class Key:
-    """A key that certificates are, or were, signed with.
+    """A key that signs, or has signed, certificates.
 
     Attributes
     ----------
     keyid, public : str
         SHA-256 of the public key, and the public key in hexadecimal digits.
     state : {"current", "retired", "revoked"}
-        What became of it.
+        Status of the key.
     first, last : int or None
-        The certificates, by number, that it may sign; `last` is None for the current key. Both
-        are None for a tenant's token: they count the certificates of all tenants.
+        First and last number of the certificates that it may sign; `last` is None for the current
+        key. Both are None for a tenant's token, because they count certificates of all tenants.
     """
 
     keyid: str
@@ -569,18 +569,18 @@ class Key:
 
 @dataclass(frozen=True)
 class Store:
-    """A folder outside the ledger that may hold people.
+    """A folder outside the ledger that may contain personal data.
 
     Parameters
     ----------
     name, path : str, str or Path
-        A code, and the folder.
+        A code, and the path of the folder.
     owner : str, default="operator"
-        Who keeps it clean: a code.
+        Code of the party responsible for it.
     scope : str, default="copies"
-        What lies in it: a code.
+        Code of its content.
     days : int or None, default=None
-        How long a backup is kept. None: no backup, it must be clean after a purge.
+        Days that a backup is kept. None: not a backup; it must be clean after a purge.
     """
 
     name: str
@@ -591,10 +591,10 @@ class Store:
 
     @property
     def kind(self) -> Literal["folder", "backup"]:
-        """``folder``, which must be clean, or ``backup``, which forgets by itself."""
+        """``folder``, which must be clean after a purge, or ``backup``, which expires."""
         return "folder" if self.days is None else "backup"
 
     @property
     def folder(self) -> Path:
-        """The folder, without links."""
+        """The resolved path."""
         return Path(self.path).resolve()

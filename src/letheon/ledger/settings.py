@@ -1,4 +1,4 @@
-"""``letheon.toml``: what an operator decides about a ledger."""
+"""``letheon.toml``: the settings of a ledger."""
 
 import difflib
 import json
@@ -33,23 +33,23 @@ _TABLES: dict[str, Any] = {"policy": Policy, "calendar": Calendar}
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an operator decides about a ledger, once and for all its processes.
+    """Settings of a ledger, shared by all of its processes.
 
     Parameters
     ----------
     name : str
-        Name of the ledger, as certificates carry it: lower case, digits and ``._:-``.
+        Name of the ledger in certificates: lower-case letters, digits and ``._:-``.
     database : str or None, default=None
-        URL of the database; None for a SQLite file beside the settings. It may hold a password, so
-        the file is readable by its owner only.
+        URL of the database; None for a SQLite file in the ledger's folder. It may contain a
+        password, so only the owner can read the file.
     policy : Policy, optional
         Batching, retries, leases.
     calendar : Calendar, optional
-        Time zone and holidays of the controller's seat.
+        Time zone and holidays of the controller.
     image : str or None, default=None
-        SHA-256 of the image that workers run in, for certificates.
+        SHA-256 of the container image that workers run in; stored in certificates.
     journal : {"wal", "delete"} or None, default=None
-        SQLite's journal; None for the safest that the SQLite found here can do well.
+        Journal mode of SQLite; None to choose the safest mode for the installed version.
 
     Examples
     --------
@@ -65,16 +65,18 @@ class Settings:
     journal: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a name that no certificate can carry, and the like."""
+        """Check all values."""
         require_name("name", self.name)
         if not isinstance(self.image, str | None):
-            raise ValueError(f"image={self.image!r} must be a text")
+            raise ValueError(f"image={self.image!r} must be a string")
         if self.image is not None and not _DIGEST.fullmatch(self.image):
-            raise ValueError(f"image={self.image!r} must be a SHA-256: 64 digits of 0-9 and a-f")
+            raise ValueError(
+                f"image={self.image!r} must be a SHA-256: 64 hexadecimal digits, lower-case"
+            )
         if self.journal not in (None, "wal", "delete"):
             raise ValueError(f"journal={self.journal!r} must be 'wal' or 'delete'")
         if not isinstance(self.database, str | None) or "://" not in (self.database or "://"):
-            raise ValueError(  # the value may hold a password
+            raise ValueError(  # the value may contain a password
                 "database must be a URL such as postgresql+psycopg://user@host/letheon"
             )
 
@@ -91,56 +93,56 @@ class Settings:
 
     @staticmethod
     def read(folder: Path) -> "Settings":
-        """Return what ``letheon.toml`` says.
+        """Read ``letheon.toml``.
 
         Raises
         ------
         LedgerMissingError
-            There is no such file.
+            The file does not exist.
         NewerLedgerError
-            A later letheon wrote it, with settings that this one does not know.
+            A newer letheon wrote it, with unknown settings.
         LedgerError
-            It says something that cannot be; the text names the line to correct.
+            A setting is invalid; the message names the line.
         """
         path = folder / FILE
         try:
             data = path.read_bytes()
         except FileNotFoundError as error:
             raise LedgerMissingError(
-                f"no ledger in {folder}: {FILE} is not there; `letheon init` makes one"
+                f"no ledger in {folder}: {FILE} is missing; create a ledger with `letheon init`"
             ) from error
         with _add_line_number(path, ""):
             text = data.decode()
         with _add_line_number(path, text):
-            found = tomllib.loads(text)
-            version = found.pop("format", FORMAT)
+            values = tomllib.loads(text)
+            version = values.pop("format", FORMAT)
             if type(version) is not int or version < 1:
-                raise ValueError(f"format={version!r} must be a whole number from 1 on")
-        if version > FORMAT:  # before its settings are looked at
+                raise ValueError(f"format={version!r} must be an integer of at least 1")
+        if version > FORMAT:  # checked before the settings, which may be unknown
             raise NewerLedgerError(
-                f"{path}: its format is {version}, and this letheon knows formats up to {FORMAT}; "
-                "install the letheon that wrote it. Nothing was changed"
+                f"{path} has format {version}, and this letheon supports formats up to {FORMAT}; "
+                "install the letheon version that wrote it. Nothing was changed"
             )
         with _add_line_number(path, text):
-            _require_known(Settings, found)
-            if "name" not in found:
+            _require_known(Settings, values)
+            if "name" not in values:
                 raise ValueError('name is missing; write for example: name = "prod-eu-1"')
             for table in _TABLES:
-                if not isinstance(found.get(table, {}), dict):
-                    raise ValueError(f"{table} is a table; write [{table}] above its lines")
+                if not isinstance(values.get(table, {}), dict):
+                    raise ValueError(f"{table} must be a table; write [{table}] above its settings")
         for table, kind in _TABLES.items():
             with _add_line_number(path, text, table):
-                values = found.get(table, {})
-                _require_known(kind, values)
-                parsed = {key: _from_toml(kind, key, value) for key, value in values.items()}
-                found[table] = kind(**parsed)
+                table_values = values.get(table, {})
+                _require_known(kind, table_values)
+                parsed = {key: _from_toml(kind, key, value) for key, value in table_values.items()}
+                values[table] = kind(**parsed)
         with _add_line_number(path, text):
-            return Settings(**found)
+            return Settings(**values)
 
 
 @contextmanager
 def _add_line_number(path: Path, text: str, table: str = "") -> Iterator[None]:
-    """Name the line of the key of a table that an error begins with."""
+    """Add the file and the line of the faulty key to an error."""
     try:
         yield
     except ValueError as error:
@@ -149,14 +151,14 @@ def _add_line_number(path: Path, text: str, table: str = "") -> Iterator[None]:
 
 
 def _find_line(text: str, table: str, key: str) -> str:
-    """Return ``, line 7`` for a key of a table of the file."""
-    here = ""
+    """Return ``, line 7`` for a key of a table; empty if it is not in the file."""
+    current = ""
     for number, line in enumerate(text.splitlines(), 1):
         heading = re.fullmatch(r"\s*\[\s*([^\]]*?)\s*\]\s*(#.*)?", line)
         if heading:
-            here = heading[1]
-        name = here if heading else line.partition("=")[0].strip().strip("\"'")
-        if name == key and (here == table or heading is not None):
+            current = heading[1]
+        name = current if heading else line.partition("=")[0].strip().strip("\"'")
+        if name == key and (current == table or heading is not None):
             return f", line {number}"
     return ""
 
@@ -165,22 +167,25 @@ def _require_known(kind: Any, keys: Iterable[str]) -> None:
     known = [entry.name for entry in fields(kind)]
     for key in keys:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1) or [", ".join(known)]
-            raise ValueError(f"{key} is no setting; meant is perhaps {near[0]}")
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(known)}"
+            raise ValueError(f"{key} is not a setting; {hint}")
 
 
 def _from_toml(kind: Any, key: str, value: Any) -> Any:
-    """Return a value of the file as its setting has it: a time span, days, or as it is."""
+    """Convert a TOML value to the type of its setting."""
     default = getattr(kind, key)
     if isinstance(default, tuple):
         if not isinstance(value, list) or any(type(day) is not date for day in value):
-            raise ValueError(f"{key} is a list of days; write: {key} = [2026-12-24]")
+            raise ValueError(
+                f"{key} must be a list of dates; write for example: {key} = [2026-12-24]"
+            )
         return tuple(value)
     if not isinstance(default, timedelta):
         return value
     span = _SPAN.fullmatch(value) if isinstance(value, str) else None
     if span is None:
-        raise ValueError(f'{key}={value!r} is no time span; write for example: {key} = "72 h"')
+        raise ValueError(f'{key}={value!r} is not a duration; write for example: {key} = "72 h"')
     try:
         return int(span[1]) * _UNITS[span[2]]
     except OverflowError as error:
@@ -188,17 +193,17 @@ def _from_toml(kind: Any, key: str, value: Any) -> Any:
 
 
 def _format_lines(part: Any, names: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a table: a tiny writer for the few kinds of values that there are."""
+    """Yield the TOML lines of a table."""
     for name in names:
         value = getattr(part, name)
         if isinstance(value, timedelta):
-            # In its largest whole unit: ``72 h`` is 3 d, and read as the same.
+            # In the largest unit that divides it: ``72 h`` becomes ``3 d``.
             sizes = {unit: size for unit, size in _UNITS.items() if value % size == timedelta(0)}
             unit = next(unit for unit, size in sizes.items() if value >= size or unit == "s")
             value = f"{value // _UNITS[unit]} {unit}"
         if isinstance(value, tuple):
             yield f"{name} = [{', '.join(day.isoformat() for day in value)}]"
         elif value is not None:
-            # JSON's escapes of a string are TOML's, but for characters beyond the first plane.
+            # JSON string escapes are valid in TOML, except for characters beyond the BMP.
             text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
             yield f"{name} = {text}"

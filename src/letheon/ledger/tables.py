@@ -1,8 +1,8 @@
-"""The tables of a ledger, as SQLAlchemy sees them.
+"""The SQLAlchemy tables of a ledger.
 
-Times are whole seconds since 1970 (UTC), days are text ``YYYY-MM-DD``, digests and random ids are
-lower-case hex. Nothing here holds a person's id in the clear: bodies are sealed, tags are keyed.
-The first migration creates them from this metadata.
+Times are whole seconds since 1970 (UTC), dates are text ``YYYY-MM-DD``, digests and random ids are
+lower-case hex. No table stores a person's id in plain text: bodies are encrypted, tags are keyed
+hashes. The first migration creates the tables from this metadata.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ metadata = sa.MetaData(
 
 
 def _row_number() -> "Column[int]":
-    # SQLite counts upwards in a column of exactly the type INTEGER.
+    # SQLite autoincrements only columns whose type is exactly INTEGER.
     kind = BigInteger().with_variant(sa.Integer, "sqlite")
     return Column("id", kind, primary_key=True, autoincrement=True)
 
@@ -55,7 +55,7 @@ def _blob_column(name: str, *, null: bool = False) -> "Column[bytes]":
 
 
 def _foreign_key(name: str, target: str, *, null: bool = False, **options: Any) -> "Column[Any]":
-    """Refer to another table: a text where the name of what is referred to is one."""
+    """Return a column that refers to another table; text if that table has a text key."""
     kind = Text if target.partition(".")[0] in _TEXT_KEYED else BigInteger
     return Column(name, kind, sa.ForeignKey(target), nullable=null, **options)
 
@@ -74,8 +74,8 @@ def _index_where(condition: str, name: str, *columns: "Column[Any]", unique: boo
 
 
 def _make_table(name: str, *parts: Any) -> Table:
-    """Return a table of columns, lists of columns, constraints and indexes."""
-    flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
+    """Return a table from columns, lists of columns, constraints and indexes."""
+    flat = [column for part in parts for column in (part if isinstance(part, list) else [part])]
     return Table(name, metadata, *flat)
 
 
@@ -174,19 +174,19 @@ requests = _make_table(
 )
 _index_where("body_tag <> ''", "requests_to_forget", requests.c.closed_at)
 
-# Lists of requests are read along one of these, whatever they are filtered by: all columns that
-# can be asked for are in the index, so that rows which do not match are never looked up.
+# Lists of requests are read along one of these indexes. All columns that can be filtered by are in
+# the index, so that rows which do not match are never looked up.
 _by_due = [requests.c[name] for name in ("last_day", "received_at", "id", *LISTED_BY)]
 _newest = [requests.c[name] for name in ("received_at", "id", *LISTED_BY, "last_day")]
 Index("requests_by_due", *_by_due)
 Index("requests_newest", *_newest)
-# Most requests of an old ledger are closed; what is late is found among the others.
+# Most requests of an old ledger are closed; overdue ones are searched among the open ones.
 _index_where("closed_at IS NULL", "requests_open", *_by_due)
 
 allowed_moves = _make_table("allowed_moves", _text_key("before", "after"))
 
 # One row for each person and each request that names them. `owner` marks the request that erases
-# that person: there is one at most, so that one person is erased by one request, whoever races.
+# the person. The unique index ensures that at most one request does, even with concurrent writers.
 blocked = _make_table(
     "blocked",
     _text_columns("tenant"),
@@ -198,8 +198,8 @@ blocked = _make_table(
 )
 _index_where("owner", "one_owner_per_person", blocked.c.model_id, blocked.c.tag, unique=True)
 
-# `about` is the opaque id of the request or batch that an event belongs to, for timelines; `era`
-# counts the corrections of the clock.
+# `about` is the opaque id of the request or batch of an event, for timelines; `era` counts the
+# corrections of the clock.
 events = _make_table(
     "events",
     _row_number(),
@@ -276,8 +276,8 @@ stores = _make_table(
     _integer_columns("days", null=True),
 )
 
-# What follows belongs to the desk: who may do what there, and what it was asked to do. Nothing in
-# these tables is about a person who asks to be erased.
+# The tables below belong to the service: permissions, webhooks and jobs. They contain no data about
+# data subjects.
 tokens = _make_table(
     "tokens",
     _text_key("id"),

@@ -25,7 +25,7 @@ from letheon.measures._measure import (
     require_labels,
     require_one_kind,
     require_same_length,
-    scaled_norm,
+    safe_norm,
 )
 
 # float32 softmax outputs of many classes have errors of about 1e-6.
@@ -150,7 +150,7 @@ def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) 
     if sum(block.size for block in unlearned) == 0:
         raise ValueError("theta_unlearned and theta_naive are empty")
     gaps = np.concatenate([(a - b).ravel() for a, b in zip(unlearned, naive, strict=True)])
-    distance = scaled_norm(gaps)
+    distance = safe_norm(gaps)
     return make_measure("parameter consistency", distance, (distance, distance), gaps.size)
 
 

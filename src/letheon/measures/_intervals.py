@@ -119,7 +119,7 @@ def ratio_of_means(
     if error <= _ROUNDING or np.mean(has_mean) < _USABLE:
         return None
     degrees = [sample.size - 1 for sample in samples]
-    t, tail = _student_quantile(variances, degrees, confidence), (1 - confidence) / 2
+    t, tail = _t_quantile(variances, degrees, confidence), (1 - confidence) / 2
     # Many resamples of two or three values have no spread; Student's quantile replaces them.
     varies = has_mean & (spreads > 0)
     ratios = np.append(draws[varies] / np.sqrt(spreads[varies]), [-t, t])
@@ -208,14 +208,12 @@ def student_interval(
     if own + shared == 0:
         return None
     # A component without variance has no weight, whatever its degrees of freedom.
-    t = _student_quantile((own, shared), (max(n - 1, 1), max(n_shared - 1, 1)), confidence)
+    t = _t_quantile((own, shared), (max(n - 1, 1), max(n_shared - 1, 1)), confidence)
     mean, half = float(values.mean()), t * math.sqrt(own + shared)
     return mean - half, mean + half
 
 
-def _student_quantile(
-    variances: Sequence[float], degrees: Sequence[int], confidence: float
-) -> float:
+def _t_quantile(variances: Sequence[float], degrees: Sequence[int], confidence: float) -> float:
     """Return Student's two-sided quantile with Welch-Satterthwaite degrees of freedom."""
     # Relative variances are used because a variance of 1e-170 would underflow when squared.
     total = sum(variances)

@@ -75,7 +75,7 @@ def require_labels(hint: str, **arrays: NDArray[Any]) -> None:
     require_one_kind("labels", *arrays.values())
 
 
-def scaled_norm(values: Floats) -> float:
+def safe_norm(values: Floats) -> float:
     """Return the Euclidean norm; values are scaled first to avoid overflow and underflow."""
     scale = float(abs(values).max())
     return scale * float(np.linalg.norm(values / scale)) if scale > 0 else 0.0

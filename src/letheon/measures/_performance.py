@@ -26,7 +26,7 @@ from letheon.measures._measure import (
     make_measure,
     require_finite,
     require_same_length,
-    scaled_norm,
+    safe_norm,
 )
 
 # With fewer the coverage for skewed times is below 93.5 %. Retrain times vary far less.
@@ -345,7 +345,7 @@ def gradient_residual(gradient: ArrayLike, n_rows: int) -> Measure:
     values = np.asarray(gradient, dtype=np.float64).ravel()
     if values.size == 0 or not np.isfinite(values).all():
         raise ValueError("gradient must contain at least one number, all of them finite")
-    size = scaled_norm(values) / n_rows
+    size = safe_norm(values) / n_rows
     return make_measure("gradient residual", size, (size, size), int(n_rows))
 
 

@@ -292,7 +292,7 @@ _FEWEST_EARLY = 60
 _STEEPEST = 50.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Strength(TextRepr):
     """How the work of the i-th removal grows with i.
 

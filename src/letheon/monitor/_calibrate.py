@@ -182,7 +182,7 @@ def warn_of_noise(
             )
 
 
-class RehearsalStart(NamedTuple):
+class StreamStart(NamedTuple):
     """The start of a rehearsal: a newly trained model, its test panel, and its rows."""
 
     model: Any
@@ -221,7 +221,7 @@ class _Shadow:
 
 def rehearse_stream(
     calibration: Calibration,
-    start: RehearsalStart,
+    start: StreamStart,
     tolerances: Mapping[str, float],
     *,
     kind: str,
@@ -267,9 +267,7 @@ def select_kinds(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
     return kept or ("uniform",)
 
 
-def age_start(
-    calibration: Calibration, start: RehearsalStart, *, kind: str, seed: int
-) -> RehearsalStart:
+def age_start(calibration: Calibration, start: StreamStart, *, kind: str, seed: int) -> StreamStart:
     """Return the start of a rehearsal after removals of this kind and a retrain.
 
     How many is drawn evenly up to `Calibration.age`.
@@ -286,13 +284,13 @@ def age_start(
         return start
     rows = start.rows.without(places)
     model, _ = train_fresh(start.model, rows, in_memory=True)
-    return RehearsalStart(
+    return StreamStart(
         model, start.panel.drop_in_rehearsal(leaving_ids).with_outputs_of(model), rows
     )
 
 
 def rehearse_all(
-    calibration: Calibration, start: RehearsalStart, tolerances: Mapping[str, float], *, seed: int
+    calibration: Calibration, start: StreamStart, tolerances: Mapping[str, float], *, seed: int
 ) -> dict[str, list[Rehearsal]]:
     """Return all rehearsed streams of every property, on copies of a freshly trained model."""
     streams: dict[str, list[Rehearsal]] = {name: [] for name in tolerances}
@@ -334,7 +332,7 @@ def fit_limits(
 
 def make_limits(
     calibration: Calibration | None,
-    start: RehearsalStart,
+    start: StreamStart,
     tolerances: Mapping[str, float],
     *,
     seed: int,
@@ -351,7 +349,7 @@ def make_limits(
 def refresh_limit(
     limit: Limit,
     calibration: Calibration,
-    start: RehearsalStart,
+    start: StreamStart,
     tolerance: float,
     *,
     number: int,

@@ -15,7 +15,7 @@ from letheon.data import Rows, as_ids
 from letheon.evaluation import require_function
 from letheon.exceptions import CheckpointError, GuaranteeWarning, warn_caller
 from letheon.monitor import _calibrate, _panel, _reading, _store
-from letheon.monitor._calibrate import Calibration, RehearsalStart, measure_truth
+from letheon.monitor._calibrate import Calibration, StreamStart, measure_truth
 from letheon.monitor._limits import Limit, RetrainInterval, Tally, compute_scores
 from letheon.monitor._panel import Judge, Panel, choose_judge, find_positions, read_guarantee
 from letheon.monitor._reading import DecisionInputs, History, MonitorTolerances, Reading
@@ -444,7 +444,7 @@ class Monitor:
             return
         watched = self.tolerances.get_watched()
         _calibrate.warn_of_noise(self._panel, self.model, shadow, watched)
-        start = RehearsalStart(shadow, self._panel.with_outputs_of(shadow), self._rows)
+        start = StreamStart(shadow, self._panel.with_outputs_of(shadow), self._rows)
         self.limits = _calibrate.make_limits(self.calibration, start, watched, seed=self._seed)
 
     def _add_reading(self, n_people: int, seconds: float) -> None:
@@ -575,7 +575,7 @@ class Monitor:
         self.limits[name] = _calibrate.refresh_limit(
             self.limits[name],
             calibration,
-            RehearsalStart(_panel.copy_in_memory(self.model, rows), self._panel, rows),
+            StreamStart(_panel.copy_in_memory(self.model, rows), self._panel, rows),
             self.tolerances.get_watched()[name],
             number=self.n_retrains,
             seed=self._seed,

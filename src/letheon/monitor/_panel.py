@@ -121,11 +121,11 @@ def copy_rows(X: Any, y: Any, ids: Any) -> Rows:
     return Rows(table, target, row_ids(ids, table_length(table)))
 
 
-def find_positions(rows: Rows, wanted: Ids) -> NDArray[np.int64]:
+def find_positions(rows: Rows, ids: Ids) -> NDArray[np.int64]:
     """Return the positions of the rows of these ids; unknown ids are ignored."""
-    if wanted.kind != rows.ids.kind:
+    if ids.kind != rows.ids.kind:
         return np.empty(0, np.int64)
-    return np.sort(rows.find(wanted).positions)
+    return np.sort(rows.find(ids).positions)
 
 
 def find_emptied_classes(model: Any, rows: Rows, places: NDArray[np.int64]) -> NDArray[Any]:
@@ -300,11 +300,11 @@ def check_same_ids(model: Any, rows: Rows, *, were_named: bool) -> None:
 
     Otherwise a forgotten person could stay in these rows and be trained on again.
     """
-    held = get_ids(model)
-    if held is None:
+    model_ids = get_ids(model)
+    if model_ids is None:
         return
-    _require_kind(held, rows.ids, "retrain_with")
-    theirs, ours = held.to_list(), rows.ids.to_list()
+    _require_kind(model_ids, rows.ids, "retrain_with")
+    theirs, ours = model_ids.to_list(), rows.ids.to_list()
     if theirs == ours:
         return
     if not were_named:
@@ -328,9 +328,9 @@ def test_rows(model: Any, X: Any, y: Any, ids: Any) -> Rows:
     n_rows, n_labels = np.shape(X)[:1], np.shape(y)[:1]
     if n_rows and n_labels and n_rows != n_labels:
         raise ValueError(f"X_test has {n_rows[0]} rows and y_test {n_labels[0]}")
-    rows, held = copy_rows(X, y, ids), get_ids(model)
-    if ids is not None and held is not None:
-        _require_kind(held, rows.ids, "test_ids")
+    rows, model_ids = copy_rows(X, y, ids), get_ids(model)
+    if ids is not None and model_ids is not None:
+        _require_kind(model_ids, rows.ids, "test_ids")
     assert rows.y is not None
     if is_classifier(model) and not np.isin(rows.y, np.asarray(model.classes_)).any():
         raise ValueError(

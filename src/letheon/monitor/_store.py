@@ -79,10 +79,10 @@ class Folder:
                     f"another process has changed {self.path}; nothing was written. Load it "
                     "again: Monitor.load"
                 )
-            here = self._store.names()
+            existing = self._store.names()
             names = {part: hashlib.sha256(blob).hexdigest() for part, blob in parts.items()}
             for part, blob in parts.items():
-                if names[part] not in here:
+                if names[part] not in existing:
                     self._store.put(blob)
             generation = self._generation + 1
             content = {"format": FORMAT, "generation": generation, "parts": names, "record": record}

@@ -104,9 +104,7 @@ class AttackDisplay(PanelsDisplay):
         """
         names = make_distinct(f"{result.attack} on {result.about}" for result in results)
         named = dict(zip(names, results, strict=True))
-        curves = {
-            name: curve for name, r in named.items() if (curve := _roc_of_result(r)) is not None
-        }
+        curves = {name: curve for name, r in named.items() if (curve := _get_roc(r)) is not None}
         measures = {name: result.measures for name, result in named.items()}
         floors = {name: result.floor for name, result in named.items()}
         return cls(curves, measures=measures, floors=floors).plot(ax)
@@ -189,9 +187,7 @@ class AttackDisplay(PanelsDisplay):
         lines = [line for pair in zip(rows, floors, strict=True) for line in pair]
         height = min(1.0, 0.09 * (len(lines) + 1))
         self.table_ = ax.table(
-            cellText=[
-                [_format_measure(row.get(column)) for column in columns] for _, _, row in lines
-            ],
+            cellText=[[_format_measure(row.get(c)) for c in columns] for _, _, row in lines],
             colLabels=[wrap_name(column, 16) for column in columns],
             rowLabels=[label for label, _, _ in lines],
             rowLoc="right",
@@ -235,9 +231,7 @@ def _check_curve(name: str, fpr: ArrayLike, tpr: ArrayLike) -> tuple[NDArray[Any
     """Return the rates as arrays, or raise if they are not a ROC curve."""
     rates = np.asarray(fpr, float), np.asarray(tpr, float)
     if rates[0].ndim != 1 or rates[0].shape != rates[1].shape or rates[0].size < 2:
-        raise ValueError(
-            f"{name!r}: expected equally many false and true positive rates, at least two"
-        )
+        raise ValueError(f"{name!r}: expected as many false as true positive rates, at least two")
     for rate in rates:
         if not ((rate >= 0) & (rate <= 1)).all() or (np.diff(rate) < 0).any():
             raise ValueError(f"{name!r}: rates must ascend from 0 to 1")
@@ -250,7 +244,7 @@ def _least_rate(curve: tuple[NDArray[Any], NDArray[Any]]) -> float:
     return float(rates[rates > 0].min())
 
 
-def _roc_of_result(result: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
+def _get_roc(result: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Return the ROC curve of a result, or None without scores of both classes."""
     from sklearn.metrics import roc_curve
 

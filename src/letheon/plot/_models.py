@@ -243,9 +243,7 @@ class PlanDisplay(PanelsDisplay):
         """
         self._take_axes(ax, (1, 2), (11.5, 4.2), "speed-up and storage")
         groups = self._group_plans()
-        self.lines_ = [
-            self._draw_line(number, *group) for number, group in enumerate(groups.items())
-        ]
+        self.lines_ = [self._draw_line(i, *group) for i, group in enumerate(groups.items())]
         self._label_speed_up(self.ax_[0])
         self._draw_storage(self.ax_[1], groups)
         return self

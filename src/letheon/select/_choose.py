@@ -272,7 +272,7 @@ def choose(
     task = need.task or _infer_task(data)
     need = replace(need, task=task)
     stand_in = DummyRegressor() if task == "regression" else DummyClassifier()
-    problem = LearningProblem.from_arguments(stand_in, data, test, metric, random_state)
+    problem = LearningProblem.from_args(stand_in, data, test, metric, random_state)
     if subsample is not None:
         problem = _sample_people(problem, subsample, random_state)
     metric, scored_by = _usual_metric(problem, metric)

@@ -137,9 +137,7 @@ class Comparison(TextRepr):
 
         Settings that are not within all tolerances have hollow markers.
         """
-        points: dict[str, dict[str, Measure]] = {
-            result.name: result.points for result in self.tried
-        }
+        points = {result.name: result.points for result in self.tried}
         display = ParetoDisplay(
             points,
             x=LOST,
@@ -191,9 +189,8 @@ class Comparison(TextRepr):
             }
             for name, point in result.points.items():
                 row |= {name: point.value, f"{name} low": point.low, f"{name} high": point.high}
-            rows.append(
-                row | {"total seconds": result.cost.method, "plain seconds": result.cost.plain}
-            )
+            cost = result.cost
+            rows.append(row | {"total seconds": cost.method, "plain seconds": cost.plain})
         return make_frame(rows)
 
     def __rich__(self) -> "RenderableType":

@@ -64,9 +64,8 @@ class Check(TextRepr):
         end = good_end(measure) if is_beyond else bad_end(measure)
         decides = not math.isinf(end) and end != measure.value
         at = f" (at {'best' if is_beyond else 'worst'} {end:.3g})" if decides else ""
-        text = (
-            f"{measure.name} {measure.value:.3g}{unit}{at}, tolerance {limit} {self.limit:g}{unit}"
-        )
+        text = f"{measure.name} {measure.value:.3g}{unit}{at}, "
+        text += f"tolerance {limit} {self.limit:g}{unit}"
         if self.verdict == "within":
             return text
         if is_beyond:

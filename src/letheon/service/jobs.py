@@ -253,7 +253,7 @@ class JobRunner:
             modules = modules_of(order.model, order.trusted)
             timing: dict[str, Any] = {"stop": self._stop, "silence": self._method_seconds}
             try:
-                call(measure, order, limits=limits, modules=modules, tell=receive, **timing)
+                call(measure, order, limits=limits, modules=modules, report=receive, **timing)
                 break
             except (TimeLimitError, EndedError) as error:
                 rows.append(_row_of_ended(trying, error, self._method_seconds))

@@ -160,7 +160,7 @@ def _path_from(_: type, plain: Any) -> Path:
     return Path(plain)
 
 
-def _unsupported_dtype(dtype: Any) -> UnsupportedStateError:
+def _make_dtype_error(dtype: Any) -> UnsupportedStateError:
     return UnsupportedStateError(
         f"a column of dtype {dtype} has no canonical bytes; convert it to numbers, texts, "
         "categories or dates"
@@ -193,7 +193,7 @@ def _pandas_column(series: Any) -> Plain:
     if _ZONED.fullmatch(name):
         universal = series.dt.tz_convert("UTC").dt.tz_localize(None)
         return {"dtype": name, "values": universal.to_numpy()}
-    raise _unsupported_dtype(dtype)
+    raise _make_dtype_error(dtype)
 
 
 def _pandas_series(plain: Plain) -> Any:
@@ -258,7 +258,7 @@ def _temporal_name(dtype: Any) -> str:
     if kind in {"Date", "Time"}:
         return kind
     if kind not in {"Datetime", "Duration"}:
-        raise _unsupported_dtype(dtype)
+        raise _make_dtype_error(dtype)
     zone = getattr(dtype, "time_zone", None)
     return f"{kind}({dtype.time_unit}{f', {zone}' if zone else ''})"
 

@@ -4,7 +4,7 @@ from alembic import context
 
 from letheon.ledger.tables import metadata
 
-if __name__ == "env_py":  # Alembic's name for this file; anybody else only imports it
+if __name__ == "env_py":  # the name under which Alembic runs this file; other imports do nothing
     context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
     with context.begin_transaction():
         context.run_migrations()

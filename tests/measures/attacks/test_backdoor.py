@@ -137,15 +137,15 @@ def test_simulation_notices_p_and_q_swapped(n: int, p: float, q: float, alpha: f
 
 @pytest.mark.parametrize("n_users", [1, 2, 3, 4, 5])
 def test_majority_by_enumeration(n_users: int) -> None:
-    one = errors(10, 0.6, 0.1, alpha=0.05)
+    single = errors(10, 0.6, 0.1, alpha=0.05)
     alarm = miss = 0.0
     for votes in itertools.product([True, False], repeat=n_users):
         is_majority, yes = sum(votes) > n_users / 2, sum(votes)
         if is_majority:
-            alarm += one.false_alarm**yes * (1 - one.false_alarm) ** (n_users - yes)
+            alarm += single.false_alarm**yes * (1 - single.false_alarm) ** (n_users - yes)
         else:
-            miss += (1 - one.miss) ** yes * one.miss ** (n_users - yes)
-    vote = majority_errors(one, n_users)
+            miss += (1 - single.miss) ** yes * single.miss ** (n_users - yes)
+    vote = majority_errors(single, n_users)
     assert vote.false_alarm == pytest.approx(alarm)
     assert vote.miss == pytest.approx(miss)
 
@@ -155,10 +155,10 @@ def test_majority_by_enumeration(n_users: int) -> None:
 
 def rho_coverage(p: float, q: float, n: int, *, draws: int = 2_000) -> float:
     rng = np.random.default_rng(1)
-    true, asked = 1 - errors(n, p, q, 0.01).miss, 60
+    true, n_queries = 1 - errors(n, p, q, 0.01).miss, 60
     hits = 0
-    for kept, chance in rng.binomial(asked, (p, q), (draws, 2)):
-        confidence = deletion_confidence(n, (kept, asked), (chance, asked), alpha=0.01)
+    for kept, chance in rng.binomial(n_queries, (p, q), (draws, 2)):
+        confidence = deletion_confidence(n, (kept, n_queries), (chance, n_queries), alpha=0.01)
         assert confidence.low is not None
         assert confidence.high is not None
         hits += confidence.low <= true <= confidence.high

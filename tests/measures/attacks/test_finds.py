@@ -81,8 +81,8 @@ class OverfitsOthers(ClassifierMixin, BaseEstimator):
         return self
 
     def forget(self, ids: Any) -> None:
-        X, y, held = self.rows_
-        stays = ~np.isin(held, ids)
+        X, y, row_ids = self.rows_
+        stays = ~np.isin(row_ids, ids)
         self.model_ = memoriser().fit(X[stays], y[stays])
 
     def predict_proba(self, X: Any) -> Any:

@@ -46,17 +46,18 @@ def test_found_only_if_the_interval_lies_beyond_the_floor_on_the_bad_side(
 
 
 def test_the_first_measure_decides() -> None:
-    one = result(measure(0.5, 0.4, 0.6), measure(0.5, 0.4, 0.6))
+    first = result(measure(0.5, 0.4, 0.6), measure(0.5, 0.4, 0.6))
     far = measure(9.0, 8.0, 10.0, name="other")
     near = measure(0.0, 0.0, 0.0, name="other")
-    both = replace(one, measures={**one.measures, "other": far}, floor={**one.floor, "other": near})
+    measures, floor = {**first.measures, "other": far}, {**first.floor, "other": near}
+    both = replace(first, measures=measures, floor=floor)
     assert not both.found
 
 
 def test_round_trip_through_json_leaves_out_the_scores() -> None:
-    one = result(measure(0.9, 0.8, 0.95), measure(0.5, 0.4, None))
-    values = json.loads(json.dumps(one.to_dict()))
-    assert AttackResult.from_dict(values) == replace(one, scores=None)
+    first = result(measure(0.9, 0.8, 0.95), measure(0.5, 0.4, None))
+    values = json.loads(json.dumps(first.to_dict()))
+    assert AttackResult.from_dict(values) == replace(first, scores=None)
     assert values["found"] is False
 
 
@@ -79,10 +80,10 @@ def decided(value: float, low: float | None, high: float | None = None) -> Attac
     ],
 )
 def test_the_difference_to_the_floor_decides(value: float, low: Any, verdict: str) -> None:
-    one = decided(value, low)
-    assert one.verdict == verdict
-    assert one.found is (verdict == "found")
-    assert AttackResult.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    first = decided(value, low)
+    assert first.verdict == verdict
+    assert first.found is (verdict == "found")
+    assert AttackResult.from_dict(json.loads(json.dumps(first.to_dict()))) == first
 
 
 def test_a_value_beyond_the_floor_that_is_not_sure_is_not_shown() -> None:
@@ -101,9 +102,9 @@ def test_results_of_an_older_version_are_read() -> None:
 
 
 def test_scores_of_people_are_neither_printed_nor_compared() -> None:
-    one = result(measure(0.9, 0.8, 0.95), measure(0.5, 0.4, 0.6))
-    other = replace(one, scores=np.zeros(3), owners=np.arange(3))
-    assert one == other
+    first = result(measure(0.9, 0.8, 0.95), measure(0.5, 0.4, 0.6))
+    other = replace(first, scores=np.zeros(3), owners=np.arange(3))
+    assert first == other
     assert "scores" not in repr(other)
     assert "owners" not in repr(other)
 

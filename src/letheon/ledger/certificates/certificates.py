@@ -96,14 +96,14 @@ class Certificates:
         limit: int = 50,
     ) -> Page[Certificate]:
         """Return one page of summaries of certificates, newest first."""
-        wanted = _is_of(tenant, model)
+        condition = _is_of(tenant, model)
         total = select(func.count()).select_from(certificates).join(versions).join(models)
         return _read_page(
             self._core,
             "certificates",
             (certificates.c.sequence,),
-            _certificates_query().where(wanted),
-            total.where(wanted),
+            _certificates_query().where(condition),
+            total.where(condition),
             _make_certificate,
             after,
             limit,
@@ -173,12 +173,12 @@ class Certificates:
             shown.append(Purge(row.sequence, row.tenant, row.model, envelope, evidence))
         return tuple(shown)
 
-    def _read_envelope(self, table: Table, sequence: int, what: str) -> bytes:
+    def _read_envelope(self, table: Table, sequence: int, name: str) -> bytes:
         query = select(table.c.envelope).where(table.c.sequence == sequence)
         with self._core.database.reading() as conn:
             envelope = conn.scalar(query)
         if envelope is None:
-            raise _make_missing_error(what, sequence)
+            raise _make_missing_error(name, sequence)
         return bytes(envelope)
 
     def _read_version(self, conn: Connection, sequence: int) -> VersionRow:
@@ -328,13 +328,13 @@ class Batches:
         limit: int = 50,
     ) -> Page[Batch]:
         """Return one page of batches, newest first; those of a tenant or a model if given."""
-        wanted = _is_of(tenant, model)
+        condition = _is_of(tenant, model)
         return _read_page(
             self._core,
             "batches",
             (batches.c.created_at, batches.c.id),
-            _batches_query().where(wanted),
-            select(func.count()).select_from(batches).join(models).where(wanted),
+            _batches_query().where(condition),
+            select(func.count()).select_from(batches).join(models).where(condition),
             _make_batch,
             after,
             limit,
@@ -392,8 +392,8 @@ def _is_of(tenant: str | None, model: str | None) -> ColumnElement[bool]:
     return and_(True, *(column == value for column, value in pairs if value is not None))
 
 
-def _make_missing_error(what: str, sequence: int) -> LedgerMissingError:
-    return LedgerMissingError(f"there is no {what} {sequence} in this ledger yet")
+def _make_missing_error(name: str, sequence: int) -> LedgerMissingError:
+    return LedgerMissingError(f"there is no {name} {sequence} in this ledger yet")
 
 
 def _certificates_query() -> Select[Any]:
@@ -422,7 +422,7 @@ def _certificates_query() -> Select[Any]:
 def _batches_query() -> Select[Any]:
     parent = versions.alias("parent")
     members = select(requests).where(requests.c.batch_id == batches.c.id)
-    asked = members.with_only_columns(func.sum(requests.c.n_rows)).scalar_subquery()
+    requested = members.with_only_columns(func.sum(requests.c.n_rows)).scalar_subquery()
     n_erased = parent.c.live - versions.c.live
     return (
         select(
@@ -435,7 +435,7 @@ def _batches_query() -> Select[Any]:
             batches.c.created_at,
             members.with_only_columns(func.count()).scalar_subquery().label("n_requests"),
             # For a published batch the rows of its requests need not be added up.
-            func.coalesce(n_erased, asked, 0).label("n_rows"),
+            func.coalesce(n_erased, requested, 0).label("n_rows"),
             versions.c.number.label("version"),
             certificates.c.sequence.label("certificate"),
         )
@@ -446,10 +446,12 @@ def _batches_query() -> Select[Any]:
     )
 
 
-def _read_evidence(conn: Connection, wanted: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
+def _read_evidence(
+    conn: Connection, batch_ids: Sequence[str]
+) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the evidence of searches in the steps of purges, by batch and step."""
     query = select(purge_steps.c.batch_id, purge_steps.c.step, purge_steps.c.evidence).where(
-        purge_steps.c.batch_id.in_(wanted) & purge_steps.c.step.in_(("stores", "scan"))
+        purge_steps.c.batch_id.in_(batch_ids) & purge_steps.c.step.in_(("stores", "scan"))
     )
     noted: dict[str, dict[str, dict[str, Any]]] = {}
     for batch, step, evidence in conn.execute(query):
@@ -472,11 +474,7 @@ def _summarize(envelope: bytes) -> tuple[str, str, int]:
     """Return method, kind of guarantee and rows; "unreadable" for a damaged certificate."""
     try:
         claims = predicate_of(envelope)
-        summary = (
-            claims["method"]["name"],
-            claims["guarantee"]["kind"],
-            claims["erasure"]["rows"],
-        )
+        summary = (claims["method"]["name"], claims["guarantee"]["kind"], claims["erasure"]["rows"])
     except (ValueError, LookupError, TypeError):
         return _UNREADABLE, _UNREADABLE, 0
     is_sound = [type(value) for value in summary] == [str, str, int]

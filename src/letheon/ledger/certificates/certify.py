@@ -160,9 +160,7 @@ def _write_checkpoints(core: Core) -> None:
 def find_covered(conn: Connection, version: VersionRow) -> Covered:
     """Return what the certificate of this version covers."""
     if version.parent_id is None:
-        raise CertificateError(
-            "the first version of a model has no certificate: nothing was erased"
-        )
+        raise CertificateError("the first version has no certificate: nothing was erased")
     kind = conn.scalars(select(batches.c.kind).where(batches.c.id == version.batch_id)).one()
     parent, last = find_version(conn, version.parent_id), _last_retrain(conn, version)
     base = last if kind == "retrain" else parent
@@ -242,8 +240,8 @@ def _check_continuation(
     line = line_before(conn, version.model_id, version.sequence or 0)
     if line.before is None:
         return
-    wanted = certificates.c.sequence.in_([number for number in line if number is not None])
-    rows = conn.execute(select(certificates.c.sequence, certificates.c.envelope).where(wanted))
+    in_line = certificates.c.sequence.in_([number for number in line if number is not None])
+    rows = conn.execute(select(certificates.c.sequence, certificates.c.envelope).where(in_line))
     opened = {number: open_envelope(bytes(data), core.keys.trust()) for number, data in rows}
     retrain = None if line.retrain is None else opened[line.retrain]
     try:
@@ -294,9 +292,7 @@ def _check_statement(
         raise SignerRefusedError(f"the published model cannot be read: {error}") from error
     method, data = claims["method"], claims["dataset"]
     if (covered.kind == RETRAIN) != (method["name"] == RETRAIN):
-        raise SignerRefusedError(
-            f"a batch of kind {covered.kind!r} has a statement of another kind"
-        )
+        raise SignerRefusedError(f"the statement is not of the kind {covered.kind!r} of its batch")
     reject_false_claims(built, claims)
     if method["parameters"] != method_parameters(built, method["name"]):
         raise SignerRefusedError("the parameters in the statement differ from the model's")
@@ -393,8 +389,8 @@ def make_receipts(
         A row of such a person was not removed, so the certificate would be wrong.
     """
     try:
-        wanted = _find_due_receipts(core, version)
-        if not wanted:
+        due = _find_due_receipts(core, version)
+        if not due:
             return []
         rows, vault = read_rows(core, model, parent), read_row_slots(core, model, parent)
     except (CorruptFileError, LedgerMissingError, KeyFileError):
@@ -402,7 +398,7 @@ def make_receipts(
     proof = proof_path(core, model, version.run["proof"]).read_bytes()
     levels, index = _list_proof_levels(proof), IdIndex(rows.ids)
     receipts = []
-    for request, key, person in wanted:
+    for request, key, person in due:
         positions = index.find_one(person)
         if len(positions):
             receipt = _make_receipt(rows, vault, positions, levels, certificate)
@@ -418,12 +414,14 @@ def _find_due_receipts(core: Core, version: VersionRow) -> list[tuple[str, str, 
     member, claim = requests.alias(), blocked.alias()
     erased = select(claim.c.tag).join(member, member.c.id == claim.c.request_id)
     erased = erased.where(member.c.batch_id == version.batch_id)
-    here = blocked.c.model_id == version.model_id
-    theirs = requests.c.id.in_(select(blocked.c.request_id).where(here, blocked.c.tag.in_(erased)))
-    wanted = theirs & requests.c.receipt_key.is_not(None) & (requests.c.n_ids == 1)
+    in_model = blocked.c.model_id == version.model_id
+    theirs = requests.c.id.in_(
+        select(blocked.c.request_id).where(in_model, blocked.c.tag.in_(erased))
+    )
+    due = theirs & requests.c.receipt_key.is_not(None) & (requests.c.n_ids == 1)
     columns = (requests.c.id, requests.c.receipt_key, requests.c.intake_key, requests.c.sealed)
     query = select(*columns).where(
-        wanted, requests.c.sealed.is_not(None), requests.c.receipt.is_(None)
+        due, requests.c.sealed.is_not(None), requests.c.receipt.is_(None)
     )
     with core.database.reading() as conn:
         if conn.execute(query.limit(1)).first() is None:

@@ -307,7 +307,7 @@ def make_published_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
     return {**accounting, "spent": figure(min(max(spent, budget * tenths / 10), budget), "up")}
 
 
-def weaker_releases(permitted: str, wanted: str | None) -> str:
+def weaker_releases(permitted: str, requested: str | None) -> str:
     """Return the published claim about releases: the requested one, if it is not stronger.
 
     Raises
@@ -317,12 +317,14 @@ def weaker_releases(permitted: str, wanted: str | None) -> str:
     SignerRefusedError
         The method's proof does not cover observers of that kind.
     """
-    if wanted is None:
+    if requested is None:
         return permitted
-    if wanted not in _ORDERS["releases"]:
-        raise ValueError(f"releases={wanted!r} is unknown; expected one of {_ORDERS['releases']}")
-    _require_not_stronger("releases", wanted, permitted)
-    return wanted
+    if requested not in _ORDERS["releases"]:
+        raise ValueError(
+            f"releases={requested!r} is unknown; expected one of {_ORDERS['releases']}"
+        )
+    _require_not_stronger("releases", requested, permitted)
+    return requested
 
 
 def reject_stronger_claims(

@@ -1,4 +1,4 @@
-"""Cursors: where the next page of a list begins, as a text that nobody can make up."""
+"""Cursors: encrypted and authenticated positions of the next page of a list."""
 
 import base64
 import binascii
@@ -9,27 +9,27 @@ from typing import Any
 from letheon.ledger.core import Core
 
 Key = tuple[str | int, ...]
-"""Values of the columns that a list is ordered by."""
+"""Values of the columns that a list is sorted by."""
 
 LARGEST_PAGE = 500
 _TAG_DIGITS = 24
 _LONGEST = 400
 
 
-def encode_cursor(core: Core, what: str, key: Key) -> str:
-    """Return the text that stands for what comes after this key in the list named `what`."""
+def encode_cursor(core: Core, list_name: str, key: Key) -> str:
+    """Return the cursor for the items after this key in the list `list_name`."""
     data = json.dumps(key, separators=(",", ":")).encode()
-    tag = _compute_tag(core, what, data)
-    return _encode_base64(tag + _apply_mask(core, what, tag, data))
+    tag = _compute_tag(core, list_name, data)
+    return _encode_base64(tag + _apply_mask(core, list_name, tag, data))
 
 
-def decode_cursor(core: Core, what: str, text: Any) -> Key:
-    """Return the key that `cursor` was given.
+def decode_cursor(core: Core, list_name: str, text: Any) -> Key:
+    """Return the key of a cursor from `encode_cursor`.
 
     Raises
     ------
     ValueError
-        The text is of another list or ledger, or was changed.
+        The cursor belongs to another list or ledger, or was changed.
     """
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
@@ -37,39 +37,39 @@ def decode_cursor(core: Core, what: str, text: Any) -> Key:
     except (AttributeError, UnicodeEncodeError, binascii.Error):
         content = b""
     tag = content[:_TAG_DIGITS]
-    data = _apply_mask(core, what, tag, content[_TAG_DIGITS:])
+    data = _apply_mask(core, list_name, tag, content[_TAG_DIGITS:])
     if (
-        not hmac.compare_digest(tag, _compute_tag(core, what, data))
+        not hmac.compare_digest(tag, _compute_tag(core, list_name, data))
         or _encode_base64(content) != text
     ):
         raise ValueError(
-            "`after` is no cursor of this list; give the `next` of the page before, as it was, "
-            "or leave it out to begin at the first page"
+            "`after` is not a cursor of this list; pass `next` of the previous page unchanged, or "
+            "omit it for the first page"
         )
     return tuple(json.loads(data))
 
 
 def _encode_base64(content: bytes) -> str:
-    """Return the one spelling of a cursor."""
+    """Return the canonical text of a cursor."""
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
 def require_limit(limit: Any) -> int:
-    """Return the size of a page, or say what it may be."""
+    """Return the page size if it is valid; raise `ValueError` otherwise."""
     if type(limit) is not int or not 1 <= limit <= LARGEST_PAGE:
-        raise ValueError(f"limit={limit!r} must be a whole number from 1 to {LARGEST_PAGE}")
+        raise ValueError(f"limit={limit!r} must be an integer from 1 to {LARGEST_PAGE}")
     return limit
 
 
-def _apply_mask(core: Core, what: str, tag: bytes, data: bytes) -> bytes:
-    """Hide or show the key: numbers of the whole ledger are no business of one tenant."""
+def _apply_mask(core: Core, list_name: str, tag: bytes, data: bytes) -> bytes:
+    """Encrypt or decrypt the key: a tenant must not see numbers of the whole ledger."""
     blocks = range(-(-len(data) // 32))
     mask = b"".join(
-        bytes.fromhex(core.keys.compute_tag("cursor-mask", what.encode(), tag, bytes([block])))
+        bytes.fromhex(core.keys.compute_tag("cursor-mask", list_name.encode(), tag, bytes([block])))
         for block in blocks
     )
-    return bytes(one ^ other for one, other in zip(data, mask, strict=False))
+    return bytes(left ^ right for left, right in zip(data, mask, strict=False))
 
 
-def _compute_tag(core: Core, what: str, data: bytes) -> bytes:
-    return core.keys.compute_tag("cursor", what.encode(), data)[:_TAG_DIGITS].encode()
+def _compute_tag(core: Core, list_name: str, data: bytes) -> bytes:
+    return core.keys.compute_tag("cursor", list_name.encode(), data)[:_TAG_DIGITS].encode()

@@ -1,7 +1,7 @@
 """The database of a ledger: SQLite by default, PostgreSQL by URL.
 
-A transaction is durable when its context is left. Writers of one SQLite file queue up in the
-process before they queue at the file, where waiting is by polling.
+A transaction is durable when its context ends. Threads that write to one SQLite file wait for a
+lock of the process first, because SQLite itself waits by polling.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ _WAIT_SECONDS = 30
 _TRIES = 8
 _SERIALISATION, _DEADLOCK = "40001", "40P01"
 _STANDBY = (
-    "the database server accepts no writes: it is a standby, or set to read-only; give the address "
-    "of the primary as database in letheon.toml. Nothing was changed"
+    "the database server is read-only, for example a standby; set database in letheon.toml to the "
+    "address of the primary. Nothing was changed"
 )
-_LOCKED = "another process has kept the database for 30 seconds; try again"
+_LOCKED = "another process has locked the database for 30 seconds; try again"
 _FULL = ("53100", "attempt to write a readonly database", "database or disk is full")
-# What PostgreSQL (a code) or SQLite (words) says, and what that means for a caller.
+# Error codes of PostgreSQL and error texts of SQLite, with the error to raise.
 _ERROR_MEANINGS: tuple[tuple[tuple[str, ...], type[LedgerError], str], ...] = (
     (("55P03", "database is locked"), LedgerBusyError, _LOCKED),
     (("25006",), LedgerUnwritableError, _STANDBY),
@@ -52,7 +52,7 @@ _in_use: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
 
 class _ForkState(threading.local):
-    """What this thread keeps from other threads until it has forked."""
+    """Locks that this thread holds while it forks."""
 
     stack = contextlib.ExitStack()
 
@@ -61,13 +61,13 @@ _fork_state = _ForkState()
 
 
 def _close_before_fork() -> None:
-    """Close idle connections: SQLite's locks and a server's sessions must not reach a child.
+    """Close idle connections: a child process must not inherit locks or sessions.
 
-    What other threads do on SQLite is waited for. A child would inherit the note that somebody of
-    this process has a lock, and wait for ever for a thread that it does not have.
+    First wait for other threads that use SQLite. A child would inherit SQLite's record of their
+    locks and wait forever for threads that it does not have.
     """
     _fork_state.stack = contextlib.ExitStack()
-    for database in sorted(_in_use, key=id):  # in one order: two threads may fork at once
+    for database in sorted(_in_use, key=id):  # in a fixed order: two threads may fork at once
         _fork_state.stack.enter_context(database._hold_others())
         database.dispose()
 
@@ -80,14 +80,14 @@ os.register_at_fork(before=_close_before_fork, after_in_parent=_resume_after_for
 
 
 class _ThreadState(threading.local):
-    """What this thread has open."""
+    """Open readings and transactions of this thread."""
 
     readings = 0
     is_writing = False
 
 
 class _DatabaseUse:
-    """Who uses a database in this process: one writer at a time, and any number of readings."""
+    """Use of a database in this process: at most one writer, and any number of readers."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -97,7 +97,7 @@ class _DatabaseUse:
         self.readings = 0
 
     def count_reading(self, step: int) -> None:
-        """Count one reading of this thread more or less; new ones wait while somebody forks."""
+        """Add `step` (1 or -1) to the readings of this thread; wait while a thread forks."""
         with self.changed:
             self.readings += step
             self.changed.notify_all()
@@ -110,20 +110,20 @@ class Database:
     Parameters
     ----------
     engine : Engine
-        As `engines` makes it.
+        Engine from `engines`.
     path : Path or None
-        The file, for SQLite.
+        The SQLite file; None for PostgreSQL.
     journal_mode : str or None
-        ``wal`` or ``delete``, for SQLite.
+        ``wal`` or ``delete`` for SQLite; None for PostgreSQL.
     """
 
     def __init__(self, engine: Engine, path: Path | None, journal_mode: str | None) -> None:
         self.engine = engine
         self.path = path
         self.journal_mode = journal_mode
-        # Called before anything is recorded; raises if this is not the ledger's own database.
+        # Called before each write; raises if this database does not belong to the ledger's files.
         self.guard: Callable[[Connection], None] | None = None
-        # What a process may remember in order to prepare; the transaction checks it.
+        # Values cached to prepare a transaction; the transaction checks them.
         self.cached_values: dict[str, str] = {}
         self._is_closed = False
         self._use = _DatabaseUse()
@@ -141,16 +141,16 @@ class Database:
         upgrade: bool = False,
         journal: str | None = None,
     ) -> Self:
-        """Open the database; make it first, or bring that of an older letheon to today's form.
+        """Open the database; optionally create it, or upgrade that of an older letheon.
 
         Raises
         ------
         LedgerMissingError
-            There is none, and `create` is false.
+            It does not exist, and `create` is False.
         NewerLedgerError
-            A later letheon wrote it. Nothing is changed.
+            A newer letheon wrote it. Nothing is changed.
         LedgerError
-            It is older than this library; ``letheon ledger upgrade`` is named.
+            It is older than this library; run ``letheon ledger upgrade``.
         """
         database = cls._connect(url, create=create, journal=journal)
         try:
@@ -172,11 +172,11 @@ class Database:
             return cls(engines.postgresql_engine(parsed), None, None)
         path = Path(str(parsed.database))
         if create:
-            # Only its owner can read it; SQLite's other files take that over.
+            # Only its owner can read it; SQLite gives its other files the same mode.
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         elif not path.is_file():
-            raise LedgerMissingError(f"no ledger database at {path}")
+            raise LedgerMissingError(f"there is no ledger database at {path}")
         engine, mode = engines.sqlite_engine(parsed, journal)
         return cls(engine, path, mode)
 
@@ -187,7 +187,7 @@ class Database:
 
     @property
     def revision(self) -> str | None:
-        """Revision of the tables, as the last migration left it; None where there are none."""
+        """Revision of the tables after the last migration; None if there are no tables."""
         with self.reading() as connection:
             if not inspect(connection).has_table("alembic_version"):
                 return None
@@ -195,7 +195,7 @@ class Database:
             return None if row is None else str(row[0])
 
     def upgrade(self) -> None:
-        """Bring the tables to this library's revision, in one transaction."""
+        """Upgrade the tables to the revision of this library, in one transaction."""
         from letheon.ledger.db.migrations import upgrade
 
         with self.transaction() as connection:
@@ -203,20 +203,20 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Return a connection in a writing transaction: durable when left, or rolled back.
+        """Open a write transaction; it is durable when the context ends, or rolled back.
 
         Raises
         ------
         RuntimeError
-            This thread is in a `reading`. Without a write-ahead log its own lock would keep it
-            from committing.
+            This thread is in a `reading`. Without a write-ahead log its own read lock would
+            block the commit.
         """
         with self._hold_write_lock(), _translate_errors(), self.engine.begin() as connection:
             yield connection.execution_options(letheon_guard=self.guard)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Return a connection for statements that only read: one snapshot on SQLite."""
+        """Open a connection for queries only; on SQLite it sees one snapshot."""
         use = self._current_use()
         use.count_reading(1)
         try:
@@ -226,28 +226,28 @@ class Database:
             use.count_reading(-1)
 
     def read(self, query: Executable) -> list[Row[Any]]:
-        """Return the rows of a query, in a reading of its own."""
+        """Return the rows of a query, on a separate connection."""
         with self.reading() as connection:
             return list(connection.execute(query))
 
     def read_first(self, query: Executable) -> Row[Any] | None:
-        """Return the first row of a query, if there is one."""
+        """Return the first row of a query; None if there is none."""
         with self.reading() as connection:
             return connection.execute(query).first()
 
     def read_value(self, query: Executable) -> Any:
-        """Return the first value of the first row of a query; None without one."""
+        """Return the first value of the first row of a query; None if there is none."""
         with self.reading() as connection:
             return connection.scalar(query)
 
     def require_current(self) -> None:
-        """Raise `OldDatabaseError` if the log lacks what the files rest on; one short reading."""
+        """Raise `OldDatabaseError` if the database is older than the files."""
         with self.reading() as connection:
             if self.guard is not None:
                 self.guard(connection)
 
     def run_transaction(self, work: Callable[[Connection], _T]) -> _T:
-        """Return ``work(connection)`` of one transaction; done again after a deadlock only.
+        """Return ``work(connection)`` from one transaction; retry it after a deadlock.
 
         `work` may run several times, so it must have no effect outside the database.
         """
@@ -259,19 +259,19 @@ class Database:
                 if _read_sqlstate(error) not in (_SERIALISATION, _DEADLOCK):
                     raise
                 time.sleep(random.uniform(0, 0.01 * 2**attempt))
-        raise LedgerBusyError(f"{_TRIES} transactions in a row met others; try again")
+        raise LedgerBusyError(f"{_TRIES} transactions in a row conflicted with others; try again")
 
     def truncate_journal(self) -> None:
-        """Leave no old page behind: empty SQLite's write-ahead log. PostgreSQL: nothing.
+        """Empty SQLite's write-ahead log; do nothing on PostgreSQL.
 
-        Deleted content is zeroed in the file itself; the log would keep it until it is reset.
+        SQLite zeroes deleted content in the database file, but the log keeps it until it is reset.
         """
         if self.journal_mode != "wal":
             return
         deadline = time.monotonic() + _WAIT_SECONDS
         while not self._truncate_log():
             if time.monotonic() > deadline:
-                raise LedgerBusyError("readers keep the write-ahead log in use; try again")
+                raise LedgerBusyError("readers still use the write-ahead log; try again")
             time.sleep(0.05)
 
     def _truncate_log(self) -> bool:
@@ -280,18 +280,18 @@ class Database:
             return bool(raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
 
     def list_files(self) -> list[Path]:
-        """Return the files that hold this database, as far as they exist (none: a server)."""
+        """Return the existing files of this database; empty for a server."""
         if self.path is None:
             return []
         names = [f"{self.path.name}{end}" for end in ("", "-wal", "-shm", "-journal")]
         return [path for name in names if (path := self.path.with_name(name)).exists()]
 
     def dispose(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         self.engine.dispose()
 
     def close(self) -> None:
-        """Close every connection for good."""
+        """Close all connections and refuse further use."""
         self._is_closed = True
         self.dispose()
 
@@ -299,7 +299,9 @@ class Database:
     def _hold_write_lock(self) -> Iterator[None]:
         use = self._current_use()
         if use.mine.readings:
-            raise RuntimeError("a transaction was begun inside a reading of the same thread")
+            raise RuntimeError(
+                "a transaction must not be opened inside a reading of the same thread"
+            )
         if self.path is None:
             yield
             return
@@ -314,24 +316,24 @@ class Database:
 
     @contextlib.contextmanager
     def _hold_others(self) -> Iterator[None]:
-        """Keep other threads from this SQLite file, as far as they come to an end in time."""
+        """Wait for other threads that use this SQLite file, and block new ones."""
         if self.path is None:
             yield
             return
         use = self._use
-        is_mine = not use.mine.is_writing and use.writer.acquire(timeout=_WAIT_SECONDS)
+        is_acquired = not use.mine.is_writing and use.writer.acquire(timeout=_WAIT_SECONDS)
         try:
             with use.changed:
                 use.changed.wait_for(lambda: use.readings == use.mine.readings, _WAIT_SECONDS)
                 yield
         finally:
-            if is_mine:
+            if is_acquired:
                 use.writer.release()
 
     def _current_use(self) -> _DatabaseUse:
-        """Drop what belongs to the parent process; refuse to go on after `close`."""
+        """Return the use of this process; drop connections of a parent; raise after `close`."""
         if self._is_closed:
-            raise LedgerError("this ledger is closed; Ledger.open(folder) opens it again")
+            raise LedgerError("this ledger is closed; open it again with Ledger.open(folder)")
         if self._use.process != os.getpid():
             self.engine.dispose(close=False)
             self._use = _DatabaseUse()
@@ -340,27 +342,30 @@ class Database:
     def _require_revision(self, *, older_too: bool) -> None:
         revision = self.revision
         if revision is None:
-            raise LedgerMissingError("this database holds no ledger; make one: letheon init")
+            raise LedgerMissingError(
+                "this database contains no ledger; create one with: letheon init"
+            )
         if revision not in KNOWN_REVISIONS:
             raise NewerLedgerError(
-                f"this ledger has tables of revision {revision!r}, and this letheon knows them "
-                f"up to {REVISION!r}; install the letheon that wrote it. Nothing was changed"
+                f"this ledger has tables of revision {revision!r}, and this letheon supports them "
+                f"up to {REVISION!r}; install the letheon version that wrote it. Nothing was "
+                "changed"
             )
         if revision != REVISION and not older_too:
             raise LedgerError(
-                f"this ledger has tables of revision {revision!r}, this letheon needs "
+                f"this ledger has tables of revision {revision!r}, and this letheon needs "
                 f"{REVISION!r}; run: letheon ledger upgrade"
             )
 
 
 def _begin_transaction(connection: Connection) -> None:
-    """Begin a transaction of SQLite: one that writes waits for its turn at once."""
+    """Begin a SQLite transaction; a writing one takes the write lock immediately."""
     reading = connection.get_execution_options().get("letheon_reading", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
 
 def _drop_read_only(connection: Any, record: Any) -> None:
-    """Close a connection that only reads: the next one may find a disk that can be written."""
+    """Close a read-only connection: the disk may be writable for the next one."""
     if getattr(connection, "is_read_only", False):
         record.invalidate()
 
@@ -372,13 +377,13 @@ def _parse_url(url: str | Path) -> URL:
         parsed = make_url(url)
     except ArgumentError:
         raise LedgerError(
-            "the database is no URL; expected sqlite:///ledger.db or postgresql://host/name"
-        ) from None  # the text may hold a password
+            "database is not a URL; expected sqlite:///ledger.db or postgresql://host/name"
+        ) from None  # the value may contain a password
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "postgresql"):
-        raise LedgerError(f"a ledger lives in sqlite or postgresql, not in {backend!r}")
+        raise LedgerError(f"unsupported database {backend!r}; expected sqlite or postgresql")
     if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise LedgerError("a ledger needs a file; expected sqlite:///ledger.db")
+        raise LedgerError("a SQLite ledger needs a file; expected for example sqlite:///ledger.db")
     return parsed
 
 
@@ -388,9 +393,9 @@ def _read_sqlstate(error: DBAPIError) -> str:
 
 @contextlib.contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Name a wait that lasted too long, and a disk that is full or read-only.
+    """Translate timeouts and errors of full or read-only disks into ledger errors.
 
-    Any other error of the database passes as it is.
+    Other database errors pass unchanged.
     """
     try:
         yield

@@ -1,10 +1,10 @@
-"""How much time has passed for certain, for steps that cannot be undone.
+"""Proven time: a lower bound of the time that has passed, for steps that cannot be undone.
 
-A clock that is ahead once must not end a hold, or make the ledger forget whom it erased. So such
-steps wait until both the clock and the *proven time* have reached the moment. Proven time starts
-from a clock that was right, at the creation of the ledger or when an operator confirmed it, and
-goes on with the uptime of the machines that work on the ledger: time that was measured, not set.
-While no machine runs it stands still, so it may be behind, and is never ahead.
+A clock that is ahead once must not end a hold or delete the tags of erased people. So such steps
+wait until both the clock and the *proven time* have reached their time. Proven time starts from a
+correct clock, when the ledger is created or when an operator confirms the clock. It advances with
+the measured uptime of the machines that work on the ledger. While no machine runs it does not
+advance, so it may be behind but is never ahead.
 """
 
 import json
@@ -23,18 +23,18 @@ from letheon.ledger.schemas import to_datetime
 from letheon.ledger.tables import log, meta, requests
 
 _KEY = "proven_time"
-# Boots that are remembered: one for each machine that is at work, and some more.
+# Number of stored boots: one for each machine at work, and some more.
 _MOST_BOOTS = 32
-# Progress that is worth a write.
+# Least progress that is written to the database.
 _NOTE_SECONDS = 60
 _GIVEN = "given"
 _PROCESS = secrets.token_hex(8)
 
 
 def read_uptime() -> tuple[str, int]:
-    """Return the name of this boot of the machine, and how many seconds ago it was.
+    """Return the boot id of this machine and the seconds since boot, including sleep.
 
-    Time that the machine slept counts. Where Linux does not tell, it is about this process.
+    Without Linux's boot id, return an id of this process and its monotonic clock.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -45,13 +45,13 @@ def read_uptime() -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class ProvenTime:
-    """A time that was reached for certain, and what each boot's uptime has to be added to."""
+    """A time that has certainly passed, and for each boot the time to add its uptime to."""
 
     at: int
     boots: dict[str, int]
 
     def advance_to(self, boot: str, seconds: int) -> "ProvenTime":
-        """Return the proven time when a machine has been up for so many seconds."""
+        """Return the proven time after a machine has been up for `seconds` since `boot`."""
         start_proven_time = self.boots.get(boot)
         at = self.at if start_proven_time is None else max(self.at, start_proven_time + seconds)
         others = {name: begun for name, begun in self.boots.items() if name != boot}
@@ -60,43 +60,45 @@ class ProvenTime:
 
 
 def proven_time(core: Core, connection: Connection) -> int:
-    """Return the smaller of the clock and the proven time, in a writing transaction."""
+    """Return the smaller of the clock and the proven time, in a write transaction."""
     now, known = core.clock(), _read_proven_time(connection, lock=True)
     if known is None:
-        # Of a ledger that an earlier letheon made; one process at a time begins to count.
+        # An older letheon created this ledger; one process at a time starts to count.
         connection.execute(select(log.c.size).with_for_update())
         known = _read_proven_time(connection, lock=True)
-    found = _initial_time(connection, now) if known is None else known
-    later = found.advance_to(*_read_core_uptime(core))
+    proven = _initial_time(connection, now) if known is None else known
+    later = proven.advance_to(*_read_core_uptime(core))
     is_new = known is None or later.boots.keys() != known.boots.keys()
-    if is_new or later.at >= found.at + _NOTE_SECONDS:
+    if is_new or later.at >= proven.at + _NOTE_SECONDS:
         _write_proven_time(connection, later)
     return min(now, later.at)
 
 
 def proven_now(core: Core) -> int:
-    """Return `proven_time`, in a transaction of its own."""
+    """Return `proven_time`, in a separate transaction."""
     return core.database.run_transaction(lambda connection: proven_time(core, connection))
 
 
 def seconds_ahead(core: Core, connection: Connection) -> int:
-    """Return how far the clock is ahead of the proven time; at least 0."""
+    """Return by how many seconds the clock is ahead of the proven time; at least 0."""
     now = core.clock()
     known = _read_proven_time(connection) or _initial_time(connection, now)
     return max(0, now - known.advance_to(*_read_core_uptime(core)).at)
 
 
 def accept_clock(core: Core, connection: Connection) -> bool:
-    """Record that the clock is right, though it is behind the log or ahead of the proven time.
+    """Record that the clock is right, although it is behind the log or ahead of the proven time.
 
-    Deadlines of open requests that seem to come from the future count from now.
+    Deadlines of open requests with a receipt time in the future are counted from now.
 
     Returns
     -------
     bool
-        False if there was nothing to correct; nothing is recorded then.
+        False if nothing had to be corrected; then nothing is recorded.
     """
-    _read_proven_time(connection, lock=True)  # before rows of requests, as workers do
+    _read_proven_time(
+        connection, lock=True
+    )  # locked before rows of requests, in the order of the workers
     now, ahead = core.clock(), seconds_ahead(core, connection)
     was_behind = _events.accept_clock(connection, now)
     if not was_behind and ahead <= _events.TOLERATED_SECONDS:
@@ -111,21 +113,21 @@ def accept_clock(core: Core, connection: Connection) -> bool:
 
 
 def start_proven_time(core: Core, connection: Connection) -> None:
-    """Start counting from the clock, in a new ledger."""
+    """Start proven time from the clock, in a new ledger."""
     _write_proven_time(
         connection, ProvenTime(core.clock(), {}).advance_to(*_read_core_uptime(core))
     )
 
 
 def _read_core_uptime(core: Core) -> tuple[str, int]:
-    """Return the uptime; a clock that a caller gave stands for itself."""
+    """Return the uptime; a clock passed by the caller is its own uptime."""
     return (_GIVEN, core.clock()) if core.uptime is None else core.uptime()
 
 
 def _initial_time(connection: Connection, now: int) -> ProvenTime:
-    """Return where counting starts without a record: at the newest event, if that is earlier.
+    """Return the start without a stored value: the newest event, or the clock if earlier.
 
-    A clock that a caller gave is its own uptime, from 1970 on.
+    A clock passed by the caller is its own uptime, counted from 1970.
     """
     return ProvenTime(now + min(0, _events.seconds_behind(connection, now)), {_GIVEN: 0})
 

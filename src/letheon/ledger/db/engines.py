@@ -1,8 +1,8 @@
-"""Engines: which build of SQLite is used, and how connections to it or to PostgreSQL are set up.
+"""Database engines: the build of SQLite to use, and the setup of connections.
 
-WAL mode below 3.51.3 can corrupt a database when one connection writes while another one
-checkpoints, which is what a ledger does. So WAL is used from that version on only, and a rollback
-journal with one more sync otherwise. Both are durable when a commit returns.
+Before SQLite 3.51.3, WAL mode can corrupt a database when one connection writes while another one
+checkpoints, as a ledger does. So WAL is used from that version on, and a rollback journal with one
+more sync otherwise. Both are durable when a commit returns.
 """
 
 import contextlib
@@ -27,53 +27,53 @@ from sqlalchemy.pool import QueuePool
 from letheon.exceptions import LedgerBusyError, LedgerError
 
 CANNOT_WRITE = (
-    "the disk of the ledger is full or read-only, so nothing was recorded; free space on it, or "
-    "mount it for writing, then try again. Reading works meanwhile"
+    "the disk of the ledger is full or read-only, so nothing was recorded; free disk space, or "
+    "mount the disk read-write, then try again. Reading still works"
 )
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
-SCHEMA = "letheon"  # of a PostgreSQL database, where other programs may have tables too
+SCHEMA = "letheon"  # schema in PostgreSQL, where other programs may have tables too
 
 _SAFE_WAL = (3, 51, 3)
 _WAIT_SECONDS = 30
 _IDLE_SECONDS = 60
 _JOURNALS = {"wal": "FULL", "delete": "EXTRA"}
-# More than what SQLite needs to open a database with a write-ahead log.
+# More than SQLite needs to open a database with a write-ahead log.
 _PROBE_BYTES = 64 << 10
 
 
 class _Compiler(SQLiteCompiler):
-    """Writes hints behind tables: without statistics SQLite takes the wrong one of two indexes."""
+    """Writes index hints after tables: without statistics SQLite chooses the wrong index."""
 
     def get_from_hint_text(self, table: Any, text: str | None) -> str | None:  # noqa: ARG002
-        """Return the hint as it is."""
+        """Return the hint unchanged."""
         return text
 
 
 def sqlite_module() -> Any:
-    """Return the database module: `pysqlite3` where its WAL is safe, else Python's own."""
+    """Return `pysqlite3` if its WAL mode is safe, else `sqlite3`."""
     try:
-        found = importlib.import_module("pysqlite3.dbapi2")
+        module = importlib.import_module("pysqlite3.dbapi2")
     except ImportError:
         return sqlite3
-    return found if has_safe_wal(found) else sqlite3
+    return module if has_safe_wal(module) else sqlite3
 
 
 def has_safe_wal(module: Any) -> bool:
-    """Whether this build is free of the WAL-reset race."""
+    """Return whether this build has no WAL-reset race."""
     return bool(module.sqlite_version_info >= _SAFE_WAL)
 
 
 def sqlite_engine(url: URL, journal: str | None) -> tuple[Engine, str]:
-    """Return an engine for the file and the journal mode that its connections use."""
+    """Return an engine for the file, and the journal mode of its connections."""
     module = sqlite_module()
     mode = journal or ("wal" if has_safe_wal(module) else "delete")
     if mode not in _JOURNALS:
-        raise LedgerError(f"journal={journal!r}; expected 'wal', 'delete' or nothing")
+        raise LedgerError(f"journal={journal!r} is not valid; expected 'wal', 'delete' or None")
     if mode == "wal" and not has_safe_wal(module):
         raise LedgerError(
-            f"journal='wal' needs SQLite 3.51.3, found {module.sqlite_version}; "
-            "install pysqlite3 or leave the journal mode to letheon"
+            f"journal='wal' needs SQLite 3.51.3 or later, found {module.sqlite_version}; "
+            "install pysqlite3, or do not set journal"
         )
     path = Path(str(url.database))
     read_only = _ReadOnlyFiles(module, path)
@@ -92,7 +92,7 @@ def sqlite_engine(url: URL, journal: str | None) -> tuple[Engine, str]:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether files can be made in a folder; not on a disk that is full or read-only."""
+    """Return whether files can be created in a folder; False if the disk is full or read-only."""
     try:
         with tempfile.TemporaryFile(dir=folder, prefix=".letheon-probe-") as probe:
             probe.write(bytes(_PROBE_BYTES))
@@ -104,7 +104,7 @@ def is_writable(folder: Path) -> bool:
 
 
 def _open_connection(module: Any, path: Path, mode: str, read_only: "_ReadOnlyFiles") -> Any:
-    """Return a connection; one that only reads where the disk permits no more."""
+    """Return a connection; a read-only one if the disk cannot be written."""
     try:
         return _set_up_or_close(module.connect(str(path), **_OPTIONS), partial(_set_up, mode=mode))
     except module.OperationalError:
@@ -117,18 +117,18 @@ _OPTIONS: dict[str, Any] = {"timeout": _WAIT_SECONDS, "check_same_thread": False
 
 
 class _ReadOnlyFiles:
-    """A database on a disk that cannot be written: how it is read nevertheless.
+    """Read-only access to a database on a disk that cannot be written.
 
-    SQLite reads a write-ahead log only with a file of shared memory beside it. Where another
-    process has made one it is used. Without a log the file alone is all there is. Else file and log
-    are copied to a private temporary folder.
+    SQLite reads a write-ahead log only with a shared-memory file next to it. If another process has
+    created one, it is used. Without a log, the database file is opened alone. Otherwise both are
+    copied to a private temporary directory.
 
     Parameters
     ----------
     module : module
         The database module.
     path : Path
-        The file.
+        The database file.
     """
 
     def __init__(self, module: Any, path: Path) -> None:
@@ -139,7 +139,7 @@ class _ReadOnlyFiles:
         self._class = type("ReadOnlyConnection", (module.Connection,), marks)
 
     def connect(self) -> Any:
-        """Return a connection that only reads."""
+        """Return a read-only connection."""
         with contextlib.suppress(self._module.OperationalError):
             return self._open_read_only(self._path, "mode=ro")
         log = self._path.with_name(f"{self._path.name}-wal")
@@ -148,13 +148,13 @@ class _ReadOnlyFiles:
         return self._open_read_only(self._copy_files(log), "mode=rw")
 
     def close(self) -> None:
-        """Remove the copy."""
+        """Delete the copy."""
         if self._copy is not None:
             shutil.rmtree(self._copy[1].parent, ignore_errors=True)
             self._copy = None
 
-    def _open_read_only(self, path: Path, how: str) -> Any:
-        address = f"{path.absolute().as_uri()}?{how}"
+    def _open_read_only(self, path: Path, options_text: str) -> Any:
+        address = f"{path.absolute().as_uri()}?{options_text}"
         options = {**_OPTIONS, "factory": self._class, "uri": True}
         connection = _set_up_or_close(self._module.connect(address, **options), _set_up)
         connection.execute("PRAGMA query_only=ON")
@@ -162,7 +162,7 @@ class _ReadOnlyFiles:
 
     def _copy_files(self, log: Path) -> Path:
         stats = [path.stat() for path in (self._path, log)]
-        version = tuple(value for one in stats for value in (one.st_size, one.st_mtime_ns))
+        version = tuple(value for status in stats for value in (status.st_size, status.st_mtime_ns))
         if self._copy is None or self._copy[0] != version:
             self.close()
             folder = Path(tempfile.mkdtemp(prefix="letheon-read-only-"))
@@ -173,13 +173,13 @@ class _ReadOnlyFiles:
 
 
 def _set_up(connection: Any, mode: str | None = None) -> None:
-    """Set a connection up; without a journal mode, for reading."""
-    connection.isolation_level = None  # transactions are begun by `Database` alone
+    """Configure a connection; without a journal mode, for reading only."""
+    connection.isolation_level = None  # `Database` begins all transactions
     for pragma in (
         f"busy_timeout={_WAIT_SECONDS * 1000}",
         "secure_delete=ON",
         "foreign_keys=ON",
-        "recursive_triggers=ON",  # so that REPLACE meets the triggers of DELETE too
+        "recursive_triggers=ON",  # so that REPLACE fires DELETE triggers too
         "temp_store=MEMORY",
         "mmap_size=0",
     ):
@@ -191,7 +191,7 @@ def _set_up(connection: Any, mode: str | None = None) -> None:
 
 
 def _set_journal(connection: Any, mode: str) -> None:
-    """Set the journal mode; a change needs the file alone, and SQLite does not wait for that."""
+    """Set the journal mode. A change needs exclusive access, for which SQLite does not wait."""
     for _ in range(100):
         if connection.execute("PRAGMA journal_mode").fetchone()[0] == mode:
             return
@@ -202,16 +202,16 @@ def _set_journal(connection: Any, mode: str) -> None:
                 raise
             time.sleep(0.05)
     raise LedgerBusyError(
-        f"other processes have this ledger open in another journal mode than {mode!r}; "
-        "stop them, or give them the same SQLite version and settings"
+        f"other processes use this ledger with a journal mode other than {mode!r}; stop them, or "
+        "use the same SQLite version and settings"
     )
 
 
 def postgresql_engine(url: URL) -> Engine:
-    """Return an engine for the server; every connection is checked when it is made.
+    """Return an engine for the server; every new connection is checked.
 
-    Statements are never prepared by name, so that a proxy between client and server cannot mix
-    them up. A transaction that a stopped process holds open is ended by the server.
+    Statements are never prepared by name, so that a connection pooler cannot mix them up. The
+    server ends a transaction that a stopped process holds open.
     """
     engine = create_engine(
         url.set(drivername="postgresql+psycopg"),
@@ -232,10 +232,10 @@ def _set_up_session(connection: Any) -> None:
         durable = cursor.execute("SHOW synchronous_commit").fetchone()[0]
         if durable == "off":
             raise LedgerError(
-                "the server has synchronous_commit=off: an acknowledged request could be lost; "
-                "set it to on (ALTER ROLE ... SET synchronous_commit = on)"
+                "the database server has synchronous_commit=off, so an acknowledged request could "
+                "be lost; set it to on (ALTER ROLE ... SET synchronous_commit = on)"
             )
-        # Tables called events or log, and Alembic's own, may be there for another program too.
+        # Other programs may have tables named events or log, or Alembic's table.
         cursor.execute(f"SET search_path = {SCHEMA}")
         cursor.execute(f"SET lock_timeout = '{_WAIT_SECONDS}s'")
         cursor.execute(f"SET idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'")
@@ -243,7 +243,7 @@ def _set_up_session(connection: Any) -> None:
 
 
 def _set_up_or_close(connection: Any, set_up: Callable[[Any], None]) -> Any:
-    """Return a connection that was set up; one that cannot be is closed."""
+    """Configure and return a connection; close it if that fails."""
     try:
         set_up(connection)
     except BaseException:

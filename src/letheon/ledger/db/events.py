@@ -1,16 +1,16 @@
-"""The log of events: append-only, with a Merkle tree over it (RFC 6962), and its high-water mark.
+"""The append-only log of events, its Merkle tree (RFC 6962), and its high-water mark.
 
-An event is written in the transaction of what it reports, without a place in the tree. Places are
-given later, by whoever holds the row of the log (`integrate`), so that writers never wait for each
-other. Bodies hold opaque ids, codes, counts and digests: never an id of a person, never free text.
+An event is written in the transaction that it reports, without a position in the tree. Positions
+are assigned later under a lock on the log row (`integrate_events`), so that writers never wait for
+each other. Bodies contain opaque ids, codes, counts and digests, never an id of a person or free
+text.
 
-``high-water.txt`` in the folder of the ledger names the newest entry of the log that the files rest
-on: its place, and the hash of its leaf. A database that does not hold this entry is older than the
-files, or another one: a copy that was put back, or a replica that lagged behind and was promoted.
-It would name neither the newest models nor their keys, and a sweep would destroy them. The file is
-written after the commit that it speaks of. A kill in between leaves a file that is too old, which
-blocks nothing; nothing was acknowledged or signed on top of that commit, since every worker brings
-the file up to the database first.
+``high-water.txt`` in the folder of the ledger names the newest log entry that the files depend on:
+its position and leaf hash. A database without this entry is older than the files, for example a
+restored copy or a promoted replica that lagged behind. It would not know the newest models and
+their keys, and a sweep would destroy them. The file is written after the commit that it describes.
+A kill in between leaves an older file, which is safe: every worker updates the file before it
+acknowledges or signs anything on top of that commit.
 """
 
 import hashlib
@@ -40,30 +40,30 @@ _HASH_BYTES = 32
 TOLERATED_SECONDS = 300
 
 CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
-"""What may stand in an event: names, codes, digests, versions, opaque ids."""
+"""Pattern of texts allowed in an event: names, codes, digests, versions, opaque ids."""
 
 
 def is_code(text: str) -> bool:
-    """Whether a text may stand in an event: it can be no address and no sentence."""
+    """Return whether a text is allowed in an event: not an e-mail address, not a sentence."""
     return CODE.fullmatch(text) is not None
 
 
 class BulkInsert:
-    """An INSERT of any number of rows, whose text is built once for each number of rows.
+    """An INSERT of any number of rows, whose SQL text is built once per number of rows.
 
-    Requests come in by the thousand. Compiling a statement costs as much as running it, and one
-    statement for each row makes the threads of a process change places at every row.
+    Requests may arrive by the thousand. Compiling a statement costs as much as running it, and one
+    statement per row causes a thread switch per row.
 
     Parameters
     ----------
     table : Table
-        Where they go.
+        Target table.
     names : sequence of str
-        Columns that are set; values must be what the driver takes as it is.
+        Columns to set; values must be types that the driver accepts.
     unless_there : bool, default=False
-        Leave out rows that a unique index refuses, rather than raise.
+        Skip rows that violate a unique index instead of raising.
     returning : sequence of str, default=()
-        Columns of the rows that went in, to return.
+        Columns of the inserted rows to return.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class BulkInsert:
     def __call__(
         self, connection: Connection, rows: Sequence[Mapping[str, Any]]
     ) -> list[tuple[Any, ...]]:
-        """Insert rows in their order; return what was asked for, in any order."""
+        """Insert rows in order; return the `returning` columns, in any order."""
         returned: list[tuple[Any, ...]] = []
         for part in split_into_chunks(rows, self._most):
             values = tuple([row[name] for row in part for name in self._names])
@@ -103,7 +103,7 @@ def _format_placeholders(dialect: str, n_names: int, n_rows: int) -> str:
 
 
 def split_into_chunks(items: Iterable[_T], size: int = 400) -> Iterator[list[_T]]:
-    """Yield items in lists of this size; SQLite before 3.32 takes 999 parameters in a statement."""
+    """Yield lists of at most `size` items; SQLite before 3.32 allows 999 parameters."""
     rest = iter(items)
     while part := list(islice(rest, size)):
         yield part
@@ -112,28 +112,28 @@ def split_into_chunks(items: Iterable[_T], size: int = 400) -> Iterator[list[_T]
 def select_in(
     connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[Any]
 ) -> list[Row[Any]]:
-    """Return the rows of a query whose column has one of any number of values."""
+    """Return the rows of a query whose column has one of the values, however many."""
     parts = (query.where(column.in_(part)) for part in split_into_chunks(values))
     return [row for part in parts for row in connection.execute(part)]
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """The roots of the full subtrees, largest first: all that appending needs.
+    """The roots of the full subtrees, largest first: the state needed to append.
 
-    One root per bit that is set in `size`.
+    There is one root per set bit of `size`.
     """
 
     size: int = 0
     hashes: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
-        whole = all(len(one) == _HASH_BYTES for one in self.hashes)
-        if self.size < 0 or len(self.hashes) != self.size.bit_count() or not whole:
-            raise ValueError(f"a log of {self.size} events has another frontier than this")
+        is_complete = all(len(node) == _HASH_BYTES for node in self.hashes)
+        if self.size < 0 or len(self.hashes) != self.size.bit_count() or not is_complete:
+            raise ValueError(f"the number of hashes does not match a log of {self.size} events")
 
     def append(self, leaf: bytes) -> Self:
-        """Return the frontier with one more leaf hash."""
+        """Return the frontier after appending a leaf hash."""
         hashes, merged, size = list(self.hashes), leaf, self.size
         while size & 1:
             merged = node_hash(hashes.pop(), merged)
@@ -145,18 +145,18 @@ class Frontier:
         return fold_roots(self.hashes)
 
     def to_text(self) -> str:
-        """Return size and hashes in one line, for `from_text`."""
-        return " ".join([str(self.size), *(one.hex() for one in self.hashes)])
+        """Return size and hashes as one line."""
+        return " ".join([str(self.size), *(node.hex() for node in self.hashes)])
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Return the frontier that `to_text` wrote."""
+        """Parse a line from `to_text`."""
         size, *hashes = text.split(" ")
-        return cls(int(size), tuple(bytes.fromhex(one) for one in hashes))
+        return cls(int(size), tuple(bytes.fromhex(node) for node in hashes))
 
 
 def fold_roots(parts: Sequence[bytes]) -> bytes:
-    """Return the root over the roots of full subtrees, largest first."""
+    """Return the root of a tree from the roots of its full subtrees, largest first."""
     if not parts:
         return _EMPTY
     root = parts[-1]
@@ -169,23 +169,22 @@ _by: ContextVar[str | None] = ContextVar("letheon_actor", default=None)
 
 
 def current_actor() -> str | None:
-    """Return who acts in this thread or task; None where nobody was named."""
+    """Return the opaque id of the acting user in this thread or task; None if not set."""
     return _by.get()
 
 
 @contextmanager
 def acting(by: str) -> Iterator[None]:
-    """Name who acts until the context is left: an opaque id, such as that of a token.
+    """Set the opaque id of the acting user, such as a token id, until the context ends.
 
     Raises
     ------
     ValueError
-        It could be a name, an address or a sentence, which no event may hold.
+        The id could be a name, an address or a sentence, which events must not contain.
     """
     if not isinstance(by, str) or not is_code(by):
         raise ValueError(
-            "`by` cannot stand in an event: give the opaque id of whoever acts, of up to 128 "
-            "letters, digits and ._:/+-"
+            "`by` is not a valid id: expected an opaque id of up to 128 letters, digits and ._:/+-"
         )
     token = _by.set(by)
     try:
@@ -194,7 +193,7 @@ def acting(by: str) -> Iterator[None]:
         _by.reset(token)
 
 
-# Statements of every request are built once: building one takes as long as running it.
+# Statements used by every request are built once: building takes as long as running.
 _LATEST = (
     select(events.c.era, events.c.at).order_by(events.c.era.desc(), events.c.at.desc()).limit(1)
 )
@@ -202,14 +201,14 @@ _append = BulkInsert(events, ("at", "era", "kind", "about", "body", "leaf"))
 
 
 class LogHead(NamedTuple):
-    """The tree over the events that have a place."""
+    """Size and root of the tree over the events that have a position."""
 
     size: int
     root: bytes
 
 
 class Event(NamedTuple):
-    """What happened, when, and to whom (an opaque id)."""
+    """An event: kind, body, time and opaque id of the request or batch."""
 
     kind: str
     body: dict[str, Any]
@@ -220,20 +219,20 @@ class Event(NamedTuple):
 def record_event(
     connection: Connection, kind: str, body: dict[str, Any], at: int, *, about: str | None = None
 ) -> None:
-    """Append one event to the transaction; an event of a request says who acted, if anybody.
+    """Record an event in the transaction; events of requests include the acting user.
 
     Parameters
     ----------
     connection : Connection
-        In a transaction.
+        Connection in a transaction.
     kind : str
-        What happened, a code.
+        Code of what happened.
     body : dict
-        Codes, digests, opaque ids, whole numbers, booleans; lists of these.
+        Codes, digests, opaque ids, integers, booleans, and lists of these.
     at : int
-        When, in seconds since 1970.
+        Time in seconds since 1970.
     about : str, optional
-        Opaque id for timelines; by default the body's request, else its batch.
+        Opaque id for timelines. Default: the request in the body, else the batch.
 
     Raises
     ------
@@ -251,7 +250,7 @@ def record_events(
     *,
     about: str | None = None,
 ) -> None:
-    """Append several events of one kind and time; see `record`."""
+    """Record several events of the same kind and time; see `record_event`."""
     by = current_actor()
     if by is not None:
         items = [{**body, "by": by} if "request" in body else body for body in items]
@@ -259,10 +258,10 @@ def record_events(
 
 
 def append_events(connection: Connection, items: Sequence[Event]) -> None:
-    """Append any events in one statement, as they are; see `record`.
+    """Append events in one statement, without adding the acting user; see `record_event`.
 
-    They may be of several threads, whose actors differ. A clock that is far behind what was
-    recorded before is refused; of the eras that `accept_clock` begins only the newest one counts.
+    The events may come from several threads with different users. Raises `ClockError` if the clock
+    is far behind the latest event of the newest era; `accept_clock` starts a new era.
     """
     if not items:
         return
@@ -271,30 +270,30 @@ def append_events(connection: Connection, items: Sequence[Event]) -> None:
     era, latest = _latest_time(connection, at)
     if at < latest - TOLERATED_SECONDS:
         raise ClockError(
-            f"the clock is {latest - at} seconds behind the latest event of this ledger; set it "
-            "right and try again. If it is right, and an event was written while it was ahead, "
-            "`letheon doctor --accept-clock` goes on from it. Nothing was recorded"
+            f"the clock is {latest - at} seconds behind the latest event of this ledger; correct "
+            "it and try again. If it is right and was ahead earlier, run `letheon doctor "
+            "--accept-clock`. Nothing was recorded"
         )
     _append(connection, [_event_row(item, era) for item in items])
 
 
 def require_own_log(connection: Connection) -> None:
-    """Raise `OldDatabaseError` where entries would fork the log; see `require_mark`."""
+    """Raise `OldDatabaseError` if new entries would fork the log; see `require_mark`."""
     guard = connection.get_execution_options().get("letheon_guard")
     if guard is not None:
         guard(connection)
 
 
 def accept_clock(connection: Connection, at: int) -> bool:
-    """Record that the clock is right, though events were written while it was ahead.
+    """Record that the clock is right, although events were written while it was ahead.
 
-    Counting starts anew: from now on times are compared with this event and later ones only.
-    Events that were written before keep their times.
+    A new era starts: later times are compared with this event and later ones only. Earlier events
+    keep their times.
 
     Returns
     -------
     bool
-        False if the clock is not behind; nothing is recorded then.
+        False if the clock is not behind; then nothing is recorded.
     """
     require_own_log(connection)
     era, latest = _latest_time(connection, at)
@@ -306,18 +305,18 @@ def accept_clock(connection: Connection, at: int) -> bool:
 
 
 def seconds_behind(connection: Connection, at: int) -> int:
-    """Return by how much a clock is behind the latest event that counts; negative if it is not."""
+    """Return how far a time is behind the latest event of the newest era; may be negative."""
     return _latest_time(connection, at)[1] - at
 
 
 def _latest_time(connection: Connection, at: int) -> tuple[int, int]:
-    """Return the newest era and the latest time in it; `at` where there is no event."""
-    found = connection.execute(_LATEST).first()
-    return (0, at) if found is None else (found.era, found.at)
+    """Return the newest era and its latest time; ``(0, at)`` if there is no event."""
+    row = connection.execute(_LATEST).first()
+    return (0, at) if row is None else (row.era, row.at)
 
 
 def integrate_events(connection: Connection) -> LogHead:
-    """Give every event without a place the next one, and return the new head of the tree."""
+    """Assign positions to all events without one, and return the new head of the tree."""
     require_own_log(connection)
     row = connection.execute(select(log.c.size, log.c.frontier).with_for_update()).one()
     frontier = Frontier.from_text(row.frontier)
@@ -335,7 +334,7 @@ def integrate_events(connection: Connection) -> LogHead:
 
 
 def read_log_head(connection: Connection) -> LogHead:
-    """Return the head of the tree as it was integrated last."""
+    """Return the head of the tree after the last `integrate_events`."""
     row = connection.execute(select(log.c.size, log.c.frontier)).one()
     return LogHead(row.size, Frontier.from_text(row.frontier).root())
 
@@ -347,7 +346,7 @@ def read_leaves(connection: Connection) -> list[bytes]:
 
 
 def read_bodies(connection: Connection) -> Iterator[bytes]:
-    """Return the canonical bodies of all integrated events, in the order of the tree."""
+    """Yield the canonical bodies of all integrated events, in the order of the tree."""
     query = select(events.c.body).where(events.c.log_index.is_not(None))
     for body in connection.scalars(query.order_by(events.c.log_index)):
         yield body.encode()
@@ -372,9 +371,9 @@ def _event_row(event: Event, era: int) -> dict[str, Any]:
 
 
 def _encode_flat(fields: dict[str, Any]) -> bytes | None:
-    """Return what `canonical` does, in a third of the time; None unless all is codes and numbers.
+    """Return the result of `canonical` for codes and integers, in a third of the time.
 
-    Codes have one order in every encoding, and nothing to escape.
+    Return None for any other value. Codes sort the same in every encoding and need no escapes.
     """
     if not all(map(_is_name, fields)):
         return None
@@ -396,43 +395,43 @@ def _is_name(name: Any) -> bool:
 
 
 def _require_codes(value: Any) -> None:
-    """Refuse anything that could be a name, an address or a sentence."""
+    """Raise if a value could be a name, an address or a sentence."""
     if isinstance(value, dict):
         _require_codes([*value, *value.values()])
     elif isinstance(value, list | tuple):
         for item in value:
-            if type(item) is not int:  # spares most of the calls
+            if type(item) is not int:  # avoids most of the calls
                 _require_codes(item)
     elif isinstance(value, str) and not is_code(value):
-        raise ValueError(f"an event holds a text of {len(value)} characters that is no code")
+        raise ValueError(f"an event contains a text of {len(value)} characters that is not a code")
 
 
 HIGH_WATER = "high-water.txt"
-# Built once: it is asked for before every request.
+# Built once: it runs before every request.
 _LEAF = select(events.c.leaf).where(events.c.log_index == bindparam("place"))
 _ENDS = {"certificates": ".json", "checkpoints": ".txt"}
 _LINE = re.compile(r"([1-9][0-9]{0,17}) ([0-9a-f]{64})\n")
-_WAY_OUT = (
-    "Nothing was changed. Put the newer database back: the newest copy, or the primary that this "
-    "replica lagged behind. If it is lost for good, `letheon ledger adopt` lists what would be "
-    "lost with it, and with --yes goes on from this one"
+_REMEDY = (
+    "Nothing was changed. Restore the newer database: the newest copy, or the primary that this "
+    "replica lagged behind. If it is lost, `letheon ledger adopt` lists what is lost with it, and "
+    "with --yes continues with this one"
 )
 
 
 class LogMark(NamedTuple):
-    """The newest entry of the log that the files rest on: how many there were, and its leaf."""
+    """The newest log entry that the files depend on: size of the log, and leaf hash."""
 
     size: int
     leaf: str
 
 
 def read_mark(folder: Path) -> LogMark | None:
-    """Return what ``high-water.txt`` says; None where there is none yet.
+    """Read ``high-water.txt``; return None if it does not exist.
 
     Raises
     ------
     OldDatabaseError
-        It cannot be read, so nothing can be compared.
+        The file is damaged, so nothing can be compared.
     """
     try:
         text = (folder / HIGH_WATER).read_text("ascii", "replace")
@@ -445,33 +444,33 @@ def read_mark(folder: Path) -> LogMark | None:
 
 
 def require_mark(folder: Path, connection: Connection) -> None:
-    """Raise `OldDatabaseError` unless the log holds the entry that the files rest on."""
+    """Raise `OldDatabaseError` unless the log contains the entry of the high-water mark."""
     text = _compare_mark(read_mark(folder), connection)
     if text is not None:
         raise _old_database_error([text])
 
 
 def require_agreement(core: Core) -> None:
-    """Raise `OldDatabaseError` if any file is newer than the database; see `differences`."""
-    found = find_differences(core)
-    if found:
-        raise _old_database_error(found)
+    """Raise `OldDatabaseError` if any file is newer than the database."""
+    differences = find_differences(core)
+    if differences:
+        raise _old_database_error(differences)
 
 
 def find_differences(core: Core) -> list[str]:
-    """Return in what the files are newer than the database; nothing if they agree.
+    """Return how the files are newer than the database; empty if they agree.
 
-    The files are looked at first: whatever they say then, the right database holds by now.
+    The files are read first: the correct database contains at least what they refer to.
     """
     mark = read_mark(core.folder)
     newest = {kind: max(list_numbers(core.subfolder(kind)), default=0) for kind in _ENDS}
     with core.database.reading() as conn:
-        found = [
+        differences = [
             _compare_mark(mark, conn),
             _compare_certificate(newest["certificates"], conn),
             _compare_checkpoint(core, newest["checkpoints"], conn),
         ]
-    return [text for text in found if text is not None]
+    return [text for text in differences if text is not None]
 
 
 def list_numbers(folder: Path) -> list[int]:
@@ -483,7 +482,7 @@ def list_numbers(folder: Path) -> list[int]:
 
 
 def advance_mark(core: Core) -> None:
-    """Give every event its place in the log, and write down how far the log is."""
+    """Assign positions to all events, and update the high-water mark."""
     with core.database.transaction() as conn:
         size, _ = integrate_events(conn)
         mark = mark_at(conn, size)
@@ -493,7 +492,7 @@ def advance_mark(core: Core) -> None:
 
 
 def settle_mark(core: Core) -> None:
-    """Bring the file up to the database, where a kill or a request left it behind."""
+    """Update the high-water mark if a kill or a request left it behind the database."""
     mark = read_mark(core.folder)
     with core.database.reading() as conn:
         unplaced = select(events.c.id).where(events.c.log_index.is_(None)).limit(1)
@@ -504,10 +503,10 @@ def settle_mark(core: Core) -> None:
 
 
 def write_mark(core: Core, mark: LogMark | None, *, adopted: bool = False) -> None:
-    """Write the file unless it is further already; `adopted` writes in any case."""
+    """Write the mark unless the file has a newer one; with `adopted` always write it."""
     if mark is None:
         return
-    # One process at a time compares and writes, so that the file never goes back.
+    # One process at a time compares and writes, so that the mark never moves back.
     with lock_file(core.folder / ".high-water.lock"):
         known = None if adopted else read_mark(core.folder)
         if known is None or known.size < mark.size:
@@ -516,18 +515,18 @@ def write_mark(core: Core, mark: LogMark | None, *, adopted: bool = False) -> No
 
 
 def mark_at(connection: Connection, size: int) -> LogMark | None:
-    """Return what the file says when the log has so many entries; None for an empty log."""
+    """Return the mark for a log of this size; None if there is no such entry."""
     leaf = connection.scalar(_LEAF, {"place": size - 1})
     return None if leaf is None else LogMark(size, leaf)
 
 
 def _compare_mark(mark: LogMark | None, connection: Connection) -> str | None:
-    if mark is None or mark == (found := mark_at(connection, mark.size)):
+    if mark is None or mark == (own_mark := mark_at(connection, mark.size)):
         return None
-    if found is not None:
-        return f"entry {mark.size} of the log is another one than {HIGH_WATER} names"
+    if own_mark is not None:
+        return f"entry {mark.size} of the log differs from {HIGH_WATER}"
     size = read_log_head(connection).size
-    return f"its log has {size} entries, and the files were written with {mark.size}"
+    return f"its log has {size} entries, and the files were written at {mark.size} entries"
 
 
 def _compare_certificate(number: int, connection: Connection) -> str | None:
@@ -535,7 +534,7 @@ def _compare_certificate(number: int, connection: Connection) -> str | None:
     known = int(connection.scalar(query) or 0)
     if number <= known:
         return None
-    return f"certificates/ goes up to number {number}, and it has given out {known}"
+    return f"certificates/ contains number {number}, and it has assigned numbers up to {known}"
 
 
 def _compare_checkpoint(core: Core, size: int, connection: Connection) -> str | None:
@@ -544,17 +543,17 @@ def _compare_checkpoint(core: Core, size: int, connection: Connection) -> str | 
     path = core.subfolder("checkpoints") / f"{size:012d}.txt"
     root = connection.scalar(select(checkpoints.c.root).where(checkpoints.c.size == size))
     if root is None:
-        return f"it does not hold the checkpoint of {size} entries, {path.name}"
+        return f"it lacks the checkpoint at {size} entries, {path.name}"
     try:
         note = read_note(path.read_text("utf-8"))
     except (OSError, ValueError, VerificationError):
-        return None  # damage, not age; `letheon doctor` compares files and rows
+        return None  # damaged, not newer; `letheon doctor` reports it
     if note.root.hex() == root:
         return None
-    return f"its checkpoint of {size} entries has another root than {path.name}"
+    return f"its checkpoint at {size} entries has a different root than {path.name}"
 
 
-def _old_database_error(found: list[str]) -> OldDatabaseError:
+def _old_database_error(differences: list[str]) -> OldDatabaseError:
     return OldDatabaseError(
-        f"the files of this ledger are newer than its database: {'; '.join(found)}. {_WAY_OUT}"
+        f"the files of this ledger are newer than its database: {'; '.join(differences)}. {_REMEDY}"
     )

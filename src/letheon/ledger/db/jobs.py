@@ -1,11 +1,11 @@
-"""Jobs: work asked for at the service that takes long; a worker does it.
+"""Jobs: long-running work that is requested from the service and done by a worker.
 
-A job is a row. A claim holds a lease that ends by itself, under a name that no other claim has:
-every later change compares that name, so a worker that was thought dead changes nothing any more.
-After `MOST_STARTS` claims that ended with their worker a job has failed.
+A job is a row. A claim takes a lease with an expiry under a unique name. Every later change
+compares that name, so a worker that was considered dead cannot change the job any more. A job fails
+after `MOST_STARTS` claims whose worker ended before it was done.
 
-No caller can keep the others waiting: so many jobs of one token, of one tenant and of all may wait,
-those that only read and those that change a model counted apart; and tenants take turns.
+The number of waiting jobs is limited per token, per tenant and in total, separately for jobs that
+only read and jobs that change a model. Tenants take turns.
 """
 
 import json
@@ -29,7 +29,7 @@ from letheon.ledger.tables import events, jobs, log
 Kind = Literal["apply", "retrain", "what-if", "audit"]
 State = Literal["queued", "running", "done", "failed"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# Those that change a model, and those that only read.
+# Jobs that change a model, and jobs that only read.
 CHANGING_KINDS: tuple[Kind, ...] = ("apply", "retrain")
 READING_KINDS: tuple[Kind, ...] = ("audit", "what-if")
 
@@ -45,12 +45,12 @@ _KEPT_SECONDS = 90 * 86_400
 
 
 class JobsFullError(LedgerBusyError):
-    """So many jobs wait already that another one would not be done soon."""
+    """Too many jobs are waiting already."""
 
 
 @dataclass(frozen=True)
 class ProgressLine:
-    """A line of progress: when, and in words."""
+    """A line of progress: time and text."""
 
     at: datetime
     words: str
@@ -58,7 +58,7 @@ class ProgressLine:
 
 @dataclass(frozen=True)
 class JobProblem:
-    """Why a job could not be done: a code, and words."""
+    """Why a job failed: a code and a text."""
 
     code: str
     words: str
@@ -66,28 +66,28 @@ class JobProblem:
 
 @dataclass(frozen=True)
 class JobBase:
-    """Work that takes long, without what it is: the base of `Job` and of audits.
+    """Base of `Job` and of audits: state and times of long-running work.
 
     Attributes
     ----------
     id : str
         Random, 32 hexadecimal digits.
     tenant : str or None
-        Whose things it is about; null for all tenants.
+        Tenant of the job; null for all tenants.
     model : str or None
-        Which model; null for all.
+        Model of the job; null for all.
     state : {"queued", "running", "done", "failed"}
-        Work whose worker died is "running" until another one takes it over.
+        A job whose worker died stays "running" until another worker takes it over.
     is_over : bool
         Whether it is done or has failed.
     created_at, started_at, finished_at : datetime or None
-        When it was asked for, begun, and ended.
+        Times of request, start and end.
     created_by : str or None
-        Id of the token that asked.
+        Id of the token that requested it.
     progress : tuple of Line
-        What was reported so far, by all workers that were at it.
+        Progress reported so far, by all of its workers.
     problem : JobProblem or None
-        Why it failed, if it did.
+        Why it failed; null unless it did.
     """
 
     id: str
@@ -105,14 +105,14 @@ class JobBase:
 
 @dataclass(frozen=True)
 class Job(JobBase):
-    """Work that takes long; ask again until `is_over`.
+    """Long-running work; poll until `is_over`.
 
     Attributes
     ----------
     kind : {"apply", "retrain", "what-if", "audit"}
-        What is to be done.
+        Kind of work.
     result : dict or None
-        What came out, once it is done.
+        The result, once it is done.
     """
 
     kind: Kind
@@ -121,16 +121,16 @@ class Job(JobBase):
 
 @dataclass(frozen=True)
 class JobRecord(Job):
-    """A job with what only workers and audits need.
+    """A job with the fields that only workers and audits need.
 
     Attributes
     ----------
     asked : dict
-        Options, as plain values.
+        Options as JSON values.
     findings : tuple of dict
-        Values that came with lines of progress.
+        Values attached to lines of progress.
     owner : str or None
-        Number of the start, name of the claim, and the thread that made it.
+        Number of the start, name of the claim, and thread of the worker.
     """
 
     asked: dict[str, Any]
@@ -139,7 +139,7 @@ class JobRecord(Job):
 
     @property
     def starts(self) -> int:
-        """How often it was begun."""
+        """How often it was started."""
         return _count_starts(self.owner)
 
 
@@ -149,15 +149,15 @@ class Jobs(ServiceTable):
     Parameters
     ----------
     ledger : Ledger
-        Whose service it is.
+        Ledger of the service.
     clock : callable, optional
-        Seconds since 1970; the ledger's by default.
+        Returns seconds since 1970. Default: the clock of the ledger.
 
     Guarantee
     ---------
-    What one claim holds no other one changes. A job is begun at most `MOST_STARTS` times by
-    workers that did not come to an end with it, and is never lost: it is queued, running under a
-    lease, done, or failed.
+    Only the current claim can change a job. A job is started at most `MOST_STARTS` times by workers
+    that end before it is done, and is never lost: it is queued, running under a lease, done, or
+    failed.
     """
 
     def add(
@@ -169,12 +169,12 @@ class Jobs(ServiceTable):
         asked: Mapping[str, Any] | None = None,
         by: str | None = None,
     ) -> JobRecord:
-        """Ask for work; the same work that is queued and not begun yet is returned instead.
+        """Add a job, or return an identical job that is still queued.
 
         Raises
         ------
         JobsFullError
-            Too many wait already: of this token, of this tenant, or of all.
+            Too many jobs of this token, of this tenant or in total are waiting.
         """
         wanted = {
             "kind": kind,
@@ -197,7 +197,7 @@ class Jobs(ServiceTable):
             return _read_job(conn, job_id)
 
     def find(self, job_id: str, *, tenant: str | None = None) -> JobRecord | None:
-        """Return a job; None if there is none, or it is not of this tenant."""
+        """Return a job; None if it does not exist or belongs to another tenant."""
         return self._read_first(select(jobs).where(_belongs_to(tenant), jobs.c.id == job_id))
 
     def find_open(self, kinds: Iterable[Kind], *, tenant: str, model: str) -> JobRecord | None:
@@ -219,12 +219,12 @@ class Jobs(ServiceTable):
         after: str | None = None,
         limit: int = 50,
     ) -> Page[JobRecord]:
-        """Return jobs, newest first; `after` is the cursor that the part before gave.
+        """Return a page of jobs, newest first; `after` is `next` of the previous page.
 
         Raises
         ------
         ValueError
-            `after` is no cursor.
+            `after` is not a cursor.
         """
         wanted = _belongs_to(tenant) & jobs.c.kind.in_(list(kinds))
         if model is not None:
@@ -239,45 +239,45 @@ class Jobs(ServiceTable):
         return Page(tuple(map(_to_job_record, rows[:limit])), following, total)
 
     def count_open(self) -> int:
-        """Return how many jobs are queued or running."""
+        """Return the number of queued and running jobs."""
         return self._count_rows(_IS_OPEN)
 
     def read_newest_event(self) -> int | None:
-        """Return the number of the newest event: where it changed, there may be work to do."""
+        """Return the number of the newest event; if it has changed, there may be work."""
         newest: int | None = self._database.read_value(select(func.max(events.c.id)))
         return newest
 
     def claim(
         self, owner: str, seconds: int = LEASE_SECONDS, *, kinds: Iterable[Kind] = KINDS
     ) -> JobRecord | None:
-        """Take a job that waits, or whose worker is gone; None if there is none.
+        """Take a queued job, or one whose worker has ended; return None if there is none.
 
-        The tenant whose last job was begun longest ago is next, with its oldest one.
+        The tenant whose last job started longest ago is next, with its oldest job.
 
         Parameters
         ----------
         owner : str
-            Name of the thread, as `letheon.ledger.leases.owner_name` makes it.
+            Name of the thread, from `letheon.ledger.leases.owner_name`.
         seconds : int
-            So long without a `renew` it counts as left.
+            Length of the lease; without a `renew` in this time the job is abandoned.
         kinds : iterable of str
-            What the caller can do.
+            Kinds of jobs to take.
         """
         query = _open_jobs(list(kinds))
-        # A look costs no writing.
+        # Avoid a write transaction if there is nothing to claim.
         with self._database.reading() as conn:
             if self._find_next(conn, query, seconds) is None:
                 return None
         query = query.with_for_update(skip_locked=True)
         with self._database.transaction() as conn:
             while (row := self._find_next(conn, query, seconds)) is not None:
-                taken = self._start_job(conn, row, owner, seconds)
-                if taken is not None:
-                    return taken
+                job = self._start_job(conn, row, owner, seconds)
+                if job is not None:
+                    return job
         return None
 
     def _find_next(self, conn: Connection, query: Select[Any], seconds: int) -> Row[Any] | None:
-        """Return the job that may be begun and is next."""
+        """Return the next job that may be started."""
         now = self._clock()
         for row in _order_by_turn(conn, list(conn.execute(query))):
             is_held = row.state == "running" and leases.is_current(row.lease_until, now, seconds)
@@ -288,11 +288,11 @@ class Jobs(ServiceTable):
     def _start_job(
         self, conn: Connection, row: Row[Any], owner: str, seconds: int
     ) -> JobRecord | None:
-        """Begin a job; None if it was begun too often and has failed by that."""
+        """Start a job; return None if it was started too often and has now failed."""
         now, starts = self._clock(), _count_starts(row.owner) + 1
         mine = change(jobs).where(jobs.c.id == row.id)
         if starts > MOST_STARTS:
-            words = f"its worker ended {MOST_STARTS} times before it was done"
+            words = f"its worker ended {MOST_STARTS} times before the job was done"
             ended = _end_values("failed", {"code": "worker-ended", "words": words}, now)
             conn.execute(mine.values(ended))
             return None
@@ -302,19 +302,19 @@ class Jobs(ServiceTable):
         return _read_job(conn, row.id)
 
     def renew(self, job: JobRecord, seconds: int = LEASE_SECONDS) -> None:
-        """Put the end of the lease off, or raise `StaleWorkerError`."""
+        """Extend the lease, or raise `StaleWorkerError`."""
         self._database.run_transaction(
             partial(_change_own, job, lease_until=self._clock() + seconds)
         )
 
     def add_progress(
-        self, job: JobRecord, words: str, found: Mapping[str, Any] | None = None
+        self, job: JobRecord, words: str, finding: Mapping[str, Any] | None = None
     ) -> None:
-        """Add a line of progress, or raise `StaleWorkerError`; of too many the last are left out.
+        """Add a line of progress, or raise `StaleWorkerError`; lines over the limit are dropped.
 
-        Words and values hold counts, codes and names of models, never anything of a person.
+        Text and values contain counts, codes and names of models, never personal data.
         """
-        line = {"at": self._clock(), "words": words, "found": found}
+        line = {"at": self._clock(), "words": words, "found": finding}
         with self._database.transaction() as conn:
             query = select(jobs.c.progress).where(jobs.c.id == job.id).with_for_update()
             lines = json.loads(conn.execute(query).scalar_one())
@@ -323,24 +323,24 @@ class Jobs(ServiceTable):
             _change_own(job, conn, progress=json.dumps(lines))
 
     def finish(self, job: JobRecord, result: Mapping[str, Any]) -> None:
-        """Record that a job is done and what came out, or raise `StaleWorkerError`."""
+        """Record that a job is done and its result, or raise `StaleWorkerError`."""
         self._database.run_transaction(
             partial(_change_own, job, **_end_values("done", result, self._clock()))
         )
 
     def fail(self, job: JobRecord, code: str, words: str) -> None:
-        """Record that a job could not be done, or raise `StaleWorkerError`."""
+        """Record that a job failed, or raise `StaleWorkerError`."""
         ended = _end_values("failed", {"code": code, "words": words}, self._clock())
         self._database.run_transaction(partial(_change_own, job, **ended))
 
     def release(self, job: JobRecord) -> None:
-        """Give a job back undone: this start does not count. `StaleWorkerError` if it is lost."""
+        """Return a job to the queue without counting this start, or raise `StaleWorkerError`."""
         undone: dict[str, Any] = {"state": "queued", "lease_until": 0}
         undone["owner"] = f"{job.starts - 1} - -"
         self._database.run_transaction(partial(_change_own, job, **undone))
 
     def forget_old(self) -> int:
-        """Drop jobs that ended 90 days ago; return how many."""
+        """Delete jobs that ended 90 days ago; return how many."""
         old = jobs.c.finished_at < proven_now(self._core) - _KEPT_SECONDS
         if self._count_rows(old) == 0:
             return 0
@@ -357,10 +357,10 @@ def _open_jobs(kinds: list[Kind]) -> Select[Any]:
 
 
 def _change_own(job: JobRecord, conn: Connection, **values: Any) -> None:
-    """Change a job that is still the caller's; else raise, and leave it alone."""
+    """Change a job if the caller still holds its claim; raise otherwise."""
     mine = (jobs.c.id == job.id) & (jobs.c.owner == job.owner) & (jobs.c.state == "running")
     if conn.execute(change(jobs).where(mine).values(**values)).rowcount != 1:
-        raise StaleWorkerError("another worker took this job over, or it has ended")
+        raise StaleWorkerError("another worker took over this job, or it has ended")
 
 
 def _end_values(state: State, result: Mapping[str, Any], now: int) -> dict[str, Any]:
@@ -376,12 +376,12 @@ def _is_older_than(after: str | None) -> Any:
         return true()
     at, _, job_id = after.partition("-")
     if not (at.isdecimal() and at.isascii() and job_id):
-        raise ValueError("after is no cursor; give what the part before gave as next")
+        raise ValueError("after is not a cursor; pass `next` of the previous page unchanged")
     return tuple_(jobs.c.created_at, jobs.c.id) < (int(at), job_id)
 
 
 def _order_by_turn(conn: Connection, rows: list[Row[Any]]) -> list[Row[Any]]:
-    """Return jobs, the oldest first, in the order in which tenants take turns."""
+    """Return jobs, given oldest first, in the order in which tenants take turns."""
     if len({row.tenant for row in rows}) < 2:
         return rows
     kinds = {row.kind for row in rows}
@@ -391,19 +391,19 @@ def _order_by_turn(conn: Connection, rows: list[Row[Any]]) -> list[Row[Any]]:
 
 
 def _require_room(conn: Connection, kind: Kind, tenant: str | None, by: str | None) -> None:
-    """Refuse a job if too many wait that are done in the same turn."""
-    those = jobs.c.kind.in_(CHANGING_KINDS if kind in CHANGING_KINDS else READING_KINDS) & (
+    """Raise `JobsFullError` if too many jobs of the same group are waiting."""
+    is_waiting = jobs.c.kind.in_(CHANGING_KINDS if kind in CHANGING_KINDS else READING_KINDS) & (
         jobs.c.state == "queued"
     )
-    waiting = conn.execute(select(jobs.c.tenant, jobs.c.created_by).where(those)).all()
+    waiting = conn.execute(select(jobs.c.tenant, jobs.c.created_by).where(is_waiting)).all()
     of_token = sum(row.created_by == by for row in waiting)
     of_tenant = sum(row.tenant == tenant for row in waiting)
     if by is not None and of_token >= _MOST_OF_TOKEN:
-        raise JobsFullError(f"{of_token} jobs of this token wait already")
+        raise JobsFullError(f"{of_token} jobs of this token are waiting already; try again later")
     if tenant is not None and of_tenant >= _MOST_OF_TENANT:
-        raise JobsFullError(f"{of_tenant} jobs of this tenant wait already")
+        raise JobsFullError(f"{of_tenant} jobs of this tenant are waiting already; try again later")
     if len(waiting) >= _MOST_QUEUED:
-        raise JobsFullError("too many jobs wait already; is a worker running?")
+        raise JobsFullError("too many jobs are waiting already; check that a worker is running")
 
 
 def _read_job(conn: Connection, job_id: str) -> JobRecord:
@@ -415,7 +415,7 @@ def _count_starts(owner: str | None) -> int:
 
 
 def _read_holder(owner: str | None) -> str:
-    """Return who made the claim; an owner whose process cannot be looked up is no process."""
+    """Return the thread that made the claim; "/////" if its process cannot be looked up."""
     name = "" if owner is None else owner.rpartition(" ")[2]
     return name if name.count("/") == 5 else "/////"
 
@@ -427,9 +427,9 @@ def _to_job_record(row: Row[Any]) -> JobRecord:
         JobRecord,
         row._mapping,
         is_over=row.state in ("done", "failed"),
-        progress=tuple(ProgressLine(to_datetime(one["at"]), one["words"]) for one in lines),
+        progress=tuple(ProgressLine(to_datetime(line["at"]), line["words"]) for line in lines),
         result=outcome if row.state == "done" else None,
         problem=JobProblem(**outcome) if row.state == "failed" else None,
         asked=json.loads(row.asked),
-        findings=tuple(one["found"] for one in lines if one.get("found") is not None),
+        findings=tuple(line["found"] for line in lines if line.get("found") is not None),
     )

@@ -1,7 +1,8 @@
-"""`Ledger.log`: its entries page by page, and proofs about it without reading all of it.
+"""`Ledger.log`: pages of entries, and proofs that do not read the whole log.
 
-The tree over the events is that of RFC 6962, append only. It works on leaf hashes
-(`letheon.verifier.leaf_hash` of an event's bytes); the root of no leaves is the SHA-256 of nothing.
+The append-only tree over the events follows RFC 6962. It works on leaf hashes
+(`letheon.verifier.leaf_hash` of an event's bytes). The root of an empty log is the SHA-256 of the
+empty string.
 """
 
 import threading
@@ -18,12 +19,12 @@ from letheon.ledger.tables import checkpoints, events
 from letheon.verifier import node_hash
 
 _LIST = "log"
-# Leaves whose root is remembered. A power of two: such a block is a full subtree.
+# Number of leaves in a block whose root is cached; a power of two, so that it is a full subtree.
 BLOCK = 1024
 
 
 class LogTree:
-    """Roots and proofs of a log: all of its leaves, with the roots of all full subtrees.
+    """Roots and proofs of a log, from all of its leaves.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ class LogTree:
             self.levels.append([node_hash(left, right) for left, right in pairs])
 
     def subtree_root(self, begin: int, end: int) -> bytes:
-        """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
+        """Return the root over leaves begin..end; `begin` is a multiple of the largest subtree."""
         parts = []
         while begin < end:
             level = _largest_power_below(end - begin + 1).bit_length() - 1
@@ -48,7 +49,7 @@ class LogTree:
         return fold_roots(parts)
 
     def root(self, size: int | None = None) -> bytes:
-        """Return the root of the first `size` leaves; of all of them by default."""
+        """Return the root of the first `size` leaves; of all by default."""
         size = self.size if size is None else size
         self._require_range(0 <= size <= self.size, f"no tree of {size} leaves")
         return self.subtree_root(0, size)
@@ -72,7 +73,7 @@ class LogTree:
         return path[::-1]
 
     def consistency_path(self, size1: int, size2: int) -> list[bytes]:
-        """Return the proof that the first tree is the beginning of the second.
+        """Return the proof that the first tree is a prefix of the second.
 
         ``PROOF(m, D[n])`` of RFC 6962, section 2.1.2; empty if the sizes are equal or the first
         is 0.
@@ -81,7 +82,7 @@ class LogTree:
         self._require_range(fits, f"no trees of {size1} and {size2} leaves")
         if size1 in {0, size2}:
             return []
-        path, begin, end, whole = [], 0, size2, True
+        path, begin, end, is_prefix = [], 0, size2, True
         while size1 != end:
             middle = begin + _largest_power_below(end - begin)
             if size1 <= middle:
@@ -89,16 +90,16 @@ class LogTree:
                 end = middle
             else:
                 path.append(self.subtree_root(begin, middle))
-                begin, whole = middle, False
-        return [*([] if whole else [self.subtree_root(begin, end)]), *path[::-1]]
+                begin, is_prefix = middle, False
+        return [*([] if is_prefix else [self.subtree_root(begin, end)]), *path[::-1]]
 
-    def _require_range(self, fits: bool, what: str) -> None:
+    def _require_range(self, fits: bool, problem: str) -> None:
         if not fits:
-            raise ValueError(f"{what}: the log has {self.size} leaves")
+            raise ValueError(f"{problem}: the log has {self.size} leaves")
 
 
 class _BlockTree(LogTree):
-    """A log by the roots of its full blocks; leaves are read where there is no other way."""
+    """A log represented by the roots of its full blocks; leaves are read only where needed."""
 
     def __init__(self, conn: Connection, size: int, blocks: list[bytes]) -> None:
         self.size = size
@@ -106,7 +107,7 @@ class _BlockTree(LogTree):
         self._blocks = blocks
 
     def subtree_root(self, begin: int, end: int) -> bytes:
-        """Return the root over leaves begin..end; `begin` is a multiple of the largest part."""
+        """Return the root over leaves begin..end; `begin` is a multiple of the largest subtree."""
         number, rest = divmod(begin, BLOCK)
         if end - begin == BLOCK and rest == 0:
             return self._blocks[number]
@@ -127,15 +128,15 @@ def _largest_power_below(size: int) -> int:
 
 
 def _read_leaf_range(conn: Connection, begin: int, end: int) -> list[bytes]:
-    here = (events.c.log_index >= begin) & (events.c.log_index < end)
-    query = select(events.c.leaf).where(here).order_by(events.c.log_index)
+    in_range = (events.c.log_index >= begin) & (events.c.log_index < end)
+    query = select(events.c.leaf).where(in_range).order_by(events.c.log_index)
     return [bytes.fromhex(leaf) for leaf in conn.scalars(query)]
 
 
 class Log:
-    """The log of a ledger; the roots of its full blocks are remembered.
+    """The log of a ledger, with cached roots of its full blocks.
 
-    A proof needs the leaves of two blocks then, and one hash for each other block.
+    A proof reads the leaves of two blocks, and one hash for each other block.
 
     Parameters
     ----------
@@ -154,34 +155,34 @@ class Log:
         first = 0 if after is None else int(decode_cursor(self._core, _LIST, after)[0]) + 1
         with self._core.database.reading() as conn:
             size = _events.read_log_head(conn).size
-            here = (events.c.log_index >= first) & (events.c.log_index < size)
-            query = select(events).where(here).order_by(events.c.log_index).limit(limit)
+            in_range = (events.c.log_index >= first) & (events.c.log_index < size)
+            query = select(events).where(in_range).order_by(events.c.log_index).limit(limit)
             items = tuple(map(LogEntry.from_row, conn.execute(query)))
         last = first + len(items) - 1
         is_last = not items or last == size - 1
         return Page(items, None if is_last else encode_cursor(self._core, _LIST, (last,)), size)
 
     def inclusion(self, index: int, size: int | None = None) -> LogInclusion:
-        """Prove that the event in place `index` is in the log, as it is or was at a size.
+        """Prove that the event at position `index` is in the log, optionally at an earlier size.
 
         Raises
         ------
         ValueError
-            The log has no such place, or never had that size.
+            The log has no such position, or is shorter than `size`.
         """
         with self._core.database.reading() as conn:
             tree = self._load_tree(conn)
             size = tree.size if size is None else size
-            path = tuple(one.hex() for one in tree.inclusion_path(index, size))
+            path = tuple(node.hex() for node in tree.inclusion_path(index, size))
             leaf, root = tree.subtree_root(index, index + 1), tree.root(size)
         return LogInclusion(index, size, leaf.hex(), root.hex(), path)
 
     def consistency(self, size1: int, size2: int | None = None) -> LogConsistency:
-        """Prove that the log of one size is the beginning of that of another, or of all."""
+        """Prove that the log at `size1` is a prefix of the log at `size2` (default: now)."""
         with self._core.database.reading() as conn:
             tree = self._load_tree(conn)
             size2 = tree.size if size2 is None else size2
-            path = tuple(one.hex() for one in tree.consistency_path(size1, size2))
+            path = tuple(node.hex() for node in tree.consistency_path(size1, size2))
             roots = tree.root(size1).hex(), tree.root(size2).hex()
         return LogConsistency(size1, size2, *roots, path)
 
@@ -192,13 +193,13 @@ class Log:
         return take_checkpoint(self._core)
 
     def latest_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint; None before the first."""
+        """Return the newest checkpoint; None if there is none."""
         query = select(checkpoints).order_by(checkpoints.c.size.desc()).limit(1)
         row = self._core.database.read_first(query)
         return None if row is None else Checkpoint(**row._mapping)
 
     def event(self, index: int) -> bytes | None:
-        """Return the event in a place of the log, as its leaf hashes it; None if there is none."""
+        """Return the hashed bytes of the event at a position; None if there is none."""
         query = select(events.c.body).where(events.c.log_index == index)
         body = self._core.database.read_value(query)
         return None if body is None else str(body).encode()

@@ -1,4 +1,4 @@
-"""API tokens and browser sessions: random texts kept as SHA-256, with role, scopes and an end."""
+"""API tokens and browser sessions: random secrets, stored hashed, with role, scopes and expiry."""
 
 import contextlib
 import hashlib
@@ -37,29 +37,29 @@ if TYPE_CHECKING:
 PREFIX = "lth_"
 _DAY = 86_400
 _LONGEST_DAYS = 3650
-# A visit is noted at most this often: a page must not cost a synced write.
+# A visit is stored at most this often: a page view must not cost a synced write.
 _NOTE_SECONDS = 60
 
 SCOPES = {
     "requests:read": "see requests, their states and timelines",
     "requests:file": "file requests",
-    "requests:vouch": "file requests of people whose identity was verified elsewhere",
-    "requests:handle": "verify, hold, extend, retry, cancel, answer requests",
+    "requests:vouch": "file requests for people whose identity was verified elsewhere",
+    "requests:handle": "verify, hold, extend, retry, cancel and answer requests",
     "requests:approve": "approve or reject requests",
-    "models:read": "see models, versions and what they guarantee",
+    "models:read": "see models, versions and guarantees",
     "models:write": "register models",
     "batches:read": "see batches, plans and their jobs",
     "batches:run": "apply a batch now, retrain, compare methods",
     "certificates:read": "see and download certificates, proofs and attestations",
-    "bundles:read": "download the auditor's bundle, which holds personal data",
+    "bundles:read": "download the auditor's bundle, which contains personal data",
     "audits:read": "see audits",
     "audits:run": "start audits",
     "monitor:read": "see measures, proxies and budgets over time",
-    "webhooks:manage": "make and remove webhooks",
-    "tokens:manage": "make and revoke tokens",
+    "webhooks:manage": "create and remove webhooks",
+    "tokens:manage": "create and revoke tokens",
     "metrics:read": "scrape the metrics of the server",
 }
-"""Every permission, with what it permits."""
+"""All permissions, with a description."""
 
 _READ = {"requests:read", "models:read", "batches:read", "certificates:read", "monitor:read"}
 _OPERATE = {"requests:file", "requests:vouch", "requests:handle", "models:write", "batches:run"}
@@ -71,55 +71,57 @@ ROLES: dict[str, frozenset[str]] = {
     "auditor": frozenset(_READ | {"bundles:read", "audits:read", "audits:run"}),
     "admin": frozenset(SCOPES),
 }
-"""What each role may do at most. A requester sees only the requests that it filed."""
+"""Largest set of scopes of each role. A requester sees only its own requests."""
 
 
 def require_scopes(role: str, scopes: Iterable[str] | None) -> frozenset[str]:
-    """Return the scopes of a token: those of its role, or fewer.
+    """Return the scopes of a token: all scopes of its role, or the given subset.
 
     Raises
     ------
     ValueError
-        The role or a scope is unknown, or a scope is not the role's.
+        The role is unknown, or a scope does not belong to it.
     """
     if role not in ROLES:
-        raise ValueError(f"there is no role {role!r}; expected one of {', '.join(ROLES)}")
+        raise ValueError(f"unknown role {role!r}; expected one of: {', '.join(ROLES)}")
     if scopes is None:
         return ROLES[role]
-    wanted = frozenset(scopes)
-    beyond = sorted(wanted - ROLES[role])
+    selected = frozenset(scopes)
+    beyond = sorted(selected - ROLES[role])
     if beyond:
         raise ValueError(
-            f"role {role} does not have {', '.join(beyond)}; expected some of "
+            f"role {role} does not have {', '.join(beyond)}; expected some of: "
             f"{', '.join(sorted(ROLES[role]))}"
         )
-    if not wanted:
-        raise ValueError("a token without a scope can do nothing; name one or leave scopes out")
-    return wanted
+    if not selected:
+        raise ValueError(
+            "scopes is empty; give at least one scope, or omit scopes for all scopes of the role"
+        )
+    return selected
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token, without its text.
+    """A token, without its secret text.
 
     Attributes
     ----------
     id : str
-        Random, 16 hexadecimal digits; events name it as the one who acted.
+        Random, 16 hexadecimal digits; events store it as the acting user.
     name, role : str
-        What it is called, and what it is for.
+        Name and role.
     scopes : tuple of str
-        What it may do, in alphabetical order.
+        Permissions, in alphabetical order.
     tenant : str or None
-        Whose things it sees; None for all tenants.
+        Tenant whose data it can see; None for all tenants.
     created_at, expires_at : datetime
-        When it was made, and when it ends.
+        Times of creation and expiry.
     revoked_at : datetime or None
         When it was revoked.
     created_by : str or None
-        The token that made it.
+        Id of the token that created it.
     is_valid : bool
-        Whether it opened anything when it was read.
+        Whether it was valid when it was read.
     """
 
     id: str
@@ -135,14 +137,14 @@ class Token:
 
 
 class ServiceTable:
-    """What the tables of a service share: how they are read, and which clock counts.
+    """Base of the tables of a service: database access and clock.
 
     Parameters
     ----------
     ledger : Ledger
-        Whose service it is.
+        Ledger of the service.
     clock : callable, optional
-        Seconds since 1970; the ledger's by default.
+        Returns seconds since 1970. Default: the clock of the ledger.
     """
 
     def __init__(self, ledger: "Ledger", clock: Callable[[], int] | None = None) -> None:
@@ -150,15 +152,17 @@ class ServiceTable:
         self._database = ledger._core.database
         self._clock = clock or ledger._core.clock
 
-    def _count_rows(self, *wanted: Any) -> int:
-        return self._database.read_value(select(func.count()).where(*wanted)) or 0
+    def _count_rows(self, *conditions: Any) -> int:
+        return self._database.read_value(select(func.count()).where(*conditions)) or 0
 
     def _read_newest(self, query: Select[Any], table: Table, after: str | None, limit: int) -> Any:
-        """Return rows, newest first; those after the row of an id."""
+        """Return rows, newest first, after the row with the id `after`."""
         if after is not None:
             mark = self._database.read_first(query.where(table.c.id == after))
             if mark is None:
-                raise ValueError("after names nothing here; use what the last part gave as next")
+                raise ValueError(
+                    "after is not the id of an entry; pass `next` of the previous page unchanged"
+                )
             place = tuple_(table.c.created_at, table.c.id)
             query = query.where(place < (mark.created_at, mark.id))
         order = table.c.created_at.desc(), table.c.id.desc()
@@ -171,9 +175,9 @@ class Tokens(ServiceTable):
     Parameters
     ----------
     ledger : Ledger
-        Whose service it is.
+        Ledger of the service.
     clock : callable, optional
-        Seconds since 1970; the ledger's by default.
+        Returns seconds since 1970. Default: the clock of the ledger.
     """
 
     def create(
@@ -186,14 +190,14 @@ class Tokens(ServiceTable):
         days: int = 90,
         by: Token | None = None,
     ) -> tuple[str, Token]:
-        """Make a token; return its text, which is not kept, and the record.
+        """Create a token; return its text, which is not stored, and the record.
 
-        One that is made with another token ends with it at the latest.
+        A token created with another token (`by`) expires no later than that token.
 
         Raises
         ------
         ValueError
-            The name, role, scopes, tenant or days cannot be.
+            The name, role, scopes, tenant or days are invalid.
         """
         require_name("name", name)
         if tenant is not None:
@@ -220,21 +224,21 @@ class Tokens(ServiceTable):
             return text, self._to_token(conn.execute(select(tokens).where(_has_id(token_id))).one())
 
     def find_by_text(self, text: str) -> Token | None:
-        """Return the token of a text if it is valid now."""
+        """Return the token with this text if it is valid now."""
         if not text.startswith(PREFIX) or len(text) > 100:
             return None
         return self._find_where(tokens.c.hash == _hash_text(text), valid=True)
 
     def find_valid(self, token_id: str) -> Token | None:
-        """Return a token if it is valid now."""
+        """Return the token with this id if it is valid now."""
         return self._find_where(_has_id(token_id), valid=True)
 
     def find_by_id(self, token_id: str, *, tenant: str | None = None) -> Token | None:
-        """Return a token, valid or not; of a tenant only if one is named."""
+        """Return the token with this id, valid or not, optionally only of a tenant."""
         return self._find_where(_has_id(token_id) & (tenant is None or tokens.c.tenant == tenant))
 
-    def _find_where(self, wanted: Any, *, valid: bool = False) -> Token | None:
-        row = self._database.read_first(select(tokens).where(wanted))
+    def _find_where(self, condition: Any, *, valid: bool = False) -> Token | None:
+        row = self._database.read_first(select(tokens).where(condition))
         token = None if row is None else self._to_token(row)
         return token if token is None or token.is_valid or not valid else None
 
@@ -246,24 +250,24 @@ class Tokens(ServiceTable):
     def list_newest(
         self, *, tenant: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[Token]:
-        """Return tokens, of a tenant only if one is named, newest first."""
+        """Return tokens, newest first, optionally only of a tenant."""
         query = select(tokens)
         if tenant is not None:
             query = query.where(tokens.c.tenant == tenant)
         return [self._to_token(row) for row in self._read_newest(query, tokens, after, limit)]
 
     def revoke(self, token_id: str, *, descendants: bool = False, by: str | None = None) -> int:
-        """Revoke a token; its sessions end with it. Return how many were revoked.
+        """Revoke a token and end its sessions; return the number of revoked tokens.
 
         Parameters
         ----------
         token_id : str
             The token.
         descendants : bool, default=False
-            Whether those that were made with it, with these, and so on, are revoked too: what is
-            to be done when it was stolen.
+            Whether to revoke all tokens that were created with it, directly or indirectly. Use
+            this if the token was stolen.
         by : str, optional
-            The token that does it.
+            Id of the acting token.
         """
         now = self._clock()
         with self._database.transaction() as conn:
@@ -271,14 +275,14 @@ class Tokens(ServiceTable):
             alive = tokens.c.id.in_(family) & tokens.c.revoked_at.is_(None)
             revoked = list(conn.scalars(select(tokens.c.id).where(alive)))
             conn.execute(update(tokens).where(tokens.c.id.in_(revoked)).values(revoked_at=now))
-            for one in revoked:
-                record_action(conn, now, by, "token.revoked", one)
+            for revoked_id in revoked:
+                record_action(conn, now, by, "token.revoked", revoked_id)
         return len(revoked)
 
     def find_family(self, token_id: str) -> frozenset[str]:
-        """Return a token, those that made it, and those that it made, over any number of steps.
+        """Return the ids of a token, of its creators, and of the tokens created with it.
 
-        A token that makes tokens can be used through these too: they count as one person.
+        They count as one person: the holder of a token can use the tokens created with it.
         """
         columns = select(tokens.c.id, tokens.c.created_by)
         start = columns.where(_has_id(token_id)).cte(recursive=True)
@@ -288,27 +292,27 @@ class Tokens(ServiceTable):
             return frozenset({token_id, *makers, *_with_descendants(conn, token_id)})
 
     def find_names(self, ids: Iterable[str]) -> dict[str, str]:
-        """Return what tokens are called, by their ids."""
+        """Return the names of tokens by id."""
         query = select(tokens.c.id, tokens.c.name).where(tokens.c.id.in_(list(ids)))
         return {row.id: row.name for row in self._database.read(query)}
 
     def record_action(self, token_id: str, action: str, about: str | None = None) -> None:
-        """Note which token did what, where nothing else is recorded with it."""
+        """Record an action of a token, in a separate transaction."""
         with self._database.transaction() as conn:
             record_action(conn, self._clock(), token_id, action, about)
 
     def has_admin(self) -> bool:
-        """Whether a valid admin token exists."""
+        """Return whether a valid admin token exists."""
         alive = tokens.c.revoked_at.is_(None) & (tokens.c.expires_at > self._clock())
         return self._count_rows(alive, tokens.c.role == "admin") > 0
 
     def has_any(self) -> bool:
-        """Whether any token was ever made."""
+        """Return whether any token was ever created."""
         return self._count_rows(tokens.c.id.is_not(None)) > 0
 
 
 def record_action(conn: Any, at: int, token_id: str | None, action: str, about: str | None) -> None:
-    """Note which token did what, in the transaction that does it."""
+    """Record an action of a token in the transaction of that action."""
     conn.execute(insert(actions).values(at=at, token_id=token_id or "", action=action, about=about))
 
 
@@ -317,7 +321,7 @@ def _has_id(token_id: str) -> Any:
 
 
 def _with_descendants(conn: Connection, token_id: str) -> list[str]:
-    """Return a token and all that were made with it, directly or not."""
+    """Return the ids of a token and of all tokens created with it, directly or indirectly."""
     start = select(tokens.c.id).where(_has_id(token_id)).cte(recursive=True)
     family = start.union(select(tokens.c.id).where(tokens.c.created_by == start.c.id))
     return list(conn.scalars(select(family.c.id)))
@@ -329,16 +333,16 @@ def _hash_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class Session:
-    """A browser that is logged in.
+    """A browser session.
 
     Attributes
     ----------
     id : str
         SHA-256 of the cookie.
     token_id : str
-        With which token it logged in.
+        Id of the token used to log in.
     csrf : str
-        What every form must send.
+        CSRF token that every form must send.
     expires_at, last_seen_at : int
         Seconds since 1970.
     """
@@ -350,7 +354,7 @@ class Session:
     last_seen_at: int
 
     def accepts_csrf(self, csrf: str | None) -> bool:
-        """Whether a form was made by this session's pages."""
+        """Return whether a form has the CSRF token of this session."""
         return csrf is not None and hmac.compare_digest(csrf.encode(), self.csrf.encode())
 
 
@@ -360,9 +364,9 @@ class Sessions(ServiceTable):
     Parameters
     ----------
     ledger : Ledger
-        Whose service it is; its clock is used.
+        Ledger of the service; its clock is used.
     session_seconds, idle_seconds : int
-        How long a session lasts, in all and without a visit.
+        Longest duration of a session, in total and without a visit.
     """
 
     def __init__(self, ledger: "Ledger", session_seconds: int, idle_seconds: int) -> None:
@@ -373,7 +377,7 @@ class Sessions(ServiceTable):
         self._unsaved: dict[str, Session] = {}
 
     def start(self, token_id: str) -> tuple[str, Session]:
-        """Log a browser in; return the cookie, which is not kept, and the session."""
+        """Log a browser in; return the cookie, which is not stored, and the session."""
         cookie, csrf, now = secrets.token_urlsafe(32), secrets.token_urlsafe(32), self._clock()
         session = Session(_hash_text(cookie), token_id, csrf, now + self._longest, now)
         idle = now - self._idle
@@ -385,23 +389,25 @@ class Sessions(ServiceTable):
                 conn.execute(insert(sessions).values(**vars(session), created_at=now))
                 record_action(conn, now, token_id, "session.started", None)
         except LedgerUnwritableError:
-            self._unsaved[session.id] = session  # pages can be read till the server stops
+            self._unsaved[session.id] = (
+                session  # kept in memory: pages stay readable until the server stops
+            )
         return cookie, session
 
     def find(self, cookie: str) -> Session | None:
-        """Return the session of a cookie if it lasts."""
+        """Return the session of a cookie if it has not expired."""
         session_id = _hash_text(cookie)
         row: Any = self._database.read_first(select(sessions).where(sessions.c.id == session_id))
         row = row or self._unsaved.get(session_id)
         if row is None:
             return None
         now, seen = self._clock(), max(row.last_seen_at, self._seen.get(row.id, 0))
-        # Begun by a clock that was ahead: it would last until that time has come.
+        # Started while the clock was ahead: it would last too long.
         latest = now + self._longest + TOLERATED_SECONDS
         if now >= row.expires_at or now - seen > self._idle or row.expires_at > latest:
             return None
         if now - seen >= _NOTE_SECONDS:
-            # Aside: a page that is only read must not wait for a writer.
+            # In the background: a page view must not wait for a writer.
             self._seen[row.id] = now
             threading.Thread(target=self._note_visit, args=(row.id, now), daemon=True).start()
         return Session(row.id, row.token_id, row.csrf, row.expires_at, seen)
@@ -415,7 +421,7 @@ class Sessions(ServiceTable):
             conn.execute(delete(sessions).where(sessions.c.id == session_id))
 
     def _note_visit(self, session_id: str, now: int) -> None:
-        # Memory knows it as well; a visit that is not noted costs a log-in after a restart.
+        # The visit is also in memory; losing the write costs a login after a restart.
         change = update(sessions).where(sessions.c.id == session_id).values(last_seen_at=now)
         with contextlib.suppress(Exception), self._database.transaction() as conn:
             conn.execute(change)

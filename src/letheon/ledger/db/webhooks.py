@@ -1,10 +1,10 @@
-"""Webhooks and the messages that wait for them, written from the ledger's log.
+"""Webhooks and their queue of messages, written from the ledger's log.
 
-Each webhook has a cursor: the place in the log from which on nothing was read. Places are given in
-one order under a lock on the log, so an event that is committed late gets a later place, and none
-is passed by; numbers of rows are in no such order on PostgreSQL. Messages and the new cursor are
-written in one transaction, and one webhook gets one message of a kind about one thing. What is
-overdue stands in no event: it is searched by day.
+Each webhook has a cursor: the first log position that was not read yet. Positions are assigned in
+order under a lock on the log, so an event that is committed late gets a later position and is not
+skipped; row numbers have no such order on PostgreSQL. Messages and the new cursor are written in
+one transaction. A webhook gets one message per kind and subject. There is no event for overdue
+requests: they are searched by date.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ EVENTS: tuple[EventName, ...] = get_args(EventName)
 _KEY = "service"
 _KEY_BYTES = 32
 _KEPT_SECONDS = 30 * 86_400
-# Of one webhook in one round: a round holds the database for a moment only.
+# Limit per webhook and round, so that a round locks the database only briefly.
 _MOST = 500
 _FOLLOWS = ("duplicate", "waits-for")
 _KINDS = ("received", "certified", *_FOLLOWS, "certificate")
@@ -61,12 +61,12 @@ _insert_messages = BulkInsert(
 
 
 def read_service_key(folder: Path) -> bytes:
-    """Return the secret of the service, from the keys in a ledger's home; made if missing.
+    """Read the secret of the service from the keys of a ledger; create it if missing.
 
     Raises
     ------
     KeyFileError
-        The file is damaged, or open to others.
+        The file is damaged, or readable by other users.
     """
     files = KeyFiles(folder / "keys")
     if not files.has(_KEY):
@@ -84,19 +84,19 @@ class Webhook:
     id : str
         Random, 16 hexadecimal digits.
     url : str
-        Where messages go.
+        Address that messages are sent to.
     events : tuple of str
-        Which: some of `EVENTS`.
+        Subscribed events, some of `EVENTS`.
     tenant : str or None
-        Whose events it gets; null for all tenants.
+        Tenant whose events it receives; null for all tenants.
     created_at : datetime
-        When it was made.
+        When it was created.
     created_by : str or None
-        Token that made it.
+        Id of the token that created it.
     disabled_at : datetime or None
-        When the receiver answered that it is gone (status 410).
+        When the receiver answered with status 410 (gone).
     waiting, given_up : int
-        Messages that are still to be delivered, and messages that were tried in vain.
+        Numbers of messages that wait for delivery, and that could not be delivered.
     """
 
     id: str
@@ -112,26 +112,26 @@ class Webhook:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message, and what became of it.
+    """A message and its delivery.
 
     Attributes
     ----------
     id : str
-        Id of the message, the same in every try.
+        Id of the message, the same for every attempt.
     kind : {"received", "certified", "overdue", "retrained"}
-        What it reports.
+        Kind of event.
     about : str
         Id of the request or batch.
     state : {"waiting", "delivered", "given-up"}
-        How far it is.
+        State of the delivery.
     created_at, delivered_at, given_up_at : datetime or None
-        When it was written, delivered, and given up.
+        When it was created, delivered, or given up.
     tries : int
-        How often it was sent.
+        Number of attempts.
     next_try_at : datetime or None
-        When it is sent next, while it waits.
+        Time of the next attempt, while it waits.
     last_status : int or None
-        Status that the receiver answered with last.
+        HTTP status of the last response.
     """
 
     id: str
@@ -147,7 +147,7 @@ class Delivery:
 
 
 class Message(NamedTuple):
-    """A message that was claimed for a try: its id, body and tries so far, and where it goes."""
+    """A message claimed for sending: id, webhook, address, body and attempts so far."""
 
     id: str
     webhook_id: str
@@ -162,15 +162,15 @@ class Webhooks(ServiceTable):
     Parameters
     ----------
     ledger : Ledger
-        Whose events are reported.
+        Ledger whose events are reported.
     clock : callable, optional
-        Seconds since 1970; the ledger's by default.
+        Returns seconds since 1970. Default: the clock of the ledger.
     """
 
     def add(
         self, url: str, events: Iterable[str], *, tenant: str | None = None, by: str | None = None
     ) -> Webhook:
-        """Make a webhook that is told of what happens from now on."""
+        """Create a webhook that receives events from now on."""
         wanted, now = set(events), self._clock()
         values = {
             "id": secrets.token_hex(8),
@@ -181,68 +181,68 @@ class Webhooks(ServiceTable):
             "created_by": by,
         }
 
-        def work(conn: Connection) -> Webhook:
-            # Everything that is committed by now has a place below this one.
+        def insert_webhook(conn: Connection) -> Webhook:
+            # All committed events have a position below this one.
             conn.execute(insert(webhooks).values(values | {"cursor": integrate_events(conn).size}))
             record_action(conn, now, by, "webhook.made", str(values["id"]))
             return _to_webhook(conn.execute(_hooks_query(webhooks.c.id == values["id"])).one())
 
-        return self._database.run_transaction(work)
+        return self._database.run_transaction(insert_webhook)
 
     def find(self, webhook_id: str) -> Webhook | None:
-        """Return a webhook, if there is one of that id."""
+        """Return the webhook with this id; None if there is none."""
         row = self._database.read_first(_hooks_query(webhooks.c.id == webhook_id))
         return None if row is None else _to_webhook(row)
 
     def list_webhooks(
         self, *, tenant: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[Webhook]:
-        """Return webhooks by id, of one tenant only if it is named; those after an id."""
+        """Return webhooks, sorted by id, after the id `after`, optionally only of a tenant."""
         wanted = true() if tenant is None else webhooks.c.tenant == tenant
         if after is not None:
             wanted &= webhooks.c.id > after
         return [_to_webhook(row) for row in self._database.read(_hooks_query(wanted).limit(limit))]
 
     def list_addresses(self, tenant: str) -> set[str]:
-        """Return the addresses that a tenant's events go to."""
+        """Return the addresses that receive events of a tenant."""
         mine = webhooks.c.tenant.is_(None) | (webhooks.c.tenant == tenant)
         query = select(webhooks.c.url).where(mine, webhooks.c.disabled_at.is_(None))
         return {row.url for row in self._database.read(query)}
 
     def remove(self, webhook_id: str, *, by: str | None = None) -> None:
-        """Remove a webhook with everything that waits for it."""
+        """Delete a webhook and its messages."""
 
-        def work(conn: Connection) -> None:
-            # A feed that writes messages to it locks this row, and none may come in between.
+        def delete_webhook(conn: Connection) -> None:
+            # `write_new_messages` locks this row too, so that no message is added meanwhile.
             row = select(webhooks.c.id).where(webhooks.c.id == webhook_id).with_for_update()
             conn.execute(row)
             conn.execute(delete(deliveries).where(deliveries.c.webhook_id == webhook_id))
             conn.execute(delete(webhooks).where(webhooks.c.id == webhook_id))
             record_action(conn, self._clock(), by, "webhook.removed", webhook_id)
 
-        self._database.run_transaction(work)
+        self._database.run_transaction(delete_webhook)
 
     def count_waiting(self) -> int:
-        """Return how many messages are still to be delivered."""
+        """Return the number of messages that wait for delivery."""
         return self._count_rows(_WAITING)
 
     def list_deliveries(
         self, webhook_id: str, *, after: str | None = None, limit: int = 50
     ) -> list[Delivery]:
-        """Return messages to a webhook, newest first; those after one.
+        """Return messages of a webhook, newest first, after the id `after`.
 
         Raises
         ------
         ValueError
-            `after` names no message to it.
+            `after` is not the id of a message of this webhook.
         """
         mine = select(deliveries).where(deliveries.c.webhook_id == webhook_id)
         return [_to_delivery(row) for row in self._read_newest(mine, deliveries, after, limit)]
 
     def claim_due(self, seconds: int, *, most: int, most_each: int) -> list[Message]:
-        """Take messages whose time has come; no other process sends them for so many seconds.
+        """Claim messages that are due; no other process sends them for `seconds`.
 
-        One receiver that is slow or gone has a share of the round only.
+        `most_each` limits the share of one webhook, which may be slow or unreachable.
         """
         now = self._clock()
         place = func.row_number().over(
@@ -260,16 +260,16 @@ class Webhooks(ServiceTable):
         rows = self._database.read(query)
         waiting = [Message(row.id, row.webhook_id, row.url, row.body, row.tries) for row in rows]
 
-        def is_mine(conn: Connection, one: Message) -> bool:
-            values = {"tries": one.tries + 1, "not_before": now + seconds}
-            mine = (deliveries.c.id == one.id) & (deliveries.c.tries == one.tries)
+        def claim(conn: Connection, message: Message) -> bool:
+            values = {"tries": message.tries + 1, "not_before": now + seconds}
+            mine = (deliveries.c.id == message.id) & (deliveries.c.tries == message.tries)
             update = change(deliveries).where(mine, _WAITING).values(values)
             return conn.execute(update).rowcount == 1
 
-        if not waiting:  # a look costs no writing
+        if not waiting:  # avoids a write transaction
             return []
         return self._database.run_transaction(
-            lambda conn: [one for one in waiting if is_mine(conn, one)]
+            lambda conn: [message for message in waiting if claim(conn, message)]
         )
 
     def record_attempt(
@@ -280,25 +280,25 @@ class Webhooks(ServiceTable):
         outcome: Literal["delivered", "gone", "given-up", "later"],
         pause: int = 0,
     ) -> None:
-        """Write down what came of a try: delivered, receiver gone, given up, or later."""
+        """Record the outcome of an attempt: delivered, receiver gone, given up, or later."""
         now = self._clock()
         times = {"delivered": "delivered_at", "gone": "given_up_at", "given-up": "given_up_at"}
         column = times.get(outcome, "not_before")
         values = {"last_status": status, column: now + pause}
 
-        def work(conn: Connection) -> None:
+        def save_outcome(conn: Connection) -> None:
             if outcome == "gone":
                 hook = webhooks.c.id == message.webhook_id
                 conn.execute(change(webhooks).where(hook).values(disabled_at=now))
             mine = (deliveries.c.id == message.id) & (deliveries.c.tries == message.tries + 1)
             conn.execute(change(deliveries).where(mine).values(values))
 
-        self._database.run_transaction(work)
+        self._database.run_transaction(save_outcome)
 
     def forget_old(self) -> int:
-        """Remove what was delivered or given up a month ago; return how many.
+        """Delete messages that were delivered or given up a month ago; return how many.
 
-        Notes of being overdue stay: they keep the same request from being reported twice.
+        Messages about overdue requests stay, so that a request is not reported twice.
         """
         ended = func.coalesce(deliveries.c.delivered_at, deliveries.c.given_up_at)
         old = ended < proven_now(self._core) - _KEPT_SECONDS
@@ -306,15 +306,14 @@ class Webhooks(ServiceTable):
         return self._database.run_transaction(lambda conn: conn.execute(unused).rowcount)
 
     def write_new_messages(self, *, overdue: bool = True) -> int:
-        """Write the messages that became due since the last time; return how many.
+        """Write messages for new events and overdue requests; return how many.
 
-        A process that is killed in between leaves the cursor where it was, and the next one starts
-        there.
+        After a kill the cursor is unchanged, and the next process starts there.
 
         Parameters
         ----------
         overdue : bool, default=True
-            Whether to look for what is past its last day, too.
+            Whether to search for overdue requests too.
         """
         with self._database.reading() as conn:
             if not _has_work(conn, overdue=overdue):
@@ -322,8 +321,8 @@ class Webhooks(ServiceTable):
         now = self._clock()
         today = self._core.settings.calendar.day_of(to_datetime(now))
 
-        def work(conn: Connection) -> int:
-            # In one order, so that two who feed at once wait for each other and do not cross.
+        def write_all(conn: Connection) -> int:
+            # In a fixed order, so that two processes wait for each other without a deadlock.
             query = select(webhooks).where(_ALIVE).order_by(webhooks.c.id).with_for_update()
             hooks = conn.execute(query).all()
             is_placed = conn.scalar(_UNPLACED) is None
@@ -333,11 +332,11 @@ class Webhooks(ServiceTable):
                 n_new += sum(_feed_overdue(conn, hook, today, now) for hook in hooks)
             return n_new
 
-        return self._database.run_transaction(work)
+        return self._database.run_transaction(write_all)
 
 
 def _hooks_query(wanted: Any) -> Select[Any]:
-    """Select webhooks with the number of messages that wait, and of those that were given up."""
+    """Select webhooks with the numbers of waiting and of undelivered messages."""
     mine = deliveries.c.webhook_id == webhooks.c.id
     waiting = select(func.count()).where(mine, _WAITING).scalar_subquery()
     lost = select(func.count()).where(mine, deliveries.c.given_up_at.is_not(None)).scalar_subquery()
@@ -360,14 +359,14 @@ def _to_delivery(row: Row[Any]) -> Delivery:
 
 
 def write_body(message_id: str, kind: str, at: int, data: dict[str, Any]) -> str:
-    """Return the JSON that is sent: id, type, created_at and data; nothing of a person."""
+    """Return the JSON body: id, type, created_at and data; never personal data."""
     when = to_datetime(at).strftime("%Y-%m-%dT%H:%M:%SZ")
     fields = {"id": message_id, "type": kind, "created_at": when, "data": data}
     return json.dumps(fields, separators=(",", ":"))
 
 
 def _has_work(conn: Connection, *, overdue: bool) -> bool:
-    """Whether there is a webhook, and something that was not reported to it."""
+    """Return whether there is a webhook with unreported events."""
     oldest = conn.scalar(select(func.min(webhooks.c.cursor)).where(_ALIVE))
     if oldest is None:
         return False
@@ -387,12 +386,12 @@ def _feed_log(conn: Connection, hook: Row[Any], size: int, now: int) -> int:
     )
 
 
-def _write_messages(conn: Connection, hook: Row[Any], happened: Sequence[Event], now: int) -> int:
-    """Write what the webhook asked for and may see; a message that exists stays as it is."""
+def _write_messages(conn: Connection, hook: Row[Any], new_events: Sequence[Event], now: int) -> int:
+    """Write the events that the webhook subscribes to and may see; keep existing messages."""
     kinds = json.loads(hook.events)
-    wanted = [event for event in happened if event.kind in kinds]
+    wanted = [event for event in new_events if event.kind in kinds]
     places: dict[int, int] | None = None
-    if hook.tenant is not None:  # its certificates are counted for itself
+    if hook.tenant is not None:  # certificates are numbered per tenant
         wanted = [event for event in wanted if event.body["tenant"] == hook.tenant]
         if any(event.body["certificate"] is not None for event in wanted):
             own = list_sequences(conn, hook.tenant)
@@ -401,14 +400,14 @@ def _write_messages(conn: Connection, hook: Row[Any], happened: Sequence[Event],
     for kind, data, at, about in wanted:
         number = {} if places is None else {"certificate": places.get(data["certificate"])}
         key = f"msg_{secrets.token_hex(16)}"
-        what = {"kind": kind, "about": about, "body": write_body(key, kind, at, data | number)}
+        content = {"kind": kind, "about": about, "body": write_body(key, kind, at, data | number)}
         times = {"created_at": now, "tries": 0, "not_before": now}
-        rows.append({"id": key, "webhook_id": hook.id} | what | times)
+        rows.append({"id": key, "webhook_id": hook.id} | content | times)
     return len(_insert_messages(conn, rows)) if rows else 0
 
 
 def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[Event]:
-    """Yield what is reported of requests: received, and certified with all that waited for them."""
+    """Yield events of requests: received, and certified with their duplicates."""
     times = {row.about: int(row.at) for row in rows if row.kind == "received"}
     yield from _request_events(conn, "received", times)
     times = {row.about: int(row.at) for row in rows if row.kind in ("certified", *_FOLLOWS)}
@@ -417,23 +416,25 @@ def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[Even
     )
     times |= {row.id: times[row.duplicate_of] for row in conn.execute(behind)}
     for event in _request_events(conn, "certified", times):
-        if event.body["certificate"] is not None:  # what it waits behind may not be certified yet
+        if (
+            event.body["certificate"] is not None
+        ):  # the request it waits for may not have a certificate yet
             yield event
 
 
 def _request_events(conn: Connection, kind: str, times: dict[str, int]) -> list[Event]:
-    """Return events about requests, in the order in which these are named."""
+    """Return events about requests, in the order of `times`."""
     names = ("model", "tenant", "state", "due_on", "certificate")
-    known, happened = find_requests(conn, list(times)), []
+    known, new_events = find_requests(conn, list(times)), []
     for request in (known[key] for key in times if key in known):
         facts = {"request": request.id} | {name: getattr(request, name) for name in names}
         facts["due_on"] = request.due_on.isoformat()
-        happened.append(Event(kind, facts, times[request.id], request.id))
-    return happened
+        new_events.append(Event(kind, facts, times[request.id], request.id))
+    return new_events
 
 
 def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[Event]:
-    """Yield what is reported of retrains: the version is certified by then."""
+    """Yield events of retrains whose certificate exists."""
     times = {row.about: int(row.at) for row in rows if row.kind == "certificate"}
     query = (
         select(versions.c.batch_id, versions.c.number, certificates.c.sequence)
@@ -451,7 +452,7 @@ def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[Even
 
 
 def _feed_overdue(conn: Connection, hook: Row[Any], today: date, now: int) -> int:
-    """Write what is past its last day and still open, once."""
+    """Write one message for each overdue request that is still open."""
     if "overdue" not in json.loads(hook.events):
         return 0
     was_reported = exists().where(
@@ -462,7 +463,7 @@ def _feed_overdue(conn: Connection, hook: Row[Any], today: date, now: int) -> in
     query = select(requests.c.id).where(is_late(today), ~was_reported)
     if hook.tenant is not None:
         query = query.where(requests.c.tenant == hook.tenant)
-    order = (requests.c.last_day, requests.c.received_at, requests.c.id)  # as an index has them
+    order = (requests.c.last_day, requests.c.received_at, requests.c.id)  # the order of an index
     ids = list(conn.scalars(query.order_by(*order).limit(_MOST)))
     return _write_messages(
         conn, hook, _request_events(conn, "overdue", dict.fromkeys(ids, now)), now

@@ -1,4 +1,4 @@
-"""Signing: keys of Ed25519, and statements in strict DSSE envelopes."""
+"""Ed25519 signing keys, and signed statements in strict DSSE envelopes."""
 
 import base64
 import os
@@ -14,7 +14,7 @@ SEED_BYTES = 32
 
 @dataclass(frozen=True)
 class Signer:
-    """A private key that can sign, and never shows itself.
+    """A private signing key that is never shown in `repr`.
 
     Attributes
     ----------
@@ -30,40 +30,40 @@ class Signer:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> Self:
-        """Return the signer of a seed of 32 bytes."""
+        """Return the signer for a seed of 32 bytes."""
         key = Ed25519PrivateKey.from_private_bytes(seed)
         public = key.public_key().public_bytes_raw()
         return cls(keyid_of(public), public, key)
 
     def sign(self, data: bytes) -> bytes:
-        """Return the signature, 64 bytes; the same data always give the same one (RFC 8032)."""
+        """Return the signature, 64 bytes; it is deterministic (RFC 8032)."""
         return self._key.sign(data)
 
 
 def new_seed() -> bytes:
-    """Return a seed from the operating system."""
+    """Return a random seed from the operating system."""
     return os.urandom(SEED_BYTES)
 
 
 def sign_statement(statement: dict[str, Any], *signers: Signer) -> bytes:
-    """Return the statement in a DSSE envelope, in the one form that the verifier accepts.
+    """Return the signed statement in a DSSE envelope, in canonical form.
 
     Parameters
     ----------
     statement : dict
-        An in-toto Statement of a predicate type that the verifier knows.
+        An in-toto statement with a predicate type that the verifier supports.
     *signers : Signer
-        One or more, each once; the order does not matter.
+        One or more different signers, in any order.
 
     Raises
     ------
     letheon.verifier.VerificationError
-        If the statement breaks its schema: nothing is signed that no verifier accepts.
+        The statement violates its schema. A verifier would reject it, so it is not signed.
     """
     check_schema(statement)
     by_keyid = {signer.keyid: signer for signer in signers}
     if not signers or len(by_keyid) != len(signers):
-        raise ValueError("give one or more signers, each of them once")
+        raise ValueError("expected one or more different signers")
     payload = canonical(statement)
     signed = pae(PAYLOAD_TYPE, payload)
     return canonical(

@@ -1,9 +1,9 @@
-"""Purge: destroy what still remembers erased people, look for residue, and attest to it.
+"""Purge: destroy remaining data of erased people, search for residue, and sign an attestation.
 
-After a certificate the old version is still there: its file, its rows and salts, the bodies of the
-requests. They go in steps. Each step can be done twice, and has a row that says that it was done,
-so that whoever takes over after a kill goes on where it stopped. What is sealed dies with its key;
-the search that follows is for what should not exist: copies, forgotten files, a step left out.
+After the certificate the old version still exists: its file, its rows and salts, the bodies of the
+requests. A purge destroys them in steps. Each step is idempotent and has a row that records its
+completion, so that another process can continue after a kill. Encrypted data is erased by
+destroying its key. The following search looks for copies, leftover files and skipped steps.
 """
 
 import json
@@ -69,12 +69,12 @@ from letheon.verifier import canonical, certificate_id, parse_strict, search_gap
 _DONE, _FAILED = "done", "failed"
 _RESIDUE = "residue-found"
 _SEARCHES = 3
-# Seconds.
+
 _SERVICE_PAUSE_SECONDS = 30
 
 
 class PurgeProblem(NamedTuple):
-    """Why a purge does not go on: a file in which something was found, or that was not read."""
+    """A file that blocks a purge: residue was found in it, or it could not be read."""
 
     batch: str
     where: FileIssue
@@ -83,13 +83,13 @@ class PurgeProblem(NamedTuple):
         store, file, reason = self.where
         return (
             f"batch {self.batch[:12]}: {reason} in store {store!r}, file {file!r}; "
-            "remove it, and the purge goes on"
+            "remove it, then the purge continues"
         )
 
 
 @dataclass(frozen=True)
 class PurgeRun:
-    """One purge: the batch, the version that it made, and the one before, which is to go."""
+    """A purge: the batch, its version (`after`), and the version to destroy (`before`)."""
 
     core: Core
     batch: str
@@ -99,17 +99,17 @@ class PurgeRun:
 
     @property
     def label(self) -> str:
-        """What the key of this purge's markers is found by."""
+        """Label of the key that encrypts the markers of this purge."""
         return self.batch[:16]
 
     @property
     def markers_file(self) -> Path:
-        """Sealed markers, for whoever takes over."""
+        """File of the encrypted markers, for a process that takes over."""
         return self.core.subfolder("purges") / f".{self.batch}.markers"
 
     @property
     def problems_file(self) -> Path:
-        """What the last search found; names of files are no business of the database."""
+        """Findings of the last search; file names are not stored in the database."""
         return self.core.subfolder("purges") / f".{self.batch}.problems"
 
 
@@ -118,22 +118,22 @@ Work = Callable[[PurgeRun], Evidence | None]
 
 
 def purge_next(core: Core, batch_id: str) -> bool:
-    """Do what is left of the purge of a certified batch; return whether it is finished by that.
+    """Continue the purge of a certified batch; return whether it is finished.
 
-    It is not while a reader holds the version before, while another worker purges, or while
-    something is left in a store: `problems` says what and where, and the purge is tried again
-    later. After ``policy.max_tries`` the requests are stuck, and a person must look. What is left
-    in a private folder that the desk has at hand does not count as a try.
+    A purge waits while a reader uses the old version, while another worker purges, or while a store
+    contains residue. `list_problems` returns the files, and the purge is retried later. After
+    ``policy.max_tries`` attempts the requests are stuck until an operator acts. Residue in a
+    temporary folder that the service is using does not count as an attempt.
 
     Guarantee
     ---------
-    A request is purged only after a search for its people's ids, salts and rows in every file of
-    the ledger's folder and in every registered store found nothing. Files that cannot be searched
-    are counted in the attestation, which then does not say that their store is purged. A kill at
-    any moment leaves a purge that goes on.
+    A request is purged only after a search for the ids, salts and rows of its people in every file
+    of the ledger's folder and in every registered store found nothing. The attestation counts files
+    that cannot be searched, and does not claim that their store is purged. After a kill at any
+    point the purge continues.
     """
-    with lock_purges(core) as is_alone:
-        if not is_alone:
+    with lock_purges(core) as is_locked:
+        if not is_locked:
             return False
         require_agreement(core)
         purge = _load_purge(core, batch_id)
@@ -151,14 +151,17 @@ def purge_next(core: Core, batch_id: str) -> bool:
 
 
 def _load_purge(core: Core, batch_id: str) -> PurgeRun | None:
-    """Return the purge if there is something to do for it now."""
+    """Return the purge if it can continue now; None otherwise."""
     with core.database.reading() as conn:
         batch = conn.execute(select(batches).where(batches.c.id == batch_id)).one()
         if batch.state != "certified" or _must_wait(core, conn, batch_id):
             return None
-        made = conn.execute(select(versions.c.id).where(versions.c.batch_id == batch_id))
-        after, before = find_version(conn, made.scalar_one()), find_version(conn, batch.parent_id)
-        # An older version knows the people of this batch too; its own purge comes first.
+        version_query = conn.execute(select(versions.c.id).where(versions.c.batch_id == batch_id))
+        after, before = (
+            find_version(conn, version_query.scalar_one()),
+            find_version(conn, batch.parent_id),
+        )
+        # An older version contains the people of this batch too; it is purged first.
         older = (versions.c.model_id == batch.model_id) & (versions.c.number < before.number)
         if conn.scalar(select(exists().where(older & versions.c.purged_at.is_(None)))):
             return None
@@ -166,14 +169,14 @@ def _load_purge(core: Core, batch_id: str) -> PurgeRun | None:
 
 
 def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
-    """Whether a person must look first, or the pause after a failure is not over."""
+    """Return whether an operator must act first, or the pause after a failure is not over."""
     states = set(conn.scalars(select(requests.c.state).where(requests.c.batch_id == batch_id)))
     if states == {"stuck"}:
         return True
-    failed = (purge_steps.c.batch_id == batch_id) & (purge_steps.c.state == _FAILED)
-    evidence = conn.scalars(select(purge_steps.c.evidence).where(failed)).all()
+    is_failed = (purge_steps.c.batch_id == batch_id) & (purge_steps.c.state == _FAILED)
+    evidence = conn.scalars(select(purge_steps.c.evidence).where(is_failed)).all()
     now, policy = core.clock(), core.settings.policy
-    # No honest pause is longer: the clock was ahead when it was set.
+    # A longer pause was set while the clock was ahead; ignore it.
     longest = (
         max(policy.backoff_longest.total_seconds(), _SERVICE_PAUSE_SECONDS) + TOLERATED_SECONDS
     )
@@ -186,7 +189,7 @@ def _read_step(conn: Connection, batch_id: str, name: str) -> Any:
 
 
 def _run_step(purge: PurgeRun, name: str, work: Work) -> bool:
-    """Do one step and write down that it was done; False if it has to wait."""
+    """Run one step and record it; return False if it has to wait."""
     evidence = work(purge)
     if evidence is None:
         return False
@@ -195,7 +198,7 @@ def _run_step(purge: PurgeRun, name: str, work: Work) -> bool:
             return False
         _record_step(conn, purge, name, _DONE, evidence)
     if name == "started":
-        # Before anything is destroyed: a database that does not know of this purge is too old.
+        # Before anything is destroyed: a database without this purge must count as too old.
         advance_mark(purge.core)
     if name in _POINTS:
         fault_point(_POINTS[name])
@@ -212,7 +215,7 @@ def _record_step(
 
 
 def _save_markers(purge: PurgeRun) -> Evidence:
-    """Keep the markers of the erased, sealed, before the version that has them is destroyed."""
+    """Save encrypted markers of the erased rows before their version is destroyed."""
     core = purge.core
     for key in core.keys.list_ids("purge", label=purge.label):
         core.keys.destroy(key)
@@ -220,7 +223,7 @@ def _save_markers(purge: PurgeRun) -> Evidence:
     try:
         markers = _collect_markers(purge)
     except (CorruptFileError, LedgerMissingError, KeyFileError):
-        # Damage must not protect a version from its destruction.
+        # A damaged version must still be destroyed.
         markers, is_whole = _collect_ids(purge), False
     key = core.keys.new_key("purge", label=purge.label)
     sealed = core.keys.encrypt(key, markers.to_bytes(), _marker_context(purge))
@@ -235,9 +238,9 @@ def _save_markers(purge: PurgeRun) -> Evidence:
 
 
 def _move_requests(conn: Connection, purge: PurgeRun) -> bool:
-    certified = (requests.c.batch_id == purge.batch) & (requests.c.state == "certified")
-    movers = list(conn.scalars(select(requests.c.id).where(certified)))
-    move_requests(conn, movers, "purging", at=purge.core.clock())
+    is_certified = (requests.c.batch_id == purge.batch) & (requests.c.state == "certified")
+    request_ids = list(conn.scalars(select(requests.c.id).where(is_certified)))
+    move_requests(conn, request_ids, "purging", at=purge.core.clock())
     return True
 
 
@@ -249,13 +252,16 @@ def _collect_markers(purge: PurgeRun) -> Markers:
     """Return the markers of the rows that this batch erased."""
     core, model = purge.core, purge.model
     rows, vault = read_rows(core, model, purge.before), read_row_slots(core, model, purge.before)
-    left, kept = read_rows(core, model, purge.after), read_row_slots(core, model, purge.after)
-    erased = np.flatnonzero(~np.isin(vault.slots, kept.slots))
-    return collect_markers(rows.take(erased), vault.salts[erased], left)
+    remaining, remaining_vault = (
+        read_rows(core, model, purge.after),
+        read_row_slots(core, model, purge.after),
+    )
+    erased = np.flatnonzero(~np.isin(vault.slots, remaining_vault.slots))
+    return collect_markers(rows.take(erased), vault.salts[erased], remaining)
 
 
 def _collect_ids(purge: PurgeRun) -> Markers:
-    """Return the ids that the requests of this batch name, where the rows cannot be read."""
+    """Return markers for the ids of this batch's requests, if the rows cannot be read."""
     try:
         with purge.core.database.reading() as conn:
             ids = decrypt_ids(purge.core, conn, purge.batch)
@@ -265,12 +271,12 @@ def _collect_ids(purge: PurgeRun) -> Markers:
 
 
 def _wait_for_readers(purge: PurgeRun) -> Evidence:
-    """Wait until no reader uses the version before; see `_is_drained`."""
+    """Wait until no reader uses the old version; see `_is_drained`."""
     return {"version": purge.before.number}
 
 
 def _is_drained(conn: Connection, purge: PurgeRun) -> bool:
-    """Whether nobody has pinned it, in the very transaction from which on nobody can."""
+    """Return whether no reader has pinned the old version; later pins are refused."""
     return count_pins(purge.core, conn, purge.before.id) == 0
 
 
@@ -289,19 +295,19 @@ def _destroy_key(purge: PurgeRun) -> Evidence:
 
 
 def _mark_purged(conn: Connection, purge: PurgeRun) -> bool:
-    gone = update(versions).where(versions.c.id == purge.before.id)
-    conn.execute(gone.values(purged_at=purge.core.clock()))
+    change = update(versions).where(versions.c.id == purge.before.id)
+    conn.execute(change.values(purged_at=purge.core.clock()))
     return True
 
 
 def _drop_request_bodies(purge: PurgeRun) -> Evidence:
-    """Drop the bodies of this batch's requests and destroy the key that they were sealed under."""
+    """Delete the bodies of this batch's requests and destroy their encryption key."""
     rotate_intake_key(purge.core, purge.batch)
     return {"requests": "dropped"}
 
 
 def _destroy_training_key(purge: PurgeRun) -> Evidence:
-    """Destroy the training key of the version before, unless a later version still rests on it."""
+    """Destroy the training key of the old version, unless a later version still uses it."""
     alive = (versions.c.model_id == purge.model.id) & versions.c.purged_at.is_(None)
     with purge.core.database.reading() as conn:
         facts = select(versions.c.facts).where(alive, versions.c.id != purge.before.id)
@@ -316,7 +322,7 @@ def _destroy_training_key(purge: PurgeRun) -> Evidence:
 
 
 def _search_stores(purge: PurgeRun) -> Evidence | None:
-    """Look through the stores that are registered now."""
+    """Search the registered stores."""
     core = purge.core
     markers, now = _read_markers(purge), core.clock()
     results, evidence = [], {}
@@ -347,9 +353,9 @@ def _count_evidence(result: ScanResult, n_words: int) -> Evidence:
 def _search_without_own_words(
     core: Core, markers: Markers, search: Callable[[Markers], ScanResult]
 ) -> tuple[ScanResult, int]:
-    """Search; leave out ids that the ledger has for a word of its own; also say how many.
+    """Search without ids that are words of the ledger itself; also return how many these are.
 
-    Its words are looked up after the search, so that whatever was found is among them.
+    The words are looked up after a search, among the ids that it found.
     """
     result, n_left_out = search(markers), 0
     for _ in range(_SEARCHES):
@@ -362,23 +368,23 @@ def _search_without_own_words(
 
 
 def _read_markers(purge: PurgeRun) -> Markers:
-    """Return the markers, beside the people who are left."""
+    """Read the markers, and add the remaining ids as neighbours."""
     core = purge.core
     keys = core.keys.list_ids("purge", label=purge.label)
     if len(keys) != 1 or not purge.markers_file.exists():
         raise KeyFileError(
-            f"what the purge of batch {purge.batch[:12]} looks for cannot be read any more; "
-            f"restore keys/purge-{purge.label}-….key and {purge.markers_file}"
+            f"the markers of the purge of batch {purge.batch[:12]} cannot be read; restore "
+            f"keys/purge-{purge.label}-….key and {purge.markers_file}"
         )
     sealed = purge.markers_file.read_bytes()
     markers = Markers.from_bytes(core.keys.decrypt(keys[0], sealed, _marker_context(purge)))
 
-    def left() -> list[str]:
+    def remaining_ids() -> list[str]:
         with core.database.reading() as conn:
             head = find_head(conn, purge.model.id)
         return [str(value) for value in read_ids(core, purge.model, head).distinct().to_list()]
 
-    return markers.with_neighbours(left)
+    return markers.with_neighbours(remaining_ids)
 
 
 def _truncate_journal(purge: PurgeRun) -> Evidence | None:
@@ -390,7 +396,7 @@ def _truncate_journal(purge: PurgeRun) -> Evidence | None:
 
 
 def _sweep_temporary(purge: PurgeRun) -> Evidence:
-    """Destroy half-written files, and whatever else no version names."""
+    """Destroy partial files and files that no version refers to."""
     n_files = sweep_partials(purge.core, purges_too=True)
     lease = take_lease(purge.core, purge.model.id, owner_name())
     if lease is None:
@@ -413,7 +419,7 @@ def _search_home(purge: PurgeRun) -> Evidence | None:
 
 
 def _drop_markers(purge: PurgeRun) -> Evidence:
-    """Destroy the markers: they are the last thing that knows who was erased."""
+    """Destroy the markers: they are the last record of the erased ids."""
     for key in purge.core.keys.list_ids("purge", label=purge.label):
         purge.core.keys.destroy(key)
     destroy_file(purge.markers_file)
@@ -422,20 +428,20 @@ def _drop_markers(purge: PurgeRun) -> Evidence:
 
 
 def _fix_recipients(purge: PurgeRun) -> Evidence:
-    """Fix what the attestation says and may change, so that it always has the same bytes."""
+    """Record values that may change later, so that the attestation always has the same bytes."""
     count = select(func.sum(requests.c.recipients)).where(requests.c.batch_id == purge.batch)
     with purge.core.database.reading() as conn:
         return {"sequence": purge.after.sequence, "recipients": int(conn.scalar(count) or 0)}
 
 
-# What is written in the same transaction as the row of a step; False: it has to wait.
+# Run in the transaction that records a step; False if the step has to wait.
 _IN_TRANSACTION: dict[str, Callable[[Connection, PurgeRun], bool]] = {
     "started": _move_requests,
     DRAINED: _is_drained,
     "key": _mark_purged,
 }
 
-# The points of fault injection that come after a step.
+# Fault points after each step.
 _POINTS = {
     "started": "purge.started",
     DRAINED: "purge.pins-drained",
@@ -464,33 +470,33 @@ STEPS: tuple[tuple[str, Work], ...] = (
 
 
 def _record_problems(purge: PurgeRun, name: str, results: Iterable[ScanResult]) -> None:
-    """Write down what was found, and when to look again; give up after so many tries."""
+    """Record the findings and the time of the next attempt; set requests to stuck at the limit."""
     core, policy = purge.core, purge.core.settings.policy
     findings = [problem for result in results for problem in _list_problems_of(purge, result)]
     write_atomically(purge.problems_file, [json.dumps(findings).encode()])
-    # A private folder of the desk goes away by itself.
-    is_at_hand = all(
+    # The service deletes its temporary folders itself.
+    is_in_service = all(
         problem.where.store == SERVICE_FOLDERS
         and is_in_use(core, problem.where.file.partition("/")[0])
         for problem in findings
     )
-    purging = (requests.c.batch_id == purge.batch) & (requests.c.state == "purging")
+    is_purging = (requests.c.batch_id == purge.batch) & (requests.c.state == "purging")
     with core.database.transaction() as conn:
         row = _read_step(conn, purge.batch, name)
         tries = json.loads(row.evidence)["tries"] if row is not None else 0
-        if not is_at_hand:
-            # After the last one a person looked and let it go on: it starts anew.
+        if not is_in_service:
+            # An operator has retried it after the last attempt: count from 1 again.
             tries = 1 if tries >= policy.max_tries else tries + 1
         now = core.clock()
         pause = backoff_seconds(max(tries, 1), policy, random.SystemRandom().random())
-        not_before = now + (_SERVICE_PAUSE_SECONDS if is_at_hand else pause)
+        not_before = now + (_SERVICE_PAUSE_SECONDS if is_in_service else pause)
         evidence = {"tries": tries, "not_before": not_before, "problems": len(findings)}
         _record_step(conn, purge, name, _FAILED, evidence)
-        if not is_at_hand and tries == policy.max_tries:
-            waiting = list(conn.scalars(select(requests.c.id).where(purging)))
+        if not is_in_service and tries == policy.max_tries:
+            waiting = list(conn.scalars(select(requests.c.id).where(is_purging)))
             move_requests(conn, waiting, "stuck", at=now, reason=_RESIDUE)
         else:
-            conn.execute(update(requests).where(purging).values(reason=_RESIDUE))
+            conn.execute(update(requests).where(is_purging).values(reason=_RESIDUE))
 
 
 def _list_problems_of(purge: PurgeRun, result: ScanResult) -> Iterator[PurgeProblem]:
@@ -504,13 +510,13 @@ def _list_problems_of(purge: PurgeRun, result: ScanResult) -> Iterator[PurgeProb
 
 
 def list_problems(core: Core) -> tuple[PurgeProblem, ...]:
-    """Return what holds purges up, by store and file."""
+    """Return the files that block purges."""
     files = sorted(core.subfolder("purges").glob(".*.problems"))
     return tuple(problem for file in files for problem in _read_problems(file))
 
 
 def _read_problems(file: Path) -> list[PurgeProblem]:
-    """Read what a search found; nothing, if a purge that went on is destroying the file."""
+    """Read the findings of a search; empty if the purge is deleting the file."""
     try:
         return [
             PurgeProblem(batch, FileIssue(*where)) for batch, where in json.loads(file.read_bytes())
@@ -530,15 +536,15 @@ def _sign_and_close(purge: PurgeRun) -> None:
     path = locate_signed_file(core, "purges", sequence)
     if path.exists() and path.read_bytes() != envelope:
         raise SignerRefusedError(
-            f"{path} holds another attestation than the one that is to be signed; two of one "
-            "number would be a fork. Find out which database wrote it."
+            f"{path} contains a different attestation with the same number, and signing a second "
+            "one would be a fork. Find out which database wrote it."
         )
     write_atomically(path, [envelope])
     fault_point("purge.signed")
     with core.database.transaction() as conn:
         now = core.clock()
-        closing = (batches.c.id == purge.batch) & (batches.c.state == "certified")
-        if conn.execute(update(batches).where(closing).values(state="purged")).rowcount == 0:
+        is_certified = (batches.c.id == purge.batch) & (batches.c.state == "certified")
+        if conn.execute(update(batches).where(is_certified).values(state="purged")).rowcount == 0:
             return
         values = {"sequence": sequence, "id": purge_id, "batch_id": purge.batch, "at": now}
         conn.execute(insert(purges).values(values | {"envelope": envelope}))
@@ -551,9 +557,9 @@ def _sign_and_close(purge: PurgeRun) -> None:
 
 
 def _move_to_purged(conn: Connection, purge: PurgeRun, now: int, reason: str | None) -> None:
-    """Move all requests of the batch on; one that a person let go on goes on with all others.
+    """Move all requests of the batch to purged, including stuck ones.
 
-    The reason says that not everything was searched, and stays with the requests.
+    `reason` is set if not everything was searched, and stays with the requests.
     """
     columns = select(requests.c.id, requests.c.state).where(requests.c.batch_id == purge.batch)
     members = conn.execute(columns.order_by(requests.c.id).with_for_update()).all()

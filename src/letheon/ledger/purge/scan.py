@@ -1,9 +1,8 @@
-"""Look for what erased people would have left behind, in files, archives and names of files.
+"""Search files, archives and file names for residue of erased people.
 
-A marker is an id, a salt or a piece of a row. It is looked for as raw bytes, in hexadecimal, in
-base64 (both alphabets, at each of the three places in a group) and, if it is text, JSON-escaped,
-percent-escaped and in UTF-16. Nothing is skipped in silence: a file that cannot be read is a
-finding of its own.
+A marker is an id, a salt or a piece of a row. The search covers raw bytes, hexadecimal, base64
+(both alphabets, at all three offsets in a group) and, for text, JSON escapes, percent encoding and
+UTF-16. Nothing is skipped silently: a file that cannot be read is reported.
 """
 
 import bz2
@@ -64,20 +63,20 @@ _BROKEN = (
     zlib.error,
     lzma.LZMAError,
     zipfile.BadZipFile,
-    # An encrypted member, and a method of packing that zipfile does not know.
+    # An encrypted member, and a compression method that zipfile does not support.
     RuntimeError,
     ValueError,
 )
 
 
-# Below it a text counts only as a word of its own: it may stand in a digest by chance.
+# A shorter text counts only as a separate word: it may occur in a digest by chance.
 _SHORT_TEXT = 12
 _SHORTEST_NUMBER = 9
 _MOST_PEOPLE = 5_000
 
 
 class MarkerMatch(NamedTuple):
-    """Where a marker begins, its kind, and which id it is, by number; never the marker itself."""
+    """Position and kind of a marker, and the number of the id; never the marker itself."""
 
     offset: int
     kind: str
@@ -85,7 +84,7 @@ class MarkerMatch(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    """One form of one marker."""
+    """One encoding of a marker."""
 
     content: bytes
     kind: str
@@ -94,20 +93,20 @@ class _Pattern(NamedTuple):
 
 @dataclass(frozen=True)
 class Markers:
-    """Texts and bytes that must be nowhere.
+    """Texts and bytes that a purge searches for.
 
     Attributes
     ----------
     texts : tuple of str
         Ids of at least 6 bytes; numbers of at least 9 digits.
     salts, rows : tuple of bytes
-        Salts of the commitment; pieces of the values of a row.
+        Salts of the commitment; pieces of row values.
     neighbours : callable
-        Returns the ids that may stay. An id that is part of a longer one that stays is excused
-        where the longer one stands: ``ann@example.org`` in ``joann@example.org``.
+        Returns the remaining ids. An erased id that occurs inside a longer remaining id is not a
+        finding there: ``ann@example.org`` in ``joann@example.org``.
     ids : tuple of int or str, or None
-        All ids, however short: they are looked for as whole values of data files. None: a purge
-        that an earlier version began kept only `texts`.
+        All ids, however short; they are searched as whole values of data files. None for a purge
+        that an earlier version started, which stored only `texts`.
     """
 
     texts: tuple[str, ...] = ()
@@ -124,7 +123,7 @@ class Markers:
         salts: Iterable[bytes] = (),
         rows: Iterable[bytes] = (),
     ) -> Self:
-        """Return the markers: all ids, and what is long enough for a search for bytes."""
+        """Build markers: all ids, and the values long enough for a byte search."""
         ids = tuple(dict.fromkeys(ids))
         return cls(
             ids=ids,
@@ -137,15 +136,15 @@ class Markers:
         return len(self.texts) + len(self.salts) + len(self.rows)
 
     def with_neighbours(self, neighbours: Callable[[], Sequence[str]]) -> "Markers":
-        """Return the same markers, with other people whose longer ids may stay."""
+        """Return the same markers with other remaining ids."""
         return replace(self, neighbours=neighbours)
 
     def without_texts(self, texts: Container[str]) -> "Markers":
-        """Return the markers without a search for the bytes of these ids."""
+        """Return the markers without these ids in the byte search."""
         return replace(self, texts=tuple(text for text in self.texts if text not in texts))
 
     def to_bytes(self) -> bytes:
-        """Return the markers as bytes; they are as secret as what they mark."""
+        """Return the markers as bytes; they are as secret as the data itself."""
         parts = {
             "texts": list(self.texts),
             "salts": [salt.hex() for salt in self.salts],
@@ -156,7 +155,7 @@ class Markers:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Return what `to_bytes` wrote."""
+        """Parse bytes from `to_bytes`."""
         parts = json.loads(data)
         return cls(
             tuple(parts["texts"]),
@@ -167,13 +166,13 @@ class Markers:
 
     @classmethod
     def make_probe(cls, *, has_short_ids: bool) -> Self:
-        """Return markers of nobody: what cannot be searched for them cannot be searched at all."""
-        nobody = secrets.token_hex(16)
-        return cls(texts=() if has_short_ids else (nobody,), ids=(nobody,))
+        """Return random markers, to find out which files cannot be searched at all."""
+        value = secrets.token_hex(16)
+        return cls(texts=() if has_short_ids else (value,), ids=(value,))
 
     @property
     def n_weak(self) -> int:
-        """How many ids are looked for as whole values only, and not as bytes."""
+        """Number of ids that are searched as whole values only, and not as bytes."""
         return 0 if self.ids is None else len(self.ids) - len(self.texts)
 
     @cached_property
@@ -184,11 +183,11 @@ class Markers:
 
     @property
     def margin(self) -> int:
-        """How many bytes on each side of a piece of data decide about what lies in it."""
+        """Number of bytes around a chunk of data that a match may depend on."""
         return self._searcher.longest + 256
 
     def find(self, data: bytes | bytearray | memoryview) -> list[MarkerMatch]:
-        """Return every place at which a marker stands."""
+        """Return all matches of markers in the data."""
         view = memoryview(data)
         return [
             MarkerMatch(start, pattern.kind, self._id_numbers.get(pattern.text))
@@ -233,47 +232,47 @@ class Markers:
         return Searcher(pattern.content for pattern in self._patterns)
 
 
-def collect_markers(erased: Rows, salts: NDArray[np.uint8], left: Rows) -> Markers:
-    """Return the markers of erased rows: what nobody who is left has as well.
+def collect_markers(erased: Rows, salts: NDArray[np.uint8], remaining: Rows) -> Markers:
+    """Return the markers of erased rows, without values that also occur in remaining rows.
 
-    Of more than 5,000 rows every so-many-th is taken for the search for bytes, so that it stays
-    quick. As values of data files all ids are looked for.
+    Of more than 5,000 rows an evenly spaced sample is used for the byte search, to keep it fast.
+    All ids are searched as values of data files.
     """
     step = -(-len(erased) // _MOST_PEOPLE) or 1
     chosen = erased.take(np.arange(0, len(erased), step))
     markers = Markers.from_values(
         ids=chosen.ids.to_list(),
         salts=[bytes(salt) for salt in salts[::step]],
-        rows=row_pieces(chosen.X, left.X),
+        rows=row_pieces(chosen.X, remaining.X),
     )
     return replace(markers, ids=tuple(erased.ids.distinct().to_list()))
 
 
 def is_distinctive_id(value: int | str) -> bool:
-    """Whether an id is long enough to mean the person wherever its bytes stand."""
+    """Return whether an id is long enough to identify the person wherever it occurs."""
     if not isinstance(value, str):
         return len(str(value)) >= _SHORTEST_NUMBER
     return min(len(value.encode()), len(value.encode("utf-16-le"))) >= SHORTEST
 
 
 class ScanTarget(NamedTuple):
-    """A file or a folder to look through.
+    """A file or folder to search.
 
     Attributes
     ----------
     store : str
-        Name under which findings are reported.
+        Store name in findings.
     path : Path
-        The file, or the folder with everything below it.
+        The file, or the folder with all of its content.
     archives : bool
-        Whether to look into gzip, bzip2, xz and zip files.
+        Whether to search gzip, bzip2, xz and zip files.
     apart : bool
-        Whether another process reads it. A process that closes a SQLite file loses every lock that
-        its own connections hold on that file.
+        Whether to read it in a separate process. A process that closes a SQLite file loses all
+        locks of its own connections on that file.
     required : bool
-        Whether it is a finding if nothing is there.
+        Whether a missing path is a finding.
     own : bool
-        Whether letheon itself writes there. Its own files are searched for bytes only.
+        Whether letheon writes it. Its own files are searched for bytes only.
     """
 
     store: str
@@ -285,9 +284,9 @@ class ScanTarget(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A marker was found: where, and of what kind.
+    """Position and kind of residue.
 
-    The offset of an ``id``, ``salt`` or ``row`` is a byte; that of a ``value`` is a row of a table.
+    The offset of an ``id``, ``salt`` or ``row`` is in bytes; that of a ``value`` is a table row.
     """
 
     store: str
@@ -297,7 +296,7 @@ class Hit(NamedTuple):
 
 
 class FileIssue(NamedTuple):
-    """A file that could not be read, or not be searched as a whole, and why."""
+    """A file that could not be read or completely searched, and the reason."""
 
     store: str
     file: str
@@ -306,22 +305,22 @@ class FileIssue(NamedTuple):
 
 @dataclass(frozen=True)
 class ScanResult:
-    """What a search found.
+    """Result of a search.
 
     Attributes
     ----------
     files, bytes : int
-        How much was looked through; the content of archives counts as well.
+        Number of files and bytes searched, including the content of archives.
     hits : tuple of Hit
         At most the first 1,000.
     unread : tuple of Unread
-        What could not be looked into; somebody has to repair or remove it.
+        Files that could not be read; an operator has to repair or remove them.
     id_numbers : frozenset of int
-        Which of the ids were found: numbers in `Markers.texts`.
+        Indices in `Markers.texts` of the ids that were found.
     not_searched : tuple of Unread
-        Files that may hold ids which the search cannot find there; at most the first 1,000.
+        Files that may contain ids which the search cannot find; at most the first 1,000.
     n_not_searched : int
-        How many such files there are.
+        Number of such files.
     """
 
     files: int
@@ -334,7 +333,7 @@ class ScanResult:
 
     @property
     def has_problems(self) -> bool:
-        """Whether something was found or could not be read; a purge waits for its removal."""
+        """Whether there is residue or an unreadable file; a purge waits for its removal."""
         return bool(self.hits or self.unread)
 
     @property
@@ -343,41 +342,41 @@ class ScanResult:
         return not self.has_problems and self.n_not_searched == 0
 
 
-def scan_files(places: Iterable[ScanTarget | tuple[str, Path]], markers: Markers) -> ScanResult:
-    """Look for the markers in every file of these places, and in the names of the files.
+def scan_files(positions: Iterable[ScanTarget | tuple[str, Path]], markers: Markers) -> ScanResult:
+    """Search for the markers in all files of the targets, and in file names.
 
-    Links are not followed: a link to a place inside leads to what is looked through anyway, one to
-    a place outside is reported as unread, and so are pipes, sockets and devices.
+    Links are not followed. A link to a file inside a target is searched there; a link to the
+    outside, a pipe, a socket or a device is reported as unread.
 
     Parameters
     ----------
-    places : iterable of Place, or of store and path
-        Where to look.
+    places : iterable of ScanTarget, or of store and path
+        Files and folders to search.
     markers : Markers
-        What to look for.
+        Markers to search for.
 
     Returns
     -------
     ScanResult
-        Findings name the store, the file and the place in it, never what was found.
+        Findings contain the store, the file and the position, never the marker.
     """
     search = _Search(markers)
-    for place in places:
-        search.search_target(ScanTarget(*place))
+    for target in positions:
+        search.search_target(ScanTarget(*target))
     return search.build_result()
 
 
 class _Source(NamedTuple):
-    """A file, or a part of an archive, by the name that is told and the one that shows its kind."""
+    """A file or archive member: the name to report (`shown`) and its real name."""
 
-    place: ScanTarget
+    target: ScanTarget
     shown: str
     name: str = ""
     path: Path | None = None
 
     @property
     def store_and_name(self) -> tuple[str, str]:
-        return self.place.store, self.shown
+        return self.target.store, self.shown
 
 
 class _Search:
@@ -400,52 +399,54 @@ class _Search:
             self.n_not_searched,
         )
 
-    def search_target(self, place: ScanTarget) -> None:
-        root = place.path.resolve()
+    def search_target(self, target: ScanTarget) -> None:
+        root = target.path.resolve()
         if root.is_dir():
-            self._search_folder(place, root)
+            self._search_folder(target, root)
         elif root.exists():
-            self._search_file(root.parent, self._make_source(place, root.parent, root))
-        elif place.required:
-            self._add_unread(_Source(place, str(place.path)), "missing")
+            self._search_file(root.parent, self._make_source(target, root.parent, root))
+        elif target.required:
+            self._add_unread(_Source(target, str(target.path)), "missing")
 
-    def _search_folder(self, place: ScanTarget, root: Path) -> None:
+    def _search_folder(self, target: ScanTarget, root: Path) -> None:
         def report(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError):
-                self._add_unread(self._make_source(place, root, Path(error.filename)), "unreadable")
+                self._add_unread(
+                    self._make_source(target, root, Path(error.filename)), "unreadable"
+                )
 
         for folder, folders, names in os.walk(root, onerror=report):
-            here = Path(folder)
+            folder_path = Path(folder)
             for name in (*folders, *names):
-                source = self._make_source(place, root, here / name)
+                source = self._make_source(target, root, folder_path / name)
                 self._search_bytes(source, os.fsencode(name))
                 self._check_name(source)
             folders.sort()
-            links = [name for name in folders if (here / name).is_symlink()]
+            links = [name for name in folders if (folder_path / name).is_symlink()]
             for name in (*sorted(names), *links):
-                self._search_file(root, self._make_source(place, root, here / name))
+                self._search_file(root, self._make_source(target, root, folder_path / name))
 
     def _check_name(self, source: _Source) -> None:
-        """Say that a name has a part that may be a short id or not."""
-        if not source.place.own and self.markers.id_values.is_part_of(source.name):
+        """Report a file whose name may contain a short id."""
+        if not source.target.own and self.markers.id_values.is_part_of(source.name):
             self._add_not_searched(source, "ambiguous-name")
 
     def _search_file(self, root: Path, source: _Source) -> None:
-        place, path = source.place, source.path
+        target, path = source.target, source.path
         assert path is not None
         try:
             if path.is_symlink():
-                target = path.resolve()
-                if target.exists() and not target.is_relative_to(root):
+                linked = path.resolve()
+                if linked.exists() and not linked.is_relative_to(root):
                     self._add_unread(source, "link-outside")
-            elif place.apart:
+            elif target.apart:
                 with _read_apart(path) as stream:
                     self._search_stream(source, stream)
                 self.n_files += 1
             elif stat.S_ISREG(path.stat().st_mode):
                 with path.open("rb") as file:
                     self._search_stream(source, file)
-                    if not (place.archives and self._search_archive(source, file, 1)):
+                    if not (target.archives and self._search_archive(source, file, 1)):
                         self._search_values(source, file)
                 self.n_files += 1
             else:
@@ -456,7 +457,7 @@ class _Search:
             self._add_unread(source, "unreadable")
 
     def _search_stream(self, source: _Source, stream: IO[bytes], most: int | None = None) -> None:
-        """Look through a stream in pieces; what lies across two pieces is in the next one whole."""
+        """Search a stream in overlapping chunks, so that no match is split."""
         margin = self.markers.margin
         buffer, base, done = b"", 0, False
         while not done:
@@ -473,21 +474,21 @@ class _Search:
             buffer, base = buffer[cut:], base + cut
 
     def _search_bytes(
-        self, source: _Source, data: bytes, base: int = 0, places: range | None = None
+        self, source: _Source, data: bytes, base: int = 0, positions: range | None = None
     ) -> None:
-        for found in self.markers.find(data):
-            if places is None or found.offset in places:
-                self._add_hit(source, found, base)
+        for match in self.markers.find(data):
+            if positions is None or match.offset in positions:
+                self._add_hit(source, match, base)
 
     def _search_values(self, source: _Source, file: IO[bytes]) -> None:
-        """Look for ids as values of a data file; say so if it cannot be searched for them."""
+        """Search for ids among the values of a data file; report it if that is impossible."""
         ids = self.markers.ids
         if ids == () or any(hit[:2] == source.store_and_name for hit in self.hits[-1:]):
             return
         file.seek(0)
         head = file.read(_MAGIC_BYTES)
         reader = find_reader(source.name, head)
-        if not head or (source.place.own and (reader is None or _OWN_JSON.fullmatch(source.name))):
+        if not head or (source.target.own and (reader is None or _OWN_JSON.fullmatch(source.name))):
             return
         file.seek(0)
         if ids is None:
@@ -504,13 +505,13 @@ class _Search:
 
     def _add_not_searched(self, source: _Source, reason: str) -> None:
         if self.not_searched[-1:] and self.not_searched[-1][:2] == source.store_and_name:
-            return  # its name and its content are one file
+            return  # name and content of a file count once
         self.n_not_searched += 1
         if len(self.not_searched) < _MOST_HITS:
             self.not_searched.append(FileIssue(*source.store_and_name, reason))
 
     def _search_archive(self, source: _Source, file: IO[bytes], depth: int) -> bool:
-        """Look into an archive; return whether it is one."""
+        """Search an archive; return False if the file is not an archive."""
         file.seek(0)
         head = file.read(8)
         file.seek(0)
@@ -530,19 +531,19 @@ class _Search:
         try:
             stream.read(1)
         except _BROKEN:
-            # Not one byte comes out: it only looks like an archive, as random bytes may.
+            # Nothing can be unpacked: random bytes may look like an archive.
             return False
         stream.seek(0)
         name = PurePath(source.name)
         bare = name.stem if name.suffix in _PACKED_SUFFIXES else name.name
-        self._search_member(_Source(source.place, f"{source.shown}!", bare), stream, depth)
+        self._search_member(_Source(source.target, f"{source.shown}!", bare), stream, depth)
         return True
 
     def _search_zip(self, source: _Source, file: IO[bytes], depth: int) -> None:
         with zipfile.ZipFile(file) as archive:
             for number, member in enumerate(archive.infolist()):
-                # Its own name may name a person, so it is not told.
-                inside = _Source(source.place, f"{source.shown}!{number}", member.filename)
+                # The name of a member may contain an id, so it is not reported.
+                inside = _Source(source.target, f"{source.shown}!{number}", member.filename)
                 self._search_bytes(inside, member.filename.encode())
                 self._check_name(inside)
                 with archive.open(member) as stream:
@@ -554,23 +555,23 @@ class _Search:
         if depth >= _DEEPEST or not self._search_archive(inside, stream, depth + 1):
             self._search_values(inside, stream)
 
-    def _add_hit(self, source: _Source, found: MarkerMatch, base: int = 0) -> None:
-        if found.id_number is not None:
-            self.id_numbers.add(found.id_number)
+    def _add_hit(self, source: _Source, match: MarkerMatch, base: int = 0) -> None:
+        if match.id_number is not None:
+            self.id_numbers.add(match.id_number)
         if len(self.hits) < _MOST_HITS:
-            self.hits.append(Hit(*source.store_and_name, base + found.offset, found.kind))
+            self.hits.append(Hit(*source.store_and_name, base + match.offset, match.kind))
 
     def _add_unread(self, source: _Source, reason: str) -> None:
         self.unread.append(FileIssue(*source.store_and_name, reason))
 
-    def _make_source(self, place: ScanTarget, root: Path, path: Path) -> _Source:
-        """Return a file by its name below the root; a part that holds a marker is left out."""
+    def _make_source(self, target: ScanTarget, root: Path, path: Path) -> _Source:
+        """Return the source of a path; parts of the name that contain a marker are hidden."""
         parts = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
         shown = "/".join("…" if self._holds_marker(part) else part for part in parts)
-        return _Source(place, shown, path.name, path)
+        return _Source(target, shown, path.name, path)
 
     def _holds_marker(self, part: str) -> bool:
-        # Numbers of few digits are in every other name, and files must be found by theirs.
+        # Short numbers occur in many names, and operators need the names to find the files.
         return bool(self.markers.find(os.fsencode(part))) or self.markers.id_values.is_part_of(
             part, shortest=_SHORTEST_HIDDEN
         )
@@ -578,7 +579,7 @@ class _Search:
 
 @contextmanager
 def _read_apart(path: Path) -> Iterator[IO[bytes]]:
-    """Read a file through another process, so that none of this one's locks is touched."""
+    """Read a file in another process, so that this process keeps its locks."""
     if not path.exists():
         raise FileNotFoundError(path)
     reader = subprocess.Popen(

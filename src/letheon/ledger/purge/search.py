@@ -1,8 +1,8 @@
 """Two searches for erased people: for strings in bytes, and for ids among the values of data files.
 
-An id of few characters stands in many columns by chance. It is a finding where its column holds
-ids: nearly all other values are known ids too, and more of them than chance explains. Anywhere
-else it may be a finding or not; then the file counts as not searched, never as clean.
+A short id occurs in many columns by chance. It is a finding if its column contains ids: nearly all
+other values are known ids too, more than chance explains. Elsewhere it is ambiguous, and the file
+counts as not searched, never as clean.
 """
 
 import base64
@@ -26,7 +26,7 @@ SHORTEST = 6
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 _FEWEST_BITS, _MOST_BITS = 12, 26
 _SHORTEST_ENCODED = 8
-# A row of few different bytes (zeros, small integers) is no sign of one person.
+# A row with few different bytes (zeros, small integers) does not identify a person.
 _FEWEST_VALUES = 8
 _LONGEST_ROW = 64
 SHORTEST_ROW = 16
@@ -36,17 +36,17 @@ _LETTERS = frozenset(_DIGITS + b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTU
 
 Key = int | str
 Chunk: TypeAlias = tuple[str, Sequence[Any] | NDArray[Any]]
-"""Some values of one column."""
+"""Name of a column and some of its values."""
 FREE_SPACE = "\0free-space"
 AMBIGUOUS = "ambiguous-value"
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,2})?")
-# The parts of a number or a moment are no values of their own.
+# Parts of a number or a timestamp are not separate values.
 _ONE_VALUE = re.compile(
     r"[+-]?[0-9]*\.?[0-9]*([eE][+-]?[0-9]+)?"
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]{4,18}(Z|[+-][0-9:]{2,5})?)?"
 )
-# Digits in groups of three; one point alone is that of a decimal fraction.
+# Digits in groups of three; a single point is a decimal point.
 _GROUPED = re.compile(r"\b[0-9]{1,3}(?:(?:[,'\u2019\s_][0-9]{3})+|(?:\.[0-9]{3}){2,})\b")
 _NO_DIGIT = re.compile(r"[^0-9]")
 _EXPONENT = re.compile(r"\b[0-9](?:\.[0-9]{0,40})?[eE]\+?[0-9]{1,2}\b")
@@ -63,13 +63,13 @@ _MOST_CHANCE = math.log(1e-9)
 _NEARLY_ALL = 0.9
 _FEWEST_COVERED = 20
 _SHORTEST_CODE = 4
-# Ids up to this many times their number look like numbers of rows, which any file may have.
+# Ids up to this many times their count look like row numbers, which any file may contain.
 _NUMBERING = 4
 _MOST_PATTERNS = 200
 
 
 class UnsearchableError(Exception):
-    """A file, or a part of it, cannot be searched; `reason` is a code."""
+    """A file cannot be searched completely; `reason` is a code."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -77,7 +77,7 @@ class UnsearchableError(Exception):
 
 
 class _WindowShape(NamedTuple):
-    """Windows of `width` bytes that begin at multiples of `stride`."""
+    """Windows of `width` bytes that start at multiples of `stride`."""
 
     width: int
     stride: int
@@ -87,23 +87,23 @@ class _WindowShape(NamedTuple):
         return self.width + self.stride - 1
 
 
-# In order of speed; a string goes to the first whose need it meets.
+# Fastest first; a string uses the first shape that it is long enough for.
 _SHAPES = (_WindowShape(8, 8), _WindowShape(8, 2), _WindowShape(4, 2))
 
 
 class Searcher:
-    """Find every occurrence of any of these strings, of at least `SHORTEST` bytes each.
+    """Finds all occurrences of strings of at least `SHORTEST` bytes.
 
     Parameters
     ----------
     strings : iterable of bytes
-        What to look for; a string is known by its number in this order.
+        Strings to search for; results refer to them by index.
     """
 
     def __init__(self, strings: Iterable[bytes]) -> None:
         self.strings = tuple(strings)
         if any(len(string) < SHORTEST for string in self.strings):
-            raise ValueError(f"a string to look for has at least {SHORTEST} bytes")
+            raise ValueError(f"each string must have at least {SHORTEST} bytes")
         self.longest = max(map(len, self.strings), default=0)
         numbers: dict[_WindowShape, list[int]] = {}
         for number, string in enumerate(self.strings):
@@ -112,36 +112,36 @@ class Searcher:
         self._windows = [_Windows(shape, self.strings, group) for shape, group in numbers.items()]
 
     def find(self, data: bytes | bytearray | memoryview) -> list[tuple[int, int]]:
-        """Return where each string begins, and its number: sorted, without repeats."""
+        """Return start and index of each occurrence, sorted, without duplicates."""
         view = memoryview(data)
-        found = {
+        matches = {
             (start, number)
             for windows in self._windows
             for start, number in windows.find_candidates(view)
             if view[start : start + len(self.strings[number])] == self.strings[number]
         }
-        return sorted(found)
+        return sorted(matches)
 
 
 class _Windows:
-    """The windows of some strings, in a table that is asked for many windows at once."""
+    """A hash table of the windows of some strings, for vectorised lookups."""
 
     def __init__(
         self, shape: _WindowShape, strings: Sequence[bytes], numbers: Sequence[int]
     ) -> None:
         self.shape = shape
         entries = [
-            (string[place : place + shape.width], number, place)
+            (string[position : position + shape.width], number, position)
             for number in numbers
             for string in (strings[number],)
-            # The end of an id differs from its neighbours' more than its beginning does.
-            for place in range(len(string) - shape.needs, len(string) - shape.width + 1)
+            # The ends of ids differ more than their beginnings.
+            for position in range(len(string) - shape.needs, len(string) - shape.width + 1)
         ]
         keys = np.frombuffer(b"".join(key for key, _, _ in entries), self._dtype).astype(np.uint64)
         order = np.argsort(keys, kind="stable")
         self._keys = keys[order]
         self._numbers = np.array([number for _, number, _ in entries], np.int64)[order]
-        self._places = np.array([place for _, _, place in entries], np.int64)[order]
+        self._places = np.array([position for _, _, position in entries], np.int64)[order]
         self._lengths = np.array([len(strings[number]) for number in self._numbers], np.int64)
         bits = min(max(_FEWEST_BITS, len(entries).bit_length() + 6), _MOST_BITS)
         self._shift = np.uint64(64 - bits)
@@ -156,14 +156,14 @@ class _Windows:
         return ((keys * _MIX) >> self._shift).view(np.int64)
 
     def find_candidates(self, data: memoryview) -> list[tuple[int, int]]:
-        """Return begin and number of every string of which one window is where it should be."""
-        found: list[tuple[int, int]] = []
+        """Return start and index of every string with a matching window."""
+        matches: list[tuple[int, int]] = []
         for begin in range(0, self.shape.width, self.shape.stride):
             count = (len(data) - begin) // self.shape.width
             if count > 0:
                 windows = np.frombuffer(data, self._dtype, count, begin)
-                found += self._look_up(windows.astype(np.uint64, copy=False), begin, len(data))
-        return found
+                matches += self._look_up(windows.astype(np.uint64, copy=False), begin, len(data))
+        return matches
 
     def _look_up(
         self, windows: NDArray[np.uint64], begin: int, length: int
@@ -172,7 +172,7 @@ class _Windows:
         wanted = windows[likely]
         first = np.searchsorted(self._keys, wanted, "left")
         counts = np.searchsorted(self._keys, wanted, "right") - first
-        # One entry per pair of a place in the data and a string that has this window.
+        # One entry per pair of a position in the data and a string with this window.
         entries = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
         starts = np.repeat(likely * self.shape.width + begin, counts) - self._places[entries]
         fits = (starts >= 0) & (starts + self._lengths[entries] <= length)
@@ -182,7 +182,7 @@ class _Windows:
 
 @lru_cache(maxsize=1024)
 def text_forms(text: str) -> tuple[bytes, ...]:
-    """Return the usual forms of a text: escaped, encoded, and in the forms of Unicode."""
+    """Return the usual encodings of a text: escapes, charsets and Unicode forms."""
     spelled = {text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))}
     forms = [form for spelling in spelled for form in _encode_forms(spelling)]
     return tuple(form for form in dict.fromkeys(forms) if len(form) >= SHORTEST)
@@ -205,7 +205,7 @@ def _encode_forms(text: str) -> Iterator[bytes]:
 
 
 def byte_forms(data: bytes) -> tuple[bytes, ...]:
-    """Return some bytes, and their hexadecimal and base64 forms, whatever stands around them."""
+    """Return bytes and their hexadecimal and base64 forms, independent of context."""
     forms = [data.hex().encode(), data.hex().upper().encode()]
     for before in range(3):
         first, last = -(-8 * before // 6), 8 * (before + len(data)) // 6
@@ -217,27 +217,30 @@ def byte_forms(data: bytes) -> tuple[bytes, ...]:
     return (data, *(form for form in dict.fromkeys(forms) if len(form) >= _SHORTEST_ENCODED))
 
 
-def row_pieces(erased: Any, left: Any) -> list[bytes]:
-    """Return a telling piece of every row; frames and sparse rows are known by id and salt."""
+def row_pieces(erased: Any, remaining: Any) -> list[bytes]:
+    """Return a distinctive piece of each row; empty for data frames and sparse rows."""
     if not isinstance(erased, np.ndarray) or not len(erased):
         return []
     if erased.dtype.kind in "OU":
         pieces = [str(value).encode()[:_LONGEST_ROW] for value in np.ravel(erased)]
-        stays = memoryview("\n".join(str(value) for value in np.ravel(left)).encode())
+        remaining_data = memoryview("\n".join(str(value) for value in np.ravel(remaining)).encode())
     else:
         places = range(0, max(1, erased[0].nbytes - _LONGEST_ROW + 1), 8)
         pieces = [
-            max((row[place : place + _LONGEST_ROW] for place in places), key=lambda p: len(set(p)))
+            max(
+                (row[position : position + _LONGEST_ROW] for position in places),
+                key=lambda p: len(set(p)),
+            )
             for row in (row.tobytes() for row in erased)
         ]
-        stays = np.ascontiguousarray(left).view(np.uint8).data.cast("B")
-    telling = list(dict.fromkeys(piece for piece in pieces if is_distinctive_row(piece)))
-    shared = _find_pieces(stays, telling)
-    return [piece for piece in telling if piece not in shared]
+        remaining_data = np.ascontiguousarray(remaining).view(np.uint8).data.cast("B")
+    distinctive = list(dict.fromkeys(piece for piece in pieces if is_distinctive_row(piece)))
+    shared = _find_pieces(remaining_data, distinctive)
+    return [piece for piece in distinctive if piece not in shared]
 
 
 def _find_pieces(data: memoryview, pieces: Sequence[bytes]) -> set[bytes]:
-    """Which of the pieces stand in the data: whatever stays is no sign of the erased."""
+    """Return the pieces that occur in the remaining data, which do not mark an erased row."""
     searcher = Searcher(pieces)
     return {
         pieces[number]
@@ -247,43 +250,43 @@ def _find_pieces(data: memoryview, pieces: Sequence[bytes]) -> set[bytes]:
 
 
 def is_distinctive_row(row: bytes) -> bool:
-    """Whether a piece of a row is long and varied enough to be a sign of one person."""
+    """Return whether a piece of a row is long and varied enough to identify a person."""
     return len(row) >= SHORTEST_ROW and len(set(row)) >= _FEWEST_VALUES
 
 
 def is_word(data: memoryview, start: int, length: int) -> bool:
-    """Whether no letter or digit stands next to a text, and a number is one as a whole."""
+    """Return whether a text is a separate word, and a number is not part of a longer one."""
     before = bytes(data[max(0, start - 2) : start])
     after = bytes(data[start + length : start + length + 1])
     if _LETTERS.intersection(before[-1:] + after):
         return False
     if before[-1:] in (b".", b"-") and not bytes(data[start : start + length]).strip(_DIGITS):
-        # Decimals of a longer number, or a negative one: "0.5", "-5", but "user-5".
+        # Part of a decimal or negative number, "0.5" or "-5", but not of "user-5".
         is_after_word = bool(_LETTERS.intersection(before[:-1]))
         return is_after_word if before.endswith(b"-") else not before[:-1].isdigit()
     return True
 
 
 def is_part_at(data: memoryview, start: int, part: bytes, whole: bytes) -> bool:
-    """Return whether `part`, found at `start`, stands there as a part of `whole`."""
-    place = whole.find(part)
-    while place >= 0:
-        begin = start - place
+    """Return whether `part`, which occurs at `start`, is a part of `whole` there."""
+    position = whole.find(part)
+    while position >= 0:
+        begin = start - position
         if begin >= 0 and len(whole) > len(part) and data[begin : begin + len(whole)] == whole:
             return True
-        place = whole.find(part, place + 1)
+        position = whole.find(part, position + 1)
     return False
 
 
 class ValueResult(NamedTuple):
-    """What a search among the values of a file gave.
+    """Result of a search among the values of a file.
 
     Attributes
     ----------
     row : int or None
-        Where the first id of an erased person stands, in its column.
+        Row of the first erased id in its column; None if there is none.
     reasons : frozenset of str
-        Why the file was not searched as a whole; empty if it was.
+        Why the file was not completely searched; empty if it was.
     """
 
     row: int | None
@@ -292,7 +295,7 @@ class ValueResult(NamedTuple):
 
 @dataclass
 class _Column:
-    """What was seen of a column: how many values, and which of them are ids."""
+    """Statistics of a column: number of values, and the ids among them."""
 
     n_values: int = 0
     n_known: int = 0
@@ -301,16 +304,16 @@ class _Column:
 
 
 class IdValues:
-    """Ids of erased people, beside those who are left.
+    """Search for erased ids among the values of data files.
 
     Parameters
     ----------
     erased : iterable of int or str
-        What must not be found.
+        Ids that must not occur.
     others : iterable of str
-        Ids that may stay; they show which column holds ids.
+        Remaining ids; they show which columns contain ids.
     distinctive : container of str
-        Ids that mean the person wherever they stand.
+        Ids that identify the person wherever they occur.
     """
 
     def __init__(
@@ -343,7 +346,7 @@ class IdValues:
         self._numbers = sorted(key for key in self._known if isinstance(key, int))
 
     def search(self, chunks: Iterable[Chunk]) -> ValueResult:
-        """Look at every value of a file."""
+        """Search all values of a file."""
         columns: dict[str, _Column] = defaultdict(_Column)
         reasons: set[str] = set()
         try:
@@ -364,7 +367,7 @@ class IdValues:
         return ValueResult(min(rows, default=None), frozenset(reasons))
 
     def is_part_of(self, name: str, *, shortest: int = 1) -> bool:
-        """Whether the name of a file, or a word of it, is the id of an erased person."""
+        """Return whether a file name, or a word of it, is an erased id."""
         keys = (self._find_id(part) for part in (name, name.partition(".")[0]))
         whole = (str(key) for key in keys if key is not None and self._known[key])
         return any(len(part) >= shortest for part in (*whole, *self._find_words(name)))
@@ -386,15 +389,15 @@ class IdValues:
                 column.ids.add(key)
                 if self._known[key] and key not in column.erased:
                     if isinstance(values, np.ndarray):
-                        place = int(np.argmax(values == original))
+                        position = int(np.argmax(values == original))
                     else:
-                        place = values.index(original)
-                    column.erased[key] = start + place
+                        position = values.index(original)
+                    column.erased[key] = start + position
             elif isinstance(value, str) and self._may_hold(value):
                 yield AMBIGUOUS
 
     def _find_id(self, value: Any) -> Key | None:
-        """Return the id that a value is, if it is one."""
+        """Return the id that equals a value; None if there is none."""
         if isinstance(value, str):
             if value in self._known:
                 return value
@@ -407,7 +410,7 @@ class IdValues:
         return value if type(value) is int and value in self._known else None
 
     def _may_hold(self, value: str) -> bool:
-        """Whether a text that is no id may hold one: as a word, or in an unknown encoding."""
+        """Return whether a text may contain an id, as a word or in an unknown encoding."""
         if not self._is_ascii and _UNDECODED.search(value):
             return True
         if not _ONE_VALUE.fullmatch(value):
@@ -415,17 +418,17 @@ class IdValues:
         return self._has_numbers_in_groups and any(self._find_words(value, fewest=2))
 
     def _find_words(self, text: str, *, fewest: int = 1) -> Iterator[str]:
-        """Yield the ids of erased people that stand in a text as so many words, in any case."""
+        """Yield erased ids that occur in a text as words, ignoring case."""
         texts = (text, _spell_out(text)) if _SPELLED.search(text) else (text,)
         for words in map(_split_words, texts):
-            for place, word in enumerate(words):
+            for position, word in enumerate(words):
                 for wanted in self._words.get(word, ()):
                     is_long = len(wanted) >= fewest
-                    if is_long and words[place : place + len(wanted)] == wanted:
+                    if is_long and words[position : position + len(wanted)] == wanted:
                         yield " ".join(wanted)
 
     def _has_rounded(self, values: NDArray[Any]) -> bool:
-        """Whether an erased number stands in a column of floats that cannot hold it exactly."""
+        """Return whether an erased number occurs rounded in a column of floats."""
         if values.dtype.kind != "f":
             return False
         exact, most = _exact_up_to(values), float(np.finfo(values.dtype).max)
@@ -433,9 +436,9 @@ class IdValues:
         return bool(wanted) and bool(np.isin(values, np.array(wanted, values.dtype)).any())
 
     def _holds_ids(self, column: _Column, key: Key) -> bool:
-        """Whether the values of a column are ids, as far as one can tell."""
+        """Return whether the values of a column are probably ids."""
         others = len(column.ids) - 1
-        # The first value may be the name of the column.
+        # The first value may be the column name.
         if others < _FEWEST_IDS or column.n_known < _NEARLY_ALL * (column.n_values - 1):
             return False
         chance = self._chance_of(key)
@@ -446,10 +449,10 @@ class IdValues:
         return is_covered and is_unique and not self._is_numbering(key)
 
     def _chance_of(self, key: Key) -> float:
-        """Return how likely a value that looks like this id is an id by chance, at most."""
+        """Return an upper bound of the chance that a value of this form is an id."""
         number = _number_in(key) if isinstance(key, str) else key
         if number is None:
-            # Codes of few characters are alike everywhere.
+            # Short codes look alike everywhere.
             return (
                 1.0 if len(str(key)) < _SHORTEST_CODE else float(self._n_ids / 36 ** len(str(key)))
             )
@@ -459,12 +462,12 @@ class IdValues:
         return max(density, float(self._n_ids / 10 ** len(str(abs(number)))))
 
     def _is_numbering(self, key: Key) -> bool:
-        """Whether ids are small numbers, as the rows of any file may have."""
+        """Return whether ids are small numbers, like the row numbers of any file."""
         is_number = isinstance(key, int) or _number_in(key) is not None
         return is_number and self._numbers[-1] <= _NUMBERING * self._n_ids
 
     def _search_free_space(self, values: Iterable[bytes]) -> Iterator[str]:
-        """Look for ids in the unused parts of a SQLite file, as its records hold them."""
+        """Search the unused parts of a SQLite file for ids in record format."""
         if len(self.erased) > _MOST_PATTERNS:
             yield "deleted-rows"
             return
@@ -474,14 +477,14 @@ class IdValues:
 
 
 def _forms_of(value: int | str) -> list[Key]:
-    """Return what an id is looked up by: its text, and its number if it is one."""
+    """Return the lookup keys of an id: its text, and its number if it is one."""
     text = _strip_value(str(value)) or str(value)
     number = _number_in(text)
     return [text] if number is None else [text, number]
 
 
 def _strip_value(text: str) -> str:
-    """Return a value without spaces and quotes around it, in one form of Unicode."""
+    """Return a value without surrounding spaces and quotes, in Unicode form NFC."""
     if not text.isascii():
         if not text.isprintable() and any("\udc80" <= mark <= "\udcff" for mark in text):
             text = text.encode("utf-8", "surrogateescape").decode("cp1252", "replace")
@@ -490,7 +493,7 @@ def _strip_value(text: str) -> str:
 
 
 def _spell_out(text: str) -> str:
-    """Return a text without escapes as in JSON, and with plain numbers: 12,345 and 1.2345e4."""
+    """Return a text with JSON escapes resolved and numbers such as 12,345 written plainly."""
     text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else " ", text)
     text = _EXPONENT.sub(lambda match: str(_number_in(match[0])), text)
     text = _GROUPED.sub(lambda match: _NO_DIGIT.sub("", match[0]), text)
@@ -498,7 +501,7 @@ def _spell_out(text: str) -> str:
 
 
 def _split_words(text: str) -> list[str]:
-    """Return the words of a text in one form: small letters, numbers without leading zeros."""
+    """Return the words of a text in lower case, with numbers without leading zeros."""
     text = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
     return [_strip_zeros(word) if word[0].isdecimal() else word for word in _WORD.findall(text)]
 
@@ -517,7 +520,7 @@ def _number_in(text: str) -> int | None:
 
 
 def _as_value(value: Any) -> Any:
-    """Return bytes, dates and UUIDs as texts, and any other value as it is."""
+    """Return bytes, dates and UUIDs as text, and any other value unchanged."""
     if value is None or isinstance(value, str | int | float | Decimal):
         return value
     try:
@@ -530,31 +533,31 @@ def _as_value(value: Any) -> Any:
 
 
 def _count_whole_numbers(values: NDArray[Any], numbers: Sequence[int]) -> dict[int, int]:
-    """Return how often each whole number between the least and the greatest id stands there."""
+    """Count the integers between the smallest and the largest id."""
     if not numbers:
         return {}
     if values.dtype.kind == "f":
-        # Greater ones may be rounded: `_has_rounded` looks for them.
+        # Larger ones may be rounded; `_has_rounded` searches for them.
         values = values[np.abs(values) <= _exact_up_to(values)]
         values = values[values == np.floor(values)]
     values = values[(values >= numbers[0]) & (values <= numbers[-1])]
-    found, counts = np.unique(values, return_counts=True)
-    return dict(zip(map(int, found.tolist()), counts.tolist(), strict=True))
+    distinct, counts = np.unique(values, return_counts=True)
+    return dict(zip(map(int, distinct.tolist()), counts.tolist(), strict=True))
 
 
 def _exact_up_to(values: NDArray[Any]) -> int:
-    """Return the number up to which floats of this width hold every whole number."""
+    """Return the largest number up to which these floats represent all integers."""
     return int(2 ** (np.finfo(values.dtype).nmant + 1))
 
 
 def _record_forms(value: int | str) -> Iterator[bytes]:
-    """Yield the bytes of an id in a record of SQLite: text, and integers of every width."""
+    """Yield the bytes of an id in SQLite records: text, and integers of each width."""
     text = str(value)
     yield from (text.encode(), text.encode("utf-16-le"), text.encode("utf-16-be"))
     number = _number_in(text)
     if number is None or abs(number) >= 1 << 63:
         return
-    # Zero and one have no bytes at all.
+    # Zero and one are stored without bytes.
     width = 0 if number in (0, 1) else (number if number >= 0 else ~number).bit_length() // 8 + 1
     yield number.to_bytes(width, "big", signed=True) if width else b""
     groups = [number & 0x7F]

@@ -1,12 +1,12 @@
-"""Where a purge looks, and the statement that attests to what it found.
+"""The stores that a purge searches, and the purge attestation.
 
-`Ledger.stores` are folders outside the ledger's own that may hold people: copies of models, feature
-files, exports. A purge searches them and is not done while something is found. Files that it cannot
-search are counted in the attestation, and the store does not count as purged. A store with `days`
-is a backup: what lies in it may stay that long, and the attestation says until when.
+`Ledger.stores` are folders outside the ledger that may contain personal data: copies of models,
+feature files, exports. A purge searches them and waits while something is found. Files that it
+cannot search are counted in the attestation, and their store does not count as purged. A store with
+`days` is a backup: its content may stay that long, and the attestation states until when.
 
-The ledger's own files and database are searched too. The attestation (``purge/v1``) follows from
-committed rows alone, so that it has the same bytes whenever it is signed.
+The ledger's own files and database are searched too. The attestation (``purge/v1``) depends only on
+committed rows, so that it has the same bytes whenever it is signed.
 """
 
 import contextlib
@@ -59,15 +59,15 @@ from letheon.verifier import (
 
 _SECONDS_OF_DAY = 86_400
 _SHOWN = 3
-# Private folders of the desk, each with a lock beside it while its maker lives.
+# Temporary folders of the service, each with a lock file while its process lives.
 SERVICE_FOLDERS = ".desk"
 SERVICE_LOCK = ".lock"
 _LONGEST_USE = 86_400
 _ROWS = 500
-# What letheon itself writes into its home; another file there is searched like one of a store.
+# Files that letheon writes into the ledger's folder; others are searched like those of a store.
 _OWN = {FILE, HIGH_WATER, SERVICE_FOLDERS, "keys", "public", "proofs", "certificates", "purges"}
 _OWN |= {"checkpoints", "superseded", "service.toml", "service.key"}
-# What a step did, as a store of the attestation.
+# Steps that appear as stores in the attestation, with their scope.
 _SCOPES = {
     "blobs": "version-before",
     "key": "epoch-key",
@@ -86,12 +86,12 @@ _NOT_CLAIMED = (
     "copies-of-rows-without-their-ids",
     "ids-in-other-spellings",
 )
-# What the certificate leaves open and a purge does not close.
+# Claims that a purge does not make if the certificate does not make them.
 _KEPT_OPEN = ("saved-state-free-of-traces",)
 
 
 class Stores:
-    """The registry of folders that every purge searches.
+    """The registered folders that every purge searches.
 
     Parameters
     ----------
@@ -111,26 +111,27 @@ class Stores:
         scope: str = "copies",
         days: int | None = None,
     ) -> None:
-        """Register a folder outside the ledger that may hold people; every purge scans it.
+        """Register a folder outside the ledger that may contain personal data.
 
         Parameters
         ----------
         name : str
             A code, for attestations.
         path : path
-            The folder. A purge is not done while the search finds something of an erased person in
-            it. Files that cannot be searched give a `SearchWarning`, now and for later models.
+            The folder. Every purge searches it and waits while it contains data of an erased
+            person. Files that cannot be searched cause a `SearchWarning`, now and when a model is
+            registered.
         owner, scope : str
-            Who keeps it clean, and what lies in it: codes.
+            Codes of the responsible party and of the content.
         days : int, optional
-            It is a backup that expires by itself after so many days, and may hold people till then.
+            For a backup: number of days after which its files expire.
 
         Raises
         ------
         ValueError
-            A name that is not a code, a folder that does not exist, or one that holds the ledger's.
+            An invalid name, a folder that does not exist, or one that overlaps the ledger's.
         LedgerError
-            There is a store of that name.
+            A store of this name exists.
         """
         core, store = self._core, Store(name, Path(path), owner=owner, scope=scope, days=days)
         _require_usable(core, store)
@@ -141,18 +142,18 @@ class Stores:
                 conn.execute(insert(table).values(values))
                 record_event(conn, "store-added", body, at=core.clock())
         except IntegrityError as error:
-            text = f"there is a store {name!r} already; choose another name"
+            text = f"store {name!r} already exists; choose another name"
             raise LedgerError(text) from error
         if days is None:
             warn_about_gaps([store], has_short_ids=_has_short_ids(core))
 
     def remove(self, name: str) -> None:
-        """Remove a folder from the registry: later purges do not search it.
+        """Remove a folder from the registry; later purges do not search it.
 
         Raises
         ------
         LedgerError
-            There is none of that name.
+            There is no store of this name.
         """
         with self._core.database.transaction() as conn:
             if conn.execute(delete(table).where(table.c.name == name)).rowcount == 0:
@@ -164,10 +165,10 @@ class Stores:
         return list_stores(self._core)
 
 
-def warn_about_gaps(some: Iterable[Store], *, has_short_ids: bool) -> None:
-    """Warn if files of these folders cannot be searched for erased people."""
+def warn_about_gaps(stores: Iterable[Store], *, has_short_ids: bool) -> None:
+    """Warn if files of these stores cannot be searched for erased people."""
     markers = Markers.make_probe(has_short_ids=has_short_ids)
-    for store in some:
+    for store in stores:
         result = search_store(store, markers, 0) if store.days is None else None
         if result is None or not result.n_not_searched:
             continue
@@ -175,18 +176,19 @@ def warn_about_gaps(some: Iterable[Store], *, has_short_ids: bool) -> None:
         why = ", also because registered models have short ids" if has_short_ids else ""
         warn_caller(
             f"{result.n_not_searched} of {result.files} files in store {store.name!r} cannot be "
-            f"searched for erased people{why}: {shown}. Purges will say 'not fully searched'. Keep "
-            "tables as CSV, JSON, Parquet, Arrow, SQLite or NumPy files, or leave them out",
+            f"searched for erased people{why}: {shown}. Purges will report 'not fully searched'. "
+            "Store tables as CSV, JSON, Parquet, Arrow, SQLite or NumPy files, or move these files "
+            "out of the store",
             SearchWarning,
         )
 
 
 def _has_short_ids(core: Core) -> bool:
-    """Whether a model holds ids that can be searched as whole values of data files only."""
+    """Return whether a model has ids that can be searched as whole values only."""
     with core.database.reading() as conn:
         heads = [(model, find_head(conn, model.id)) for model in list_models(conn)]
     for model, head in heads:
-        # A damaged model is reported elsewhere.
+        # A damaged model is reported by other checks.
         with contextlib.suppress(CorruptFileError, LedgerMissingError, KeyFileError):
             if not all(map(is_distinctive_id, read_ids(core, model, head).to_list())):
                 return True
@@ -205,26 +207,26 @@ def _require_usable(core: Core, store: Store) -> None:
     for name in ("name", "owner", "scope"):
         require_name(name, getattr(store, name))
     if store.days is not None and (type(store.days) is not int or store.days < 1):
-        raise ValueError(f"days={store.days!r} must be a whole number of at least 1")
+        raise ValueError(f"days={store.days!r} must be an integer of at least 1")
     if not store.folder.is_dir():
-        raise ValueError(f"{store.folder} is no folder")
+        raise ValueError(f"{store.folder} is not a folder")
     home = core.folder.resolve()
     if home.is_relative_to(store.folder) or store.folder.is_relative_to(home):
         raise ValueError(
-            f"{store.folder} and the ledger's own folder lie in each other; that one is looked "
-            "through anyway"
+            f"{store.folder} overlaps the ledger's own folder, which every purge searches anyway; "
+            "choose a folder outside it"
         )
 
 
 def expires_on(store: Store, now: int) -> str:
-    """Return the day on which a backup made now is gone: ``YYYY-MM-DD``."""
+    """Return the expiry date of a backup made now, as ``YYYY-MM-DD``."""
     return (to_datetime(now) + timedelta(days=store.days or 0)).date().isoformat()
 
 
 def search_store(store: Store, markers: Markers, now: int) -> ScanResult:
-    """Return what of erased people is in a store; in a backup, which files outlived their days.
+    """Search a store for erased people; for a backup, return the files that should have expired.
 
-    A backup is not searched: none of its files counts as such.
+    The content of a backup is not searched, and its files are not counted.
     """
     if store.days is None:
         return scan_files([ScanTarget(store.name, store.folder, required=True)], markers)
@@ -235,15 +237,15 @@ def search_store(store: Store, markers: Markers, now: int) -> ScanResult:
     def report(path: Path, reason: str) -> None:
         unread.append(FileIssue(store.name, str(path.relative_to(store.folder)), reason))
 
-    def refuse(error: OSError) -> None:
+    def report_error(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
             report(Path(error.filename), "unreadable")
 
-    for folder, folders, names in os.walk(store.folder, onerror=refuse):
+    for folder, folders, names in os.walk(store.folder, onerror=report_error):
         folders.sort()
         for name in sorted(names):
             path = Path(folder, name)
-            # A backup may be rotated meanwhile: what is gone is gone.
+            # A backup may be rotated meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 if path.lstat().st_mtime < now - store.days * _SECONDS_OF_DAY:
                     report(path, f"older-than-{store.days}-days")
@@ -251,32 +253,31 @@ def search_store(store: Store, markers: Markers, now: int) -> ScanResult:
 
 
 def search_home(core: Core, model_folder: str, markers: Markers) -> ScanResult:
-    """Look for the markers in every file of the home, and in the rows of a database server.
+    """Search all files of the ledger, and the rows of a database server, for the markers.
 
-    Blobs of other models are left out: a person who asked to be erased from one model may be in
-    another one.
+    Blobs of other models are skipped: a person who is erased from one model may be in another one.
 
     Parameters
     ----------
     core : Core
         The ledger.
     model_folder : str
-        Key of the folder of the model's blobs.
+        Folder key of the model's blobs.
     markers : Markers
-        What must be nowhere.
+        Markers to search for.
     """
     result = scan_files(_list_scan_targets(core, model_folder), markers)
     if core.database.path is not None:
         return result
-    # A server's files are out of reach: every value of every table is looked into.
+    # The files of a server are not accessible: search all values of all tables.
     hits, numbers, n_bytes = list(result.hits), set(result.id_numbers), result.bytes
     with core.database.reading() as conn:
         for name, data in _read_tables(conn):
             n_bytes += len(data)
-            for found in markers.find(data):
-                hits.append(Hit("database", name, found.offset, found.kind))
-                if found.id_number is not None:
-                    numbers.add(found.id_number)
+            for match in markers.find(data):
+                hits.append(Hit("database", name, match.offset, match.kind))
+                if match.id_number is not None:
+                    numbers.add(match.id_number)
     return replace(result, bytes=n_bytes, hits=tuple(hits), id_numbers=frozenset(numbers))
 
 
@@ -287,7 +288,7 @@ def _list_scan_targets(core: Core, model_folder: str) -> Iterator[ScanTarget]:
     yield ScanTarget("blobs", core.blob_store(model_folder).folder, archives=False, own=True)
     known = {path.resolve() for path in database}
     for path in sorted(core.folder.iterdir()):
-        # A file of the database may have come into being a moment ago.
+        # SQLite may have created another file of the database meanwhile.
         is_log = any(path.name.startswith(f"{file.name}-") for file in known)
         if path != core.subfolder("blobs") and path.resolve() not in known and not is_log:
             is_own = path.name in _OWN or path.match(".*.partial")
@@ -295,14 +296,14 @@ def _list_scan_targets(core: Core, model_folder: str) -> Iterator[ScanTarget]:
 
 
 def _read_tables(conn: Connection) -> Iterator[tuple[str, bytes]]:
-    """Yield name and values of all tables a page at a time: no table has to fit into memory."""
+    """Yield name and values of all tables, one page at a time."""
     for contents in metadata.sorted_tables:
         for rows in _read_pages(conn, contents):
             yield contents.name, b"\n".join(_as_bytes(value) for row in rows for value in row)
 
 
 def _read_pages(conn: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
-    """Yield the rows of a table a page at a time, so that no table has to fit into memory."""
+    """Yield the rows of a table in pages, because it may not fit into memory."""
     key = list(table.primary_key.columns)
     query = select(table).order_by(*key).limit(_ROWS)
     rows = conn.execute(query).all()
@@ -317,7 +318,7 @@ def _as_bytes(value: object) -> bytes:
 
 
 def is_in_use(core: Core, room: str) -> bool:
-    """Whether a process has a private folder of the desk at hand, since less than a day."""
+    """Return whether a process has used a temporary folder of the service for less than a day."""
     try:
         descriptor = os.open(core.folder / SERVICE_FOLDERS / f"{room}{SERVICE_LOCK}", os.O_RDWR)
     except OSError:
@@ -333,38 +334,38 @@ def is_in_use(core: Core, room: str) -> bool:
 
 
 def build_attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
-    """Return the statement for a purge all of whose steps are done."""
+    """Build the statement of a purge after all of its steps."""
     mine = purge_steps.c.batch_id == batch_id
-    noted: dict[str, Any] = {}
-    at: dict[str, str] = {}
+    evidence: dict[str, Any] = {}
+    times: dict[str, str] = {}
     for row in conn.execute(select(purge_steps).where(mine)):
-        noted[row.step] = parse_strict(row.evidence.encode())
-        at[row.step] = f"{to_datetime(row.at):%Y-%m-%dT%H:%M:%SZ}"
+        evidence[row.step] = parse_strict(row.evidence.encode())
+        times[row.step] = f"{to_datetime(row.at):%Y-%m-%dT%H:%M:%SZ}"
     query = select(certificates).join(versions, versions.c.id == certificates.c.version_id)
     certificate = conn.execute(query.where(versions.c.batch_id == batch_id)).one()
     opened = open_envelope(bytes(certificate.envelope), core.keys.trust())
-    started, scanned, stores = noted["started"], noted["scan"], noted["stores"]
+    started, scanned, stores = evidence["started"], evidence["scan"], evidence["stores"]
     searches = (scanned, *stores.values())
 
-    def total(what: str) -> int:
-        return sum(search[what] for search in searches)
+    def sum_counts(count_name: str) -> int:
+        return sum(search[count_name] for search in searches)
 
     gaps = _count_gaps(started, searches)
     limits = {
         "backups-expired": any(store["by"] for store in stores.values()),
-        "search-for-ids-that-are-words-of-the-ledger": total("ambiguous") > 0,
+        "search-for-ids-that-are-words-of-the-ledger": sum_counts("ambiguous") > 0,
         "search-for-rows-that-were-damaged": not started["whole"],
         FILES_NOT_SEARCHED: gaps.get("files", 0) > 0,
         "search-for-short-ids-in-longer-texts-and-own-files": gaps.get("shortIds", 0) > 0,
     }
     own = [
-        {"store": name, "scope": scope, "state": "purged", "at": at[name]}
-        | {"evidence": _digest_evidence(noted[name])}
+        {"store": name, "scope": scope, "state": "purged", "at": times[name]}
+        | {"evidence": _digest_evidence(evidence[name])}
         for name, scope in _SCOPES.items()
     ]
     others = [
         {"store": f"store:{name}", "scope": store["scope"], "evidence": _digest_evidence(store)}
-        | _describe_state(store, at["stores"])
+        | _describe_state(store, times["stores"])
         for name, store in sorted(stores.items())
     ]
     return {
@@ -375,28 +376,28 @@ def build_attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, 
             "ledger": {"id": core.settings.name, "sequence": certificate.sequence},
             "certificate": {"sha256": certificate.id},
             "stores": [*own, *others],
-            "salts": {"destroyed": started["salts"], "key": noted["key"]["key"]},
+            "salts": {"destroyed": started["salts"], "key": evidence["key"]["key"]},
             "scanner": {
                 "version": SCANNER,
                 "markers": started["markers"] - scanned["ambiguous"],
-                "files": total("files"),
-                "bytes": total("bytes"),
+                "files": sum_counts("files"),
+                "bytes": sum_counts("bytes"),
                 "hits": 0,
                 **({"notSearched": gaps} if gaps else {}),
             },
-            "recipientsTold": noted["claim"]["recipients"],
+            "recipientsTold": evidence["claim"]["recipients"],
             "notClaimed": [
                 *_NOT_CLAIMED,
                 *(code for code, holds in limits.items() if holds),
                 *(code for code in _KEPT_OPEN if code in opened.predicate["notClaimed"]),
             ],
-            "times": {"startedAt": at["started"], "purgedAt": at["claim"]},
+            "times": {"startedAt": times["started"], "purgedAt": times["claim"]},
         },
     }
 
 
 def _count_gaps(started: dict[str, Any], searches: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Return how much was not searched; nothing if an earlier version did not count."""
+    """Return how much was not searched; empty if an earlier version did not count it."""
     if any("not_searched" not in search for search in searches):
         return {}
     return {
@@ -406,12 +407,12 @@ def _count_gaps(started: dict[str, Any], searches: Sequence[dict[str, Any]]) -> 
     }
 
 
-def _describe_state(store: dict[str, Any], at: str) -> dict[str, Any]:
+def _describe_state(store: dict[str, Any], times: str) -> dict[str, Any]:
     if store["by"]:
         return {"state": "expires", "by": store["by"]}
     if store.get("not_searched"):
-        return {"state": "not-searched", "at": at, "notSearched": store["not_searched"]}
-    return {"state": "purged", "at": at}
+        return {"state": "not-searched", "at": times, "notSearched": store["not_searched"]}
+    return {"state": "purged", "at": times}
 
 
 def _digest_evidence(evidence: dict[str, Any]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Read the values of data files: CSV, TSV, JSON, Parquet, Arrow, SQLite and NumPy files.
 
-Nothing in a file is executed: no pickle, no view and no trigger is read. Files are read in pieces.
-A file that cannot be read as a whole raises `UnsearchableError`, so that it never counts as clean.
+Nothing in a file is executed: pickles, views and triggers are not read. Files are read in chunks. A
+file that cannot be read completely raises `UnsearchableError`, so that it never counts as clean.
 """
 
 import csv
@@ -32,10 +32,10 @@ _LONGEST_LINE = 1 << 24
 _LARGEST_JSON = 1 << 25
 _LARGEST_COPY = 1 << 28
 _PIECE = 1 << 20
-# The first of several that all lines have: commas also stand in numbers.
+# In order of preference: commas also occur in numbers.
 _DELIMITERS = "\t|;,"
 _SAMPLE_LINES = 100
-# No text has them: such a file is packed, encrypted or of another kind.
+# Not in text files: such a file is compressed, encrypted or of another kind.
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x19\x1b-\x1f]")
 _INNER_PAGES = (2, 5)
 _TABLE_LEAF = 13
@@ -43,7 +43,7 @@ _BTREE_PAGES = (*_INNER_PAGES, 10, _TABLE_LEAF)
 
 
 def find_reader(name: str, head: bytes) -> Reader | None:
-    """Return what reads a file with this name and these first bytes; None for another kind."""
+    """Return the reader for a file with this name and these first bytes; None if unknown."""
     for magic, reader in _MAGIC.items():
         if head.startswith(magic):
             return reader
@@ -51,21 +51,21 @@ def find_reader(name: str, head: bytes) -> Reader | None:
 
 
 def read_values(reader: Reader, stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
-    """Yield all values of a file, column by column and piece by piece.
+    """Yield all values of a file, in chunks of columns.
 
     Parameters
     ----------
     reader : callable
-        From `find_reader`.
+        Reader from `find_reader`.
     stream : file
-        Its content, from the beginning.
+        Content of the file, from the beginning.
     path : Path or None
-        Where it lies; None inside an archive.
+        Path of the file; None inside an archive.
 
     Raises
     ------
     UnsearchableError
-        Something in it cannot be read. What was yielded before is right, but not all.
+        A part of the file cannot be read. Values yielded before are correct but incomplete.
     """
     try:
         yield from reader(stream, path)
@@ -74,12 +74,12 @@ def read_values(reader: Reader, stream: IO[bytes], path: Path | None) -> Iterato
     except (TableFileError, MemoryError) as error:
         raise UnsearchableError("too-large") from error
     except Exception as error:
-        # Parsers of damaged files raise errors of any kind.
+        # Parsers raise any kind of error for damaged files.
         raise UnsearchableError("damaged") from error
 
 
 def is_text(stream: IO[bytes]) -> bool:
-    """Return whether a file is plain text, in which a search for bytes finds every long id."""
+    """Return whether a file is plain text, in which a byte search finds every long id."""
     encoding, head = _encoding_of(stream)
     if head.startswith(b"-----BEGIN "):
         return False
@@ -101,7 +101,7 @@ def _encoding_of(stream: IO[bytes]) -> tuple[str, bytes]:
 
 
 def _read_lines(stream: IO[bytes]) -> Iterator[str]:
-    """Yield the lines of a text; bytes that are no UTF-8 come as surrogates."""
+    """Yield the lines of a text; bytes that are not UTF-8 become surrogates."""
     encoding, _ = _encoding_of(stream)
     text = io.TextIOWrapper(stream, encoding, "surrogateescape", newline="")
     try:
@@ -124,7 +124,7 @@ def _read_delimited(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
         return
     if start == "<":
         raise UnsearchableError("file-kind")
-    # The delimiter that most lines have; a space only where no line has another.
+    # The delimiter of most lines; a space only if no line has another one.
     counts = {mark: sum(mark in line for line in sample) for mark in _DELIMITERS}
     best = max(counts, key=lambda mark: counts[mark])
     rows = csv.reader(itertools.chain(sample, lines), delimiter=best if counts[best] else " ")
@@ -137,7 +137,7 @@ def _read_delimited(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object of a JSON text, with fields that come twice."""
+    """A JSON object that may contain duplicate fields."""
 
 
 def _parse_json(text: str) -> Any:
@@ -178,20 +178,20 @@ def _limit_size(lines: Iterable[str], most: int) -> Iterator[str]:
 
 
 def _iter_values(document: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a document, and the names of its fields, with where they stand."""
-    todo: list[tuple[str, Any]] = [("", document)]
-    while todo:
-        place, value = todo.pop()
+    """Yield the values and field names of a document, with their paths."""
+    pending: list[tuple[str, Any]] = [("", document)]
+    while pending:
+        location, value = pending.pop()
         if isinstance(value, dict):
             value = _Pairs(value.items())
         if isinstance(value, _Pairs):
             for name, inner in value:
-                yield f"{place}.{NAMES}", name
-                todo.append((f"{place}.{name}", inner))
+                yield f"{location}.{NAMES}", name
+                pending.append((f"{location}.{name}", inner))
         elif isinstance(value, list | tuple):
-            todo += [(f"{place}[]", inner) for inner in value]
+            pending += [(f"{location}[]", inner) for inner in value]
         elif value is not None and not isinstance(value, bool):
-            yield place, value
+            yield location, value
 
 
 def _seekable_copy(stream: IO[bytes]) -> io.BytesIO:
@@ -207,7 +207,7 @@ def _read_parquet(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
 
     try:
         check_parquet(Path("a"), source)
-        # With its dictionary a column also shows values that no row has any more.
+        # The dictionary of a column also contains values that no row uses any more.
         kinds = (pa.string(), pa.large_string())
         texts = [field.name for field in pq.read_schema(source) if field.type in kinds]
         file = pq.ParquetFile(source, read_dictionary=texts)
@@ -221,7 +221,7 @@ def _read_parquet(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
 def _read_arrow(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
     pa = _import_pyarrow()
     try:
-        # A file that is cut short while it is mapped into memory would end the process.
+        # Not memory-mapped: truncating a mapped file would end the process.
         source = pa.OSFile(str(path)) if path else pa.BufferReader(stream.read(_LARGEST_COPY))
         with pa.ipc.open_file(source) as file:
             yield NAMES, _arrow_names(file.schema)
@@ -240,7 +240,7 @@ def _import_pyarrow() -> Any:
 
 
 def _arrow_names(schema: Any) -> list[str | bytes]:
-    """Return the names of columns, and notes in the file; those of pandas describe the columns."""
+    """Return column names and metadata of the file, except those of pandas."""
     notes = [note for note in (schema.metadata or {}).items() if note[0] != b"pandas"]
     return [*schema.names, *itertools.chain.from_iterable(notes)]
 
@@ -258,8 +258,8 @@ def _arrow_values(pa: Any, name: str, column: Any) -> Iterator[Chunk]:
         yield name, column.drop_null().to_numpy(zero_copy_only=False)
     elif pa.types.is_nested(kind):
         inner: dict[str, list[Any]] = defaultdict(list)
-        for place, value in _iter_values(column.to_pylist()):
-            inner[name + place].append(value)
+        for location, value in _iter_values(column.to_pylist()):
+            inner[name + location].append(value)
         yield from inner.items()
     elif isinstance(kind, pa.BaseExtensionType) and kind.extension_name != "arrow.uuid":
         yield from _arrow_values(pa, name, column.storage)
@@ -268,7 +268,7 @@ def _arrow_values(pa: Any, name: str, column: Any) -> Iterator[Chunk]:
 
 
 def _read_sqlite(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
-    """Read all tables; rows that were deleted and not overwritten cannot be searched."""
+    """Read all tables; deleted rows that are not overwritten cannot be searched."""
     if path is not None:
         address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
         conn = sqlite3.connect(address, uri=True)
@@ -276,7 +276,7 @@ def _read_sqlite(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
         content = _seekable_copy(stream)
         stream = io.BytesIO(content.getvalue())
         conn = sqlite3.connect(":memory:")
-        # A database in memory has no write-ahead log: the header says so in bytes 18 and 19.
+        # An in-memory database has no write-ahead log; bytes 18 and 19 of the header turn it off.
         conn.deserialize(content.getvalue()[:18] + b"\1\1" + content.getvalue()[20:])
     try:
         conn.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
@@ -294,7 +294,7 @@ def _read_sqlite(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
 def _sqlite_table(conn: sqlite3.Connection, table: str) -> Iterator[Chunk]:
     quoted = '"{}"'.format(table.replace('"', '""'))
     try:
-        # The number of a row may be its id, without a column of its own.
+        # The rowid may be an id without a separate column.
         cursor = conn.execute(f"SELECT rowid, * FROM {quoted}")
         names = ["", *(entry[0] for entry in cursor.description[1:])]
     except sqlite3.OperationalError:
@@ -307,9 +307,9 @@ def _sqlite_table(conn: sqlite3.Connection, table: str) -> Iterator[Chunk]:
 
 
 def _free_space(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the old bytes in unused parts of pages; refuse a file that may hold deleted rows.
+    """Yield the bytes in unused parts of pages; raise if the file may contain deleted rows.
 
-    ``VACUUM`` removes such rows. Pages of indexes have old bytes after that, too.
+    ``VACUUM`` removes deleted rows, but pages of indexes still contain old bytes.
     """
     stream.seek(0)
     header = stream.read(100)
@@ -328,17 +328,17 @@ def _free_space(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _free_bytes(page: bytes, start: int) -> bytes:
-    """Return what lies before the first cell of a page, and in its free blocks."""
+    """Return the bytes before the first cell of a page, and in its free blocks."""
 
-    def number_at(place: int) -> int:
-        return int.from_bytes(page[place : place + 2], "big")
+    def number_at(location: int) -> int:
+        return int.from_bytes(page[location : location + 2], "big")
 
     head = start + (12 if page[start] in _INNER_PAGES else 8) + 2 * number_at(start + 3)
     parts = [page[head : number_at(start + 5) or len(page)]]
     block = number_at(start + 1)
     while block:
         parts.append(page[block + 4 : block + number_at(block + 2)])
-        # Free blocks are in the order of their places, so this ends.
+        # Free blocks are sorted by position, so this ends.
         following = number_at(block)
         block = following if following > block else 0
     return b"\0".join(parts)
@@ -390,8 +390,8 @@ def _iter_fields(name: str, values: NDArray[Any]) -> Iterator[Chunk]:
         raise UnsearchableError("binary-values")
     elif values.dtype.kind in "SU":
         if values.dtype.kind == "U" and values.size and values.dtype.itemsize:
-            marks = np.ascontiguousarray(values.ravel()).view(f"{values.dtype.byteorder}u4")
-            if marks.max() > sys.maxunicode:
+            code_points = np.ascontiguousarray(values.ravel()).view(f"{values.dtype.byteorder}u4")
+            if code_points.max() > sys.maxunicode:
                 raise UnsearchableError("damaged")
         yield name, values.ravel().tolist()
     elif values.dtype.kind in "iuf":

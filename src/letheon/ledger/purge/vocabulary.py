@@ -1,11 +1,11 @@
-"""The ledger's own words: what stands in its files whoever was erased.
+"""The ledger's own words, which occur in its files whichever ids were erased.
 
-Anybody may be called ``calendar``, or have a number that looks like a time. Such an id cannot be
-told from the ledger's own words, so its finding says nothing about the person. It is left out of
-the search and counted. What could be about people, if a bug put it there, is no own word: tags,
-and fields of events, jobs and messages that are not on the lists below. Facts and signed statements
-are: they have schemas of their own, and hold codes, digests and figures. So are names that an
-operator chose, of models, stores and tokens.
+An id may be ``calendar``, or a number that looks like a time. Such an id cannot be distinguished
+from the ledger's own words, so a match says nothing about the person. It is excluded from the
+search and counted. Values that could contain personal data because of a bug are not own words:
+tags, and fields of events, jobs and messages that are not listed below. Facts and signed statements
+are own words: they have schemas and contain codes, digests and numbers. So are names of models,
+stores and tokens, which operators choose.
 """
 
 import json
@@ -41,7 +41,7 @@ from letheon.verifier import PAYLOAD_TYPE, SCHEMAS, STATEMENT_TYPE, from_base64,
 _DESK_FILE = "service.toml"
 _MOST_WORDS = 200
 _MOST_INT64 = (1 << 63) - 1
-# Names of files and folders, fields of envelopes, notes and proofs, words of SQLite itself.
+# Names of files and folders, fields of envelopes, notes and proofs, words of SQLite.
 _FIXED = (
     "SQLite format 3 sqlite_sequence sqlite_schema sqlite_master sqlite_autoindex_ sqlite_stat1 "
     "blobs proofs certificates purges checkpoints keys public root.pub current ledger.db-journal "
@@ -50,23 +50,23 @@ _FIXED = (
     "payload payloadType signatures keyid sig scheme slots erased slot leaf siblings "
     "letheon-seal-v1 not_before problems tries destroyed dropped lease-holder"
 )
-# Fields of events and of evidence whose values are codes, digests, and ids that the ledger drew.
+# Fields of events and evidence whose values are codes, digests and random ids of the ledger.
 _CODES = (
     "kind from ground reason regime due tz method tier models model subject root training batch "
     "request of ledger key statement certificate purge store type scope owner keys blobs journal "
     "by requests"
 )
 _CODED = frozenset(_CODES.split())
-# The same for what the desk was asked to do, what came out, and what it told others. There a reason
-# is a sentence.
+# The same for jobs, their results and webhook messages of the service. There `reason` is a
+# sentence.
 _DESK_CODES = (
     "type timestamp state due_on version tenant drill levels level name verdict audited_at what "
     "basis code"
 )
 _DESK_CODED = (_CODED - {"reason"}) | frozenset(_DESK_CODES.split())
-# Where a bug would write people: these are compared with nothing.
+# Columns into which a bug could write personal data; they are never own words.
 _ABOUT_PEOPLE = frozenset({"key_tag", "body_tag", "nonce", "tag"})
-# Columns of JSON, which fields hold codes (None: all), and whether a word may be there by chance.
+# JSON columns, their fields with codes (None: all), and whether a word may occur by chance.
 _JSON: tuple[tuple[Column[str], frozenset[str] | None, bool], ...] = (
     (_tables.events.c.body, _CODED, False),
     (_tables.purge_steps.c.evidence, _CODED, False),
@@ -84,28 +84,28 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9:]{0,8}Z?)?")
 
 
 def find_own_words(core: Core, texts: Iterable[str]) -> frozenset[str]:
-    """Return which of these texts are words, names, numbers or times of the ledger itself.
+    """Return the texts that are words, names, numbers or times of the ledger itself.
 
-    If very many are no fixed words, there is a copy of a whole table somewhere. Then only the fixed
-    words are returned: what was found has to be removed first.
+    If very many texts are not fixed words, some file is probably a copy of a whole table. Then only
+    the fixed words are returned, and the copy must be removed first.
     """
-    fixed, wanted = _load_fixed_text(core), frozenset(texts)
-    own = {word for word in wanted if _is_fixed(core, fixed, word)}
-    if len(wanted - own) > _MOST_WORDS:
+    fixed, candidates = _load_fixed_text(core), frozenset(texts)
+    own = {word for word in candidates if _is_fixed(core, fixed, word)}
+    if len(candidates - own) > _MOST_WORDS:
         return frozenset(own)
     with core.database.reading() as conn:
-        own |= {word for word in wanted - own if _is_in_database(conn, word)}
-        for envelope in _iter_envelopes(core, conn) if wanted - own else ():
-            own |= {word for word in wanted - own if _is_in_envelope(envelope, word)}
-    for path in core.subfolder("proofs").glob("*/*.json") if wanted - own else ():
-        # A proof has slots and hashes, and nothing else.
+        own |= {word for word in candidates - own if _is_in_database(conn, word)}
+        for envelope in _iter_envelopes(core, conn) if candidates - own else ():
+            own |= {word for word in candidates - own if _is_in_envelope(envelope, word)}
+    for path in core.subfolder("proofs").glob("*/*.json") if candidates - own else ():
+        # A proof contains only slots and hashes.
         proof = path.read_bytes()
-        own |= {word for word in wanted - own if word.encode() in proof}
+        own |= {word for word in candidates - own if word.encode() in proof}
     return frozenset(own)
 
 
 def _is_fixed(core: Core, fixed: str, word: str) -> bool:
-    """Whether it is one of the fixed words, a date, or the number of a file."""
+    """Return whether a word is a fixed word, a date, or the number of a file."""
     names = (f"certificates/{word}.json", f"purges/{word}.json", f"checkpoints/{word}.txt")
     is_number = word.isdecimal() and any((core.folder / name).exists() for name in names)
     return word in fixed or _DATE.fullmatch(word) is not None or is_number
@@ -124,7 +124,7 @@ def _load_fixed_text(core: Core) -> str:
         *(*STATES, *REJECT_GROUNDS, *HOLD_GROUNDS, NO_DATA_HELD),
     ]
     if core.database.path is not None:
-        # The statements that made the tables lie in SQLite's file as text.
+        # SQLite stores the CREATE statements as text.
         with core.database.reading() as conn:
             rows = conn.execute(text("SELECT name, sql FROM sqlite_master")).all()
         parts += [part for row in rows for part in row if part]
@@ -132,7 +132,7 @@ def _load_fixed_text(core: Core) -> str:
 
 
 def _is_in_database(conn: Connection, word: str) -> bool:
-    if "\0" in word:  # PostgreSQL has no such text
+    if "\0" in word:  # PostgreSQL cannot store it
         return False
 
     def texts_in(column: Column[str]) -> ScalarResult[str]:
@@ -141,16 +141,16 @@ def _is_in_database(conn: Connection, word: str) -> bool:
     return (
         _is_in_columns(conn, word)
         or any(
-            _is_own(json.loads(found), word, coded, by_chance=by_chance)
+            _is_own(json.loads(body), word, coded, by_chance=by_chance)
             for column, coded, by_chance in _JSON
-            for found in texts_in(column)
+            for body in texts_in(column)
         )
-        or any(_is_chance(found, word) for column in _OPAQUE for found in texts_in(column))
+        or any(_is_chance(value, word) for column in _OPAQUE for value in texts_in(column))
     )
 
 
 def _is_in_columns(conn: Connection, word: str) -> bool:
-    """Whether it is part of a text, or a whole number, in a column that is not about people."""
+    """Return whether a word is in a text or integer column without personal data."""
     for table in _tables.metadata.sorted_tables:
         same = [test for column in table.columns for test in _column_tests(column, word)]
         if same and conn.execute(select(table.c[0]).where(or_(*same)).limit(1)).first():
@@ -170,15 +170,15 @@ def _column_tests(column: Column[Any], word: str) -> Iterator[ColumnElement[bool
         yield column.contains(word, autoescape=True)
 
 
-def _is_chance(said: str, word: str) -> bool:
-    """Whether it is a part of a digest, or a word of letters in a sentence."""
-    if _DIGEST.fullmatch(said):
-        return word != said
-    return " " in said.strip() and word in _PROSE.findall(said)
+def _is_chance(text: str, word: str) -> bool:
+    """Return whether a word is a part of a digest, or a word of letters in a sentence."""
+    if _DIGEST.fullmatch(text):
+        return word != text
+    return " " in text.strip() and word in _PROSE.findall(text)
 
 
 def _is_in_envelope(envelope: bytes, word: str) -> bool:
-    """Whether a signed statement says it, or its coding looks like it."""
+    """Return whether a word is in a signed statement or in its encoding."""
     data = word.encode()
     if data in envelope:
         return True
@@ -196,28 +196,28 @@ def _iter_envelopes(core: Core, conn: Connection) -> Iterator[bytes]:
 def _is_own(
     value: Any, word: str, coded: frozenset[str] | None, *, by_chance: bool = False
 ) -> bool:
-    """Whether a word that stands in a JSON text is part of a field's name, a code or a number.
+    """Return whether a word in a JSON text is part of a field name, a code or a number.
 
-    It is the ledger's own as well if it is in no single text, but reaches over several.
+    It is also an own word if it spans several texts and is in none of them.
     """
-    found = [
-        is_told or (by_chance and _is_chance(said, word))
-        for said, is_told in _iter_texts(value, coded)
-        if word in said
+    verdicts = [
+        is_own or (by_chance and _is_chance(text, word))
+        for text, is_own in _iter_texts(value, coded)
+        if word in text
     ]
-    return any(found) or not found
+    return any(verdicts) or not verdicts
 
 
 def _iter_texts(
-    value: Any, coded: frozenset[str] | None, *, is_told: bool = True
+    value: Any, coded: frozenset[str] | None, *, is_own: bool = True
 ) -> Iterator[tuple[str, bool]]:
-    """Yield every text, and whether it is an own word; with `coded` texts of these fields are."""
+    """Yield every text and whether it is an own word; with `coded` only in these fields."""
     if isinstance(value, dict):
-        for field, found in value.items():
+        for field, item in value.items():
             yield field, True
-            yield from _iter_texts(found, coded, is_told=coded is None or field in coded)
+            yield from _iter_texts(item, coded, is_own=coded is None or field in coded)
     elif isinstance(value, list):
-        for found in value:
-            yield from _iter_texts(found, coded, is_told=is_told)
+        for item in value:
+            yield from _iter_texts(item, coded, is_own=is_own)
     else:
-        yield str(value), is_told or not isinstance(value, str)
+        yield str(value), is_own or not isinstance(value, str)

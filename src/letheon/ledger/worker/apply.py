@@ -1,8 +1,8 @@
-"""From queued requests to a published version: intent, computation, publication.
+"""From queued requests to a published version: seal a batch, compute it, publish the result.
 
-Whatever moment a process dies at, the next worker finds either no intent (the requests are still
-queued), an open intent (it computes again), or a published version (it certifies). Blobs that were
-written and never published are swept: nothing refers to them.
+If a process is killed at any point, the next worker finds either queued requests, an open batch
+(which it computes again), or a published version (which it certifies). Blobs that were written but
+not published are deleted, because nothing refers to them.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ Compute = Callable[[Computation], ComputationResult]
 
 @dataclass(frozen=True)
 class BatchRow:
-    """Requests that are applied together, or a retrain, as the row in the database has it."""
+    """The database row of a batch: requests that are applied together, or a retrain."""
 
     id: str
     model_id: int
@@ -71,7 +71,7 @@ def _find_batch(conn: Connection, wanted: ColumnElement[bool]) -> BatchRow | Non
 
 
 def find_open_batch(conn: Connection, model_id: int) -> BatchRow | None:
-    """Return the batch of a model whose intent is recorded and that is not published."""
+    """Return the batch of a model that is sealed and not published; None if there is none."""
     return _find_batch(conn, (batches.c.model_id == model_id) & (batches.c.state == "open"))
 
 
@@ -83,7 +83,7 @@ def seal_batch(
     request_ids: Sequence[str],
     reason: str,
 ) -> BatchRow:
-    """Record the intent: from now on these requests are applied, by whichever worker."""
+    """Record a batch. From now on its requests are applied, by this or another worker."""
     key = core.keys.new_key("training", label=model.folder) if kind == "retrain" else None
     with core.database.transaction() as conn:
         require_fence(conn, lease)
@@ -97,7 +97,7 @@ def seal_batch(
         move_requests(conn, request_ids, "applying", at=now, batch_id=batch.id)
         if not set(conn.scalars(select_blocked_by_hold(model.id))).isdisjoint(request_ids):
             raise RequestStateError(
-                "somebody's erasure was put on hold; the batch is planned again"
+                "an erasure was put on hold meanwhile; the batch is planned again"
             )
         fault_point("intent.before-commit")
     fault_point("intent.after-commit")
@@ -105,16 +105,16 @@ def seal_batch(
 
 
 def select_blocked_by_hold(model_id: int) -> Select[Any]:
-    """Return requests that name somebody whose erasure is on hold by another request.
+    """Select requests for people whose erasure is on hold by another request.
 
-    A hold is about the person: whoever else names them waits too.
+    A hold applies to the person, so all requests for that person wait.
     """
-    held, other = blocked.alias("held"), blocked.alias("other")
+    on_hold, other = blocked.alias("held"), blocked.alias("other")
     return (
         select(other.c.request_id)
-        .join(held, (held.c.model_id == other.c.model_id) & (held.c.tag == other.c.tag))
-        .join(requests, requests.c.id == held.c.request_id)
-        # The model of the request, not of a claim: the search begins at the few that are held.
+        .join(on_hold, (on_hold.c.model_id == other.c.model_id) & (on_hold.c.tag == other.c.tag))
+        .join(requests, requests.c.id == on_hold.c.request_id)
+        # Filter by the model of the request, so that the query starts with the few held requests.
         .where(requests.c.model_id == model_id, requests.c.state == "on_hold")
     )
 
@@ -127,7 +127,7 @@ def apply_batch(
     Raises
     ------
     ComputationFailed
-        The method could not do it.
+        The method failed.
     StaleWorkerError
         Another worker took over; nothing was published.
     """
@@ -144,40 +144,40 @@ def _compute_and_publish(
     content, vault = read_blob(core, model, parent, "rows"), read_row_slots(core, model, parent)
     tree = build_tree(state.decode(content, max_memory=state.UNLIMITED), vault, model.slots)
     require_root(tree, parent.root)
-    job = _make_computation(
+    inputs = _make_computation(
         core, model, parent, batch, content, [] if ids is None else ids.to_array()
     )
-    product = compute(job)
-    left = vault.take(product.kept)
-    erased = np.setdiff1d(vault.slots, left.slots)
+    result = compute(inputs)
+    remaining = vault.take(result.kept)
+    erased = np.setdiff1d(vault.slots, remaining.slots)
     proof, root = _prove_transition(core, model, parent, batch, tree, erased)
     with core.database.transaction() as conn:
-        # Whoever took over may have purged people whom these rows still hold: write nothing.
+        # A worker that took over may have purged people in these rows: write nothing then.
         require_fence(conn, lease)
     digest = hashlib.sha256(proof).hexdigest()
     path = proof_path(core, model, digest)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(path, [proof])
-    written = write_blobs(core, model, product.model, product.rows, left, product.judged)
+    blobs = write_blobs(core, model, result.model, result.rows, remaining, result.judged)
     fault_point("compute.written")
-    running = parent.run | {"proof": digest, "seconds": f"{product.seconds:.6g}"}
+    run = parent.run | {"proof": digest, "seconds": f"{result.seconds:.6g}"}
     if batch.kind == "erase":
-        running["rows_since_retrain"] += len(erased)
+        run["rows_since_retrain"] += len(erased)
     else:
-        running |= {
-            "retrain_rows": len(product.rows),
-            "retrain_seconds": running["seconds"],
+        run |= {
+            "retrain_rows": len(result.rows),
+            "retrain_seconds": run["seconds"],
             "rows_since_retrain": 0,
-            "training": job.training,
+            "training": inputs.training,
         }
-    values = written | {"root": root, "live": len(product.rows)}
+    values = blobs | {"root": root, "live": len(result.rows)}
     try:
-        return _publish_version(core, lease, model, batch, parent, values, product.facts, running)
+        return _publish_version(core, lease, model, batch, parent, values, result.facts, run)
     except StaleWorkerError:
-        destroy_blobs(core, model, written)
+        destroy_blobs(core, model, blobs)
         raise
     except (CertificateError, SignerRefusedError) as error:
-        destroy_blobs(core, model, written)
+        destroy_blobs(core, model, blobs)
         raise ComputationFailed(FORGED) from error
 
 
@@ -213,7 +213,7 @@ def _make_computation(
 
 
 def _add_beacon(core: Core, batch: BatchRow) -> BatchRow:
-    """Take a checkpoint after the training key was committed to; its digest is the beacon."""
+    """Take a checkpoint after committing to the training key; its digest is the beacon."""
     if batch.training_key is None or batch.beacon is not None:
         return batch
     fault_point("retrain.committed")
@@ -236,8 +236,8 @@ def _prove_transition(
 ) -> tuple[bytes, str]:
     """Return the proof of the data transition and the root after it.
 
-    An erasure starts from the version before. A retrain starts from the last one: everything that
-    was erased since then leaves the model now, with the leaves that the proofs of it name.
+    The proof of an erasure starts from the previous version. The proof of a retrain starts from the
+    last retrain and covers all rows erased since then, with the leaves from their proofs.
     """
     after, leaves = tree.without(erased), {}
     if batch.kind == "retrain":
@@ -258,7 +258,7 @@ def _publish_version(
     parent: VersionRow,
     values: dict[str, Any],
     facts: dict[str, Any],
-    running: dict[str, Any],
+    run: dict[str, Any],
 ) -> VersionRow:
     """Move the head in one transaction, or raise `StaleWorkerError`."""
     with core.database.transaction() as conn:
@@ -266,33 +266,33 @@ def _publish_version(
         now, sequence = core.clock(), last_sequence(conn) + 1
         conn.execute(update(meta).where(meta.c.key == "sequence").values(value=str(sequence)))
         if batch.kind == "retrain":
-            running = running | {"last_retrain_sequence": sequence}
+            run = run | {"last_retrain_sequence": sequence}
         row = insert(versions).values(
             model_id=model.id,
             number=parent.number + 1,
             parent_id=parent.id,
             batch_id=batch.id,
             sequence=sequence,
-            facts=canonical({"certificate": facts, "run": running}).decode(),
+            facts=canonical({"certificate": facts, "run": run}).decode(),
             published_at=now,
             **values,
         )
         version_id = get_inserted_key(conn.execute(row))
-        # The fence and the parent decide, in the very statement that moves the head.
+        # The statement that moves the head also checks the fence and the parent.
         mine = (
             (heads.c.model_id == model.id)
             & (heads.c.version_id == parent.id)
             & (heads.c.fence == lease.fence)
         )
-        moved = conn.execute(update(heads).where(mine).values(version_id=version_id)).rowcount
-        still_open = (batches.c.id == batch.id) & (batches.c.state == "open")
-        closed = conn.execute(update(batches).where(still_open).values(state="published")).rowcount
-        if (moved, closed) != (1, 1):
+        n_moved = conn.execute(update(heads).where(mine).values(version_id=version_id)).rowcount
+        is_open = (batches.c.id == batch.id) & (batches.c.state == "open")
+        n_closed = conn.execute(update(batches).where(is_open).values(state="published")).rowcount
+        if (n_moved, n_closed) != (1, 1):
             raise StaleWorkerError(
-                "another worker took this model over; what this one computed was not published"
+                "another worker took over this model; the result of this worker was not published"
             )
-        applied = select(requests.c.id).where(requests.c.batch_id == batch.id)
-        move_requests(conn, list(conn.scalars(applied)), "applied", at=now)
+        request_query = select(requests.c.id).where(requests.c.batch_id == batch.id)
+        move_requests(conn, list(conn.scalars(request_query)), "applied", at=now)
         body = {
             "batch": batch.id,
             "model": model.folder,
@@ -310,6 +310,6 @@ def _publish_version(
 
 
 def last_sequence(conn: Connection) -> int:
-    """Return the last number given out in the chain of certificates, locked until the commit."""
+    """Return the last assigned certificate number, locked until the commit."""
     query = select(meta.c.value).where(meta.c.key == "sequence").with_for_update()
     return int(conn.execute(query).scalar_one())

@@ -1,7 +1,7 @@
-"""What happens to the model itself: bytes in, bytes out; no database, no keys, no files.
+"""The computation on a model: bytes in, bytes out, without database, keys or files.
 
-It can run in a process of its own that has neither keys nor database, and whose memory, in which
-an estimator may have left anything, ends with it.
+It can run in a separate process without access to keys and database. Data that an estimator leaves
+in memory ends with that process.
 """
 
 import math
@@ -38,7 +38,7 @@ from letheon.ledger.models.table_files import memory_limit
 from letheon.parallel import one_thread
 from letheon.receipt import Receipt
 
-# What a computation may take. Of a model from outside it is known how long it trains.
+# Time limits of a computation, in seconds; those of uploaded models depend on training time.
 _GRACE_SECONDS = 4.0
 _OWN_SECONDS = 7 * 86_400.0
 _UNKNOWN_SECONDS, _LEAST_SECONDS, _TIMES = 600.0, 60.0, 20.0
@@ -50,12 +50,12 @@ NO_MATCHING_ROWS = "nobody-held"
 
 
 class ComputationFailed(Exception):  # noqa: N818  (never leaves the ledger)
-    """The method could not do it; disk and database are sound. Its text is a code."""
+    """The method failed, while disk and database work. The text is a code."""
 
 
 @dataclass(frozen=True)
 class Computation:
-    """What is to be computed: erase these people, by the method itself or by a retrain."""
+    """Inputs of a computation that erases ids, by the method itself or by a retrain."""
 
     kind: Literal["erase", "retrain"]
     model: bytes
@@ -75,7 +75,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class ComputationResult:
-    """What was computed; `kept` are the positions of the rows that stay."""
+    """Result of a computation; `kept` are the positions of the remaining rows."""
 
     model: bytes
     rows: Rows
@@ -88,7 +88,7 @@ class ComputationResult:
 
 @dataclass
 class _Work:
-    """A model, its rows and its judge while they change."""
+    """A model, its rows and its test data while they change."""
 
     model: Any
     rows: Rows
@@ -99,18 +99,18 @@ class _Work:
     seconds: float = 0.0
 
 
-def compute(job: Computation) -> ComputationResult:
-    """Erase the people of a job from model, rows and test rows, here and now.
+def compute(inputs: Computation) -> ComputationResult:
+    """Erase ids from model, rows and test rows, in this process.
 
-    Facts about a model from outside are left to the caller, who would not believe them.
+    Facts about an uploaded model are computed by the caller, which does not trust this process.
 
     Raises
     ------
     ComputationFailed
-        The method could not do it.
+        The method failed.
     """
     try:
-        return _run_computation(job)
+        return _run_computation(inputs)
     except ComputationFailed:
         raise
     except Exception as error:
@@ -118,39 +118,41 @@ def compute(job: Computation) -> ComputationResult:
 
 
 def failure_code(error: BaseException) -> str:
-    """Return why a computation failed as a code: a text may hold ids, or values of rows."""
+    """Return the code of an error; its text may contain ids or row values."""
     if isinstance(error, BudgetSpentError):
         return BUDGET_SPENT
     if isinstance(error, MemoryError):
         return MEMORY_LIMIT
     if isinstance(error, EmptyModelError):
-        # What an estimator raised on the remaining rows may be over at the next try.
+        # An error of the estimator on the remaining rows may not occur at the next attempt.
         return NO_MODEL if error.__cause__ is None else failure_code(error.__cause__)
     return sandbox.error_code(error)
 
 
-def _run_computation(job: Computation) -> ComputationResult:
-    model = state.decode(job.model, trusted=job.trusted, max_memory=state.UNLIMITED)
-    rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
+def _run_computation(inputs: Computation) -> ComputationResult:
+    model = state.decode(inputs.model, trusted=inputs.trusted, max_memory=state.UNLIMITED)
+    rows: Rows = state.decode(inputs.rows, max_memory=state.UNLIMITED)
     fault_point("compute.loaded")
     before = model.guarantee_
-    wanted, kept = _split_rows(rows, job.ids)
-    leaving = np.setdiff1d(np.arange(len(rows)), kept)
-    if len(leaving) == 0 and (job.kind == "erase" or job.since_retrain == 0):
+    present, kept = _split_rows(rows, inputs.ids)
+    erased = np.setdiff1d(np.arange(len(rows)), kept)
+    if len(erased) == 0 and (inputs.kind == "erase" or inputs.since_retrain == 0):
         raise ComputationFailed(NO_MATCHING_ROWS)
-    work = _Work(model, rows.without(leaving), _drop_test_rows(job.judged, wanted))
+    work = _Work(model, rows.without(erased), _drop_test_rows(inputs.judged, present))
     with warnings.catch_warnings():
-        # What they say about the guarantee stands in the certificate.
+        # The certificate contains what these warnings report.
         warnings.simplefilter("ignore", LetheonWarning)
-        if job.kind == "retrain":
-            _retrain_model(job, work)
+        if inputs.kind == "retrain":
+            _retrain_model(inputs, work)
         else:
-            # A model that does not hold its rows is brought those of the people who leave.
-            gone = rows.take(leaving)
-            brought = (
-                zip("Xy", gone.slice(0, len(gone)), strict=True) if _is_data_free(model) else ()
+            # A model without stored rows needs the rows to erase.
+            erased_rows = rows.take(erased)
+            extra = (
+                zip("Xy", erased_rows.slice(0, len(erased_rows)), strict=True)
+                if _is_data_free(model)
+                else ()
             )
-            _erase_rows(job, work, wanted.to_array(), dict(brought))
+            _erase_rows(inputs, work, present.to_array(), dict(extra))
     fault_point("compute.forgotten")
     figures = _test_figures(work.model, work.judged)
     return ComputationResult(
@@ -159,60 +161,64 @@ def _run_computation(job: Computation) -> ComputationResult:
         kept=kept,
         judged=work.judged,
         seconds=work.seconds,
-        facts=_collect_facts(job, before, work, figures, len(leaving))
-        if not job.is_outside
+        facts=_collect_facts(inputs, before, work, figures, len(erased))
+        if not inputs.is_outside
         else {},
         figures=figures,
     )
 
 
 def _collect_facts(
-    job: Computation, before: Guarantee, work: _Work, figures: TestFigures | None, removed: int
+    inputs: Computation,
+    before: Guarantee,
+    work: _Work,
+    figures: TestFigures | None,
+    removed: int,
 ) -> dict[str, Any]:
-    """Return what the certificate says about the model as it is now."""
-    per_row = job.retrain_seconds_per_row
+    """Return the facts about the current model for the certificate."""
+    per_row = inputs.retrain_seconds_per_row
     return collect_facts(
         guarantee_before=before,
         after=work.model,
         receipt=work.receipt,
         rows=work.rows,
-        kind=job.kind,
+        kind=inputs.kind,
         seconds=work.seconds,
         retrain_seconds=None if per_row is None else per_row * len(work.rows),
         test=figures,
         reading=work.reading,
         policy_digest=work.policy,
-        training=job.training,
+        training=inputs.training,
         removed=removed,
-        since_retrain=0 if job.kind == "retrain" else job.since_retrain + removed,
-        image=job.image,
+        since_retrain=0 if inputs.kind == "retrain" else inputs.since_retrain + removed,
+        image=inputs.image,
     )
 
 
 def _split_rows(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
-    """Return those of the people who are still there, and the positions of all other rows.
+    """Return the ids that are still in the rows, and the positions of all other rows.
 
-    Another batch may have taken some of the people.
+    Another batch may have erased some of the ids.
     """
-    wanted = as_ids(ids).distinct() if len(ids) else rows.ids.take(np.empty(0, np.int64))
-    matches = rows.index.find(wanted)
+    requested = as_ids(ids).distinct() if len(ids) else rows.ids.take(np.empty(0, np.int64))
+    matches = rows.index.find(requested)
     others = np.setdiff1d(np.arange(len(rows)), matches.positions)
-    return wanted.take(np.flatnonzero(matches.has_rows)), others
+    return requested.take(np.flatnonzero(matches.has_rows)), others
 
 
-def _drop_test_rows(judged: JudgementBasis | None, wanted: Any) -> JudgementBasis | None:
-    """Take people out of the test rows; a monitor does it itself."""
-    if judged is None or judged.test is None or wanted.kind != judged.test.ids.kind:
+def _drop_test_rows(judged: JudgementBasis | None, ids: Any) -> JudgementBasis | None:
+    """Remove ids from the test rows; a monitor removes them itself."""
+    if judged is None or judged.test is None or ids.kind != judged.test.ids.kind:
         return judged
-    return judged._replace(test=judged.test.without(judged.test.find(wanted).positions))
+    return judged._replace(test=judged.test.without(judged.test.find(ids).positions))
 
 
-def _settle_model(job: Computation, model: Any) -> None:
-    """Take out of the state what the last removals left in it, where a method keeps such a thing.
+def _settle_model(inputs: Computation, model: Any) -> None:
+    """Remove traces of the last removals from the saved state, if the method leaves any.
 
-    Whoever has file and rows could compute the row of a lone removal from it.
+    With the file and the rows, a single removed row could be computed from these traces.
     """
-    if job.settle and model.residual_state_ and not _is_data_free(model):
+    if inputs.settle and model.residual_state_ and not _is_data_free(model):
         getattr(model, "settle", lambda: None)()
 
 
@@ -220,14 +226,14 @@ def _is_data_free(model: Any) -> bool:
     return bool(model.get_params(deep=False).get("data_free", False))
 
 
-def _erase_rows(job: Computation, work: _Work, ids: NDArray[Any], brought: dict[str, Any]) -> None:
+def _erase_rows(inputs: Computation, work: _Work, ids: NDArray[Any], extra: dict[str, Any]) -> None:
     judged = work.judged
     start = time.perf_counter()
     if judged is None or judged.monitor is None:
         with one_thread():
-            work.receipt = work.model.forget(ids, **brought)
+            work.receipt = work.model.forget(ids, **extra)
             work.model._finish_pending()
-            _settle_model(job, work.model)
+            _settle_model(inputs, work.model)
         work.seconds = time.perf_counter() - start
         return
     from letheon.ledger.models.monitoring import (
@@ -237,19 +243,19 @@ def _erase_rows(job: Computation, work: _Work, ids: NDArray[Any], brought: dict[
         unpack_monitor,
     )
 
-    monitor = unpack_monitor(judged.monitor, work.model, trusted=job.trusted)
+    monitor = unpack_monitor(judged.monitor, work.model, trusted=inputs.trusted)
     with one_thread():
         work.receipt, work.reading = forget_with_monitor(monitor, ids)
     work.model, work.policy = monitor.model, compute_policy_digest(monitor)
     start = time.perf_counter()
     with one_thread():
-        _settle_model(job, work.model)
+        _settle_model(inputs, work.model)
     work.seconds = work.reading.seconds + time.perf_counter() - start
     work.judged = judged._replace(monitor=pack_monitor(monitor))
 
 
-def _retrain_model(job: Computation, work: _Work) -> None:
-    fitted = fresh_fit(work.model, work.rows, seed=job.seed)
+def _retrain_model(inputs: Computation, work: _Work) -> None:
+    fitted = fresh_fit(work.model, work.rows, seed=inputs.seed)
     old, work.model, work.seconds = work.model, fitted.model, fitted.seconds
     judged = work.judged
     if judged is not None and judged.monitor is not None:
@@ -260,7 +266,7 @@ def _retrain_model(job: Computation, work: _Work) -> None:
             unpack_monitor,
         )
 
-        monitor = unpack_monitor(judged.monitor, old, trusted=job.trusted)
+        monitor = unpack_monitor(judged.monitor, old, trusted=inputs.trusted)
         work.reading = adopt_retrained(monitor, work.model, work.rows, seconds=work.seconds)
         work.policy = compute_policy_digest(monitor)
         work.judged = judged._replace(monitor=pack_monitor(monitor))
@@ -278,32 +284,32 @@ def _test_figures(model: Any, judged: JudgementBasis | None) -> TestFigures | No
 def choose_compute(
     *, apart: bool, stop: threading.Event | None = None
 ) -> Callable[[Computation], ComputationResult]:
-    """Return what computes a job: here, or in a process of its own.
+    """Return a function that computes in this process or in a separate one.
 
-    A model from outside is computed in a sandbox, whatever the caller prefers.
+    An uploaded model is always computed in a sandbox.
     """
 
-    def choose(job: Computation) -> ComputationResult:
-        return compute_apart(job, stop=stop) if apart or job.is_outside else compute(job)
+    def run(inputs: Computation) -> ComputationResult:
+        return compute_apart(inputs, stop=stop) if apart or inputs.is_outside else compute(inputs)
 
-    return choose
+    return run
 
 
-def compute_apart(job: Computation, *, stop: threading.Event | None = None) -> ComputationResult:
-    """Compute in a process of its own; a failure there is raised here.
+def compute_apart(inputs: Computation, *, stop: threading.Event | None = None) -> ComputationResult:
+    """Compute in a separate process, and raise its errors here.
 
-    What leaves, and what stays, is worked out here again: a model that took the process over
-    cannot say which rows are left.
+    The erased and remaining rows are determined here again: a model that takes over the process
+    cannot choose the remaining rows.
     """
     fault_point("compute.loaded")
     start = time.monotonic()
     try:
         answer = sandbox.call(
             _compute_in_process,
-            job,
-            limits=_sandbox_limits(job),
-            is_restricted=job.is_outside,
-            modules=sandbox.modules_of(job.model, job.trusted),
+            inputs,
+            limits=_sandbox_limits(inputs),
+            is_restricted=inputs.is_outside,
+            modules=sandbox.modules_of(inputs.model, inputs.trusted),
             stop=stop,
             grace=_GRACE_SECONDS,
         )
@@ -315,35 +321,35 @@ def compute_apart(job: Computation, *, stop: threading.Event | None = None) -> C
         raise ComputationFailed(str(answer["failed"])[:60])
     fault_point("compute.forgotten")
     try:
-        return _build_result(job, answer, time.monotonic() - start)
+        return _build_result(inputs, answer, time.monotonic() - start)
     except (LetheonError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ComputationFailed(FORGED) from error
 
 
-def _sandbox_limits(job: Computation) -> sandbox.Limits:
-    per_row, seconds = job.retrain_seconds_per_row, _OWN_SECONDS
-    if job.is_outside:
-        trained = None if per_row is None else _TIMES * per_row * job.n_rows
+def _sandbox_limits(inputs: Computation) -> sandbox.Limits:
+    per_row, seconds = inputs.retrain_seconds_per_row, _OWN_SECONDS
+    if inputs.is_outside:
+        trained = None if per_row is None else _TIMES * per_row * inputs.n_rows
         seconds = _UNKNOWN_SECONDS if trained is None else max(_LEAST_SECONDS, trained)
-    monitor = job.judged.monitor if job.judged is not None else None
-    size = len(job.model) + len(job.rows) + len(monitor or b"")
+    monitor = inputs.judged.monitor if inputs.judged is not None else None
+    size = len(inputs.model) + len(inputs.rows) + len(monitor or b"")
     return sandbox.Limits.for_input(size, seconds=seconds)
 
 
-def _compute_in_process(job: Computation, _: Any) -> dict[str, Any]:
-    """Compute, and return plain values only: rows are left out, the caller has them."""
+def _compute_in_process(inputs: Computation, _: Any) -> dict[str, Any]:
+    """Compute, and return plain values only; the caller already has the rows."""
     try:
-        product = compute(job)
+        result = compute(inputs)
     except ComputationFailed as failure:
         return {"failed": str(failure)}
-    judged = product.judged
+    judged = result.judged
     return {
-        "model": product.model,
+        "model": result.model,
         "monitor": None if judged is None else judged.monitor,
         "then": None if judged is None else float(judged.then),
-        "seconds": product.seconds,
-        "facts": product.facts,
-        "figures": None if product.figures is None else list(product.figures[:2]),
+        "seconds": result.seconds,
+        "facts": result.facts,
+        "figures": None if result.figures is None else list(result.figures[:2]),
     }
 
 
@@ -354,14 +360,14 @@ def _require_finite(value: Any) -> float:
     return number
 
 
-def _build_result(job: Computation, answer: dict[str, Any], elapsed: float) -> ComputationResult:
-    """Return what was computed; the process may say anything, also about how long it took."""
-    rows: Rows = state.decode(job.rows, max_memory=state.UNLIMITED)
-    wanted, kept = _split_rows(rows, job.ids)
-    judged = _drop_test_rows(job.judged, wanted)
+def _build_result(inputs: Computation, answer: dict[str, Any], elapsed: float) -> ComputationResult:
+    """Build the result from an answer of a process that is not trusted, even for its duration."""
+    rows: Rows = state.decode(inputs.rows, max_memory=state.UNLIMITED)
+    present, kept = _split_rows(rows, inputs.ids)
+    judged = _drop_test_rows(inputs.judged, present)
     if judged is not None:
         judged = judged._replace(monitor=answer["monitor"], then=_require_finite(answer["then"]))
-    product = ComputationResult(
+    result = ComputationResult(
         model=bytes(answer["model"]),
         rows=rows.take(kept),
         kept=kept,
@@ -369,33 +375,33 @@ def _build_result(job: Computation, answer: dict[str, Any], elapsed: float) -> C
         seconds=min(max(_require_finite(answer["seconds"]), 1e-9), elapsed),
         facts=dict(answer["facts"]),
     )
-    if not job.is_outside:
-        return product
+    if not inputs.is_outside:
+        return result
     removed = len(rows) - len(kept)
-    return replace(product, facts=_recompute_facts(job, product, answer["figures"], removed))
+    return replace(result, facts=_recompute_facts(inputs, result, answer["figures"], removed))
 
 
 def _recompute_facts(
-    job: Computation, product: ComputationResult, said: Any, removed: int
+    inputs: Computation, result: ComputationResult, figures_sent: Any, removed: int
 ) -> dict[str, Any]:
-    """Return the facts about a model that a sandboxed process sent, computed here.
+    """Compute the facts about a model from a sandboxed process.
 
-    A process that was taken over must not be able to publish what no signer would sign: that
-    would hold up the certificates of everybody.
+    A compromised process must not be able to publish facts that the signer would reject: that would
+    block all later certificates.
     """
-    before = state.decode(job.model, max_memory=memory_limit(len(job.model)))
-    after = state.decode(product.model, max_memory=memory_limit(len(product.model)))
+    before = state.decode(inputs.model, max_memory=memory_limit(len(inputs.model)))
+    after = state.decode(result.model, max_memory=memory_limit(len(result.model)))
     name = before.facts.method
     if type(after) is not type(before) or method_parameters(after, name) != method_parameters(
         before, name
     ):
         raise ComputationFailed(FORGED)
-    work = _Work(after, product.rows, product.judged, seconds=product.seconds)
+    work = _Work(after, result.rows, result.judged, seconds=result.seconds)
     figures = None
-    judged = product.judged
-    if said is not None and judged is not None and judged.test is not None:
-        metric, now = said
+    judged = result.judged
+    if figures_sent is not None and judged is not None and judged.test is not None:
+        metric, now = figures_sent
         if metric not in METRIC_CODES:
             raise ComputationFailed(FORGED)
         figures = TestFigures(metric, _require_finite(now), judged.then, len(judged.test))
-    return _collect_facts(job, before.guarantee_, work, figures, removed)
+    return _collect_facts(inputs, before.guarantee_, work, figures, removed)

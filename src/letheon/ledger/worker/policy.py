@@ -1,4 +1,4 @@
-"""When queued requests become a batch, and how failures are tried again."""
+"""When queued requests become a batch, and how failures are retried."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal, NamedTuple
 
-# Least values. A lease is renewed every third of it, and each second at most.
+# Smallest values. A lease is renewed after a third of its length, at most once per second.
 _WHOLE = {
     "k_min": 1,
     "k_min_released": 1,
@@ -32,42 +32,42 @@ Reason = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How a ledger batches, retries and keeps; part of ``letheon.toml``.
+    """Batching, retries and retention of a ledger; part of ``letheon.toml``.
 
     Parameters
     ----------
     k_min : int, default=20
-        Rows that are enough for a batch where only labels are released. Someone who sees the model
-        before and after can tell the more of a person, the smaller the batch was. Batching
-        mitigates that, only noise bounds it.
+        Rows that make a batch large enough if only labels are published. The smaller a batch, the
+        more an observer learns about a person by comparing the models before and after. Batching
+        reduces this risk; only noise bounds it.
     k_min_released : int, default=50
-        The same where parameters are released.
+        The same if parameters are published.
     oldest_wait : timedelta, default=72 h
-        A request waits no longer than this for company.
+        Longest time that a request waits for more requests.
     reserve : timedelta, default=7 d
-        A batch is sealed so long before its earliest due day, and three times what an
-        application takes before that.
+        A batch is sealed this long before its earliest deadline, plus three times the duration of
+        an application.
     backoff_first, backoff_longest : timedelta, default=1 s, 1 h
-        Bounds of the pause after a failure: first, and longest.
+        First and longest pause after a failure.
     max_tries : int, default=8
-        Failures after which a person must look.
+        Failures after which an operator must act.
     lease_seconds : int, default=60
-        After so long without a sign a worker counts as dead; at least 5.
+        Seconds without renewal after which a worker counts as dead; at least 5.
     pin_seconds : int, default=30
-        After so long without a sign a reader of an old version counts as gone.
+        Seconds without renewal after which a reader of an old version is ignored.
     keep_keys_months : int, default=24
-        How long tags that recognise people and repeated requests are kept after a request was
-        closed; see `forget_closed`.
+        Months that the tags of people and of repeated requests are kept after a request is closed;
+        see `forget_closed`.
     clock_ahead : timedelta, default=3 d
-        How far the clock may be ahead of the time that the uptime of machines accounts for before
-        an operator has to confirm it. Holds end, and tags are forgotten, by the earlier of both.
+        How far the clock may be ahead of the time measured by machine uptime before an operator has
+        to confirm it. Holds end and tags are deleted by the earlier of both.
     approve_above : int or None, default=None
-        Rows above which a request waits, verified, for an approval by somebody else than who
-        filed or verified it; None: none does.
+        Rows above which a verified request needs approval by a user who neither filed nor verified
+        it; None for no approvals.
     settle : bool, default=True
-        Whether a certified method's model is settled after an erasure, so that its saved state
-        holds no trace of a lone removal. It takes the time of a fit; without it the purge says
-        that it does not claim this.
+        Whether a certified method settles its model after an erasure, so that the saved state
+        contains no trace of a single removal. This takes as long as a fit. Without it the purge
+        attestation does not make this claim.
     """
 
     k_min: int = 20
@@ -85,41 +85,39 @@ class Policy:
     settle: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no policy."""
+        """Check all values."""
         for name, least in _WHOLE.items():
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
+                raise ValueError(f"{name}={value!r} must be an integer of at least {least}")
         most = self.approve_above
         if most is not None and (type(most) is not int or most < 0):
-            raise ValueError(
-                f"approve_above={most!r} must be a whole number of rows, not negative, or left out"
-            )
+            raise ValueError(f"approve_above={most!r} must be a non-negative integer or None")
         if type(self.settle) is not bool:
             raise ValueError(f"settle={self.settle!r} must be true or false")
         for name in _SPANS:
             span = getattr(self, name)
             if not isinstance(span, timedelta) or span < timedelta(0) or span.microseconds:
                 raise ValueError(
-                    f"{name}={span!r} must be a timedelta of whole seconds, not negative"
+                    f"{name}={span!r} must be a non-negative timedelta of whole seconds"
                 )
         if self.backoff_longest < self.backoff_first:
             raise ValueError(
-                f"backoff_longest={self.backoff_longest} is below backoff_first, "
-                f"{self.backoff_first}"
+                f"backoff_longest={self.backoff_longest} must not be below "
+                f"backoff_first={self.backoff_first}"
             )
 
     def enough_rows(self, releases: str | None) -> int:
-        """Return how many rows make a batch, by what of the model is released."""
+        """Return the number of rows that make a batch, by what the model publishes."""
         return self.k_min if releases == "labels-only" else self.k_min_released
 
     def needs_approval(self, n_rows: int) -> bool:
-        """Return whether a request of so many rows has to be approved."""
+        """Return whether a request with this many rows needs approval."""
         return self.approve_above is not None and n_rows > self.approve_above
 
 
 class QueuedRequest(NamedTuple):
-    """A request in the queue, as far as a batch is planned by it."""
+    """A queued request, with the values needed to plan a batch."""
 
     received_at: datetime
     due_on: date
@@ -131,18 +129,18 @@ class QueuedRequest(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Whether a batch is sealed now.
+    """Decision whether a batch is sealed now.
 
     Attributes
     ----------
     seal : bool
-        Whether to apply what is queued now.
+        Whether to apply the queued requests now.
     kind : {"erase", "retrain"}
-        What the batch is, or would be.
+        Kind of the batch.
     reason : str
         Code of the reason.
     when_next : datetime or None
-        When time alone will seal it; None when nothing waits or it is sealed now.
+        Latest time at which it will be sealed; None if nothing waits or it is sealed now.
     """
 
     seal: bool
@@ -152,7 +150,7 @@ class Decision:
 
 
 def sort_by_due_day(queue: Iterable[QueuedRequest]) -> list[QueuedRequest]:
-    """Return requests in the order of their due days, then of their receipt."""
+    """Return requests sorted by deadline, then by receipt."""
     return sorted(queue, key=lambda request: (request.due_on, request.received_at))
 
 
@@ -167,32 +165,32 @@ def should_seal(
     retrain_due: bool = False,
     forced: bool = False,
 ) -> Decision:
-    """Say whether queued requests of one model become a batch now, and of which kind.
+    """Decide whether the queued requests of a model become a batch now, and of which kind.
 
-    Sealed when an operator says so; when the model is past its monitor's tolerances, even with an
-    empty queue; when the earliest due day is nearer than ``reserve + 3 * apply_seconds``; when the
-    oldest request has waited `oldest_wait`; or when there are enough rows. A spent budget makes
-    the batch a retrain but does not hurry it: who makes rows that spend a budget at once shall
-    cost one retrain per batch, not one per row.
+    A batch is sealed if an operator requests it; if the model exceeds the tolerances of its
+    monitor, even with an empty queue; if the earliest deadline is closer than
+    ``reserve + 3 * apply_seconds``; if the oldest request has waited `oldest_wait`; or if there are
+    enough rows. A spent budget makes the batch a retrain but does not seal it earlier: rows crafted
+    to spend a budget at once then cost one retrain per batch, not one per row.
 
     Parameters
     ----------
     queue : sequence of requests
-        With `received_at`, `due_on` and `n_rows`, in any order.
+        Queued requests, in any order.
     now : datetime
-        With a time zone.
+        Current time, with a time zone.
     policy : Policy
-        The numbers.
+        Limits.
     apply_seconds : float
-        99th percentile of an application, or of a retrain where one is planned.
+        99th percentile of the duration of an application, or of a planned retrain.
     releases : str or None
-        What of the model is released; anything but "labels-only" counts as parameters.
+        What the model publishes; anything but "labels-only" counts as parameters.
     budget_runs_out : bool, default=False
-        Whether the guarantee does not cover the removal of all queued rows.
+        Whether the budget does not cover the removal of all queued rows.
     retrain_due : bool, default=False
         Whether the monitor's last decision was to retrain.
     forced : bool, default=False
-        Whether an operator asks for it.
+        Whether an operator requests it.
     """
     kind: Literal["erase", "retrain"] = "retrain" if budget_runs_out or retrain_due else "erase"
     if retrain_due:
@@ -208,20 +206,22 @@ def should_seal(
         (now >= when_old, "waited-long"),
         (rows >= policy.enough_rows(releases), "enough-rows"),
     ]
-    pressing = next((reason for holds, reason in reasons if holds), None)
-    if pressing is None:
+    reason_to_seal = next((reason for holds, reason in reasons if holds), None)
+    if reason_to_seal is None:
         when = min(when_due, when_old)
         return Decision(seal=False, kind=kind, reason="waiting", when_next=when)
-    return Decision(seal=True, kind=kind, reason="budget-runs-out" if budget_runs_out else pressing)
+    return Decision(
+        seal=True, kind=kind, reason="budget-runs-out" if budget_runs_out else reason_to_seal
+    )
 
 
 def describe_wait(
     queue: Sequence[QueuedRequest], policy: Policy, decision: Decision, *, releases: str | None
 ) -> str:
-    """Say in words what a batch waits for: rows, and what sets its time. Empty if it does not."""
+    """Describe what a batch waits for, such as "50 rows or 72 h"; empty if it does not wait."""
     if decision.when_next is None:
         return ""
-    reason = "the due day is near"
+    reason = "a near deadline"
     if decision.when_next == min(request.received_at for request in queue) + policy.oldest_wait:
         seconds = int(policy.oldest_wait.total_seconds())
         size, unit = next(each for each in _UNITS if seconds % each[0] == 0)
@@ -230,9 +230,9 @@ def describe_wait(
 
 
 def _latest_start(queue: Sequence[QueuedRequest], policy: Policy, apply_seconds: float) -> datetime:
-    """Return when the earliest due day is as near as the reserve allows.
+    """Return the latest start that meets the earliest deadline with the reserve.
 
-    A due day counts from its first moment in UTC: that is before its end in every time zone.
+    A deadline counts from the start of its day in UTC, which is before its end in every time zone.
     """
     earliest = datetime.combine(min(request.due_on for request in queue), time(), UTC)
     return earliest - policy.reserve - timedelta(seconds=3 * apply_seconds)
@@ -246,14 +246,14 @@ def backoff_seconds(tries: int, policy: Policy, draw: float) -> int:
     Parameters
     ----------
     tries : int
-        Failures so far, from 1.
+        Number of failures so far, at least 1.
     policy : Policy
-        The bounds.
+        Policy with the bounds.
     draw : float
         A random number in [0, 1).
     """
     if tries < 1:
         raise ValueError(f"tries={tries} must be at least 1")
     first, longest = policy.backoff_first.total_seconds(), policy.backoff_longest.total_seconds()
-    # Beyond 2 ** 63 every pause is the longest; a float power would overflow later.
+    # Beyond 2 ** 63 the longest pause applies; a float power would overflow.
     return max(1, math.ceil(draw * min(longest, first * 2.0 ** min(tries - 1, 63))))

@@ -1,8 +1,8 @@
-"""What a worker does first: sweep what killed processes left, and look whether all is sound.
+"""Recovery: delete files of killed processes, and check that models are complete.
 
-Half-written files, folders of registrations that failed, and blobs, keys and proofs that no version
-names are destroyed. `adopt` goes on from a database that is older than the files, because the newer
-one is lost.
+Partial files, folders of failed registrations, and blobs, keys and proofs that no version refers to
+are destroyed. `adopt_database` continues with a database that is older than the files, because the
+newer one is lost.
 """
 
 import contextlib
@@ -65,35 +65,35 @@ PARTIAL = ".*.partial"
 _LOCK = ".lock"
 _LEFT_AFTER = 600
 _UNLOCKED = (".", "certificates", "checkpoints")
-# Models that this process has looked at.
+# Models that this process has checked.
 _seen: set[tuple[int, str]] = set()
 
 
 def sweep_partials(core: Core, *, purges_too: bool = False) -> int:
-    """Destroy half-written files of processes that died; return how many.
+    """Destroy partial files of killed processes; return how many.
 
-    Those in the folders of models are swept by the holder of the model's lease.
+    Partial files in the folder of a model are destroyed by the holder of its lease.
 
     Parameters
     ----------
     core : Core
         The ledger.
     purges_too : bool, default=False
-        Whether the caller holds the lock of purges; else it is tried.
+        Whether the caller holds the lock on purges; otherwise this tries to take it.
     """
     swept = [path for name in _UNLOCKED for path in _find_old_partials(core.folder / name)]
     n_swept = _destroy_files(swept) + core.keys.remove_partial_files()
-    with contextlib.nullcontext(True) if purges_too else lock_purges(core) as is_alone:
+    with contextlib.nullcontext(True) if purges_too else lock_purges(core) as is_locked:
         return n_swept + (
-            _destroy_files([*core.subfolder("purges").glob(PARTIAL)]) if is_alone else 0
+            _destroy_files([*core.subfolder("purges").glob(PARTIAL)]) if is_locked else 0
         )
 
 
 @contextmanager
 def try_lock(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock of a file, which is made if need be; the lock of a dead process is free.
+    """Lock a file until the context ends; create it if missing.
 
-    Yields False where another process has it, unless this one is to wait.
+    Yield False if another live process holds the lock and `wait` is False.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -108,12 +108,12 @@ def try_lock(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def lock_purges(core: Core) -> AbstractContextManager[bool]:
-    """Whether no other process purges in this home, until the context is left."""
+    """Lock purges in this ledger; the context yields False if another process holds the lock."""
     return try_lock(core.subfolder("purges") / _LOCK, wait=False)
 
 
 def list_leftovers(core: Core) -> tuple[Path, ...]:
-    """Return the half-written files anywhere in the home that no process can be writing still."""
+    """Return partial files in the ledger that are too old to be still in use."""
     folders = (Path(folder) for folder, _, _ in os.walk(core.folder))
     return tuple(sorted(path for folder in folders for path in _find_old_partials(folder)))
 
@@ -133,10 +133,10 @@ def _destroy_files(paths: list[Path]) -> int:
 
 @contextmanager
 def new_folder(core: Core) -> Iterator[str]:
-    """Make the folder of a model, locked until its registration is over; give its key.
+    """Create the folder of a model, locked until its registration is over; yield its key.
 
-    A folder that no model names and nobody locks is what a failed registration left; it is
-    destroyed with its keys, here after an error and by the next worker after a kill.
+    A folder without a model and without a lock belongs to a failed registration. It is destroyed
+    with its keys, here after an error and by the next worker after a kill.
     """
     require_agreement(core)
     folder, lock = _make_locked_folder(core)
@@ -152,7 +152,7 @@ def _make_locked_folder(core: Core) -> tuple[Path, ExitStack]:
     while True:
         folder = core.blob_store(secrets.token_hex(16)).folder
         folder.mkdir(mode=0o700, parents=True)
-        # A sweep may take the folder before it has a lock, or before it is locked.
+        # A sweep may delete the folder before it is locked.
         with ExitStack() as stack, contextlib.suppress(FileNotFoundError):
             stack.enter_context(try_lock(folder / _LOCK, wait=True))
             if (folder / _LOCK).exists():
@@ -160,14 +160,14 @@ def _make_locked_folder(core: Core) -> tuple[Path, ExitStack]:
 
 
 def sweep_registrations(core: Core) -> int:
-    """Destroy what killed or failed registrations left; return how many there were."""
+    """Destroy files of killed or failed registrations; return how many registrations."""
     with core.database.reading() as conn:
         folders = list_unregistered_folders(core, conn)
     return sum(_sweep_if_orphan(core, folder) for folder in folders)
 
 
 def list_unregistered_folders(core: Core, conn: Connection) -> list[Path]:
-    """Return the folders of blobs that no model of the database names."""
+    """Return the blob folders that do not belong to a model in the database."""
     home = core.subfolder("blobs")
     known = set(conn.scalars(select(models.c.folder)))
     folders = sorted(home.iterdir()) if home.is_dir() else []
@@ -175,14 +175,14 @@ def list_unregistered_folders(core: Core, conn: Connection) -> list[Path]:
 
 
 def _sweep_if_orphan(core: Core, folder: Path) -> bool:
-    """Destroy a folder that no model names, with its keys.
+    """Destroy a folder without a model, and its keys.
 
-    False if a process is at work in it, or if the database may have lost the model.
+    Return False if a process uses the folder, or if the database is older than the files.
     """
     named = select(models.c.id).where(models.c.folder == folder.name)
     try:
-        with try_lock(folder / _LOCK, wait=False) as is_alone:
-            if not is_alone:
+        with try_lock(folder / _LOCK, wait=False) as is_locked:
+            if not is_locked:
                 return False
             with core.database.transaction() as conn:
                 lock_registrations(conn)
@@ -199,10 +199,10 @@ def _sweep_if_orphan(core: Core, folder: Path) -> bool:
 
 
 def lock_registrations(conn: Connection) -> None:
-    """Let one registration, or one sweep of what is left of them, go on at a time.
+    """Lock registrations and their sweeps until the commit.
 
     A commit that was sent is visible to the next holder of this lock, even if its sender died. On
-    PostgreSQL people who ask meanwhile wait too; SQLite has one writer anyway.
+    PostgreSQL new requests wait meanwhile; SQLite has one writer anyway.
     """
     conn.execute(select(meta.c.value).where(meta.c.key == "ledger_id").with_for_update())
     if conn.dialect.name == "postgresql":
@@ -214,7 +214,7 @@ def _list_keys(core: Core, folder: str) -> list[str]:
 
 
 class UnreferencedFiles(NamedTuple):
-    """Files of a model that no version names: blobs, ids of keys, proofs."""
+    """Blobs, key ids and proofs of a model that no version refers to."""
 
     blob_files: list[Path]
     key_ids: list[str]
@@ -222,9 +222,9 @@ class UnreferencedFiles(NamedTuple):
 
 
 def is_first_look(core: Core, model: ModelRow) -> bool:
-    """Return whether this process looks at a model for the first time.
+    """Return whether this process checks a model for the first time.
 
-    A worker that was stopped, overtaken and killed leaves files although nobody's lease was left.
+    A worker that was paused, replaced and killed leaves files although its lease was taken over.
     """
     key = os.getpid(), f"{core.folder}/{model.folder}"
     if key in _seen:
@@ -234,29 +234,30 @@ def is_first_look(core: Core, model: ModelRow) -> bool:
 
 
 def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
-    """Destroy blobs, keys and proofs of a model that no version names; return how many.
+    """Destroy blobs, keys and proofs of a model that no version refers to; return how many.
 
-    The head stays locked meanwhile: a worker that woke up late, after another one had taken over,
-    must not sweep what that one has published or is about to.
+    The head stays locked meanwhile: a delayed worker must not destroy files that the worker which
+    took over has published or is about to publish.
 
     Raises
     ------
     StaleWorkerError
-        Another worker took the model over; nothing was swept.
+        Another worker took over the model; nothing was destroyed.
     OldDatabaseError
-        The files are newer than the database; nothing was swept.
+        The files are newer than the database; nothing was destroyed.
     CorruptFileError
-        Files of the version that is served are gone; nothing was swept.
+        Files of the current version are missing; nothing was destroyed.
     """
     with core.database.transaction() as conn:
         require_fence(conn, lease)
         require_own_log(conn)
         blobs = core.blob_store(model.folder)
-        # What is left may be all that there is.
+        # The remaining files may be the only copies.
         if not all(blobs.path_of(name).exists() for name in find_head(conn, model.id).blobs):
             raise CorruptFileError(
-                f"files of model {model.name!r} are gone from {blobs.folder}; nothing was swept. "
-                "Restore them from a backup, or register the model again under another name."
+                f"files of model {model.name!r} are missing in {blobs.folder}; nothing was "
+                "deleted. Restore them from a backup, or register the model again under another "
+                "name."
             )
         unnamed = list_unreferenced_files(core, conn, model)
         n_files = _destroy_files([*unnamed.blob_files, *unnamed.proof_files])
@@ -267,9 +268,9 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
 
 
 def list_unreferenced_files(core: Core, conn: Connection, model: ModelRow) -> UnreferencedFiles:
-    """Return what lies in the folders of a model and belongs to none of its versions."""
+    """Return files and keys of a model that none of its versions refers to."""
     alive = list_versions(conn, model.id, unpurged=True)
-    # The key of a training that is intended has no version yet.
+    # The training key of an open batch has no version yet.
     mine = (batches.c.model_id == model.id) & (batches.c.state == "open")
     named = set(conn.scalars(select(batches.c.training_key).where(mine)))
     for version in alive:
@@ -284,7 +285,7 @@ def list_unreferenced_files(core: Core, conn: Connection, model: ModelRow) -> Un
 
 
 def _list_unreferenced_proofs(core: Core, conn: Connection, model: ModelRow) -> list[Path]:
-    """Return proofs that no version names; each version but the first has one."""
+    """Return proofs that no version refers to; each version except the first has one."""
     folder = core.subfolder("proofs") / model.folder
     paths = list(folder.iterdir()) if folder.is_dir() else []
     mine = (versions.c.model_id == model.id) & (versions.c.number > 0)
@@ -295,41 +296,41 @@ def _list_unreferenced_proofs(core: Core, conn: Connection, model: ModelRow) -> 
 
 
 def require_sound(core: Core, model: ModelRow) -> None:
-    """Raise `CorruptFileError` unless everything of the version that is served can be read."""
+    """Raise `CorruptFileError` unless all files of the current version can be read."""
     with core.database.reading() as conn:
         head = find_head(conn, model.id)
     blobs = core.blob_store(model.folder)
-    for what in ("model", "rows", "vault"):
-        address = getattr(head, f"{what}_blob")
-        if not blobs.is_sound(address, make_blob_cipher(core, model, head.epoch_key, what)):
+    for content in ("model", "rows", "vault"):
+        address = getattr(head, f"{content}_blob")
+        if not blobs.is_sound(address, make_blob_cipher(core, model, head.epoch_key, content)):
             raise CorruptFileError(
-                f"the {what} of model {model.name!r}, {address[:12]}…, is gone or was altered; "
-                "nothing is applied to it. Restore the file, or register the model again."
+                f"the {content} of model {model.name!r}, {address[:12]}…, is missing or was "
+                "changed; nothing is applied to it. Restore the file, or register the model again."
             )
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """What is lost when a ledger goes on from a database that is older than its files.
+    """Losses from continuing with a database that is older than the files.
 
     Attributes
     ----------
     differences : tuple of str
-        In what the files are newer; empty if there is nothing to adopt.
+        How the files are newer; empty if there is nothing to adopt.
     certificates, checkpoints, purges : tuple of int
-        Numbers of signed files that the database does not hold. They are kept in ``superseded/``;
-        the numbers are given out again, with other content.
+        Numbers of signed files that the database does not contain. The files are kept in
+        ``superseded/``; the numbers are assigned again, to other content.
     n_models : int
-        Registered models that the database does not know; the next worker destroys them.
+        Number of registered models missing in the database; the next worker destroys them.
     n_blobs, n_keys, n_proofs : int
-        Files that no version names; the next worker destroys them.
+        Numbers of files that no version refers to; the next worker destroys them.
     models : tuple of str
-        Models whose files are gone: they can neither be served nor changed. Restore their files
-        and keys from a backup, or register them again under another name.
+        Models with missing files, which can neither be served nor changed. Restore their files and
+        keys from a backup, or register them again under another name.
     requests : tuple of str
-        Requests whose ids cannot be read any more: file them again, then cancel these.
+        Requests whose ids cannot be decrypted: file them again, then cancel these.
     is_done : bool
-        Whether the database was accepted.
+        Whether the database was adopted.
     """
 
     differences: tuple[str, ...]
@@ -346,14 +347,14 @@ class Adoption:
 
 
 def adopt_database(core: Core, *, yes: bool) -> Adoption:
-    """Say what would be lost; with `yes` record that the database is the truth from now on.
+    """Return what would be lost; with `yes` continue with this database.
 
-    ``high-water.txt`` comes last: after a kill before it the ledger still refuses to go on, and
+    ``high-water.txt`` is written last: after an earlier kill the ledger still refuses to write, and
     this can be repeated.
     """
     try:
         texts = find_differences(core)
-    except RuntimeError as error:  # a mark that cannot be read is a difference
+    except RuntimeError as error:  # an unreadable mark is a difference
         texts = [str(error)]
     with core.database.reading() as conn:
         signed = _read_signed_rows(conn)
@@ -365,12 +366,12 @@ def adopt_database(core: Core, *, yes: bool) -> Adoption:
             )
             for kind, rows in signed.items()
         }
-        lost = _assess_loss(core, conn, texts, unknown, is_done=yes and bool(texts))
-    if not lost.is_done:
-        return lost
+        adoption = _assess_loss(core, conn, texts, unknown, is_done=yes and bool(texts))
+    if not adoption.is_done:
+        return adoption
     with core.database.transaction() as conn:
         conn.execution_options(letheon_guard=None)
-        record_event(conn, "database-adopted", _adoption_event(core, lost), at=core.clock())
+        record_event(conn, "database-adopted", _adoption_event(core, adoption), at=core.clock())
         _release_requests(core, conn)
         replace_lost_key(core, conn)
         size, _ = integrate_events(conn)
@@ -378,11 +379,11 @@ def adopt_database(core: Core, *, yes: bool) -> Adoption:
     _set_aside(core, unknown)
     _write_missing(core, signed)
     write_mark(core, mark, adopted=True)
-    return lost
+    return adoption
 
 
 def _release_requests(core: Core, conn: Connection) -> None:
-    """Give up open batches that cannot be computed, since ids of their requests are lost."""
+    """Abandon open batches that cannot be computed because ids of their requests are lost."""
     mine = requests.c.intake_key.in_(list_lost_keys(core, conn)) & (requests.c.state == "applying")
     for batch in set(conn.scalars(select(requests.c.batch_id).where(mine))):
         conn.execute(update(batches).where(batches.c.id == batch).values(state="abandoned"))
@@ -391,7 +392,7 @@ def _release_requests(core: Core, conn: Connection) -> None:
 
 
 def _read_signed_rows(conn: Connection) -> dict[str, dict[int, bytes]]:
-    """Return all signed documents of the database by folder and number."""
+    """Return all signed documents in the database, by folder and number."""
     notes = conn.execute(select(checkpoints.c.size, checkpoints.c.note))
     signed = {"checkpoints": {int(size): note.encode() for size, note in notes}}
     for kind, table in (("certificates", certificates), ("purges", purges)):
@@ -410,14 +411,16 @@ def _assess_loss(
 ) -> Adoption:
     known = list_models(conn)
     folders = [folder.name for folder in list_unregistered_folders(core, conn)]
-    gone = []
+    damaged = []
     for model in known:
         head = find_head(conn, model.id)
         has_blobs = set(head.blobs) <= core.blob_store(model.folder).list_addresses()
         if not has_blobs or not core.keys.has(head.epoch_key):
-            gone.append(model)
-    # Of a model whose served files are gone nothing is destroyed: it may be all that is left.
-    unnamed = [list_unreferenced_files(core, conn, model) for model in known if model not in gone]
+            damaged.append(model)
+    # Nothing is destroyed of a model with missing files: the rest may be the only copies.
+    unnamed = [
+        list_unreferenced_files(core, conn, model) for model in known if model not in damaged
+    ]
     blobs = [len(files.blob_files) for files in unnamed]
     keys = [len(files.key_ids) for files in unnamed]
     return Adoption(
@@ -428,25 +431,27 @@ def _assess_loss(
         + sum(len(core.blob_store(folder).list_addresses()) for folder in folders),
         n_keys=sum(keys) + sum(len(_list_keys(core, folder)) for folder in folders),
         n_proofs=sum(len(files.proof_files) for files in unnamed),
-        models=tuple(model.name for model in gone),
+        models=tuple(model.name for model in damaged),
         requests=tuple(unreadable_requests(core, conn)),
         is_done=is_done,
     )
 
 
-def _adoption_event(core: Core, lost: Adoption) -> dict[str, int]:
-    """Return the event: how far the files were, and how much of them is given up."""
+def _adoption_event(core: Core, adoption: Adoption) -> dict[str, int]:
+    """Return the body of the event: size of the log of the files, and counts of losses."""
     try:
         mark = read_mark(core.folder)
     except RuntimeError:
         mark = None
-    counts = {name: len(getattr(lost, name)) for name in ("certificates", "checkpoints", "purges")}
-    files = {"models": lost.n_models, "blobs": lost.n_blobs, "keys": lost.n_keys}
+    counts = {
+        name: len(getattr(adoption, name)) for name in ("certificates", "checkpoints", "purges")
+    }
+    files = {"models": adoption.n_models, "blobs": adoption.n_blobs, "keys": adoption.n_keys}
     return counts | files | {"entries": 0 if mark is None else mark.size}
 
 
 def _set_aside(core: Core, unknown: dict[str, tuple[int, ...]]) -> None:
-    """Move signed files out of the way: they were given out, and are evidence."""
+    """Move signed files aside: they may have been published, and are evidence."""
     if not any(unknown.values()):
         return
     now = datetime.fromtimestamp(core.clock(), UTC)
@@ -464,7 +469,7 @@ def _set_aside(core: Core, unknown: dict[str, tuple[int, ...]]) -> None:
 
 
 def _write_missing(core: Core, signed: dict[str, dict[int, bytes]]) -> None:
-    """Write the files of signed documents that only the database holds."""
+    """Write the files of signed documents that only the database contains."""
     for kind, rows in signed.items():
         for number, data in rows.items():
             if not (path := locate_signed_file(core, kind, number)).exists():

@@ -1,4 +1,4 @@
-"""What a worker does: everything that is due, for every model, and nothing twice."""
+"""The worker: does all due work for every model, exactly once."""
 
 import json
 import random
@@ -89,24 +89,24 @@ _RECENT_VERSIONS = 100
 _QUEUED = tuple(
     requests.c[name] for name in ("received_at", "last_day", *QueuedRequest._fields[2:])
 )
-# What trying again cannot change.
+# Failures that a retry cannot change.
 _FINAL = frozenset({FORGED, NO_MODEL, TIME_LIMIT, MEMORY_LIMIT})
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a worker did.
+    """A step that a worker has done.
 
     Attributes
     ----------
     what : {"applied", "retrained", "certified", "purged", "failed", "waits"}
-        What was done.
+        Kind of step.
     model : str
-        Name of the model; empty for what concerns the ledger.
+        Name of the model; empty for steps of the whole ledger.
     sequence : int or None
         Number of the certificate.
     detail : str
-        Numbers and codes, never an id.
+        Numbers and codes, never an id of a person.
     """
 
     what: Literal["applied", "retrained", "certified", "purged", "failed", "waits"]
@@ -117,24 +117,24 @@ class Step:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """What the next batch of a model would be.
+    """The next batch of a model.
 
     Attributes
     ----------
     model, tenant : str
-        The model.
+        The model and its tenant.
     decision : Decision
-        Whether it is sealed now, of which kind, why, and when time alone will seal it.
+        Whether it is sealed now, its kind, the reason, and the latest time.
     n_requests, n_rows : int
-        What waits for it.
+        Numbers of waiting requests and of their rows.
     earliest_due_on : date or None
-        First day on which one of them is due.
+        Earliest deadline.
     request_ids : tuple of str
-        The requests, earliest due first.
+        Ids of the requests, earliest deadline first.
     waits_for : str
-        What seals it, in words: "50 rows or 72 h". Empty unless it waits.
+        What it waits for, such as "50 rows or 72 h"; empty unless it waits.
     n_people : int
-        People that the requests name.
+        Number of people in the requests.
     """
 
     model: str
@@ -151,7 +151,7 @@ class BatchPlan:
 def run_once(
     core: Core, owner: str, compute: Compute, *, forced: bool = False, wanted: int | None = None
 ) -> Iterator[Step]:
-    """Do everything that is due now: resume, seal, apply, certify, purge.
+    """Do all due work: resume, seal, apply, certify, purge.
 
     Parameters
     ----------
@@ -160,11 +160,11 @@ def run_once(
     owner : str
         Name of this worker; see `owner_name`.
     compute : callable
-        `compute` or `compute_apart`.
+        Function from `choose_compute`.
     forced : bool, default=False
-        Seal whatever is queued, as an operator may.
+        Seal all queued requests, whatever the policy says.
     wanted : int, optional
-        One model only.
+        Id of the only model to work on.
 
     Raises
     ------
@@ -182,10 +182,10 @@ def run_once(
         yield Step("waits", "", None, "clock-unconfirmed")
     yield from _certify_all(core)
     with core.database.reading() as conn:
-        todo = [model for model in list_models(conn) if wanted is None or model.id == wanted]
-    # A model from outside may take its whole time limit: the operator's own come first.
-    todo.sort(key=lambda model: model.is_outside)
-    for model in todo:
+        pending = [model for model in list_models(conn) if wanted is None or model.id == wanted]
+    # An uploaded model may use its whole time limit: the operator's models come first.
+    pending.sort(key=lambda model: model.is_outside)
+    for model in pending:
         lease = take_lease(core, model.id, owner)
         if lease is None:
             yield Step("waits", model.name, None, "another-worker-is-at-it")
@@ -198,12 +198,12 @@ def run_once(
 
 
 def retrain_model(core: Core, owner: str, compute: Compute, model: ModelRow) -> Iterator[Step]:
-    """Train a model afresh now, with everything that is queued for it."""
+    """Retrain a model now, and apply all queued requests for it."""
     require_agreement(core)
     settle_mark(core)
     lease = take_lease(core, model.id, owner)
     if lease is None:
-        raise LedgerBusyError(f"another worker is at model {model.name!r}; try again")
+        raise LedgerBusyError(f"another worker is processing model {model.name!r}; try again")
     yield from _run_under_lease(core, lease, model, _retrain_now(core, lease, model, compute))
     yield from _certify_all(core)
     yield from _purge_all(core)
@@ -212,21 +212,20 @@ def retrain_model(core: Core, owner: str, compute: Compute, model: ModelRow) -> 
 def _run_under_lease(
     core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]
 ) -> Iterator[Step]:
-    """Work under a lease and give it back.
+    """Run steps under a lease and release it.
 
-    After a failure it is not given back: whoever takes it next sees that something may lie about,
-    and sweeps.
+    After some failures the lease is not released, so that the next worker looks for leftover files.
     """
     try:
         yield from work
     except StaleWorkerError:
         yield Step("waits", model.name, None, "another-worker-took-over")
     except RequestStateError:
-        # Somebody cancelled a request since the batch was planned; the next round sees it.
+        # A request was changed since the batch was planned; the next round plans again.
         yield Step("waits", model.name, None, "queue-changed")
         release_lease(core, lease)
     except (StateError, LedgerMissingError, KeyFileError) as error:
-        # A damaged model is its own affair; the others are served.
+        # A damaged model must not block the others.
         yield Step("failed", model.name, None, str(error))
     except (LedgerError, StoppedError):
         release_lease(core, lease)
@@ -240,8 +239,8 @@ def _retrain_now(core: Core, lease: Lease, model: ModelRow, compute: Compute) ->
     next_batch, head = _plan_next(core, model, forced=True)
     if not next_batch.request_ids and not head.run["rows_since_retrain"]:
         raise LedgerError(
-            f"nothing was erased from model {model.name!r} since its last training, so there is "
-            "nothing that a retrain would certify"
+            f"nothing was erased from model {model.name!r} since its last training, so a retrain "
+            "has nothing to certify"
         )
     require_sound(core, model)
     batch = seal_batch(core, lease, model, "retrain", next_batch.request_ids, "operator")
@@ -251,20 +250,22 @@ def _retrain_now(core: Core, lease: Lease, model: ModelRow, compute: Compute) ->
 def _serve_model(
     core: Core, lease: Lease, model: ModelRow, compute: Compute, *, forced: bool
 ) -> Iterator[Step]:
-    """Resume what is open, then seal and apply what is due."""
+    """Resume an open batch, then seal and apply the next one if it is due."""
     yield from _resume_open_batch(core, lease, model, compute)
     next_batch, _ = _plan_next(core, model, forced=forced)
-    chosen = next_batch.decision
-    if chosen.seal:
+    decision = next_batch.decision
+    if decision.seal:
         require_sound(core, model)
-        batch = seal_batch(core, lease, model, chosen.kind, next_batch.request_ids, chosen.reason)
+        batch = seal_batch(
+            core, lease, model, decision.kind, next_batch.request_ids, decision.reason
+        )
         yield from _apply_and_report(core, lease, model, batch, compute)
 
 
 def _resume_open_batch(
     core: Core, lease: Lease, model: ModelRow, compute: Compute
 ) -> Iterator[Step]:
-    """Sweep up after a worker that never came back, and finish what it began."""
+    """Delete leftover files of a killed worker, and finish its batch."""
     if lease.was_abandoned or is_first_look(core, model):
         sweep_model(core, lease, model)
     with core.database.reading() as conn:
@@ -274,19 +275,25 @@ def _resume_open_batch(
 
 
 def _plan_next(core: Core, model: ModelRow, *, forced: bool) -> tuple[BatchPlan, VersionRow]:
-    """Queue requests again whose pause or hold is over; say what the next batch would be."""
+    """Queue requests whose pause or hold is over, and plan the next batch."""
     now = core.clock()
-    # No honest pause is longer: the clock was ahead when it was set.
+    # A longer pause was set while the clock was ahead; ignore it.
     longest = now + core.settings.policy.backoff_longest.total_seconds() + TOLERATED_SECONDS
     is_over = (requests.c.not_before <= now) | (requests.c.not_before > longest)
     mine = requests.c.model_id == model.id
     with core.database.transaction() as conn:
-        paused = (requests.c.state == "retry_wait") & is_over
-        held = (requests.c.state == "on_hold") & (requests.c.hold_until <= proven_time(core, conn))
-        query = select(requests.c.id).where(mine & (paused | held)).order_by(requests.c.id)
-        over = list(conn.scalars(query.with_for_update()))
-        move_requests(conn, over, "queued", at=now, hold_ground=None, hold_until=None)
-    # Those with nobody left are set aside.
+        is_pause_over = (requests.c.state == "retry_wait") & is_over
+        is_hold_over = (requests.c.state == "on_hold") & (
+            requests.c.hold_until <= proven_time(core, conn)
+        )
+        query = (
+            select(requests.c.id)
+            .where(mine & (is_pause_over | is_hold_over))
+            .order_by(requests.c.id)
+        )
+        resumed = list(conn.scalars(query.with_for_update()))
+        move_requests(conn, resumed, "queued", at=now, hold_ground=None, hold_until=None)
+    # Requests without remaining rows are set aside.
     mark_queued_duplicates(core, model.id)
     with core.database.reading() as conn:
         return plan_batch(core, conn, model, forced=forced), find_head(conn, model.id)
@@ -300,35 +307,35 @@ def _apply_and_report(
     except ComputationFailed as failure:
         yield _give_up(core, lease, model, batch, str(failure))
         if str(failure) == BUDGET_SPENT:
-            # What the budget of the method does not cover is applied by training afresh.
+            # The budget does not cover these rows: retrain instead.
             next_batch, _ = _plan_next(core, model, forced=True)
-            retrain_model = seal_batch(
+            retrain = seal_batch(
                 core, lease, model, "retrain", next_batch.request_ids, BUDGET_SPENT
             )
-            yield from _apply_and_report(core, lease, model, retrain_model, compute)
+            yield from _apply_and_report(core, lease, model, retrain, compute)
         return
     except StoppedError:
-        # The intent stays open; the next worker computes it again.
+        # The batch stays open; the next worker computes it again.
         raise
     except (OSError, DBAPIError, LetheonError):
-        # The intent stays open, and is resumed when disk, database and files are sound again.
-        # Whoever took the model over may have purged what this worker was reading.
+        # The batch stays open, and is resumed when disk, database and files work again.
+        # A worker that took over may have purged files that this worker was reading.
         with core.database.transaction() as conn:
             require_fence(conn, lease)
         raise
-    except Exception as error:  # noqa: BLE001  (no batch may stay open for ever)
+    except Exception as error:  # noqa: BLE001  (no batch may stay open forever)
         yield _give_up(core, lease, model, batch, failure_code(error))
         return
     advance_mark(core)
-    what: Literal["applied", "retrained"] = "retrained" if batch.kind == "retrain" else "applied"
-    yield Step(what, model.name, version.sequence, f"{version.live} rows left")
+    kind: Literal["applied", "retrained"] = "retrained" if batch.kind == "retrain" else "applied"
+    yield Step(kind, model.name, version.sequence, f"{version.live} rows left")
 
 
 def _give_up(core: Core, lease: Lease, model: ModelRow, batch: BatchRow, reason: str) -> Step:
     """Abandon a batch that could not be computed.
 
-    Each request waits for its next try, in a smaller batch, or for a person to look at it. What
-    cannot be computed for many may be due to one of them, so none is stuck in company.
+    Each request is retried later in a smaller batch, or is stuck until an operator acts. One
+    request may cause the failure of a batch, so a request becomes stuck only in a batch of its own.
     """
     policy, is_over = core.settings.policy, reason in (BUDGET_SPENT, NO_MATCHING_ROWS, NO_MODEL)
     with core.database.transaction() as conn:
@@ -352,7 +359,7 @@ def _give_up(core: Core, lease: Lease, model: ModelRow, batch: BatchRow, reason:
 
 
 def _certify_all(core: Core) -> Iterator[Step]:
-    """Certify in the order of numbers; what cannot be certified holds up what comes after it."""
+    """Certify versions in the order of their numbers; stop at the first failure."""
     while True:
         try:
             sequence = certify_next(core)
@@ -365,14 +372,14 @@ def _certify_all(core: Core) -> Iterator[Step]:
 
 
 def _purge_all(core: Core) -> Iterator[Step]:
-    """Purge what is certified, oldest first: a model's purges go in the order of its versions."""
+    """Purge certified batches, oldest first, in the order of the model's versions."""
     with core.database.reading() as conn:
         join = batches.join(versions, versions.c.batch_id == batches.c.id)
         wanted = select(batches.c.id, versions.c.sequence, models.c.name)
         wanted = wanted.select_from(join.join(models, models.c.id == batches.c.model_id))
         wanted = wanted.where(batches.c.state == "certified").order_by(versions.c.sequence)
-        todo = conn.execute(wanted).all()
-    for batch_id, sequence, name in todo:
+        pending = conn.execute(wanted).all()
+    for batch_id, sequence, name in pending:
         try:
             if purge_next(core, batch_id):
                 gaps = gaps_in(locate_signed_file(core, "purges", sequence).read_bytes())
@@ -385,7 +392,7 @@ def _purge_all(core: Core) -> Iterator[Step]:
 
 
 def plan_batch(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
-    """Say what the next batch of a model would be, and whether it is time for it."""
+    """Return the next batch of a model, and whether it is due."""
     queue, policy = _read_queue(core, conn, model), core.settings.policy
     head = list_versions(conn, model.id, newest=1)[-1]
     n_rows = sum(member.n_rows for member in queue)
@@ -413,7 +420,7 @@ def plan_batch(core: Core, conn: Connection, model: ModelRow, *, forced: bool = 
 
 
 def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
-    """Return the plan of every model, or of one."""
+    """Return the next batch of every model, or of one."""
     with core.database.reading() as conn:
         return tuple(
             plan_batch(core, conn, model)
@@ -423,10 +430,10 @@ def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
 
 
 def _read_queue(core: Core, conn: Connection, model: ModelRow) -> list[QueuedRequest]:
-    """Return what goes into the next batch, earliest due first; all that can be read and decrypted.
+    """Return the requests for the next batch, earliest deadline first, that can be decrypted.
 
-    After failures it is half as many each time: a request that makes the method fail must not keep
-    others from being erased.
+    After each failure the batch is halved: a request that makes the method fail must not block the
+    others.
     """
     wanted = (requests.c.model_id == model.id) & (requests.c.state == "queued")
     wanted &= requests.c.id.not_in(select_blocked_by_hold(model.id))
@@ -440,7 +447,7 @@ def _read_queue(core: Core, conn: Connection, model: ModelRow) -> list[QueuedReq
 
 
 def _apply_seconds(conn: Connection, model_id: int) -> float:
-    """Return the longest of the last applications and retrains: no less than their p99."""
+    """Return the longest duration of recent applications and retrains, at least their p99."""
     newest = select(versions.c.facts).where(versions.c.model_id == model_id)
     newest = newest.order_by(versions.c.number.desc()).limit(_RECENT_VERSIONS)
     runs = [json.loads(facts)["run"] for facts in conn.scalars(newest)]
@@ -448,11 +455,11 @@ def _apply_seconds(conn: Connection, model_id: int) -> float:
 
 
 def _budget_runs_out(head: VersionRow, n_rows: int) -> bool:
-    """Return whether the budget would not cover these rows at the rate it was spent so far."""
+    """Return whether the budget would not cover these rows at the current rate."""
     facts = head.facts["certificate"]
     accounting = facts["guarantee"]["accounting"] if facts else {}
     removed = head.run["rows_since_retrain"]
-    # Where every request is proved by itself nothing adds up, and nothing runs out.
+    # If each request is proved separately, the budget is not shared and cannot run out.
     if not removed or not adds_up(accounting.get("rule", "")) or "budget" not in accounting:
         return False
     spent, budget = float(accounting["spent"]), float(accounting["budget"])
@@ -460,9 +467,9 @@ def _budget_runs_out(head: VersionRow, n_rows: int) -> bool:
 
 
 def _is_retrain_due(core: Core, conn: Connection, head: VersionRow) -> bool:
-    """Return whether the monitor wants a retrain, and none has failed just now.
+    """Return whether the monitor requires a retrain, and no recent one has failed.
 
-    After `max_tries` failures it is an operator's turn; `letheon doctor` tells.
+    After `max_tries` failures an operator must act; `letheon doctor` reports it.
     """
     facts = head.facts["certificate"]
     if not facts or facts["monitor"]["decision"] != "retrain-due":
@@ -480,14 +487,14 @@ def _is_retrain_due(core: Core, conn: Connection, head: VersionRow) -> bool:
 
 
 def forget_closed(core: Core) -> int:
-    """Forget the tags of requests that were closed `keep_keys_months` ago; return how many.
+    """Delete the tags of requests that were closed `keep_keys_months` ago; return how many.
 
-    Tags of people stay as long as an open request names one of them: it is by these that a
-    duplicate knows that everybody whom it names is erased. A repeat with an old idempotency key
-    is a new request from then on, and who was erased is unknown.
+    Tags of people stay while an open request names one of them: a duplicate needs them to know that
+    all of its people are erased. After the deletion a repeat with an old idempotency key is a new
+    request, and it is unknown who was erased.
     """
     calendar, months = core.settings.calendar, core.settings.policy.keep_keys_months
-    # What is forgotten cannot be recalled: a clock that is ahead does not decide it.
+    # Deletion cannot be undone, so it uses the proven time and not the clock.
     today = calendar.day_of(datetime.fromtimestamp(proven_now(core), UTC))
     if months // 12 + 1 >= today.year:
         return 0

@@ -358,7 +358,7 @@ def plant_backdoors(
     for name, positions in testers:
         count = max(1, round(fraction * len(positions)))
         chosen = positions[
-            _draw_positions(trigger.secret, Purpose.BACKDOOR_ROWS, name, len(positions), count)
+            _hash_sample(trigger.secret, Purpose.BACKDOOR_ROWS, name, len(positions), count)
         ]
         stamped[chosen] = trigger.stamp(X[chosen], name)
         labels[chosen] = target_label(trigger.secret, name, classes)
@@ -366,9 +366,7 @@ def plant_backdoors(
     return stamped, labels, is_planted
 
 
-def _draw_positions(
-    secret: int, purpose: str, tester: Tester, n: int, count: int
-) -> NDArray[np.intp]:
+def _hash_sample(secret: int, purpose: str, tester: Tester, n: int, count: int) -> NDArray[np.intp]:
     """Return `count` numbers below `n`, drawn without replacement by a keyed hash, sorted."""
     hashes = keyed_hash_ints(secret, purpose, np.arange(n), tester)
     return np.sort(np.argsort(hashes, kind="stable")[:count])
@@ -426,16 +424,14 @@ class ImageTrigger:
         if not 1 <= self.n_pixels <= n:
             raise ValueError(f"n_pixels must be between 1 and {n}, not {self.n_pixels}")
         rows, columns = np.unravel_index(
-            _draw_positions(self.secret, Purpose.BACKDOOR_PLACES, tester, n, self.n_pixels), size
+            _hash_sample(self.secret, Purpose.BACKDOOR_PLACES, tester, n, self.n_pixels), size
         )
         return rows, columns
 
     def _image_shape(self, X: NDArray[Any]) -> tuple[int, ...]:
         shape = X.shape[1:] if self.shape is None else tuple(self.shape)
         if len(shape) not in (2, 3):
-            raise ValueError(
-                f"images must have two or three axes, not {shape}; pass shape=(h, w[, c])"
-            )
+            raise ValueError(f"images must have 2 or 3 axes, not {shape}; pass shape=(h, w[, c])")
         if X.shape[1:] not in (shape, (prod(shape),)):
             raise ValueError(f"rows of shape {X.shape[1:]} do not match images of shape {shape}")
         return shape
@@ -534,7 +530,7 @@ class TabularTrigger:
     def pattern(self, tester: Tester) -> dict[int, float]:
         """Return the columns of the pattern of the tester, with their values."""
         units, columns = self._pattern_units(), dict[int, float]()
-        for number in _draw_positions(
+        for number in _hash_sample(
             self.secret, Purpose.BACKDOOR_PLACES, tester, len(units), self.n_columns
         ):
             unit = units[number]

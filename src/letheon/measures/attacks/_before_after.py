@@ -168,8 +168,8 @@ class _Cases(NamedTuple):
     def group_rows(self) -> tuple[Ints, Ints]:
         """Return the first row of each case (a person in a removal), and the case of each row."""
         keys = np.column_stack([self.world, self.removal, self.kind, self.person])
-        _, first, case = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        return first.astype(np.int64), case.ravel().astype(np.int64)
+        _, first, numbers = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        return first.astype(np.int64), numbers.ravel().astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,20 +236,20 @@ class BeforeAfter(Attack):
             if getattr(self, setting) < 1:
                 raise ValueError(f"{setting} must be at least 1, not {getattr(self, setting)}")
 
-    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
-        data, is_target = read_inputs(case)
-        shadow_people, target_people = _split_people(data, is_target, self.batch, case.seed)
+    def _run_attack(self, inputs: AttackInputs) -> tuple[AttackResult, ...]:
+        data, is_target = read_inputs(inputs)
+        shadow_people, target_people = _split_people(data, is_target, self.batch, inputs.seed)
         others = ~is_target & ~np.isin(data.ids, shadow_people)
         plan = [shadow_people] * self.n_shadows + [target_people] * self.n_targets
         worlds: list[_Cases] = []
         for number, people in enumerate(plan):
             with one_thread():
-                worlds.append(self._run_world(case, data, others, people, number))
-            case.progress(len(worlds), len(plan))
+                worlds.append(self._run_world(inputs, data, others, people, number))
+            inputs.progress(len(worlds), len(plan))
         shadows = join_records(worlds[: self.n_shadows])
         targets = join_records(worlds[self.n_shadows :])
         train = shadows.of_kinds(_ABSENT, _REMOVED)
-        number = library_seed(case.seed, Purpose.BEFORE_AFTER_ATTACKER)
+        number = library_seed(inputs.seed, Purpose.BEFORE_AFTER_ATTACKER)
         attackers = {view: self._fit_attacker(train, view, number) for view in _VIEWS}
         real, null = targets.of_kinds(_ABSENT, _REMOVED), targets.of_kinds(_ABSENT, _ALSO_ABSENT)
         scores, nulls = self._score_cases(attackers, real), self._score_cases(attackers, null)
@@ -274,7 +274,7 @@ class BeforeAfter(Attack):
         return (result,)
 
     def _run_world(
-        self, case: AttackInputs, data: People, others: Bools, people: NDArray[Any], number: int
+        self, inputs: AttackInputs, data: People, others: Bools, people: NDArray[Any], number: int
     ) -> _Cases:
         """Train on the others and on half of `people`, then remove batches of that half.
 
@@ -282,13 +282,13 @@ class BeforeAfter(Attack):
         """
         numbers, batch = np.arange(len(people)), self.batch
         order = np.argsort(
-            keyed_hash_ints(case.seed, Purpose.BEFORE_AFTER_MEMBERS, numbers, number)
+            keyed_hash_ints(inputs.seed, Purpose.BEFORE_AFTER_MEMBERS, numbers, number)
         )
         members, absent = np.split(order, [len(order) // 2])
-        seed = library_seed(case.seed, Purpose.BEFORE_AFTER_MODEL, number)
+        seed = library_seed(inputs.seed, Purpose.BEFORE_AFTER_MODEL, number)
         train = others | np.isin(data.ids, people[members])
-        model = fit_copy(case.unlearner, seed, data.X[train], data.y[train], data.ids[train])
-        classes = None if is_regressor(case.unlearner) else np.unique(data.y)
+        model = fit_copy(inputs.unlearner, seed, data.X[train], data.y[train], data.ids[train])
+        classes = None if is_regressor(inputs.unlearner) else np.unique(data.y)
         rows = np.flatnonzero(np.isin(data.ids, people))
         X, person = data.X[rows], np.searchsorted(people, data.ids[rows])
         before, removals = predict_posteriors(model, X, classes), []
@@ -324,11 +324,11 @@ class BeforeAfter(Attack):
 
     def _score_cases(self, attackers: dict[str, Any], cases: _Cases) -> dict[str, Floats]:
         """Return the score of each attacker for each case, the mean over the rows of the person."""
-        _, case = cases.group_rows()
-        rows, scores = np.bincount(case), dict[str, Floats]()
+        _, numbers = cases.group_rows()
+        rows, scores = np.bincount(numbers), dict[str, Floats]()
         for view, attacker in attackers.items():
             chances = attacker.predict_proba(self._view_features(cases, view))[:, 1]
-            scores[view] = np.bincount(case, weights=chances) / rows
+            scores[view] = np.bincount(numbers, weights=chances) / rows
         return scores
 
     def _make_measures(self, scores: dict[str, Floats], cases: _Cases) -> dict[str, Measure]:

@@ -33,8 +33,8 @@ from letheon.measures.attacks._shadows import (
     Attack,
     AttackInputs,
     Probe,
+    ShadowJob,
     ShadowSignals,
-    ShadowTraining,
     Study,
     split_halves,
 )
@@ -162,9 +162,7 @@ class SignalPairs(NamedTuple):
         The references of a pair are all other pairs, see `cross_lira`.
         """
         ins, outs = (_fit_other_pairs(signals) for signals in self)
-        inside, outside = (
-            _log_density(signals, *ins) - _log_density(signals, *outs) for signals in self
-        )
+        inside, outside = (_log_density(x, *ins) - _log_density(x, *outs) for x in self)
         return np.asarray((inside > outside) + 0.5 * (inside == outside), np.float64)
 
 
@@ -342,20 +340,17 @@ class ULiRA(Attack):
             raise ValueError(f"n_shadows must be even and at least 8, not {self.n_shadows}")
         check_about(self.about)
 
-    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
-        study = Study.from_inputs(case, needs_unseen=False, n_jobs=self.n_jobs)
+    def _run_attack(self, inputs: AttackInputs) -> tuple[AttackResult, ...]:
+        study = Study.from_inputs(inputs, needs_unseen=False, n_jobs=self.n_jobs)
         people = study.sample_people(self.n_retained)
         probe = study.make_probe(np.concatenate([people[group] for group in self.about]), 0)
-        members = split_halves(study.candidates, self.n_shadows, case.seed)
-        jobs = plan_shadow_models(study, case, members)
-        shadows = study.train_models(probe, jobs, case.progress)
-        if not is_regressor(case.unlearner):
-            shadows = shadows._replace(
-                signal=_clip_margins(shadows.signal), before=_clip_margins(shadows.before)
-            )
-        return tuple(
-            _make_result(about, people[about], probe, members, shadows) for about in self.about
-        )
+        members = split_halves(study.candidates, self.n_shadows, inputs.seed)
+        jobs = plan_shadow_models(study, inputs, members)
+        shadows = study.train_models(probe, jobs, inputs.progress)
+        if not is_regressor(inputs.unlearner):
+            signal, before = _clip_margins(shadows.signal), _clip_margins(shadows.before)
+            shadows = shadows._replace(signal=signal, before=before)
+        return tuple(_make_result(g, people[g], probe, members, shadows) for g in self.about)
 
 
 def _clip_margins(margins: Floats) -> Floats:
@@ -365,15 +360,12 @@ def _clip_margins(margins: Floats) -> Floats:
     return np.clip(margins, -most, most)
 
 
-def plan_shadow_models(study: Study, case: AttackInputs, members: Bools) -> list[ShadowTraining]:
+def plan_shadow_models(study: Study, inputs: AttackInputs, members: Bools) -> list[ShadowJob]:
     """Return the unlearned models, then as many retrained ones on the same retained people."""
     removed, shadow, floor = study.candidates, Purpose.ATTACK_SHADOW, Purpose.ATTACK_FLOOR
     return [
-        ShadowTraining(case.unlearner, half, removed, shadow, k) for k, half in enumerate(members)
-    ] + [
-        ShadowTraining(case.naive, half & ~removed, None, floor, k)
-        for k, half in enumerate(members)
-    ]
+        ShadowJob(inputs.unlearner, half, removed, shadow, k) for k, half in enumerate(members)
+    ] + [ShadowJob(inputs.naive, half & ~removed, None, floor, k) for k, half in enumerate(members)]
 
 
 def _make_result(

@@ -22,7 +22,7 @@ from letheon.measures.attacks._shadows import (
     Attack,
     AttackInputs,
     Probe,
-    ShadowTraining,
+    ShadowJob,
     Study,
     mean_by_person,
 )
@@ -130,21 +130,21 @@ class _DistributionAttack(Attack):
         if self.n_models < self.least_models:
             raise ValueError(f"n_models must be at least {self.least_models}, not {self.n_models}")
 
-    def _sample_margins(self, case: AttackInputs) -> MarginSamples:
+    def _sample_margins(self, inputs: AttackInputs) -> MarginSamples:
         """Train and unlearn models, and retrain two sets of models, with different seeds."""
-        study = Study.from_inputs(case, n_jobs=self.n_jobs)
+        study = Study.from_inputs(inputs, n_jobs=self.n_jobs)
         people = study.sample_people(self.n_retained)
         probe = study.make_probe(np.concatenate(list(people.values())), self.n_population)
         all_people, others = np.ones_like(study.forgotten), ~study.forgotten
         jobs = [
-            ShadowTraining(case.unlearner, all_people, study.forgotten, Purpose.ATTACK_LAW, k)
+            ShadowJob(inputs.unlearner, all_people, study.forgotten, Purpose.ATTACK_LAW, k)
             for k in range(self.n_models)
         ]
         for purpose in (Purpose.ATTACK_ORACLE, Purpose.ATTACK_SECOND_ORACLE):
             jobs += [
-                ShadowTraining(case.naive, others, None, purpose, k) for k in range(self.n_models)
+                ShadowJob(inputs.naive, others, None, purpose, k) for k in range(self.n_models)
             ]
-        trained = study.train_models(probe, jobs, case.progress)
+        trained = study.train_models(probe, jobs, inputs.progress)
         unlearned, oracle, second = np.split(trained.signal, 3)
         return MarginSamples(unlearned, oracle, second, np.split(trained.correct, 3), probe, people)
 
@@ -201,35 +201,37 @@ class KLOM(_DistributionAttack):
 
     bins: int = 20
 
-    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
+    def _run_attack(self, inputs: AttackInputs) -> tuple[AttackResult, ...]:
         """Return a result for forgotten people, and one for retained people and unseen rows."""
-        laws = self._sample_margins(case)
-        n_seen, n_rows = len(laws.probe.owners), len(laws.probe.rows)
+        samples = self._sample_margins(inputs)
+        n_seen, n_rows = len(samples.probe.owners), len(samples.probe.rows)
         unseen = np.arange(n_seen, n_rows)
         forgotten, retained = (
-            _RowGroup("", *laws.probe.rows_of(people)) for people in laws.people.values()
+            _RowGroup("", *samples.probe.rows_of(people)) for people in samples.people.values()
         )
         others = _RowGroup(" on unseen rows", unseen, unseen - n_seen)
         return (
-            self._make_result("forgotten", laws, forgotten),
-            self._make_result("retained", laws, retained, others),
+            self._make_result("forgotten", samples, forgotten),
+            self._make_result("retained", samples, retained, others),
         )
 
-    def _make_result(self, about: About, laws: MarginSamples, *parts: "_RowGroup") -> AttackResult:
+    def _make_result(
+        self, about: About, samples: MarginSamples, *parts: "_RowGroup"
+    ) -> AttackResult:
         measures, floor = (
             {
                 name: measure
                 for part in parts
-                for name, measure in part.make_measures(models, laws.oracle, self.bins).items()
+                for name, measure in part.make_measures(models, samples.oracle, self.bins).items()
             }
-            for models in (laws.unlearned, laws.second)
+            for models in (samples.unlearned, samples.second)
         )
         return AttackResult(
             attack=self.name,
             about=about,
             measures=measures,
             floor=floor,
-            excess=parts[0].measure_excess(laws, self.bins),
+            excess=parts[0].measure_excess(samples, self.bins),
             n_models=3 * self.n_models,
             note=_KLOM_NOTE,
         )
@@ -264,12 +266,12 @@ class _RowGroup(NamedTuple):
         worst = make_measure(f"95 % of {name}", percentile, interval, n, **options)
         return {mean.name: mean, worst.name: worst}
 
-    def measure_excess(self, laws: MarginSamples, bins: int) -> Measure:
+    def measure_excess(self, samples: MarginSamples, bins: int) -> Measure:
         """Return the mean difference to the floor over people."""
-        unlearned, oracle, second = (law[:, self.rows] for law in laws[:3])
+        unlearned, oracle, second = (sample[:, self.rows] for sample in samples[:3])
 
         def mean_gap(models: Floats, others: Floats) -> float:
-            means = [self._per_person(law, oracle, bins).mean() for law in (models, others)]
+            means = [self._per_person(sample, oracle, bins).mean() for sample in (models, others)]
             return float(means[0] - means[1])
 
         rng, swapped = np.random.default_rng(0), []
@@ -451,20 +453,20 @@ class ForgettingQuality(_DistributionAttack):
     n_retained: int = 500
     n_population: int = 500
 
-    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
+    def _run_attack(self, inputs: AttackInputs) -> tuple[AttackResult, ...]:
         """Return one result about forgotten people; regressors have no final score."""
-        laws = self._sample_margins(case)
-        rows, owners = laws.probe.rows_of(laws.people["forgotten"])
+        samples = self._sample_margins(inputs)
+        rows, owners = samples.probe.rows_of(samples.people["forgotten"])
         after, floor = (
-            _QualityScores.from_margins(models[:, rows], laws.oracle[:, rows], owners)
-            for models in (laws.unlearned, laws.second)
+            _QualityScores.from_margins(models[:, rows], samples.oracle[:, rows], owners)
+            for models in (samples.unlearned, samples.second)
         )
-        caveat = f" {_FEW}" if len(laws.people["forgotten"]) < _LEAST_PEOPLE else ""
+        caveat = f" {_FEW}" if len(samples.people["forgotten"]) < _LEAST_PEOPLE else ""
         result = AttackResult(
             attack=self.name,
             about="forgotten",
-            measures=after.make_measures(_accuracy_ratio(laws, 0)),
-            floor=floor.make_measures(_accuracy_ratio(laws, 2)),
+            measures=after.make_measures(_accuracy_ratio(samples, 0)),
+            floor=floor.make_measures(_accuracy_ratio(samples, 2)),
             excess=_quality_excess(after, floor),
             n_models=3 * self.n_models,
             note=_QUALITY_NOTE + caveat,
@@ -472,12 +474,12 @@ class ForgettingQuality(_DistributionAttack):
         return (result,)
 
 
-def _accuracy_ratio(laws: MarginSamples, index: int) -> float | None:
+def _accuracy_ratio(samples: MarginSamples, index: int) -> float | None:
     """Return ``RA_U / RA_R * TA_U / TA_R``, or None for an accuracy of 0 (regression)."""
-    probe, kept = laws.probe, laws.people["retained"]
+    probe, kept = samples.probe, samples.people["retained"]
     shares = [
         (probe.of_people(hits, kept).mean(), probe.of_unseen(hits).mean())
-        for hits in (laws.hits[index], laws.hits[1])
+        for hits in (samples.hits[index], samples.hits[1])
     ]
     (retain, test), (retain_naive, test_naive) = shares
     if retain_naive == 0 or test_naive == 0:

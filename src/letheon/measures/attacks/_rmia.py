@@ -24,7 +24,7 @@ from letheon.measures.attacks._shadows import (
     Attack,
     AttackInputs,
     Probe,
-    ShadowTraining,
+    ShadowJob,
     Study,
     mean_by_person,
     split_halves,
@@ -198,18 +198,18 @@ class RMIA(Attack):
             raise ValueError(f"gamma must be positive, not {self.gamma}")
         check_about(self.about)
 
-    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
-        study = Study.from_inputs(case, n_jobs=self.n_jobs)
+    def _run_attack(self, inputs: AttackInputs) -> tuple[AttackResult, ...]:
+        study = Study.from_inputs(inputs, n_jobs=self.n_jobs)
         people = study.sample_people(self.n_retained)
         probe = study.make_probe(np.concatenate(list(people.values())), self.n_population)
-        members = split_halves(study.candidates, self.n_targets, case.seed)
-        known = split_halves(study.candidates, self.n_references, case.seed + 1)
+        members = split_halves(study.candidates, self.n_targets, inputs.seed)
+        known = split_halves(study.candidates, self.n_references, inputs.seed + 1)
         known &= ~study.candidates
-        jobs = plan_shadow_models(study, case, members)
+        jobs = plan_shadow_models(study, inputs, members)
         purpose = Purpose.ATTACK_REFERENCE
-        jobs += [ShadowTraining(case.naive, half, None, purpose, k) for k, half in enumerate(known)]
-        signal = study.train_models(probe, jobs, case.progress).signal
-        if is_regressor(case.unlearner):
+        jobs += [ShadowJob(inputs.naive, half, None, purpose, k) for k, half in enumerate(known)]
+        signal = study.train_models(probe, jobs, inputs.progress).signal
+        if is_regressor(inputs.unlearner):
             square = float(-probe.of_unseen(signal[-self.n_references :]).mean())
             p = np.exp(signal / (2 * max(square, np.finfo(float).tiny)))
         else:

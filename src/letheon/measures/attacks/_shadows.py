@@ -198,10 +198,10 @@ class Attack:
             name = type(unlearner).__name__
             raise TypeError(f"{name} has no method forget; wrap it: NaiveUnlearner({name}(...))")
         fresh = unlearner if naive is None else naive
-        case = AttackInputs(unlearner, fresh, X, y, ids, forget, population, seed)
-        return self._run_attack(case if progress is None else case._replace(progress=progress))
+        inputs = AttackInputs(unlearner, fresh, X, y, ids, forget, population, seed)
+        return self._run_attack(inputs if progress is None else inputs._replace(progress=progress))
 
-    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
+    def _run_attack(self, inputs: AttackInputs) -> tuple[AttackResult, ...]:
         raise NotImplementedError
 
 
@@ -278,13 +278,13 @@ class Study:
 
     @classmethod
     def from_inputs(
-        cls, case: AttackInputs, *, needs_unseen: bool = True, n_jobs: int | None = None
+        cls, inputs: AttackInputs, *, needs_unseen: bool = True, n_jobs: int | None = None
     ) -> "Study":
         """Return the study; without a population, hold out a fifth of the retained people."""
-        rows, seed = _make_rows(case.X, case.y, case.ids), case.seed
-        owners, forgotten = _number_people(rows, case.forget)
-        if case.population is not None:
-            unseen = _make_rows(*case.population, None)
+        rows, seed = _make_rows(inputs.X, inputs.y, inputs.ids), inputs.seed
+        owners, forgotten = _number_people(rows, inputs.forget)
+        if inputs.population is not None:
+            unseen = _make_rows(*inputs.population, None)
         elif not needs_unseen:
             unseen = rows.take(np.array([], np.int64))
         else:
@@ -326,7 +326,7 @@ class Study:
         return Probe(rows, self.owners[where])
 
     def train_models(
-        self, probe: "Probe", jobs: "list[ShadowTraining]", progress: Progress
+        self, probe: "Probe", jobs: "list[ShadowJob]", progress: Progress
     ) -> ShadowSignals:
         """Train the models and return their signals for the probe rows."""
         shared = (self.rows, self.owners, probe.rows)
@@ -372,7 +372,7 @@ class Probe(NamedTuple):
         return values[..., len(self.owners) :]
 
 
-class ShadowTraining(NamedTuple):
+class ShadowJob(NamedTuple):
     """One model to train on some people, and the people to remove (None: no removal)."""
 
     prototype: Any
@@ -398,9 +398,7 @@ def _number_people(rows: Rows, forget: Any, *, least_retained: int = 3) -> tuple
     """Return the number of the person of each row, and which people are to be forgotten."""
     numbers: dict[Any, int] = {}
     listed = rows.ids.to_list()
-    owners = np.fromiter(
-        (numbers.setdefault(id_, len(numbers)) for id_ in listed), np.int64, len(listed)
-    )
+    owners = np.array([numbers.setdefault(id_, len(numbers)) for id_ in listed], np.int64)
     requested = as_ids(forget).distinct().to_list()
     missing = [id_ for id_ in requested if id_ not in numbers]
     if missing:
@@ -417,11 +415,11 @@ def _number_people(rows: Rows, forget: Any, *, least_retained: int = 3) -> tuple
     return owners, forgotten
 
 
-def read_inputs(case: AttackInputs) -> tuple[People, Bools]:
+def read_inputs(inputs: AttackInputs) -> tuple[People, Bools]:
     """Return the training rows as arrays, and which of them are to be forgotten."""
-    X, y = as_array(case.X), np.asarray(case.y)
-    ids = np.arange(len(X)) if case.ids is None else np.asarray(case.ids)
-    owners, forgotten = _number_people(_make_rows(X, y, ids), case.forget, least_retained=1)
+    X, y = as_array(inputs.X), np.asarray(inputs.y)
+    ids = np.arange(len(X)) if inputs.ids is None else np.asarray(inputs.ids)
+    owners, forgotten = _number_people(_make_rows(X, y, ids), inputs.forget, least_retained=1)
     return People(X, y, ids), forgotten[owners]
 
 

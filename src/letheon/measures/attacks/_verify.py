@@ -140,18 +140,18 @@ class BackdoorTest(Attack):
     alpha: float = 1e-3
     confidence: float = 0.95
 
-    def _run_attack(self, case: AttackInputs) -> tuple[AttackResult, ...]:
-        if is_regressor(case.unlearner):
+    def _run_attack(self, inputs: AttackInputs) -> tuple[AttackResult, ...]:
+        if is_regressor(inputs.unlearner):
             raise ValueError(
-                f"a backdoor needs a classifier; {type(case.unlearner).__name__} is a regressor"
+                f"a backdoor needs a classifier; {type(inputs.unlearner).__name__} is a regressor"
             )
-        data, is_target = read_inputs(case)
+        data, is_target = read_inputs(inputs)
         retained = data.take(np.flatnonzero(~is_target))
-        X, y = (retained.X, retained.y) if case.population is None else case.population
+        X, y = (retained.X, retained.y) if inputs.population is None else inputs.population
         queries = as_array(X), np.asarray(y)
         trigger = self.trigger
         if trigger is None:
-            secret = keyed_hash(case.seed, Purpose.BACKDOOR_SECRET)
+            secret = keyed_hash(inputs.seed, Purpose.BACKDOOR_SECRET)
             is_table = data.X.ndim == 2
             trigger = (
                 TabularTrigger.of(data.X, secret=secret)
@@ -163,10 +163,10 @@ class BackdoorTest(Attack):
             with one_thread():
                 repeats.append(
                     self._run_repeat(
-                        _BackdoorInputs(trigger, data, is_target, queries), case, number
+                        _BackdoorInputs(trigger, data, is_target, queries), inputs, number
                     )
                 )
-            case.progress(number + 1, self.n_repeats)
+            inputs.progress(number + 1, self.n_repeats)
         before, after, retrained, again = map(join_records, zip(*repeats, strict=True))
         result = AttackResult(
             attack=self.name,
@@ -183,25 +183,25 @@ class BackdoorTest(Attack):
         )
         return (result,)
 
-    def _run_repeat(self, inputs: _BackdoorInputs, case: AttackInputs, number: int) -> list[_World]:
+    def _run_repeat(
+        self, setup: _BackdoorInputs, inputs: AttackInputs, number: int
+    ) -> list[_World]:
         """Return the predictions before and after the request, and of two fresh fits."""
-        trigger, data, is_target, _ = inputs
-        testers = self._assign_testers(inputs, case.seed, number)
+        trigger, data, is_target, _ = setup
+        testers = self._assign_testers(setup, inputs.seed, number)
         where, ids = [(tester.name, tester.rows) for tester in testers], data.ids
         X, y, is_planted = plant_backdoors(
             trigger, data.X, data.y, where, classes=data.y, fraction=self.fraction
         )
         purpose, retained = Purpose.BACKDOOR_MODEL, ~is_target
-        seeds = [library_seed(case.seed, purpose, number, role) for role in range(3)]
+        seeds = [library_seed(inputs.seed, purpose, number, role) for role in range(3)]
 
         def count_hits(model: Any, *, own: bool) -> Ints:
             # No tester has a negative name.
             patterns = [tester.name if own else -1 - tester.name for tester in testers]
             stamped = (trigger.stamp(t.queries, p) for t, p in zip(testers, patterns, strict=True))
             answers = zip(map(model.predict, stamped), testers, strict=True)
-            return np.array(
-                [np.sum(labels == tester.target) for labels, tester in answers], np.int64
-            )
+            return np.array([np.sum(y == tester.target) for y, tester in answers], np.int64)
 
         def query_model(model: Any) -> _World:
             right = (model.predict(X[is_planted]) == y[is_planted]).astype(np.int64)
@@ -211,17 +211,17 @@ class BackdoorTest(Attack):
 
         # The floor comes first, because a method may remember rows outside its models.
         retrained, again = (
-            query_model(fit_copy(case.naive, seed, X[retained], y[retained], ids[retained]))
+            query_model(fit_copy(inputs.naive, seed, X[retained], y[retained], ids[retained]))
             for seed in seeds[1:]
         )
-        model = fit_copy(case.unlearner, seeds[0], X, y, ids)
+        model = fit_copy(inputs.unlearner, seeds[0], X, y, ids)
         before = query_model(model)
         model.forget(np.unique(ids[is_target]))
         return [before, query_model(model), retrained, again]
 
-    def _assign_testers(self, inputs: _BackdoorInputs, seed: int, number: int) -> list[_Tester]:
+    def _assign_testers(self, setup: _BackdoorInputs, seed: int, number: int) -> list[_Tester]:
         """Assign the people to be forgotten to testers with names that are unique over repeats."""
-        trigger, data, is_target, (X, y) = inputs
+        trigger, data, is_target, (X, y) = setup
         people = np.unique(data.ids[is_target])
         n_testers = min(_TESTERS, len(people)) if self.n_testers is None else self.n_testers
         if not 1 <= n_testers <= len(people):

@@ -108,7 +108,7 @@ def _postgresql_triggers() -> None:
             f"FOR EACH {each} EXECUTE FUNCTION letheon_{function}()"
         )
 
-    # A trigger runs with the search path of whoever writes.
+    # A trigger runs with the search path of the writing session.
     known = "SELECT 1 FROM letheon.allowed_moves WHERE before = {} AND after = NEW.state"
     unknown = f"NOT EXISTS ({known})"
     function("first_state", unknown.format("''"), "no first state")

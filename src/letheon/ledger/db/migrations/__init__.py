@@ -1,7 +1,7 @@
 """Migrations of the ledger's tables, each in one transaction.
 
-Until the first release there is one revision, made from the metadata. Databases of the revisions
-before it are altered to the same form.
+Until the first release there is one revision, made from the metadata. Databases of earlier
+revisions are altered to the same form.
 """
 
 from pathlib import Path
@@ -15,11 +15,11 @@ from letheon.ledger.db.engines import SCHEMA
 
 __all__ = ["config_for", "upgrade"]
 
-# What the tables of an earlier revision lack.
+# Statements that bring an earlier revision up to date.
 _MISSING = {
     "0002": (
         "ALTER TABLE models ADD COLUMN origin TEXT DEFAULT 'own' NOT NULL",
-        # Models with classes of the operator's are the operator's own.
+        # Models with trusted classes were registered by the operator.
         "UPDATE models SET origin = 'outside' WHERE trusted = ''",
     ),
     "0003": (),
@@ -27,7 +27,7 @@ _MISSING = {
 
 
 def config_for(connection: Connection | None = None) -> Config:
-    """Return Alembic's settings for these migrations, to run on the connection."""
+    """Return the Alembic configuration to run these migrations on the connection."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -35,7 +35,7 @@ def config_for(connection: Connection | None = None) -> Config:
 
 
 def upgrade(connection: Connection) -> None:
-    """Bring the tables up to date, within the connection's transaction."""
+    """Upgrade the tables within the transaction of the connection."""
     if connection.dialect.name == "postgresql":
         _make_schema(connection)
     if inspect(connection).has_table("alembic_version"):
@@ -53,7 +53,7 @@ def _alter_old(connection: Connection) -> None:
 
 
 def _make_schema(connection: Connection) -> None:
-    """Make the schema, unless an administrator has made it."""
+    """Create the schema, unless an administrator has created it."""
     known = text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
     if connection.scalar(known, {"name": SCHEMA}) is None:
         connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))

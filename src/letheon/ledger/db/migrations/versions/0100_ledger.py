@@ -1,4 +1,4 @@
-"""The tables of a ledger, as the metadata has them, and the triggers that guard them."""
+"""Create the tables of a ledger from the metadata, and the triggers that protect them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -20,8 +20,8 @@ _EVENT = ("id", "at", "era", "kind", "about", "body", "leaf")
 _FOREVER = ("certificates", "purges", "checkpoints", "allowed_moves", "actions")
 
 
-class _Rule(NamedTuple):
-    """A change of rows that the database refuses, by whatever program."""
+class _TriggerRule(NamedTuple):
+    """A change of rows that a database trigger rejects."""
 
     name: str
     change: str
@@ -31,7 +31,7 @@ class _Rule(NamedTuple):
 
 
 def upgrade() -> None:
-    """Make everything."""
+    """Create all tables and triggers."""
     connection = op.get_bind()
     metadata.create_all(connection)
     moves = [{"before": before, "after": after} for before, after in sorted(ALLOWED)]
@@ -47,50 +47,58 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Refuse: a ledger is never taken back."""
+    """Raise: a ledger cannot be downgraded."""
     raise NotImplementedError("the tables of a ledger cannot be removed")
 
 
-def _rules(moves: str, differs: str) -> Iterator[_Rule]:
-    """Yield what both kinds of database refuse."""
+def _common_rules(moves: str, differs: str) -> Iterator[_TriggerRule]:
+    """Yield the rules of both kinds of database."""
     unknown = f"NOT EXISTS (SELECT 1 FROM {moves} WHERE before = {{}} AND after = NEW.state)"
-    yield _Rule("first_state", "INSERT", "requests", unknown.format("''"), "no first state")
-    yield _Rule(
+    yield _TriggerRule("first_state", "INSERT", "requests", unknown.format("''"), "no first state")
+    yield _TriggerRule(
         "next_state",
         "UPDATE OF state",
         "requests",
         f"OLD.state <> NEW.state AND {unknown.format('OLD.state')}",
         "this state cannot follow that one",
     )
-    # Tags may only be forgotten, once the request is closed.
+    # Tags may only be cleared, after the request is closed.
     forgotten = "(OLD.closed_at IS NOT NULL AND NEW.body_tag = '' AND NEW.nonce = '')"
-    fixed = f"{_changed(_FIXED, differs)} OR ({_changed(_TAGS, differs)} AND NOT {forgotten})"
-    yield _Rule("fixed_columns", "UPDATE", "requests", fixed, "this column of a request is fixed")
-    # Approval by a second person depends on it.
+    fixed = (
+        f"{_any_changed(_FIXED, differs)} OR ({_any_changed(_TAGS, differs)} AND NOT {forgotten})"
+    )
+    yield _TriggerRule(
+        "fixed_columns", "UPDATE", "requests", fixed, "this column of a request is fixed"
+    )
+    # Approval by a second person depends on these columns.
     verifier = f"OLD.verified_by IS NOT NULL AND OLD.verified_by {differs} NEW.verified_by"
     hands = f"(OLD.filed_by {differs} NEW.filed_by OR ({verifier}))"
-    yield _Rule("fixed_hands", "UPDATE", "requests", hands, "who filed and who vouched is fixed")
+    yield _TriggerRule(
+        "fixed_hands", "UPDATE", "requests", hands, "who filed and who vouched is fixed"
+    )
     early = "OLD.closed_at IS NULL"
-    yield _Rule("no_early_end", "DELETE", "requests", early, "a request is open")
-    moved = f"OLD.log_index IS NOT NULL OR NEW.log_index IS NULL OR {_changed(_EVENT, differs)}"
-    yield _Rule("events_stay", "UPDATE", "events", moved, "an event never changes")
-    yield _Rule("events_kept", "DELETE", "events", "true", "an event is never removed")
+    yield _TriggerRule("no_early_end", "DELETE", "requests", early, "a request is open")
+    moved = f"OLD.log_index IS NOT NULL OR NEW.log_index IS NULL OR {_any_changed(_EVENT, differs)}"
+    yield _TriggerRule("events_stay", "UPDATE", "events", moved, "an event never changes")
+    yield _TriggerRule("events_kept", "DELETE", "events", "true", "an event is never removed")
     for table in _FOREVER:
-        yield _Rule(f"{table}_stay", "UPDATE", table, "true", f"{table} never change")
-        yield _Rule(f"{table}_kept", "DELETE", table, "true", f"{table} are never removed")
+        yield _TriggerRule(f"{table}_stay", "UPDATE", table, "true", f"{table} never change")
+        yield _TriggerRule(f"{table}_kept", "DELETE", table, "true", f"{table} are never removed")
 
 
-def _changed(columns: tuple[str, ...], differs: str) -> str:
+def _any_changed(columns: tuple[str, ...], differs: str) -> str:
     return "(" + " OR ".join(f"OLD.{name} {differs} NEW.{name}" for name in columns) + ")"
 
 
 def _sqlite_triggers() -> Iterator[str]:
     replaced = "EXISTS (SELECT 1 FROM {0} WHERE {1} = NEW.{1} AND {2})"
     rules = [
-        *_rules("allowed_moves", "IS NOT"),
-        # INSERT OR REPLACE fires no trigger of DELETE.
+        *_common_rules("allowed_moves", "IS NOT"),
+        # INSERT OR REPLACE fires no DELETE trigger.
         *(
-            _Rule(f"no_replaced_{table}", "INSERT", table, replaced.format(table, *rest), reason)
+            _TriggerRule(
+                f"no_replaced_{table}", "INSERT", table, replaced.format(table, *rest), reason
+            )
             for table, *rest, reason in (
                 ("requests", "id", "true", "a request is never replaced"),
                 ("events", "id", "true", "an event is never replaced"),
@@ -108,11 +116,11 @@ def _sqlite_triggers() -> Iterator[str]:
 
 
 def _postgresql_triggers() -> Iterator[str]:
-    # A trigger runs with the search path of the session that writes.
+    # A trigger runs with the search path of the writing session.
     rules = [
-        *_rules("letheon.allowed_moves", "IS DISTINCT FROM"),
+        *_common_rules("letheon.allowed_moves", "IS DISTINCT FROM"),
         *(
-            _Rule(f"{table}_whole", "TRUNCATE", table, "true", f"{table} are kept")
+            _TriggerRule(f"{table}_whole", "TRUNCATE", table, "true", f"{table} are kept")
             for table in ("requests", "events", *_FOREVER)
         ),
     ]
