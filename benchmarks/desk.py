@@ -23,7 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
 from benchmarks._desk_lists import LOADED, MODEL, Caller, Filled, fill, lists, measure
-from benchmarks._report import Report, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon.ledger import Ledger
 from tests.postgres import MISSING, PostgresServer, find_binaries
 from tests.service.crowd import Crowd, Wish, twice
@@ -48,7 +48,7 @@ def desk_of(home: Path, filled: Filled) -> Iterator[Desk]:
         yield server
 
 
-def list_section(report: Report, server: Desk, kind: str, n: int) -> None:
+def list_section(report: BenchmarkReport, server: Desk, kind: str, n: int) -> None:
     """Every list page and API list, one after the other."""
     caller = Caller(server.url, server.tokens["admin"])
     rows = [measure(caller, path, n) for path in lists(caller)]
@@ -65,7 +65,7 @@ def list_section(report: Report, server: Desk, kind: str, n: int) -> None:
     report.add(Table(f"Lists on {kind}", columns, shown, note), [verdict])
 
 
-def load_section(report: Report, server: Desk, kind: str, seconds: float) -> None:
+def load_section(report: BenchmarkReport, server: Desk, kind: str, seconds: float) -> None:
     """A crowd that files requests: each key twice, and a fifth of them hang up first."""
     wishes = (Wish(f"load-{number}", number) for number in itertools.count())
     crowd = Crowd(server.url, server.tokens["admin"], LOADED, N_CLIENTS)
@@ -93,7 +93,7 @@ def load_section(report: Report, server: Desk, kind: str, seconds: float) -> Non
     report.add(Table(f"A crowd on {kind}", columns, shown, f"p95 is {p95:.0f} ms."), verdicts)
 
 
-def soak_section(report: Report, server: Desk, minutes: float) -> None:
+def soak_section(report: BenchmarkReport, server: Desk, minutes: float) -> None:
     """Resident memory of server and worker while lists are read and requests are filed."""
     stop, samples = threading.Event(), []
     processes = {"server": server.process.pid, "worker": server.worker()}
@@ -174,7 +174,7 @@ def main(
     n_requests, n_load = (3_000, 20_000) if quick else (100_000, 100_000)
     n_calls, seconds = (10, 5.0) if quick else (100, 60.0)
     is_part = quick or set(only.split(",")) != {"sqlite", "postgresql"}
-    report = Report(
+    report = BenchmarkReport(
         "The erasure desk",
         {"requests": n_requests, "clients": N_CLIENTS, "databases": only, "soak, minutes": soak},
         file=RESULTS / ("desk_quick" if is_part else "desk"),

@@ -41,7 +41,7 @@ and nothing else (`worker`: one per line and step). An error is
 | 3 | not found: ledger, model, request, certificate, person, file; `audit`: incomplete |
 | 4 | refused: state of a request, idempotency key, clock, claim, key file, blocked people, rights |
 | 5 | try again: another worker or process is at it; the disk or the database failed |
-| 70 | internal error: a mistake in letheon, please report it; what was acknowledged is kept |
+| 70 | internal error: a bug in letheon, please report it; acknowledged requests are kept |
 
 An internal error says where it happened and not what its own text was, which may hold values of
 rows; with `LETHEON_TRACEBACK=1` it is shown in full.

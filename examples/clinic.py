@@ -1,7 +1,7 @@
 """A forest over visits of patients, some measurements missing, who may ask to be forgotten.
 
 The table is made up: one row per patient and visit. Nothing is imputed, since an imputed value
-would be learned from everybody; the forest takes missing values as they are. Patients leave one by
+would learn from all rows; the forest accepts missing values. Patients are removed one by
 one, lazily, and what was dropped is grown at night. Run: ``python examples/clinic.py``.
 """
 

@@ -1,9 +1,9 @@
-"""A clinic erases two patients and proves it to somebody who trusts nobody.
+"""A clinic erases two patients and proves it to a third party.
 
 The clinic keeps its model in a ledger. Two patients ask to be erased; the ledger applies the
 requests, signs a certificate, destroys what is left, and attests to that. An auditor gets a folder
 and a public key, verifies all of it, and trains the model again to compare the bytes. Then
-somebody changes one byte of the certificate.
+one byte of the certificate is changed.
 Needs the extra of ledgers: ``pip install 'letheon[ledger]'``.
 Run: ``python examples/erase_and_prove.py``.
 """

@@ -72,7 +72,7 @@ def main() -> None:
     residual, account = model.exact_residual(), model.account_
     print("account covers the residual:", residual <= account.spent * (1 + 1e-9))
     print("within the budget:", account.spent <= account.limit)
-    print("nobody who left is held:", not np.isin(leaving, model.ids_).any())
+    print("no removed id remains:", not np.isin(leaving, model.ids_).any())
 
     stay = ~np.isin(customers, leaving)
     begin = time.perf_counter()

@@ -29,7 +29,7 @@ N_LEAVING = 30
 def make_table() -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.str_]]:
     """Return measurements of tumours, whether they are benign, and whose row each is.
 
-    Logarithms instead of a scaler: a scaler that was fitted on everybody would have to forget too.
+    Logarithms instead of a scaler: a scaler that was fitted on all rows would have to forget too.
     """
     X, y = load_breast_cancer(return_X_y=True)
     patients = np.array([f"patient-{row // ROWS_PER_PATIENT:03}" for row in range(len(X))])
@@ -97,7 +97,7 @@ def main() -> None:
             print(reading)
     slow = np.median([reading.proxies["efficiency"] for reading in estimated.history])
     print(f"a removal by estimate is {slow:.2g} times as fast as a retrain of so few rows")
-    print("nobody who left is held:", len(estimated.model.ids_) == len(exact.model.ids_))
+    print("no removed id remains:", len(estimated.model.ids_) == len(exact.model.ids_))
 
 
 if __name__ == "__main__":
