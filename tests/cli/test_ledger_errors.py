@@ -216,7 +216,7 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (4, ("request", "close", "QUEUED"), "only after the purge"),
     (4, ("request", "retry", "QUEUED"), "only a failed request can be retried"),
     (4, ("init", "HOME", "--name", "demo"), "already"),
-    (4, ("model", "add", "MODEL", "--rows", "NPZ", "--name", "n"), "asked to be erased"),
+    (4, ("model", "add", "MODEL", "--rows", "NPZ", "--name", "n"), "erasure request"),
     (4, ("ledger", "export", "HOME"), "not empty"),
     (4, ("key", "revoke", "0" * 64, "--after", "0"), "not a signing key"),
     (4, ("batch", "apply", "--retrain", "numbers"), "nothing was erased"),

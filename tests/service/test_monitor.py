@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import theilslopes
 
 from letheon import InfluenceClassifier
-from letheon.ledger.models.models import _known
+from letheon.ledger.models.models import _cache
 from letheon.monitor import Monitor, MonitorTolerances
 from letheon.service.guarantees import compute_slope, forecast_budget
 from tests.ledger.databases import NOON
@@ -208,5 +208,5 @@ def test_what_another_thread_forgets_is_read_again(
 
     models = watched.ledger.models
     claims = models.claims("watched")
-    monkeypatch.setattr("letheon.ledger.models.models._known", Emptied(_known))
+    monkeypatch.setattr("letheon.ledger.models.models._cache", Emptied(_cache))
     assert models.claims("watched") == models.claims("watched") == claims
