@@ -266,4 +266,4 @@ def quality_table(results: list[SetFindings]) -> Table:
             rows.append((found.split.name, model, len(scores), auc, spread, precision))
     columns = ("data", "model", "seeds", "AUC", "AUC, max - min", "average precision")
     note = "On held-out rows; mean over seeds. All forests have the same number of trees and depth."
-    return Table("Ranking beside scikit-learn's forests", columns, rows, note)
+    return Table("Ranking compared with scikit-learn's forests", columns, rows, note)
