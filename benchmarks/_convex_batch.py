@@ -23,7 +23,7 @@ from benchmarks._convex_models import (
 )
 from benchmarks._convex_retrain import optimum
 from benchmarks._convex_single import UNKNOWN, distance, times
-from benchmarks._report import BenchmarkVerdict, Table
+from benchmarks._report import Table, Verdict
 
 RANDOM, NEAR = "random", "smallest margin"
 COLUMNS = (
@@ -80,7 +80,7 @@ class RemovalBatch(NamedTuple):
 
     @property
     def gone(self) -> NDArray[np.int64]:
-        """Everybody who is not there in the end."""
+        """All removed people."""
         return np.array([self.first, *self.ids])
 
 
@@ -107,11 +107,11 @@ def batches(
 ) -> list[BatchRemoval]:
     """Fit every method once, and let crowds leave copies of it, in so many parts unless 0."""
     data, found = yardstick.data, []
-    everybody = crowds(yardstick, shares)
-    races = {(crowd.share, crowd.chosen): RetrainRace(yardstick) for crowd in everybody}
+    batches = crowds(yardstick, shares)
+    races = {(crowd.share, crowd.chosen): RetrainRace(yardstick) for crowd in batches}
     for method, n_parts in methods:
         model = method.make(data).fit(data.X, data.y)
-        for crowd in everybody:
+        for crowd in batches:
             races[crowd.share, crowd.chosen].look(crowd.gone)
             many = 1 if n_parts else repeats
             found.append(_batch(method, yardstick, model, crowd, many, n_parts))
@@ -165,10 +165,10 @@ def batch_table(found: list[BatchRemoval], repeats: int) -> Table:
     return Table("Many people leave at once", COLUMNS, rows, NOTE.format(repeats=repeats))
 
 
-def batch_verdicts(found: list[BatchRemoval], least: float) -> list[BenchmarkVerdict]:
+def batch_verdicts(found: list[BatchRemoval], least: float) -> list[Verdict]:
     """Judge the speed of batches."""
     return [
-        BenchmarkVerdict(
+        Verdict(
             f"{each.data}, {each.share:.0%} leave at once ({each.chosen}): {each.method}, over "
             "the best named retrain",
             f"{each.ratio:,.1f}x",
@@ -293,7 +293,7 @@ def sequence_table(found: Sequence) -> Table:
     return Table(title, SEQUENCE_COLUMNS, rows, note)
 
 
-def sequence_verdicts(found: Sequence) -> list[BenchmarkVerdict]:
+def sequence_verdicts(found: Sequence) -> list[Verdict]:
     """Judge retrains, accuracy, budget and the truth of the account."""
     last = found.checkpoints[-1]
     start = f"{found.data}, {len(found.left):,} people one by one, {found.method.settings}"
@@ -301,17 +301,15 @@ def sequence_verdicts(found: Sequence) -> list[BenchmarkVerdict]:
     false = [point.gone for point in found.checkpoints if point.true > point.spent * (1 + 1e-9)]
     over = max(point.epsilon for point in found.checkpoints)
     return [
-        BenchmarkVerdict(f"{start}: retrains", str(last.retrains), "0", last.retrains == 0),
-        BenchmarkVerdict(
+        Verdict(f"{start}: retrains", str(last.retrains), "0", last.retrains == 0),
+        Verdict(
             f"{start}: mean accuracy of releases beside the unnoised optimum",
             f"{worst:.2f} points",
             f"<= {POINTS} points",
             worst <= POINTS + 1e-9,
         ),
-        BenchmarkVerdict(
-            f"{start}: epsilon spent", f"{over:.3f}", f"<= {EPSILON:g}", over <= EPSILON
-        ),
-        BenchmarkVerdict(
+        Verdict(f"{start}: epsilon spent", f"{over:.3f}", f"<= {EPSILON:g}", over <= EPSILON),
+        Verdict(
             f"{start}: true residual below the account at {len(found.checkpoints)} checkpoints",
             "always" if not false else f"not after {false}",
             "always",

@@ -28,7 +28,7 @@ from benchmarks._convex_models import (
 )
 from benchmarks._convex_retrain import NAMED, optimum
 from benchmarks._convex_single import times
-from benchmarks._report import BenchmarkVerdict, Table, timed
+from benchmarks._report import Table, Verdict, timed
 from letheon.exceptions import AssumptionError, GuaranteeWarning
 from letheon.measures import sape
 
@@ -138,19 +138,19 @@ def replay_table(
     return Table("DeltaGrad", DELTAGRAD_COLUMNS, [each.row() for each in found], note)
 
 
-def replay_verdicts(found: list[Replayed], least: float) -> list[BenchmarkVerdict]:
+def replay_verdicts(found: list[Replayed], least: float) -> list[Verdict]:
     """Judge one person with cached Hessians on the first table."""
     ones = {each.method.settings: each for each in found if each.n_gone == 1}
     cached, plain = (ones[f"hessian {kind}"] for kind in (CACHED, PLAIN))
     what = f"{cached.data}, one person leaves: DeltaGrad, cached Hessians"
     return [
-        BenchmarkVerdict(
+        Verdict(
             f"{what}, over its own descent",
             f"{cached.ratio:,.1f}x",
             f">= {least:g}x",
             cached.ratio >= least,
         ),
-        BenchmarkVerdict(
+        Verdict(
             f"{what}: error beside that of the plain kind",
             f"{cached.error / plain.error:.2g}",
             "<= 1",

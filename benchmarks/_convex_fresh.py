@@ -18,7 +18,7 @@ from benchmarks._convex_data import ConvexSet
 from benchmarks._convex_models import ConvexMethod, deltagrad, descent, fisher, influence
 from benchmarks._data import ROOT
 from benchmarks._forest_fresh import ONE_THREAD, _resident
-from benchmarks._report import BenchmarkVerdict, Table
+from benchmarks._report import Table, Verdict
 
 __all__ = ["MethodMemory", "memories", "memory_table", "memory_verdicts"]
 
@@ -37,7 +37,7 @@ NOTE = (
     "*held*: what the fitted model holds, its own copy of the rows in it. The others: the highest "
     "point of a call over what was resident before it (for the fit: over what it leaves). *in "
     "tables*: in units of the table, {table:,.0f} MB: a gradient per row would take 1 or more. One "
-    "Hessian of {p:,} columns has {square:,.0f} MB; DeltaGrad writes all of its {hessians} anew. "
+    "Hessian of {p:,} columns has {square:,.0f} MB; DeltaGrad writes all of its {hessians} again. "
     "MB are 10^6 bytes."
 )
 
@@ -92,7 +92,7 @@ class _MemoryWatch:
         self.peak = 0
 
     def begin(self) -> int:
-        """Start anew from what is resident now."""
+        """Restart from the current resident size."""
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # else memory given back could hide what is taken
         self.peak = max(self.peak, _resident("VmHWM"))
@@ -133,7 +133,7 @@ def memory_table(found: list[MethodMemory], data: ConvexSet) -> Table:
     return Table(f"Memory: {data.describe()}", COLUMNS, [each.row() for each in found], note)
 
 
-def memory_verdicts(found: list[MethodMemory], data: ConvexSet) -> list[BenchmarkVerdict]:
+def memory_verdicts(found: list[MethodMemory], data: ConvexSet) -> list[Verdict]:
     """Judge the highest point of every process, and what a request takes."""
     worst = max(found, key=lambda each: each.peak)
     hessians = N_HESSIANS * 8 * data.X.shape[1] ** 2
@@ -143,13 +143,13 @@ def memory_verdicts(found: list[MethodMemory], data: ConvexSet) -> list[Benchmar
     what = f"{data.name}, {data.X.shape[1]:,} columns"
     limit = f"< {MOST_BYTES / 1e6:,.0f} MB"
     return [
-        BenchmarkVerdict(
+        Verdict(
             f"{what}: highest memory of a process ({worst.method})",
             f"{worst.peak / 1e6:,.0f} MB",
             limit,
             worst.peak < MOST_BYTES,
         ),
-        BenchmarkVerdict(
+        Verdict(
             f"{what}: memory that one removal takes beside Hessians, in tables ({greedy})",
             f"{share:.2f}",
             "< 1: no gradient per row",

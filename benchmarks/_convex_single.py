@@ -21,7 +21,7 @@ from benchmarks._convex_models import (
     released_accuracy,
 )
 from benchmarks._convex_retrain import optimum
-from benchmarks._report import BenchmarkVerdict, Seconds, Table, timed
+from benchmarks._report import Seconds, Table, Verdict, timed
 
 __all__ = [
     "Single",
@@ -51,7 +51,7 @@ NOTE = (
     "this. *x fastest*: the fastest of all solvers tried, here {fastest} with {fastest_ms:.4g} ms. "
     "Retrains run between the methods, every time without some other people: the mean counts. "
     "*error*: distance to the retrained optimum after all requests, before noise; *do nothing*: "
-    "the same for the model before. *in the noise*: nobody keeps the parameters without noise. "
+    "the same for the model before. *in the noise*: parameters without noise are not kept. "
     "*accuracy - retrained*: on test rows, beside the retrained optimum without noise; Influence: "
     "mean of 100 releases. *epsilon*: what the account needs at "
     "delta=1e-4, of 1. *fit s* is not in any ratio; it has the Hessian in it. LOSS: a retrain is "
@@ -123,7 +123,7 @@ def single(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Si
 
 
 def added(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Single:
-    """Fit without some people and let them come one by one; held against a fit on everybody."""
+    """Fit without some people and add them one by one; compared with a fit on all people."""
     data = yardstick.data
     model = method.make(data)
     new = people(data, n_people + 1)
@@ -138,9 +138,9 @@ def added(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Sin
         return Left([timed(partial(come, int(each)))[1] for each in new[1:]], Counter())
 
     come(int(new[0]))
-    nobody = new[:0]
+    no_people = new[:0]
     named = method._replace(name=f"{method.name}: learn")
-    return finding(named, yardstick, model, RemovalRun(nobody, seconds, work(), before))
+    return finding(named, yardstick, model, RemovalRun(no_people, seconds, work(), before))
 
 
 class RemovalRun(NamedTuple):
@@ -219,27 +219,27 @@ def _both(one: Single | None) -> str:
     return "" if one is None else f"{times(one.ratio)} ({times(one.ratio_fastest)})"
 
 
-def ratio_verdict(one: Single, least: float) -> BenchmarkVerdict:
+def ratio_verdict(one: Single, least: float) -> Verdict:
     """Judge the speed of single removals."""
     what = f"{one.data}, one person leaves: {one.method.title}, over the best named retrain"
-    return BenchmarkVerdict(what, f"{one.ratio:,.1f}x", f">= {least:,g}x", one.ratio >= least)
+    return Verdict(what, f"{one.ratio:,.1f}x", f">= {least:,g}x", one.ratio >= least)
 
 
-def noise_verdict(one: Single, most: float) -> BenchmarkVerdict:
+def noise_verdict(one: Single, most: float) -> Verdict:
     """Judge what the noise costs in accuracy."""
     what = f"{one.data}, {one.method.title}: accuracy beside the unnoised optimum, 100 releases"
     points = 100 * one.gain
-    return BenchmarkVerdict(what, f"{points:+.2f} points", f"within {most:g}", abs(points) <= most)
+    return Verdict(what, f"{points:+.2f} points", f"within {most:g}", abs(points) <= most)
 
 
-def covered_verdict(singles: list[Single]) -> BenchmarkVerdict:
+def covered_verdict(singles: list[Single]) -> Verdict:
     """Judge whether certificates are within their budget, and true where that can be measured."""
     judged = [one for one in singles if one.covered is not None]
     wrong = [one.method.title for one in judged if not one.covered]
     measured = sum(one.truth is not None for one in judged)
     what = f"{singles[0].data}, certificates: spent <= budget, and truth <= spent where measured"
     reached = f"{len(judged) - len(wrong)} of {len(judged)}, truth measured in {measured}"
-    return BenchmarkVerdict(what, reached + (f"; not {wrong}" if wrong else ""), "all", not wrong)
+    return Verdict(what, reached + (f"; not {wrong}" if wrong else ""), "all", not wrong)
 
 
 def times(ratio: float) -> str:

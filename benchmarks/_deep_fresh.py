@@ -14,7 +14,7 @@ import torch
 
 from benchmarks._data import ROOT
 from benchmarks._deep_models import WIDE_MLP, ImageSet, clocked, obliviate
-from benchmarks._report import BenchmarkVerdict, Table
+from benchmarks._report import Table, Verdict
 
 __all__ = ["Memory", "memories", "memory_table", "memory_verdicts"]
 
@@ -106,19 +106,19 @@ def memory_table(found: list[Memory], data: ImageSet, n_blocks: int) -> Table:
     return Table(f"Memory of {n_blocks} saved states", COLUMNS, [m.row() for m in found], note)
 
 
-def memory_verdicts(found: list[Memory], n_blocks: int) -> list[BenchmarkVerdict]:
+def memory_verdicts(found: list[Memory], n_blocks: int) -> list[Verdict]:
     """Judge that states leave the memory, and that nothing else changes."""
     free, limited = found
     took = limited.anonymous / 1e6
     return [
-        BenchmarkVerdict(
+        Verdict(
             f"{n_blocks} saved states of {limited.states / 1e6:,.0f} MB with a limit of "
             f"{(limited.limit or 0) / 1e6:,.0f} MB: own memory of the fit",
             f"{took:,.0f} MB",
             f"< {limited.states / 2e6:,.0f} MB",
             limited.anonymous < limited.states / 2,
         ),
-        BenchmarkVerdict(
+        Verdict(
             f"{n_blocks} saved states: digest with and without a limit",
             "equal" if free.digest == limited.digest else "different",
             "equal",

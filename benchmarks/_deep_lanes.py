@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks._deep_models import ImageSet, Recipe, accuracy, clocked, percent, sisa, times
-from benchmarks._report import BenchmarkVerdict, Table
+from benchmarks._report import Table, Verdict
 
 __all__ = ["Ceilings", "Lanes", "floor_table", "lane_table", "lane_verdicts", "race"]
 
@@ -186,7 +186,7 @@ def floor_table(found: list[Lanes], ceilings: Ceilings) -> Table:
     return Table("Stacked shards: time against the floor", FLOOR_COLUMNS, rows, note)
 
 
-def lane_verdicts(found: list[Lanes], device: str) -> list[BenchmarkVerdict]:
+def lane_verdicts(found: list[Lanes], device: str) -> list[Verdict]:
     """Judge the fastest stacked run against the fastest one by one, per net, on a GPU."""
     verdicts = []
     for net, least in LEAST.items() if device == "cuda" else ():
@@ -197,5 +197,5 @@ def lane_verdicts(found: list[Lanes], device: str) -> list[BenchmarkVerdict]:
         single = min(mine, key=lambda each: each.single[1])
         ratio = single.single[1] / stacked.stacked[1]
         what = f"{net}, {stacked.n_shards} shards, fastest one by one over fastest stacked"
-        verdicts.append(BenchmarkVerdict(what, times(ratio), f">= {least:g}x", ratio >= least))
+        verdicts.append(Verdict(what, times(ratio), f">= {least:g}x", ratio >= least))
     return verdicts

@@ -257,7 +257,7 @@ def twin(model: Any, **rule: Any) -> Any:
     return found
 
 
-class TimedRequest(NamedTuple):
+class Request(NamedTuple):
     """One request: its receipt, its time, and the time of the call that warmed things up."""
 
     receipt: Receipt
@@ -265,16 +265,14 @@ class TimedRequest(NamedTuple):
     first_use: float
 
 
-def request(
-    model: Any, people: Iterable[int], device: str, warm_up: int | None = None
-) -> TimedRequest:
+def request(model: Any, people: Iterable[int], device: str, warm_up: int | None = None) -> Request:
     """Forget people; before that somebody else, so that everything is loaded and captured."""
     first_use = 0.0
     if warm_up is not None:
         first_use = clocked(lambda: model.forget([warm_up]), device)[1].wall
     wanted = list(people)
     receipt, seconds = clocked(lambda: model.forget(wanted), device)
-    return TimedRequest(receipt, seconds, first_use)
+    return Request(receipt, seconds, first_use)
 
 
 @dataclass

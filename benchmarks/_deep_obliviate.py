@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._deep_models import (
-    TimedRequest,
+    Request,
     Yardstick,
     accuracy,
     agreement,
@@ -18,12 +18,12 @@ from benchmarks._deep_models import (
     times,
     twin,
 )
-from benchmarks._report import BenchmarkVerdict, Table
+from benchmarks._report import Table, Verdict
 
 __all__ = [
-    "BlockRun",
     "Blocked",
     "Rule",
+    "Run",
     "block_table",
     "obliviate_table",
     "obliviate_verdicts",
@@ -148,13 +148,13 @@ def _residuals(old: Any, new: Any, first: int) -> list[float]:
     return found
 
 
-class BlockRun(NamedTuple):
+class Run(NamedTuple):
     """One request under one rule."""
 
     rule: Rule
     who: str
     block: int
-    request: TimedRequest
+    request: Request
     exactly: float
     naively: float
     gain: float
@@ -170,7 +170,7 @@ def runs_of(
     blocks: Sequence[int],
     crowds: Iterable[int],
     crowded: int,
-) -> list[BlockRun]:
+) -> list[Run]:
     """Make every request under every rule, each on a copy; then retrain naively once more.
 
     Many people leave under the first `crowded` rules only.
@@ -186,12 +186,12 @@ def runs_of(
     return found
 
 
-def _run(blocked: Blocked, rule: Rule, who: str, people: list[int]) -> BlockRun:
+def _run(blocked: Blocked, rule: Rule, who: str, people: list[int]) -> Run:
     exact, data = blocked.exact(people), blocked.data
     model = twin(blocked.model, **rule._asdict())
     made = request(model, people, blocked.device, blocked.warm_up)
     answers, estimates = model.predict(data.X_test), made.receipt.estimates
-    return BlockRun(
+    return Run(
         rule,
         who,
         int(blocked.block[people].min()),
@@ -210,9 +210,9 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def obliviate_table(blocked: Blocked, runs: list[BlockRun], other: NDArray[Any]) -> Table:
+def obliviate_table(blocked: Blocked, runs: list[Run], other: NDArray[Any]) -> Table:
     """Return one row per rule and kind of request, means where there are several."""
-    groups: dict[tuple[Rule, str], list[BlockRun]] = {}
+    groups: dict[tuple[Rule, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.rule, run.who), []).append(run)
     rows = [_row(blocked.yardstick, rule, who, mine) for (rule, who), mine in groups.items()]
@@ -232,7 +232,7 @@ def obliviate_table(blocked: Blocked, runs: list[BlockRun], other: NDArray[Any])
     return Table(f"DeepObliviate: {blocked.data.describe()}", COLUMNS, rows, note)
 
 
-def points_of(blocked: Blocked, runs: list[BlockRun]) -> list[tuple[str, float, float]]:
+def points_of(blocked: Blocked, runs: list[Run]) -> list[tuple[str, float, float]]:
     """Return name, speed-up and agreement with naive of every rule, means over blocks."""
     found = []
     for rule in dict.fromkeys(run.rule for run in runs):
@@ -250,7 +250,7 @@ def _words(model: Any) -> str:
     )
 
 
-def _row(yardstick: Yardstick, rule: Rule, who: str, runs: list[BlockRun]) -> tuple[Any, ...]:
+def _row(yardstick: Yardstick, rule: Rule, who: str, runs: list[Run]) -> tuple[Any, ...]:
     wall = _mean(run.request.seconds.wall for run in runs)
     cpu = _mean(run.request.seconds.cpu for run in runs)
     blocks = [run.request.receipt.rebuilt["blocks"] for run in runs]
@@ -266,7 +266,7 @@ def _row(yardstick: Yardstick, rule: Rule, who: str, runs: list[BlockRun]) -> tu
     )  # fmt: skip
 
 
-def _nearer(runs: list[BlockRun]) -> str:
+def _nearer(runs: list[Run]) -> str:
     """Return the mean share of the distance before that is left."""
     return f"{_mean(run.distance / run.idle for run in runs if run.idle):.3g}"
 
@@ -297,7 +297,7 @@ def _other_row(yardstick: Yardstick, other: NDArray[Any]) -> tuple[Any, ...]:
     return ("naive, other seed", "", *[""] * 8, agrees, points(gain), "", "", "")
 
 
-def block_table(blocked: Blocked, runs: list[BlockRun], rule: Rule) -> Table:
+def block_table(blocked: Blocked, runs: list[Run], rule: Rule) -> Table:
     """Return the requests of one person under one rule, by block."""
     mine = [run for run in runs if run.rule == rule and run.who in {UNIFORM, FIRST}]
     mine.sort(key=lambda run: run.block)
@@ -340,9 +340,7 @@ def residual_table(blocked: Blocked, blocks: Iterable[int]) -> tuple[Table, dict
     return Table(title, columns, rows, note), series
 
 
-def obliviate_verdicts(
-    blocked: Blocked, runs: list[BlockRun], rule: Rule
-) -> list[BenchmarkVerdict]:
+def obliviate_verdicts(blocked: Blocked, runs: list[Run], rule: Rule) -> list[Verdict]:
     """Judge one person, mean over uniform blocks, on a CPU."""
     if blocked.device != "cpu":
         return []
@@ -352,12 +350,11 @@ def obliviate_verdicts(
     gap = abs(_mean(run.gain for run in mine))
     what = f"{blocked.data.name} CNN, {blocked.n_blocks} blocks, one person, {rule}"
     return [
-        BenchmarkVerdict(f"{what}: naive over request", times(ratio), f">= {FASTER:g}x",
-                         ratio >= FASTER),
-        BenchmarkVerdict(f"{what}: agrees with retrained blocks", percent(exactly),
-                         f">= {AGREES:g} %", exactly >= AGREES),
-        BenchmarkVerdict(f"{what}: agrees with naive", percent(naively), f">= {AGREES:g} %",
+        Verdict(f"{what}: naive over request", times(ratio), f">= {FASTER:g}x", ratio >= FASTER),
+        Verdict(f"{what}: agrees with retrained blocks", percent(exactly), f">= {AGREES:g} %",
+                exactly >= AGREES),
+        Verdict(f"{what}: agrees with naive", percent(naively), f">= {AGREES:g} %",
                 naively >= AGREES),
-        BenchmarkVerdict(f"{what}: accuracy compared with naive", f"{gap:.2f} points",
-                         f"<= {NEAR:g} points", gap <= NEAR),
+        Verdict(f"{what}: accuracy beside naive", f"{gap:.2f} points", f"<= {NEAR:g} points",
+                gap <= NEAR),
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from benchmarks._deep_models import (
     sisa,
     times,
 )
-from benchmarks._report import BenchmarkVerdict, Seconds, Table
+from benchmarks._report import Seconds, Table, Verdict
 
 __all__ = [
     "SHARD_RECIPE",
@@ -155,10 +155,10 @@ def points_of(found: list[Sharded], yardstick: Yardstick) -> list[tuple[str, flo
     ]
 
 
-def sisa_verdict(compared: list[Sharded]) -> BenchmarkVerdict:
+def sisa_verdict(compared: list[Sharded]) -> Verdict:
     """Judge that nothing is left of those who left, where a fresh fit was made."""
     n_same = sum(bool(each.same) for each in compared)
-    return BenchmarkVerdict(
+    return Verdict(
         "SISA of nets: digest after requests is that of a fresh fit",
         f"{n_same} of {len(compared)}",
         "all",

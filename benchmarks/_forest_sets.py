@@ -23,7 +23,7 @@ from benchmarks._forest_models import (
     seconds,
     worst_leave,
 )
-from benchmarks._report import BenchmarkVerdict, Table
+from benchmarks._report import Table, Verdict
 
 __all__ = [
     "SetEffort",
@@ -122,7 +122,7 @@ def measure_set(split: Split, shape: ForestSize, effort: SetEffort) -> SetFindin
 
 
 def _fits(split: Split, shape: ForestSize, effort: SetEffort) -> tuple[Any, SetFindings]:
-    """Fit in turn, so that a busy moment hits everybody."""
+    """Fit in turn, so that a busy moment affects all methods."""
     names = ("RandomForest", "letheon", "ExtraTrees")
     qualities: dict[str, list[Quality]] = {name: [] for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -187,7 +187,7 @@ def _where(found: SetFindings) -> str:
     )
 
 
-def set_verdicts(found: SetFindings) -> list[BenchmarkVerdict]:
+def set_verdicts(found: SetFindings) -> list[Verdict]:
     """Judge what must hold on every table, and the yardsticks of those that have some."""
     name, unit = found.split.name, found.unit
     mean = {what: timing.mean for what, timing in found.timings.items()}
@@ -196,18 +196,14 @@ def set_verdicts(found: SetFindings) -> list[BenchmarkVerdict]:
     predicted = fastest[PREDICT] / fastest[SCIKIT_PREDICT]
     copied = found.memory.copied
     verdicts = [
-        BenchmarkVerdict(
-            f"{name}: 10 % at once + settle", f"{batched:.2f} of a fit", "< 1", batched < 1
-        ),
-        BenchmarkVerdict(
+        Verdict(f"{name}: 10 % at once + settle", f"{batched:.2f} of a fit", "< 1", batched < 1),
+        Verdict(
             f"{name}: predict, per row",
             f"{predicted:.2f} of scikit-learn's",
             "<= 1",
             predicted <= 1,
         ),
-        BenchmarkVerdict(
-            f"{name}: predict makes no copy of X", f"{copied:.2f} of X", "< 0.5", copied < 0.5
-        ),
+        Verdict(f"{name}: predict makes no copy of X", f"{copied:.2f} of X", "< 0.5", copied < 0.5),
     ]
     if name not in REACH:
         return verdicts
@@ -218,13 +214,13 @@ def set_verdicts(found: SetFindings) -> list[BenchmarkVerdict]:
         _in_units(f"{name}: fit", found.fit, unit, 1 / reach.fit),
         *(_in_units(f"{name}: {what}", mean[what], unit, part) for what, part in parts.items()),
         _in_units(f"{name}: {SUBSAMPLED}", mean[SUBSAMPLED], unit, reach.subsampled),
-        BenchmarkVerdict(
+        Verdict(
             f"{name}: AUC beside RandomForest",
             f"{-loss:+.4f}",
             f">= -{MOST_AUC_LOSS}",
             loss <= MOST_AUC_LOSS,
         ),
-        BenchmarkVerdict(
+        Verdict(
             f"{name}: memory over the data",
             f"{megabytes:.1f} MB",
             f"<= {reach.megabytes} MB",
@@ -234,9 +230,9 @@ def set_verdicts(found: SetFindings) -> list[BenchmarkVerdict]:
     ]
 
 
-def _in_units(what: str, value: float, unit: float, part: float) -> BenchmarkVerdict:
+def _in_units(what: str, value: float, unit: float, part: float) -> Verdict:
     reached = f"{as_unit(value, unit)} ({1000 * value:,.3f} ms)"
-    return BenchmarkVerdict(what, reached, f"<= {as_unit(unit / part, unit)}", value <= unit / part)
+    return Verdict(what, reached, f"<= {as_unit(unit / part, unit)}", value <= unit / part)
 
 
 def summary_table(results: list[SetFindings]) -> Table:
@@ -270,4 +266,4 @@ def quality_table(results: list[SetFindings]) -> Table:
             rows.append((found.split.name, model, len(scores), auc, spread, precision))
     columns = ("data", "model", "seeds", "AUC", "AUC, max - min", "average precision")
     note = "On held-out rows; mean over seeds. All forests have the same number of trees and depth."
-    return Table("Ranking beside scikit-learn's forests", columns, rows, note)
+    return Table("Ranking compared with scikit-learn's forests", columns, rows, note)

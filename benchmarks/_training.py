@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier
 
-from benchmarks._report import BenchmarkVerdict, Seconds, Table, timed
+from benchmarks._report import Seconds, Table, Verdict, timed
 from letheon import Measure, NaiveUnlearner, Receipt, SISAClassifier, state
 from letheon.measures import efficiency
 from letheon.parallel import one_thread
@@ -146,7 +146,7 @@ def draw(cells: Cells, people: int, n_batches: int, rng: np.random.Generator) ->
 
 
 @dataclass(frozen=True)
-class TrainingCost:
+class SettingCost:
     """Sampled removals of one setting and batch size, with all that they are compared with."""
 
     setting: Setting
@@ -184,7 +184,7 @@ class TrainingCost:
     def _processor_speed(self, refits: list[Seconds]) -> Measure:
         return efficiency([s.cpu for s in refits], [s.cpu for s in self.seconds])
 
-    def verdicts(self, refits: list[Seconds]) -> list[BenchmarkVerdict]:
+    def verdicts(self, refits: list[Seconds]) -> list[Verdict]:
         """Judge counted work and time against the closed form."""
         what = f"{self.setting}, {self.people} leaving"
         return [
@@ -194,11 +194,11 @@ class TrainingCost:
         ]
 
 
-def _within(what: str, reached: float, formula: float) -> BenchmarkVerdict:
+def _within(what: str, reached: float, formula: float) -> Verdict:
     # The mean cost is what must agree, and a cost is one over a speed-up.
     off = formula / reached - 1
     text = f"{reached:.3f}x, formula {formula:.3f}x, cost {off:+.1%}"
-    return BenchmarkVerdict(what, text, "within 10 %", abs(off) <= TOLERANCE)
+    return Verdict(what, text, "within 10 %", abs(off) <= TOLERANCE)
 
 
 def removals(
@@ -208,7 +208,7 @@ def removals(
     people: int,
     n_batches: int,
     rng: np.random.Generator,
-) -> TrainingCost:
+) -> SettingCost:
     """Forget sampled batches one after the other and keep the receipts.
 
     The model loses about one row in a hundred over all batches; receipts count work as a share of
@@ -218,19 +218,17 @@ def removals(
     sample = draw(Cells.of(model, planned.schedule), people, n_batches, rng)
     timings = [timed(partial(model.forget, batch)) for batch in sample.batches]
     receipts, seconds = [t[0] for t in timings], [t[1] for t in timings]
-    return TrainingCost(setting, people, planned, sample, receipts, seconds, naive)
+    return SettingCost(setting, people, planned, sample, receipts, seconds, naive)
 
 
-def refit(
-    setting: Setting, model: SISAClassifier, X: Any, y: Any
-) -> tuple[Seconds, BenchmarkVerdict]:
+def refit(setting: Setting, model: SISAClassifier, X: Any, y: Any) -> tuple[Seconds, Verdict]:
     """Train the same ensemble afresh on the rows that remain, and compare the digests."""
     rows = np.sort(model.ids_)
     ids = rows.tolist()
     fresh, seconds = timed(lambda: setting.model(model.seed_).fit(X[rows], y[rows], ids=ids))
     same = fresh.digest() == model.digest()
     what = f"after all removals the digest is that of a fresh fit, {setting}"
-    return seconds, BenchmarkVerdict(what, "equal" if same else "differs", "equal", same)
+    return seconds, Verdict(what, "equal" if same else "differs", "equal", same)
 
 
 def naive_seconds(setting: Setting, X: Any, y: Any, seed: int) -> list[float]:
@@ -240,7 +238,7 @@ def naive_seconds(setting: Setting, X: Any, y: Any, seed: int) -> list[float]:
     return [first.wall, model.forget([0]).seconds]
 
 
-def cost_table(costs: list[TrainingCost], refits: dict[Setting, list[Seconds]], data: str) -> Table:
+def cost_table(costs: list[SettingCost], refits: dict[Setting, list[Seconds]], data: str) -> Table:
     """Return the table of single removals and batches."""
     return Table(
         "1-2. Cost of forgetting, as speed-ups",
@@ -304,12 +302,12 @@ class Race(NamedTuple):
             100 * self.saving, "yes" if self.same_models else "NO",
         )  # fmt: skip
 
-    def verdicts(self) -> list[BenchmarkVerdict]:
+    def verdicts(self) -> list[Verdict]:
         """Judge the overhead, and that both trained the same models."""
         return [
             _light(f"overhead of training on the clock, {self.setting}", self.overhead),
             _light(f"time outside the learner's own calls, {self.setting}", self.outside),
-            BenchmarkVerdict(
+            Verdict(
                 f"bare loop trains the same models, {self.setting}",
                 "bytes equal" if self.same_models else "differ",
                 "bytes equal",
@@ -318,8 +316,8 @@ class Race(NamedTuple):
         ]
 
 
-def _light(what: str, overhead: float) -> BenchmarkVerdict:
-    return BenchmarkVerdict(what, f"{overhead:+.1%}", "<= 5 %", overhead <= MOST_OVERHEAD)
+def _light(what: str, overhead: float) -> Verdict:
+    return Verdict(what, f"{overhead:+.1%}", "<= 5 %", overhead <= MOST_OVERHEAD)
 
 
 def blocks_of(model: SISAClassifier, setting: Setting) -> list[Block]:
@@ -505,7 +503,7 @@ _IMPORT = (
 )
 
 
-def import_times(repeats: int) -> tuple[Table, list[BenchmarkVerdict]]:
+def import_times(repeats: int) -> tuple[Table, list[Verdict]]:
     """Time ``import letheon`` in fresh interpreters."""
     answers = [_fresh(_IMPORT).split() for _ in range(repeats)]
     seconds = [float(answer[0]) for answer in answers]
@@ -517,10 +515,10 @@ def import_times(repeats: int) -> tuple[Table, list[BenchmarkVerdict]]:
     )
     median = float(np.median(seconds))
     return table, [
-        BenchmarkVerdict(
+        Verdict(
             "import letheon, median", f"{median:.3f} s", "< 0.3 s", median < MOST_IMPORT_SECONDS
         ),
-        BenchmarkVerdict(
+        Verdict(
             "import letheon brings neither scikit-learn nor torch",
             "neither" if heavy == ["False"] else "it does",
             "neither",

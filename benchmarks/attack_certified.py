@@ -19,7 +19,7 @@ from sklearn.base import clone
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
-from benchmarks._report import BenchmarkReport, BenchmarkVerdict, Table
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon import DescentToDeleteClassifier, FisherClassifier, InfluenceClassifier
 from letheon.checks import (
     CASES,
@@ -92,7 +92,7 @@ def release_again(model: Any, weights: Any, n_runs: int) -> Any:
     seen = []
     for _ in range(n_runs):
         released = grid.release(weights, source, is_pure=model.delta == 0.0)
-        twin.model_ = model.model_.moved_to(released)
+        twin.model_ = model.model_.with_weights(released)
         seen.append(get_released_parameters(twin))
     return np.array(seen)
 
@@ -150,7 +150,7 @@ def exact_delta(epsilon: float, scale: int, shift: int) -> float:
     return tail(scale, begin) - math.exp(epsilon) * tail(scale, begin + shift)
 
 
-def delta_table() -> tuple[Table, BenchmarkVerdict]:
+def delta_table() -> tuple[Table, Verdict]:
     """Compare the exact delta of one parameter with the continuous and with the stated one."""
     grid, rows, is_fine = ReleaseGrid.of_sigma(0.01), [], True
     for epsilon, delta in ((0.1, 1e-5), (1.0, 1e-4), (1.0, 1e-8), (5.0, 1e-6)):
@@ -166,9 +166,7 @@ def delta_table() -> tuple[Table, BenchmarkVerdict]:
     columns = ("epsilon", "delta", "steps hidden", "exact", "continuous", "stated")
     note = "One parameter, sigma 0.01, parameters as far apart as is claimed to be hidden."
     table = Table("Delta of discrete Gaussian noise", columns, rows, note)
-    return table, BenchmarkVerdict(
-        "exact delta <= stated and claimed", str(is_fine), "True", is_fine
-    )
+    return table, Verdict("exact delta <= stated and claimed", str(is_fine), "True", is_fine)
 
 
 def main(
@@ -212,12 +210,12 @@ def _details(result: ClaimAttackResult) -> str:
     return ", ".join(f"{name} {value:.3g}" for name, value in result.details.items())
 
 
-def _verdict(name: str, found: list[ClaimAttackResult]) -> BenchmarkVerdict:
+def _verdict(name: str, found: list[ClaimAttackResult]) -> Verdict:
     refuted = [f"{each.attack} on {each.case}" for each in found if each.is_refuted]
     worst = max(each.bound for each in found)
     what = f"{name}: lower bounds on epsilon in {len(found)} attacks"
     reached = f"at most {worst:.3g}" + (f"; refuted: {refuted}" if refuted else "")
-    return BenchmarkVerdict(what, reached, "no claim refuted", not refuted)
+    return Verdict(what, reached, "no claim refuted", not refuted)
 
 
 if __name__ == "__main__":

@@ -43,8 +43,8 @@ from benchmarks._deep_models import (
     sisa,
     twin,
 )
-from benchmarks._deep_sizes import CPU, GPU, QUICK, NetSize
-from benchmarks._report import BenchmarkReport, BenchmarkVerdict, Table
+from benchmarks._deep_sizes import CPU, GPU, QUICK, Size
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon.bench import describe_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -71,7 +71,7 @@ class DeepReport(BenchmarkReport):
 class Bench:
     """One run: its size, its report and what several sections need, made when first needed."""
 
-    def __init__(self, size: NetSize, report: DeepReport, device: str, deadline: float) -> None:
+    def __init__(self, size: Size, report: DeepReport, device: str, deadline: float) -> None:
         self.size, self.report, self.device, self.deadline = size, report, device, deadline
         self.made: dict[str, Any] = {}
         self.planted: list[backdoors.Planted] = []
@@ -276,7 +276,7 @@ class Bench:
             digests = [make().fit(data.X, data.y).digest() for _ in range(2)]
             held.append(digests[0] == digests[1])
             rows.append((name, digests[0][:12], "equal" if held[-1] else "DIFFERENT"))
-        verdict = BenchmarkVerdict(
+        verdict = Verdict(
             f"two fits on one {self.device} device have equal digests",
             f"{sum(held)} of {len(held)}",
             "all",

@@ -23,11 +23,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
 from benchmarks._desk_lists import LOADED, MODEL, Caller, Filled, fill, lists, measure
-from benchmarks._report import BenchmarkReport, BenchmarkVerdict, Table
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon.ledger import Ledger
 from tests.postgres import MISSING, PostgresServer, find_binaries
-from tests.service.crowd import Crowd, Wish, twice
-from tests.service.servers import Server as Desk
+from tests.service.crowd import FilingClients, FilingOrder, repeat_each
+from tests.service.servers import DeskServer as Desk
 from tests.service.servers import serving
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -53,7 +53,7 @@ def list_section(report: BenchmarkReport, server: Desk, kind: str, n: int) -> No
     caller = Caller(server.url, server.tokens["admin"])
     rows = [measure(caller, path, n) for path in lists(caller)]
     slowest = max(rows, key=lambda row: row.p95)
-    verdict = BenchmarkVerdict(
+    verdict = Verdict(
         f"{kind}: slowest of {len(rows)} lists, p95",
         f"{slowest.p95:.0f} ms ({slowest.path})",
         f"<= {MOST_MS} ms",
@@ -67,9 +67,9 @@ def list_section(report: BenchmarkReport, server: Desk, kind: str, n: int) -> No
 
 def load_section(report: BenchmarkReport, server: Desk, kind: str, seconds: float) -> None:
     """A crowd that files requests: each key twice, and a fifth of them hang up first."""
-    wishes = (Wish(f"load-{number}", number) for number in itertools.count())
-    crowd = Crowd(server.url, server.tokens["admin"], LOADED, N_CLIENTS)
-    crowd.send(twice(wishes), until=time.monotonic() + seconds)
+    wishes = (FilingOrder(f"load-{number}", number) for number in itertools.count())
+    crowd = FilingClients(server.url, server.tokens["admin"], LOADED, N_CLIENTS)
+    crowd.send(repeat_each(wishes), until=time.monotonic() + seconds)
     acknowledged = {(one.key, one.request) for one in crowd.answers}
     keys = {one.key for one in crowd.answers}
     strange = sum(one.status not in (200, 201) for one in crowd.answers)
@@ -83,7 +83,7 @@ def load_section(report: BenchmarkReport, server: Desk, kind: str, seconds: floa
     columns = ("clients", "answers", "keys", "stored", "hung up", "per s", "p50, ms", "p99, ms")
     shown = [(*row, round(rate), round(p50), round(p99))]
     verdicts = [
-        BenchmarkVerdict(
+        Verdict(
             f"{kind}: {N_CLIENTS} clients for {seconds:.0f} s: lost, doubled, other answers",
             f"{lost}, {doubled}, {strange}",
             "0, 0, 0",
@@ -119,7 +119,7 @@ def soak_section(report: BenchmarkReport, server: Desk, minutes: float) -> None:
         )
         what = f"memory of the {name} over {minutes:g} minutes, {n_calls} calls"
         verdicts.append(
-            BenchmarkVerdict(what, f"{growth:+.1%}", f"<= {MOST_GROWTH:.0%}", growth <= MOST_GROWTH)
+            Verdict(what, f"{growth:+.1%}", f"<= {MOST_GROWTH:.0%}", growth <= MOST_GROWTH)
         )
     columns = ("process", "early, MiB", "late, MiB", "most, MiB", "growth")
     note = f"Medians of the second and of the last sixth of {len(samples)} samples."
@@ -131,12 +131,14 @@ def busy(server: Desk, until: float) -> int:
     caller, n_calls = Caller(server.url, server.tokens["admin"]), 0
     places = itertools.cycle(lists(caller))
     numbers = itertools.count(10**6)
-    crowd = Crowd(server.url, server.tokens["admin"], MODEL, n_clients=4)
+    crowd = FilingClients(server.url, server.tokens["admin"], MODEL, n_clients=4)
     while time.monotonic() < until:
         for path in itertools.islice(places, 20):
             caller.get(path)
         # Nobody of these is in the model, so each is refused, and nothing piles up in the ledger.
-        crowd.send([Wish(f"soak-{number}", number) for number in itertools.islice(numbers, 4)])
+        crowd.send(
+            [FilingOrder(f"soak-{number}", number) for number in itertools.islice(numbers, 4)]
+        )
         n_calls += 24
         crowd.answers.clear()
     return n_calls

@@ -36,7 +36,7 @@ from benchmarks._monitor_summary import (
     summarize_steps,
     total,
 )
-from benchmarks._report import BenchmarkReport, BenchmarkVerdict, Table
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon.parallel import one_thread
 
 Totals = Mapping[tuple[str, str], StreamTotal]
@@ -169,7 +169,7 @@ def part_table(
     return Table(f"By {title}", columns, rows, note)
 
 
-def verdicts(totals: Totals) -> list[BenchmarkVerdict]:
+def verdicts(totals: Totals) -> list[Verdict]:
     """Return what must hold for the default: at most 5 % of the breaches are missed."""
     texts = []
     for kind in KINDS:
@@ -180,9 +180,7 @@ def verdicts(totals: Totals) -> list[BenchmarkVerdict]:
         ):
             reached = f"{value:.2f} % of {n}, in {t.n_streams} streams"
             texts.append(
-                BenchmarkVerdict(
-                    f"{kind}: {what} missed", reached, "<= 5 %", bool(value <= ACCEPTED)
-                )
+                Verdict(f"{kind}: {what} missed", reached, "<= 5 %", bool(value <= ACCEPTED))
             )
     return texts
 

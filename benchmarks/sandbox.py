@@ -25,7 +25,7 @@ from sklearn.naive_bayes import GaussianNB
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
 from benchmarks._desk_lists import Caller
-from benchmarks._report import BenchmarkReport, BenchmarkVerdict, Table
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Tokens
@@ -87,7 +87,7 @@ def overhead_section(report: BenchmarkReport, n: int) -> None:
         f"A batch of 5 people, {N_ROWS} rows, naive retraining of a naive Bayes model. The first "
         f"call of a process starts Python and imports everything: {first:.1f} s. {protection()}."
     )
-    verdict = BenchmarkVerdict(
+    verdict = Verdict(
         "sandbox on a small batch, warm, median",
         f"{added:.0f} ms",
         f"<= {MOST_MS} ms",
@@ -178,13 +178,13 @@ def neighbour_section(report: BenchmarkReport, folder: Path, n: int) -> None:
     slower = float(np.percentile(beside, 95) / np.percentile(alone + again, 95)) - 1
     note = f"The uploads ended with {sorted(set(statuses))}, {len(statuses)} of them."
     verdicts = [
-        BenchmarkVerdict(
+        Verdict(
             "p95 of a neighbour beside hostile uploads",
             f"{slower:+.0%}",
             f"within {MOST_SLOWER:.0%}",
             slower <= MOST_SLOWER,
         ),
-        BenchmarkVerdict("hostile uploads", note, "all refused", set(statuses) <= {422, 429, 503}),
+        Verdict("hostile uploads", note, "all refused", set(statuses) <= {422, 429, 503}),
     ]
     columns = ("when", "calls", "p50, ms", "p95, ms", "p99, ms")
     report.add(Table("Neighbours", columns, rows, note), verdicts)

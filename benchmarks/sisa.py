@@ -23,11 +23,11 @@ from benchmarks._accuracy import (
     runs,
 )
 from benchmarks._data import Data, load
-from benchmarks._report import BenchmarkReport, BenchmarkVerdict, Seconds
+from benchmarks._report import BenchmarkReport, Seconds, Verdict
 from benchmarks._training import (
     Race,
     Setting,
-    TrainingCost,
+    SettingCost,
     cost_table,
     import_times,
     latency_table,
@@ -74,9 +74,9 @@ class Costs(NamedTuple):
     """All races and removals, the refits by setting and whether exactness held."""
 
     races: list[Race]
-    costs: list[TrainingCost]
+    costs: list[SettingCost]
     refits: dict[Setting, list[Seconds]]
-    exact: list[BenchmarkVerdict]
+    exact: list[Verdict]
 
 
 def measure_costs(data: Data, size: Size) -> Costs:

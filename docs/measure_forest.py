@@ -111,7 +111,7 @@ def label_boundaries(x: Floats, y: Floats) -> Floats:
     return middles
 
 
-class Plain(NamedTuple):
+class PlainForest(NamedTuple):
     """A plain forest, all of it but the rule that names its candidates."""
 
     rule: Callable[[Floats, Floats], Floats]
@@ -171,14 +171,14 @@ def candidates(split: Split) -> Iterator[tuple[Any, ...]]:
     for k in (1, 5, 25):
         cells = []
         for rule in (all_values, label_boundaries):
-            forests = [Plain(rule, k, np.random.default_rng(seed)) for seed in range(3)]
+            forests = [PlainForest(rule, k, np.random.default_rng(seed)) for seed in range(3)]
             each = [roc_auc_score(small.y_test, forest.scores(small)) for forest in forests]
             cells.append(f"{np.mean(each):.4f} (seeds differ by {np.ptp(each):.4f})")
         yield split.name, k, *cells
 
 
 def moves(split: Split) -> Iterator[tuple[Any, ...]]:
-    """Count the rows that random nodes make a removal regrow, for every row as the one who leaves.
+    """Count the rows that random nodes make a removal regrow, for the removal of each row.
 
     Ours: the threshold moves with the least and greatest value, and a row changes sides. Published:
     the threshold lies outside of the values that stay.
