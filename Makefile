@@ -32,7 +32,7 @@ LETHEON_DATA ?= $(abspath $(wildcard ../shared/data))
 help:
 	@echo "make demo   set up and run the main job end to end"
 	@echo "make test   set up and run the tests, a few minutes"
-	@echo "make lint   ruff, mypy and the import rules"
+	@echo "make lint   ruff, mypy, the import rules and the language"
 	@echo "make bench  every benchmark in benchmarks/"
 	@echo "make soak   all tests, the long ones too, with many fresh random examples"
 	@echo "make fuzz   damaged forests for FUZZ_SECONDS; needs Clang"
@@ -91,6 +91,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy $(wildcard src tests benchmarks tools)
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.language
 
 # Every script runs, also after one that misses a line.
 bench: packages $(STAMP)

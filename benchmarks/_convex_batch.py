@@ -80,7 +80,7 @@ class RemovalBatch(NamedTuple):
 
     @property
     def gone(self) -> NDArray[np.int64]:
-        """Everybody who is not there in the end."""
+        """All removed people."""
         return np.array([self.first, *self.ids])
 
 
@@ -107,11 +107,11 @@ def batches(
 ) -> list[BatchRemoval]:
     """Fit every method once, and let crowds leave copies of it, in so many parts unless 0."""
     data, found = yardstick.data, []
-    everybody = crowds(yardstick, shares)
-    races = {(crowd.share, crowd.chosen): RetrainRace(yardstick) for crowd in everybody}
+    batches = crowds(yardstick, shares)
+    races = {(crowd.share, crowd.chosen): RetrainRace(yardstick) for crowd in batches}
     for method, n_parts in methods:
         model = method.make(data).fit(data.X, data.y)
-        for crowd in everybody:
+        for crowd in batches:
             races[crowd.share, crowd.chosen].look(crowd.gone)
             many = 1 if n_parts else repeats
             found.append(_batch(method, yardstick, model, crowd, many, n_parts))

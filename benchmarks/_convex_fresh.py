@@ -37,7 +37,7 @@ NOTE = (
     "*held*: what the fitted model holds, its own copy of the rows in it. The others: the highest "
     "point of a call over what was resident before it (for the fit: over what it leaves). *in "
     "tables*: in units of the table, {table:,.0f} MB: a gradient per row would take 1 or more. One "
-    "Hessian of {p:,} columns has {square:,.0f} MB; DeltaGrad writes all of its {hessians} anew. "
+    "Hessian of {p:,} columns has {square:,.0f} MB; DeltaGrad writes all of its {hessians} again. "
     "MB are 10^6 bytes."
 )
 
@@ -92,7 +92,7 @@ class _MemoryWatch:
         self.peak = 0
 
     def begin(self) -> int:
-        """Start anew from what is resident now."""
+        """Restart from the current resident size."""
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # else memory given back could hide what is taken
         self.peak = max(self.peak, _resident("VmHWM"))

@@ -41,7 +41,7 @@ CLOSE = 1.6  # solvers that took longer than this beside the best do not race
 class ConvexMethod(NamedTuple):
     """A method with its settings, and how its parameters look without noise.
 
-    `bare` returns the parameters before noise was added, None where nobody keeps them.
+    `bare` returns the parameters before noise was added, None if they are not kept.
     """
 
     name: str
@@ -108,7 +108,7 @@ def _words(**settings: Any) -> str:
 
 
 def _unknown(_: Any) -> None:
-    """Nobody keeps the parameters without noise."""
+    """The parameters without noise are not kept."""
 
 
 def _published(model: Any) -> Floats:
@@ -187,7 +187,7 @@ def released_accuracy(model: Any, data: ConvexSet) -> float:
         return accuracy(model.coef_[0], data.X_test, data.y_test)
     W, release = (
         model.weights_.open(),
-        partial(model._build_mechanism().release, source=NoiseSource(None)),
+        partial(model._make_mechanism().release, source=NoiseSource(None)),
     )
     draws = (release(W)[:, 0] for _ in range(N_RELEASES))
     return float(np.mean([accuracy(draw, data.X_test, data.y_test) for draw in draws]))

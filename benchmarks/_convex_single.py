@@ -51,7 +51,7 @@ NOTE = (
     "this. *x fastest*: the fastest of all solvers tried, here {fastest} with {fastest_ms:.4g} ms. "
     "Retrains run between the methods, every time without some other people: the mean counts. "
     "*error*: distance to the retrained optimum after all requests, before noise; *do nothing*: "
-    "the same for the model before. *in the noise*: nobody keeps the parameters without noise. "
+    "the same for the model before. *in the noise*: parameters without noise are not kept. "
     "*accuracy - retrained*: on test rows, beside the retrained optimum without noise; Influence: "
     "mean of 100 releases. *epsilon*: what the account needs at "
     "delta=1e-4, of 1. *fit s* is not in any ratio; it has the Hessian in it. LOSS: a retrain is "
@@ -123,7 +123,7 @@ def single(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Si
 
 
 def added(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Single:
-    """Fit without some people and let them come one by one; held against a fit on everybody."""
+    """Fit without some people and add them one by one; compared with a fit on all people."""
     data = yardstick.data
     model = method.make(data)
     new = people(data, n_people + 1)
@@ -138,9 +138,9 @@ def added(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Sin
         return Left([timed(partial(come, int(each)))[1] for each in new[1:]], Counter())
 
     come(int(new[0]))
-    nobody = new[:0]
+    no_people = new[:0]
     named = method._replace(name=f"{method.name}: learn")
-    return finding(named, yardstick, model, RemovalRun(nobody, seconds, work(), before))
+    return finding(named, yardstick, model, RemovalRun(no_people, seconds, work(), before))
 
 
 class RemovalRun(NamedTuple):

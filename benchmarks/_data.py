@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from letheon.datasets import load as load_real
 from letheon.datasets._dataset import TABLES
 from letheon.datasets._spec import open_text
-from letheon.datasets._tables import Columns, encode, read_columns
+from letheon.datasets._tables import TextColumns, encode_table, read_columns
 
 ROOT = Path(__file__).resolve().parents[1]
 SHAPES = {"adult": (45222, 104, 2), "covtype": (15000, 54, 7), "mnist": (60000, 784, 10)}
@@ -195,21 +195,23 @@ def _split_diabetes(folder: Path) -> Split:
     return Split("diabetes", X[train], y[train], X[~train], y[~train], people[train])
 
 
-def _table(file: Path, names: Sequence[str] | None = None) -> Columns:
+def _table(file: Path, names: Sequence[str] | None = None) -> TextColumns:
     with open_text(file) as lines:
         return read_columns(lines, names=names)
 
 
-def _is(table: Columns, column: str, text: str) -> NDArray[np.int64]:
+def _is(table: TextColumns, column: str, text: str) -> NDArray[np.int64]:
     found: NDArray[np.int64] = table.map(column, text.__eq__, np.int64)
     return found
 
 
-def _encoded(table: Columns, numeric: Sequence[str], skipped: Iterable[str]) -> NDArray[np.float32]:
+def _encoded(
+    table: TextColumns, numeric: Sequence[str], skipped: Iterable[str]
+) -> NDArray[np.float32]:
     """Return numbers as they are (NaN where there is none), and one column per word."""
     words = [name for name in table if name not in set(skipped)]
     cells = {name: (name, _number if name in numeric else str) for name in (*numeric, *words)}
-    return encode(table, numeric, words, "one-hot", cells)[0]
+    return encode_table(table, numeric, words, "one-hot", cells)[0]
 
 
 def _number(text: str) -> float:

@@ -22,7 +22,7 @@ from benchmarks._deep_models import (
     sisa,
     times,
 )
-from benchmarks._report import Report, Table
+from benchmarks._report import BenchmarkReport, Table
 from letheon.deep import ResNet
 
 __all__ = ["Cifar", "Plan"]
@@ -59,7 +59,12 @@ class Cifar:
     """One run on CIFAR-10; parts that no time is left for are left out."""
 
     def __init__(
-        self, data: ImageSet, plan: Plan, device: str, report: Report, has_time: Callable[[], bool]
+        self,
+        data: ImageSet,
+        plan: Plan,
+        device: str,
+        report: BenchmarkReport,
+        has_time: Callable[[], bool],
     ) -> None:
         self.data = data.head(plan.n_rows, plan.n_test)
         self.plan, self.device, self.report, self.has_time = plan, device, report, has_time

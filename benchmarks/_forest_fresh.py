@@ -56,7 +56,7 @@ class Stored(NamedTuple):
     ) -> Fresh:
         """Fit on the first rows in a fresh process and forget so many people in each way.
 
-        Without anybody to forget, see what memory a prediction takes.
+        Without people to forget, measure the memory of a prediction.
         """
         job = {"shape": shape._asdict(), "n_rows": n_rows, "lazy": lazy, "eager": eager}
         command = [

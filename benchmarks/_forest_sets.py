@@ -122,7 +122,7 @@ def measure_set(split: Split, shape: ForestSize, effort: SetEffort) -> SetFindin
 
 
 def _fits(split: Split, shape: ForestSize, effort: SetEffort) -> tuple[Any, SetFindings]:
-    """Fit in turn, so that a busy moment hits everybody."""
+    """Fit in turn, so that a busy moment affects all methods."""
     names = ("RandomForest", "letheon", "ExtraTrees")
     qualities: dict[str, list[Quality]] = {name: [] for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -266,4 +266,4 @@ def quality_table(results: list[SetFindings]) -> Table:
             rows.append((found.split.name, model, len(scores), auc, spread, precision))
     columns = ("data", "model", "seeds", "AUC", "AUC, max - min", "average precision")
     note = "On held-out rows; mean over seeds. All forests have the same number of trees and depth."
-    return Table("Ranking beside scikit-learn's forests", columns, rows, note)
+    return Table("Ranking compared with scikit-learn's forests", columns, rows, note)

@@ -14,7 +14,7 @@ from letheon.bench import describe_machine
 from letheon.evaluation import report
 from letheon.evaluation.report import Table
 
-__all__ = ["Report", "Seconds", "Table", "Verdict", "mean_interval", "timed"]
+__all__ = ["BenchmarkReport", "Seconds", "Table", "Verdict", "mean_interval", "timed"]
 
 
 class Seconds(NamedTuple):
@@ -56,7 +56,7 @@ class Verdict:
 
 
 @dataclass(kw_only=True)
-class Report(report.Report):
+class BenchmarkReport(report.Report):
     """A report with verdicts that is printed and written as it grows."""
 
     file: Path

@@ -146,7 +146,7 @@ def draw(cells: Cells, people: int, n_batches: int, rng: np.random.Generator) ->
 
 
 @dataclass(frozen=True)
-class Cost:
+class SettingCost:
     """Sampled removals of one setting and batch size, with all that they are compared with."""
 
     setting: Setting
@@ -208,7 +208,7 @@ def removals(
     people: int,
     n_batches: int,
     rng: np.random.Generator,
-) -> Cost:
+) -> SettingCost:
     """Forget sampled batches one after the other and keep the receipts.
 
     The model loses about one row in a hundred over all batches; receipts count work as a share of
@@ -218,7 +218,7 @@ def removals(
     sample = draw(Cells.of(model, planned.schedule), people, n_batches, rng)
     timings = [timed(partial(model.forget, batch)) for batch in sample.batches]
     receipts, seconds = [t[0] for t in timings], [t[1] for t in timings]
-    return Cost(setting, people, planned, sample, receipts, seconds, naive)
+    return SettingCost(setting, people, planned, sample, receipts, seconds, naive)
 
 
 def refit(setting: Setting, model: SISAClassifier, X: Any, y: Any) -> tuple[Seconds, Verdict]:
@@ -238,7 +238,7 @@ def naive_seconds(setting: Setting, X: Any, y: Any, seed: int) -> list[float]:
     return [first.wall, model.forget([0]).seconds]
 
 
-def cost_table(costs: list[Cost], refits: dict[Setting, list[Seconds]], data: str) -> Table:
+def cost_table(costs: list[SettingCost], refits: dict[Setting, list[Seconds]], data: str) -> Table:
     """Return the table of single removals and batches."""
     return Table(
         "1-2. Cost of forgetting, as speed-ups",

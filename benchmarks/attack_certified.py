@@ -19,7 +19,7 @@ from sklearn.base import clone
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
-from benchmarks._report import Report, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon import DescentToDeleteClassifier, FisherClassifier, InfluenceClassifier
 from letheon.checks import (
     CASES,
@@ -92,7 +92,7 @@ def release_again(model: Any, weights: Any, n_runs: int) -> Any:
     seen = []
     for _ in range(n_runs):
         released = grid.release(weights, source, is_pure=model.delta == 0.0)
-        twin.model_ = model.model_.moved_to(released)
+        twin.model_ = model.model_.with_weights(released)
         seen.append(get_released_parameters(twin))
     return np.array(seen)
 
@@ -180,7 +180,7 @@ def main(
     settings = {"runs": runs, "only": only or "everything", "fast": fast}
     name = "_".join(["attacks", *only.split(",")]) if only else "attacks"
     file = RESULTS / (name if is_full else "attacks_quick")
-    report = Report("Attacks on the certified linear methods", settings, file=file)
+    report = BenchmarkReport("Attacks on the certified linear methods", settings, file=file)
     for name in chosen:
         if name == "delta":
             table, verdict = delta_table()

@@ -33,7 +33,7 @@ from benchmarks._convex_models import (
     influence,
 )
 from benchmarks._convex_retrain import trials_table
-from benchmarks._report import Report, Verdict
+from benchmarks._report import BenchmarkReport, Verdict
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SUMMARY = "summary"
@@ -150,7 +150,7 @@ QUICK = Size(
 class Bench:
     """One run: its size, its report and what several sections need."""
 
-    def __init__(self, size: Size, report: Report, file: Path) -> None:
+    def __init__(self, size: Size, report: BenchmarkReport, file: Path) -> None:
         self.size, self.report, self.file = size, report, file
         self.yardsticks: dict[str, SolverBaseline] = {}
         self.found: list[singles.Single] = []
@@ -348,9 +348,9 @@ def sections(bench: Bench) -> dict[str, Callable[[], None]]:
     }
 
 
-def run(size: Size, chosen: list[str], file: Path, settings: dict[str, Any]) -> Report:
+def run(size: Size, chosen: list[str], file: Path, settings: dict[str, Any]) -> BenchmarkReport:
     """Do the chosen sections, all of them when none is named."""
-    report = Report("Benchmarks of the convex methods", settings, file=file)
+    report = BenchmarkReport("Benchmarks of the convex methods", settings, file=file)
     bench = Bench(size, report, file)
     every = sections(bench)
     if unknown := set(chosen) - set(every):

@@ -44,7 +44,7 @@ from benchmarks._deep_models import (
     twin,
 )
 from benchmarks._deep_sizes import CPU, GPU, QUICK, Size
-from benchmarks._report import Report, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon.bench import describe_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -58,7 +58,7 @@ Made = TypeVar("Made")
 
 
 @dataclass(kw_only=True)
-class DeepReport(Report):
+class DeepReport(BenchmarkReport):
     """A report that also keeps the numbers behind its pictures."""
 
     curves: dict[str, Any] = field(default_factory=dict)

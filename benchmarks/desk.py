@@ -23,11 +23,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
 from benchmarks._desk_lists import LOADED, MODEL, Caller, Filled, fill, lists, measure
-from benchmarks._report import Report, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon.ledger import Ledger
 from tests.postgres import MISSING, PostgresServer, find_binaries
-from tests.service.crowd import Crowd, Wish, twice
-from tests.service.servers import Server as Desk
+from tests.service.crowd import FilingClients, FilingOrder, repeat_each
+from tests.service.servers import DeskServer as Desk
 from tests.service.servers import serving
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -48,7 +48,7 @@ def desk_of(home: Path, filled: Filled) -> Iterator[Desk]:
         yield server
 
 
-def list_section(report: Report, server: Desk, kind: str, n: int) -> None:
+def list_section(report: BenchmarkReport, server: Desk, kind: str, n: int) -> None:
     """Every list page and API list, one after the other."""
     caller = Caller(server.url, server.tokens["admin"])
     rows = [measure(caller, path, n) for path in lists(caller)]
@@ -65,11 +65,11 @@ def list_section(report: Report, server: Desk, kind: str, n: int) -> None:
     report.add(Table(f"Lists on {kind}", columns, shown, note), [verdict])
 
 
-def load_section(report: Report, server: Desk, kind: str, seconds: float) -> None:
+def load_section(report: BenchmarkReport, server: Desk, kind: str, seconds: float) -> None:
     """A crowd that files requests: each key twice, and a fifth of them hang up first."""
-    wishes = (Wish(f"load-{number}", number) for number in itertools.count())
-    crowd = Crowd(server.url, server.tokens["admin"], LOADED, N_CLIENTS)
-    crowd.send(twice(wishes), until=time.monotonic() + seconds)
+    wishes = (FilingOrder(f"load-{number}", number) for number in itertools.count())
+    crowd = FilingClients(server.url, server.tokens["admin"], LOADED, N_CLIENTS)
+    crowd.send(repeat_each(wishes), until=time.monotonic() + seconds)
     acknowledged = {(one.key, one.request) for one in crowd.answers}
     keys = {one.key for one in crowd.answers}
     strange = sum(one.status not in (200, 201) for one in crowd.answers)
@@ -93,7 +93,7 @@ def load_section(report: Report, server: Desk, kind: str, seconds: float) -> Non
     report.add(Table(f"A crowd on {kind}", columns, shown, f"p95 is {p95:.0f} ms."), verdicts)
 
 
-def soak_section(report: Report, server: Desk, minutes: float) -> None:
+def soak_section(report: BenchmarkReport, server: Desk, minutes: float) -> None:
     """Resident memory of server and worker while lists are read and requests are filed."""
     stop, samples = threading.Event(), []
     processes = {"server": server.process.pid, "worker": server.worker()}
@@ -131,12 +131,14 @@ def busy(server: Desk, until: float) -> int:
     caller, n_calls = Caller(server.url, server.tokens["admin"]), 0
     places = itertools.cycle(lists(caller))
     numbers = itertools.count(10**6)
-    crowd = Crowd(server.url, server.tokens["admin"], MODEL, n_clients=4)
+    crowd = FilingClients(server.url, server.tokens["admin"], MODEL, n_clients=4)
     while time.monotonic() < until:
         for path in itertools.islice(places, 20):
             caller.get(path)
         # Nobody of these is in the model, so each is refused, and nothing piles up in the ledger.
-        crowd.send([Wish(f"soak-{number}", number) for number in itertools.islice(numbers, 4)])
+        crowd.send(
+            [FilingOrder(f"soak-{number}", number) for number in itertools.islice(numbers, 4)]
+        )
         n_calls += 24
         crowd.answers.clear()
     return n_calls
@@ -174,7 +176,7 @@ def main(
     n_requests, n_load = (3_000, 20_000) if quick else (100_000, 100_000)
     n_calls, seconds = (10, 5.0) if quick else (100, 60.0)
     is_part = quick or set(only.split(",")) != {"sqlite", "postgresql"}
-    report = Report(
+    report = BenchmarkReport(
         "The erasure desk",
         {"requests": n_requests, "clients": N_CLIENTS, "databases": only, "soak, minutes": soak},
         file=RESULTS / ("desk_quick" if is_part else "desk"),

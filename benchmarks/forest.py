@@ -26,7 +26,7 @@ from benchmarks._data import Split, load_split, made_up, synthetic_split
 from benchmarks._forest_fresh import stored
 from benchmarks._forest_growth import identity_table, identity_verdict, live
 from benchmarks._forest_models import ForestSize, seconds
-from benchmarks._report import Report
+from benchmarks._report import BenchmarkReport
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SETS = ("synthetic", "adult", "higgs", "census", "diabetes")
@@ -94,7 +94,7 @@ QUICK = Size(
 class Bench:
     """One run: its size, its report and what several sections need."""
 
-    def __init__(self, size: Size, report: Report, file: Path) -> None:
+    def __init__(self, size: Size, report: BenchmarkReport, file: Path) -> None:
         self.size, self.report, self.file = size, report, file
         self.results: list[sets.SetFindings] = []
 
@@ -208,9 +208,9 @@ def sections(bench: Bench) -> dict[str, Callable[[], None]]:
     }
 
 
-def run(size: Size, chosen: list[str], file: Path, settings: dict[str, Any]) -> Report:
+def run(size: Size, chosen: list[str], file: Path, settings: dict[str, Any]) -> BenchmarkReport:
     """Do the chosen sections, all of them when none is named."""
-    report = Report("DaRE forest benchmarks", settings, file=file)
+    report = BenchmarkReport("DaRE forest benchmarks", settings, file=file)
     bench = Bench(size, report, file)
     every = sections(bench)
     if unknown := set(chosen) - set(every):

@@ -26,7 +26,7 @@ from benchmarks._ledger_submit import (
     slot_table,
     sqlite_rates,
 )
-from benchmarks._report import Report, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from tests.postgres import MISSING, PostgresServer, find_binaries
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -36,7 +36,7 @@ POSTGRES_RATE = 300
 N_CLIENTS = 20
 
 
-def sqlite_section(report: Report, folder: Path, n: int) -> None:
+def sqlite_section(report: BenchmarkReport, folder: Path, n: int) -> None:
     """Submissions on SQLite against bare commits on the same disk, in both journal modes."""
     rows, verdicts = [], []
     for journal in ("wal", "delete"):
@@ -61,7 +61,7 @@ def sqlite_section(report: Report, folder: Path, n: int) -> None:
     report.add(Table("Requests acknowledged on SQLite", columns, rows, note), verdicts)
 
 
-def postgres_section(report: Report, folder: Path, n: int) -> None:
+def postgres_section(report: BenchmarkReport, folder: Path, n: int) -> None:
     """Submissions of many processes on a server that syncs every commit."""
     binaries = find_binaries()
     if binaries is None:
@@ -119,7 +119,7 @@ def postgres_section(report: Report, folder: Path, n: int) -> None:
     report.add(Table("Requests acknowledged on PostgreSQL", columns, rows, note), verdicts)
 
 
-def batch_section(report: Report, folder: Path, sizes: tuple[int, ...]) -> None:
+def batch_section(report: BenchmarkReport, folder: Path, sizes: tuple[int, ...]) -> None:
     """One batch each: how long until it is applied, certified and purged."""
     rows = [
         batch_row(folder / f"{kind}-{n_rows}-{n_erased}", n_rows, n_erased, kind)
@@ -150,7 +150,7 @@ def batch_section(report: Report, folder: Path, sizes: tuple[int, ...]) -> None:
     report.add(Table("From the request to the purge", columns, rows, note), [verdict])
 
 
-def tree_section(report: Report, slots: int, sizes: tuple[int, ...]) -> None:
+def tree_section(report: BenchmarkReport, slots: int, sizes: tuple[int, ...]) -> None:
     """The trees alone."""
     report.add(slot_table(slots, (1, 100, 1_000)))
     report.add(log_table(sizes))
@@ -163,7 +163,7 @@ def main(
     """Measure and write the report."""
     chosen = only.split(",")
     is_part = quick or set(chosen) != set(SECTIONS)
-    report = Report(
+    report = BenchmarkReport(
         "The erasure ledger",
         {"clients": N_CLIENTS, "sections": only},
         file=RESULTS / ("ledger_quick" if is_part else "ledger"),

@@ -36,7 +36,7 @@ from benchmarks._monitor_summary import (
     summarize_steps,
     total,
 )
-from benchmarks._report import Report, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon.parallel import one_thread
 
 Totals = Mapping[tuple[str, str], StreamTotal]
@@ -197,7 +197,7 @@ def main(
     n_rehearsals = 40
     if quick:
         worlds, streams, requests = 4, 1, 40
-    report = Report(
+    report = BenchmarkReport(
         "The monitor on simulated streams",
         {
             "tables": worlds,

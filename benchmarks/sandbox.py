@@ -25,7 +25,7 @@ from sklearn.naive_bayes import GaussianNB
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
 from benchmarks._desk_lists import Caller
-from benchmarks._report import Report, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Tokens
@@ -66,7 +66,7 @@ def small_job() -> Computation:
     )
 
 
-def overhead_section(report: Report, n: int) -> None:
+def overhead_section(report: BenchmarkReport, n: int) -> None:
     """The same batch here and in a sandboxed process, in turns."""
     job = small_job()
     start = time.perf_counter()
@@ -148,7 +148,7 @@ def call_times(caller: Caller, n: int) -> list[float]:
     return found
 
 
-def neighbour_section(report: Report, folder: Path, n: int) -> None:
+def neighbour_section(report: BenchmarkReport, folder: Path, n: int) -> None:
     """Calls of one tenant, alone and beside uploads of another one that never end."""
     home = folder / "home"
     X, y = small_table(N_ROWS)
@@ -193,7 +193,7 @@ def neighbour_section(report: Report, folder: Path, n: int) -> None:
 def main(quick: bool = typer.Option(False, help="Small numbers, to see that it runs.")) -> None:
     """Measure and write the report."""
     name = "sandbox_quick" if quick else "sandbox"
-    report = Report("The sandbox", {"rows": N_ROWS}, file=RESULTS / name)
+    report = BenchmarkReport("The sandbox", {"rows": N_ROWS}, file=RESULTS / name)
     folder = Path(tempfile.mkdtemp(prefix="letheon-bench-"))
     try:
         overhead_section(report, 20 if quick else 100)

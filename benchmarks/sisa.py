@@ -23,11 +23,11 @@ from benchmarks._accuracy import (
     runs,
 )
 from benchmarks._data import Data, load
-from benchmarks._report import Report, Seconds, Verdict
+from benchmarks._report import BenchmarkReport, Seconds, Verdict
 from benchmarks._training import (
-    Cost,
     Race,
     Setting,
+    SettingCost,
     cost_table,
     import_times,
     latency_table,
@@ -74,7 +74,7 @@ class Costs(NamedTuple):
     """All races and removals, the refits by setting and whether exactness held."""
 
     races: list[Race]
-    costs: list[Cost]
+    costs: list[SettingCost]
     refits: dict[Setting, list[Seconds]]
     exact: list[Verdict]
 
@@ -112,12 +112,12 @@ def measure_accuracy(size: Size) -> list[Run]:
     return results
 
 
-def run(size: Size, *, quick: bool) -> Report:
+def run(size: Size, *, quick: bool) -> BenchmarkReport:
     """Do everything, printing as it goes."""
     start = time.perf_counter()
     data = load("mnist").sample(size.n_rows, SEED)
     settings: dict[str, Any] = {"quick": quick, "seed": SEED, "data": data.describe()}
-    report = Report("SISA benchmarks", settings, file=RESULTS / _name(quick))
+    report = BenchmarkReport("SISA benchmarks", settings, file=RESULTS / _name(quick))
     Setting(2, 2, 3).model(0).fit(data.X[:200], data.y[:200]).forget([0])  # load what is lazy
     report.add(*import_times(5 if quick else 15))
     races, costs, refits, exact = measure_costs(data, size)

@@ -1,4 +1,4 @@
-"""Write `docs/definitions.md`: what the digests and codes in a certificate stand for.
+"""Write `docs/definitions.md`: the meaning of the digests and codes in a certificate.
 
 Digests come from the definition texts. Run ``python docs/make_definitions.py`` after changing one,
 or after adding a code; tests compare.
@@ -18,14 +18,14 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAD = """\
 # Digests and codes in a certificate
 
-Made by `docs/make_definitions.py`; do not edit. A certificate holds no free text. What its codes
-mean is said here.
+Made by `docs/make_definitions.py`; do not edit. A certificate contains no free text. This
+page explains its codes.
 
 ## Definitions
 
 `method.definition` is the SHA-256 of a text in the package, `letheon/definitions/NAME.md`: claim,
 assumptions, pseudo-code, proof or reference. The same text is rendered in [methods](methods.md).
-With the digest a stranger knows which theorem was claimed, word by word:
+With the digest a third party knows the exact text of the claimed theorem:
 
 ```python
 from letheon import NaiveUnlearner
@@ -47,15 +47,15 @@ RETRAIN = "naive"
 
 RULES = {
     "exact-history-independent-v1": (
-        "Exact: the model is a function of seed and rows held, so nothing adds up."
+        "Exact: the model is a function of seed and remaining rows, so nothing adds up."
     ),
-    "retrain-fresh-fit-v1": "A retrain: a fresh fit on the rows left.",
+    "retrain-fresh-fit-v1": "Retraining: a fresh fit on the remaining rows.",
     "guo2020-residual-sum": (
-        "Influence: bounds of the gradient that removals left, added up (or measured); "
+        "Influence: sum of the bounds of residual gradients (or the measured gradient); "
         "the budget is what the noise hides."
     ),
     "golatkar2020-closeness-per-request": (
-        "Fisher: noise is fresh in every request; spent is the share of what is proved, "
+        "Fisher: noise is fresh in every request; spent is the share of the proved limit, "
         "and the budget is 1."
     ),
     "neel2020-residual": (
@@ -78,16 +78,16 @@ MECHANISMS = {
         "Parameters on a grid, plus normal noise that F^(-1/4) shapes, rounded to whole steps."
     ),
     "objective-perturbation-gaussian": (
-        "A random linear term in the objective, normal. Empirical; as a certified one withdrawn."
+        "A random linear term in the objective, normal. Empirical; withdrawn as certified."
     ),
     "objective-perturbation-gamma-ball": "The same with density exp(-|b| / scale), for delta = 0.",
     "output-perturbation-gaussian": (
-        "Normal noise, added in floats. Empirical; as a certified one withdrawn."
+        "Normal noise, added in floats. Empirical; withdrawn as certified."
     ),
     "output-perturbation-gamma-ball": "Noise of density exp(-|b| / scale), in floats: withdrawn.",
     "output-perturbation-fisher-gaussian": "Normal noise shaped by F^(-1/4), in floats: withdrawn.",
     "parameter-perturbation-fisher-gaussian": (
-        "The same for a net, in `forget` only; nothing is proved."
+        "The same for a network, in `forget` only; nothing is proved."
     ),
     "declared-by-method": "A method outside letheon.",
 }
@@ -97,7 +97,7 @@ REPLAYS = {
         "The same bytes with the same libraries and the same kernel of BLAS or device."
     ),
     "tolerance": (
-        "Not the same bytes: noise that nobody keeps, an approximate removal, or kernels "
+        "Not the same bytes: noise that is not stored, an approximate removal, or kernels "
         "that add in any order."
     ),
 }
@@ -105,27 +105,27 @@ SEEDS = {
     "hkdf-sha256-epoch-v1": (
         "Seed = HKDF(key committed to in the log, digest of a checkpoint signed after that)."
     ),
-    "caller-seed-v1": "Whoever registered the model chose the seed.",
+    "caller-seed-v1": "The operator who registered the model chose the seed.",
 }
 METRICS = {
     "speedup": (
-        "Time of a retrain, scaled to the rows left, over time of this removal; rounded down."
+        "Time of retraining, scaled to the remaining rows, over time of this removal; rounded down."
     ),
     "acc-diff": "Difference of performance from a retrained model: 0 by proof.",
     "metric-diff": "The monitor's upper estimate of it, in the metric that its policy names.",
     "true-label-probability-diff": (
         "Difference of the mean probability of the true label on the test set, from the "
-        "last retrained model; `accuracy-diff` and `r2-diff` alike."
+        "last retrained model; `accuracy-diff` and `r2-diff` are analogous."
     ),
     "param-l2": "Distance of parameters from a retrained model.",
     "sape": "Symmetric absolute percentage error of the performances on the erased rows.",
     "epsilon": "The certified epsilon.",
-    "not-measured": "Nobody measured it; the value means nothing.",
+    "not-measured": "Not measured; the value means nothing.",
 }
 BASES = {
     "by-proof": "Follows from the theorem of the method; nothing was measured.",
-    "proxy-estimate": "Something observable that stands for it and can mislead.",
-    "measured-vs-retrain": "Measured against a real retrain.",
+    "proxy-estimate": "An observable quantity that replaces the true one and can mislead.",
+    "measured-vs-retrain": "Measured against a retrained model.",
 }
 
 SECTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
@@ -134,19 +134,19 @@ SECTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         "`guarantee.accounting.rule`. `budget` is rounded up; earlier certificates state `spent`.",
         RULES,
     ),
-    ("Noise", "`method.noise.mechanism`. The commitment's nonce is kept by nobody.", MECHANISMS),
+    ("Noise", "`method.noise.mechanism`. The nonce of the commitment is not stored.", MECHANISMS),
     ("Seeds of training", "`method.trainingRandomness.rule`.", SEEDS),
     ("Replay", "`execution.replay`.", REPLAYS),
     (
         "Measures",
-        "`measurements.*.metric`. Figures have few digits: more would tell of single rows.",
+        "`measurements.*.metric`. Figures have few digits: more would reveal single rows.",
         METRICS,
     ),
     ("What a measure rests on", "`measurements.*.basis`.", BASES),
-    ("Not claimed", "`notClaimed`: what a reader must not take from the certificate.", NOT_CLAIMED),
+    ("Not claimed", "`notClaimed`: what must not be concluded from the certificate.", NOT_CLAIMED),
     (
         "Not claimed of a purge",
-        "`notClaimed` of an attestation: what a reader must not take from it.",
+        "`notClaimed` of an attestation: what must not be concluded from it.",
         PURGE_NOT_CLAIMED,
     ),
 )
@@ -165,7 +165,7 @@ def page() -> str:
     lines = ["| method | text | SHA-256 |", "|---|---|---|"]
     lines += [_line(name, name, facts) for name, facts in known.items()]
     lines.append(_line("retrain", RETRAIN, known[RETRAIN]))
-    policy = f"\nThe policy digest of a model that no monitor watches is\n`{NO_MONITOR}`.\n"
+    policy = f"\nThe policy digest of a model without a monitor is\n`{NO_MONITOR}`.\n"
     head = HEAD.replace("{naive}", known[RETRAIN].definition_digest)
     return head + "\n".join(lines) + "\n" + "".join(_section(*each) for each in SECTIONS) + policy
 

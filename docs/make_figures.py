@@ -77,7 +77,7 @@ def table(results: Results) -> str:
         lines.append([title, *(_time(results, d, what, column) for d in DATA)])
     lines.append(["memory over the data", *(f"{_memory(results, d)} MB" for d in DATA)])
     lines.append(["AUC (scikit-learn's forest)", *(_auc(results, d) for d in DATA)])
-    ranking = "Ranking beside scikit-learn's forests"
+    ranking = "Ranking compared with scikit-learn's forests"
     sampled = (results.line(ranking, data=d, model="letheon, subsample=.1")["AUC"] for d in DATA)
     lines.append(["AUC with `subsample=0.1`", *(f"{auc:.3f}" for auc in sampled)])
     lines.insert(1, ["---"] * len(lines[0]))
@@ -105,7 +105,7 @@ def _memory(results: Results, data: str) -> str:
 
 
 def _auc(results: Results, data: str) -> str:
-    ranking = "Ranking beside scikit-learn's forests"
+    ranking = "Ranking compared with scikit-learn's forests"
     ours = results.line(ranking, data=data, model="letheon")["AUC"]
     theirs = results.line(ranking, data=data, model="RandomForest")["AUC"]
     return f"{ours:.3f} ({theirs:.3f})"
@@ -118,7 +118,7 @@ def convex_table(found: dict[str, Any]) -> str:
     lines = [["", *(title[1] for title in titles)], ["---"] * (len(sets) + 1)]
     lines.append(["rows x columns", *(title[2] for title in titles)])
     lines.append(["F", *(_solver(_part(SOLVER, table["note"])) for table in sets)])
-    # Settings of one method beside each other.
+    # Settings of one method next to each other.
     methods = sorted({row["method"] for table in sets for row in table["rows"]})
     lines += [[method, *(_single(table, method) for table in sets)] for method in methods]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -25,7 +25,7 @@ requests and observers that the claim covers, and the parameters that trade spee
 - *strong* / *weak*: how the time of an update grows along a sequence of requests (survey,
   Definition 11).
 - *needs*: what the method rests on (survey, Table 2). The classes bring losses that have it; it
-  matters to whoever has a loss of their own. See [choosing a method](choosing.md).
+  matters if you have your own loss. See [choosing a method](choosing.md).
 - Every method answers one request of many people at less than many requests of one.
 - *oblivious* / *adaptive* and *latest-only*: see [the contract](contract.md#oblivious-requests).
 

@@ -178,7 +178,7 @@ def candidates(split: Split) -> Iterator[tuple[Any, ...]]:
 
 
 def moves(split: Split) -> Iterator[tuple[Any, ...]]:
-    """Count the rows that random nodes make a removal regrow, for every row as the one who leaves.
+    """Count the rows that random nodes make a removal regrow, for the removal of each row.
 
     Ours: the threshold moves with the least and greatest value, and a row changes sides. Published:
     the threshold lies outside of the values that stay.

@@ -1,10 +1,10 @@
-"""Choose a method, measure it, and watch a model through a stream of requests.
+"""Choose a method, measure it, and monitor a model during a stream of requests.
 
-The table is scikit-learn's 569 tumours, given to made-up patients with three rows each. Two exact
-methods compete, and the fastest within the tolerance is trained and measured against two baselines.
-Then two models are watched while patients leave. The exact one needs no retrain, by proof. The
-other only estimates what a retrain would give, so a monitor rehearses removals on copies and
-retrains before a tolerance may be passed.
+The data are scikit-learn's 569 tumours, assigned to synthetic patients with three rows each. Two
+exact methods are compared, and the fastest within the tolerance is trained and measured against two
+baselines. Then two models are monitored while patients are forgotten. The exact model provably
+needs no retrain. The other only approximates a retrain, so a monitor rehearses removals on copies
+and retrains before a tolerance can be exceeded.
 Run: ``python examples/judge_and_watch.py``.
 """
 
@@ -29,7 +29,7 @@ N_LEAVING = 30
 def make_table() -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.str_]]:
     """Return measurements of tumours, whether they are benign, and whose row each is.
 
-    Logarithms instead of a scaler: a scaler that was fitted on everybody would have to forget too.
+    Logarithms instead of a scaler: a scaler that was fitted on all rows would have to forget too.
     """
     X, y = load_breast_cancer(return_X_y=True)
     patients = np.array([f"patient-{row // ROWS_PER_PATIENT:03}" for row in range(len(X))])
@@ -97,7 +97,7 @@ def main() -> None:
             print(reading)
     slow = np.median([reading.proxies["efficiency"] for reading in estimated.history])
     print(f"a removal by estimate is {slow:.2g} times as fast as a retrain of so few rows")
-    print("nobody who left is held:", len(estimated.model.ids_) == len(exact.model.ids_))
+    print("no removed id remains:", len(estimated.model.ids_) == len(exact.model.ids_))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import letheon
 from letheon import exceptions, linear, measures
 from letheon.checks import yield_checks
 from letheon.cli import app
-from letheon.demo import ACTS
+from letheon.demo import STEPS
 from letheon.measures import attacks
 
 mpl.use("Agg")
@@ -325,8 +325,8 @@ def test_lists_are_complete(page: str) -> None:
     assert missing == []
 
 
-def test_the_page_of_the_demo_lists_its_acts() -> None:
-    assert [act.title for act in ACTS if act.title not in read("docs/cli.md")] == []
+def test_the_page_of_the_demo_lists_its_steps() -> None:
+    assert [step.title for step in STEPS if step.title not in read("docs/cli.md")] == []
 
 
 # Examples of methods that are not exact, and what they find out instead.

@@ -168,10 +168,10 @@ def test_blocks_nest_and_survive_errors() -> None:
 def interleaved(block: Callable[[], AbstractContextManager[Any]]) -> tuple[list[int], list[int]]:
     """First in, second in, first out: what the second then sees, and what is left at the end."""
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
-        one, two = block_in(first, block), block_in(second, block)
-        next(one), next(two), next(one)
+        first_limits, second_limits = block_in(first, block), block_in(second, block)
+        next(first_limits), next(second_limits), next(first_limits)
         seen = second.submit(limits).result()
-        next(two)
+        next(second_limits)
         return seen, limits()
 
 
@@ -207,15 +207,15 @@ def test_any_interleaving_keeps_the_limit(moves: list[tuple[int, bool]]) -> None
     with ExitStack() as stack:
         threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(3)]
         blocks: list[list[AbstractContextManager[None]]] = [[], [], []]
-        for who, enters in moves + [(who, False) for who in range(3) for _ in range(25)]:
+        for index, enters in moves + [(index, False) for index in range(3) for _ in range(25)]:
             if enters:
-                blocks[who].append(one_thread())
-                threads[who].submit(blocks[who][-1].__enter__).result()
-            elif blocks[who]:
-                threads[who].submit(blocks[who].pop().__exit__, None, None, None).result()
-            if blocks[who]:
-                assert set(threads[who].submit(limits).result()) == {1}
-        assert [threads[who].submit(limits).result() for who in range(3)] == [before] * 3
+                blocks[index].append(one_thread())
+                threads[index].submit(blocks[index][-1].__enter__).result()
+            elif blocks[index]:
+                threads[index].submit(blocks[index].pop().__exit__, None, None, None).result()
+            if blocks[index]:
+                assert set(threads[index].submit(limits).result()) == {1}
+        assert [threads[index].submit(limits).result() for index in range(3)] == [before] * 3
 
 
 def run_script(script: str) -> None:

@@ -354,7 +354,7 @@ auto apply(Forest& self, const Matrix& X, std::size_t n_threads) {
   return owned<2>(std::move(leaves), {rows.n_rows, self.spec().tree_keys.size()});
 }
 
-// Drawn per object, so that nobody can choose ids that collide.
+// Drawn per object, so that an attacker cannot choose ids that collide.
 letheon::Key random_key() {
   std::random_device device;
   const auto word = [&] { return std::uint64_t{device()} << 32 | device(); };

@@ -86,7 +86,7 @@ void use(Forest& forest, const Case& made) {
   try {
     forest.learn(made.people.batch(), made.n_classes, made.people.ids(), made.eager, 1);
   } catch (const std::invalid_argument&) {
-    // Everybody twice may weigh too much.
+    // All rows twice may exceed the limit of the weight.
   }
   require_sound(forest, made.n_classes);
 }

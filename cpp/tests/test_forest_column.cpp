@@ -74,7 +74,7 @@ void erasing_wipes() {
   for (const std::size_t n : {3u, 400u}) {
     Column column;
     std::vector<float> values = ascending(n);
-    values.push_back(values[1]);  // somebody else has the same
+    values.push_back(values[1]);  // another row has the same
     column.assign(values);
     column.erase(2);
     check(is_gone(column, values.size(), values[2]), "an erased value is nowhere");

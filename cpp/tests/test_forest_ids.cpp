@@ -64,7 +64,7 @@ void texts_are_found() {
   table.append(people.ids(), all_of(people));
   const Found found = table.find(texts({"ann", "a", std::string("a\0b", 3), ""}).ids());
   check(found.slots == std::vector<Slot>{0, 1, 3, 5}, "texts are compared in full");
-  check(found.missing == std::vector<std::size_t>{1}, "a prefix is somebody else");
+  check(found.missing == std::vector<std::size_t>{1}, "a prefix is another id");
   check(table.text_at(2) == "née", "a text comes back");
   check(table.compare(2, 0) > 0 && table.compare(4, 0) < 0, "texts are ordered by bytes");
   check(table.find(ints({0}).ids()).missing.size() == 1, "ints are not texts");

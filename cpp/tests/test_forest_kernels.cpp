@@ -157,7 +157,7 @@ void withdrawals() {
     const forest::Change change =
         forest::withdraw_value(values.data(), n, x, weight, counts.data(), copies.data());
     check(change.listed == listed, "whether the value is there");
-    check(change.died == (listed && copies[place] == 0), "whether nobody has it now");
+    check(change.died == (listed && copies[place] == 0), "whether no row has it now");
     for (std::size_t j = 0; j < room; ++j) {
       const std::int32_t taken = x <= values[j] ? weight : 0;
       const std::int32_t taken_copies = x == values[j] ? weight : 0;
@@ -224,7 +224,7 @@ Candidates random_candidates(Luck& luck, std::size_t n, std::uint64_t most) {
   return made;
 }
 
-// Whoever is not below the split in exact doubles is counted as near, at every size.
+// A row that is not below the split in exact doubles is counted as near, at every size.
 void rivals_are_never_missed() {
   Luck luck(7);
   using Counts = forest::CountVector<std::uint32_t>::Type;

@@ -58,7 +58,7 @@ class History {
               .text = luck_.one_in(3)};
     pool_ = random_people(luck_, shape_);
     for (double& y : pool_.y) {
-      y *= luck_.one_in(15) ? 1000.0 : 1.0;  // whoever has it sets the scale
+      y *= luck_.one_in(15) ? 1000.0 : 1.0;  // this row sets the scale
     }
     spec_ = random_spec(luck_, shape_);
     spec_.cache_rows = cache_rows;

@@ -154,7 +154,7 @@ class SaysNothingIsSpent(InfluenceClassifier):
 class Unrounded(InfluenceClassifier):
     """Influence as it is, with noise in doubles."""
 
-    def _build_mechanism(self) -> Any:
-        mechanism = super()._build_mechanism()
+    def _make_mechanism(self) -> Any:
+        mechanism = super()._make_mechanism()
         vars(mechanism)["release"] = lambda W, source: W + self.sigma * source.normals(W.shape)
         return mechanism

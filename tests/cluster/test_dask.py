@@ -22,15 +22,15 @@ def on_dask(dask_client: Any) -> Iterator[Any]:
 
 def is_empty(client: Any) -> bool:
     """Return whether neither the workers nor the scheduler hold anything."""
-    held = client.run(lambda dask_worker: len(dask_worker.data))
+    counts = client.run(lambda dask_worker: len(dask_worker.data))
     known = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
-    return not any(held.values()) and known == 0
+    return not any(counts.values()) and known == 0
 
 
 def test_results_are_those_of_this_process_and_nothing_stays(on_dask: Any, tmp_path: Path) -> None:
-    found = run_tasks(train, payloads(7, tmp_path), n_jobs=None)
+    results = run_tasks(train, payloads(7, tmp_path), n_jobs=None)
     assert arrivals(tmp_path) == [0, 1, 2, 3, 4, 5, 6]
-    for payload, result in zip(payloads(7, tmp_path), found, strict=True):
+    for payload, result in zip(payloads(7, tmp_path), results, strict=True):
         assert np.array_equal(result["model"], train(*payload)["model"])
         assert result["model"].flags.writeable
         assert result["threads"] == {1}
@@ -52,7 +52,7 @@ def test_an_error_keeps_its_type_and_leaves_nothing(on_dask: Any, tmp_path: Path
 
 
 def test_a_lost_worker_loses_nothing(on_dask: Any, tmp_path: Path) -> None:
-    found = run_tasks(die_once, payloads(4, tmp_path), n_jobs=None)
+    results = run_tasks(die_once, payloads(4, tmp_path), n_jobs=None)
     expected = [train(*payload)["model"] for payload in payloads(4, tmp_path)]
-    assert all(map(np.array_equal, (result["model"] for result in found), expected))
+    assert all(map(np.array_equal, (result["model"] for result in results), expected))
     assert (tmp_path / "died").exists()

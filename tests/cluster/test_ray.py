@@ -42,9 +42,9 @@ def on_ray(ray_cluster: RayCluster) -> Iterator[RayCluster]:
 def test_results_are_those_of_this_process_and_nothing_stays(
     on_ray: RayCluster, tmp_path: Path
 ) -> None:
-    found = run_tasks(train, payloads(5, tmp_path), n_jobs=None)
+    results = run_tasks(train, payloads(5, tmp_path), n_jobs=None)
     assert arrivals(tmp_path) == [0, 1, 2, 3, 4]
-    for payload, result in zip(payloads(5, tmp_path), found, strict=True):
+    for payload, result in zip(payloads(5, tmp_path), results, strict=True):
         assert np.array_equal(result["model"], train(*payload)["model"])
         assert result["model"].flags.writeable
         assert result["threads"] == {1}
@@ -71,9 +71,9 @@ def test_what_is_shared_is_stored_once_and_copied_nowhere(
 
     monkeypatch.setattr(ray, "put", watched)
     rows = payloads(1, tmp_path)[0][0]
-    found = run_tasks(look_at, [(k,) for k in range(6)], n_jobs=None, shared=(rows,))
-    assert [each["sum"] for each in found] == [rows.values.sum() + k for k in range(6)]
-    assert all(each["is_window"] for each in found)
+    results = run_tasks(look_at, [(k,) for k in range(6)], n_jobs=None, shared=(rows,))
+    assert [each["sum"] for each in results] == [rows.values.sum() + k for k in range(6)]
+    assert all(each["is_window"] for each in results)
     assert [size for size in sizes if size] == [rows.values.nbytes]
     assert eventually(lambda: on_ray.stored_bytes() == 0)
 
@@ -103,9 +103,9 @@ def run_and_lose_the_node(cluster: RayCluster, folder: Path) -> list[Any]:
 
 @pytest.mark.soak
 def test_a_lost_node_loses_nothing(ray_cluster: RayCluster, tmp_path: Path) -> None:
-    found = run_and_lose_the_node(ray_cluster, tmp_path)
+    results = run_and_lose_the_node(ray_cluster, tmp_path)
     expected = [train(*payload)["model"] for payload in payloads(4, tmp_path)]
-    assert all(map(np.array_equal, (result["model"] for result in found), expected))
+    assert all(map(np.array_equal, (result["model"] for result in results), expected))
     assert len(arrivals(tmp_path)) == len(list(tmp_path.glob("started-*"))) > 4
     assert eventually(lambda: ray_cluster.stored_bytes() == 0)
 
@@ -116,10 +116,10 @@ def test_letheon_itself_runs_again_what_a_dying_node_lost(
 ) -> None:
     # The process outlives its node for a moment; to Ray and joblib this is an error of the task.
     monkeypatch.setattr(tasks, "_Stored", partial(BreaksOnce, tmp_path))
-    found = run_tasks(train, payloads(4, tmp_path), n_jobs=None)
+    results = run_tasks(train, payloads(4, tmp_path), n_jobs=None)
     assert (tmp_path / "broken").exists()
     expected = [train(*payload)["model"] for payload in payloads(4, tmp_path)]
-    assert all(map(np.array_equal, (result["model"] for result in found), expected))
+    assert all(map(np.array_equal, (result["model"] for result in results), expected))
     assert arrivals(tmp_path) == [0, 1, 2, 3]  # what had run did not run again
     assert eventually(lambda: on_ray.stored_bytes() == 0)
 
@@ -128,9 +128,9 @@ def test_letheon_itself_runs_again_what_ray_gave_up(
     ray_cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "_RAY_ARGUMENTS", {})
-    found = run_and_lose_the_node(ray_cluster, tmp_path)
+    results = run_and_lose_the_node(ray_cluster, tmp_path)
     expected = [train(*payload)["model"] for payload in payloads(4, tmp_path)]
-    assert all(map(np.array_equal, (result["model"] for result in found), expected))
+    assert all(map(np.array_equal, (result["model"] for result in results), expected))
 
 
 def test_without_retries_the_run_is_lost(

@@ -54,10 +54,10 @@ def fit_while_the_node_is_lost(cluster: RayCluster, folder: Path) -> str:
         ThreadPoolExecutor(1) as thread,  # Ray starts nodes from the main thread only
     ):
         patch.setattr(_base, "train_shard", slow)
-        found = thread.submit(run)
+        future = thread.submit(run)
         assert eventually(lambda: any(folder.glob(f"started-{doomed}-*")), 120)
         cluster.replace_node()
-        return found.result(timeout=300)
+        return future.result(timeout=300)
 
 
 @pytest.mark.soak

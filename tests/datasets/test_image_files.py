@@ -215,7 +215,7 @@ def test_what_does_not_fit_into_memory_is_refused_first(
 def test_the_middle_is_cut_out() -> None:
     half = np.zeros((100, 300, 3), np.uint8)
     half[:, 100:200] = 255
-    stream = _pictures._pillow().fromarray(half)
+    stream = _pictures._import_pillow().fromarray(half)
     cut = np.asarray(_pictures._cut_middle(stream, 100, 100))
     assert cut.shape == (100, 100, 3)
     assert cut.min() == 255

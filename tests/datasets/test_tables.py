@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 
 from letheon.datasets import DatasetFormatError, _tables
-from letheon.datasets._tables import encode, number, numbers_of, read_columns
+from letheon.datasets._tables import encode_table, parse_number, parse_numbers, read_columns
 from tests.sharded.people import examples
 
 CELLS = st.sampled_from(["red", "green", "blue pale", "Zebra", "0", "-1.5"])
@@ -32,7 +32,7 @@ def test_encodings_are_those_of_scikit_learn(
         ("one-hot", OneHotEncoder(sparse_output=False)),
         ("ordinal", OrdinalEncoder()),
     ):
-        X, names = encode(table, ["v"], ["a", "b"], how)  # type: ignore[arg-type]
+        X, names = encode_table(table, ["v"], ["a", "b"], how)  # type: ignore[arg-type]
         np.testing.assert_array_equal(X[:, 0], values)
         np.testing.assert_array_equal(X[:, 1:], reference.fit_transform(words))
         assert X.shape[1] == len(names)
@@ -49,27 +49,27 @@ def test_two_files_are_one_table(
     parts = [read_columns(lines_of(rows), names=names) for rows in (first, second)]
     together = read_columns(lines_of(first + second), names=names)
     np.testing.assert_array_equal(
-        encode(parts[0] + parts[1], *features, "one-hot")[0],
-        encode(together, *features, "one-hot")[0],
+        encode_table(parts[0] + parts[1], *features, "one-hot")[0],
+        encode_table(together, *features, "one-hot")[0],
     )
 
 
 def test_words_of_rows_left_out_keep_their_columns() -> None:
     table = read_columns(["a\n", "x\n", "y\n", "z\n"])
     kept = np.array([True, False, True])
-    X, names = encode(table, [], ["a"], "one-hot", rows=kept)
+    X, names = encode_table(table, [], ["a"], "one-hot", rows=kept)
     assert names == ("a=x", "a=y", "a=z")
     np.testing.assert_array_equal(X, [[1, 0, 0], [0, 0, 1]])
 
 
 @pytest.mark.parametrize("text", ["", "?", "NA", " nan "])
 def test_a_missing_number_is_a_constant(text: str) -> None:
-    assert number(text) == -1
+    assert parse_number(text) == -1
 
 
 def test_all_ways_to_say_nothing_are_one_word() -> None:
     table = read_columns(["a\n", "?\n", "NA\n", "b\n"])
-    assert encode(table, [], ["a"], "one-hot")[1] == ("a=b", "a=missing")
+    assert encode_table(table, [], ["a"], "one-hot")[1] == ("a=b", "a=missing")
 
 
 def test_a_mark_of_byte_order_is_no_name() -> None:
@@ -87,9 +87,9 @@ def test_a_mark_of_byte_order_is_no_name() -> None:
 )
 def test_what_is_no_table_is_refused(lines: list[str], message: str) -> None:
     with pytest.raises(DatasetFormatError, match=message):
-        encode(read_columns(lines), ["b"], ["a"], "one-hot")
+        encode_table(read_columns(lines), ["b"], ["a"], "one-hot")
 
 
 def test_words_in_a_table_of_numbers_are_refused() -> None:
     with pytest.raises(DatasetFormatError, match="not a table of numbers"):
-        numbers_of(["1,2\n", "1,x\n"])
+        parse_numbers(["1,2\n", "1,x\n"])

@@ -1,4 +1,4 @@
-"""Unlearners that cheat, each in one way, beside an honest one.
+"""Unlearners that cheat, each in one way, and an honest one.
 
 `seconds` is a clock of their own: a training takes one second of it, a call of `forget` a
 hundredth. Tests put it in the place of the clocks of `time`, so that no real time is measured.

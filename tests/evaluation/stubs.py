@@ -1,4 +1,4 @@
-"""Unlearners whose every property is known beforehand."""
+"""Unlearners with known properties."""
 
 from functools import partial
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""Unlearners that cheat are named in the report, or it says what was not tested."""
+"""The report names unlearners that cheat, or lists what was not tested."""
 
 import time
 from collections.abc import Iterator
@@ -133,7 +133,7 @@ def timing_text(evaluation: Evaluation) -> str:
     return next(line for line in evaluation.fairness if line.startswith("A request"))
 
 
-def test_the_end_of_a_request_is_said_as_it_was_checked() -> None:
+def test_the_report_describes_the_end_of_a_request() -> None:
     class NoDigest(HonestMethod):
         digest: Any = None
 

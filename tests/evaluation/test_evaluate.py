@@ -1,4 +1,4 @@
-"""`evaluate`: what is planted is what it measures, and the comparison is fair."""
+"""`evaluate` measures planted effects, and compares fairly."""
 
 import io
 import json
@@ -129,7 +129,7 @@ def test_a_warm_up_comes_before_the_race_and_the_trials(diary: list[tuple[str, A
     assert ("fit", 440) in diary[2:]
 
 
-def test_who_goes_first_changes_and_everybody_sees_the_same_rows(
+def test_the_order_alternates_and_all_methods_get_the_same_rows(
     diary: list[tuple[str, Any]],
 ) -> None:
     evaluate(StubModel(), (X, Y), 4, seeds=[0, 1], comparisons=4, **SIMPLE)
@@ -145,7 +145,7 @@ def test_who_goes_first_changes_and_everybody_sees_the_same_rows(
         assert fits == [439, 438, 437, 436, 436, 436]
 
 
-def test_one_thread_for_everybody() -> None:
+def test_all_methods_use_one_thread() -> None:
     seen: list[int] = []
 
     class WatchingTree(DecisionTreeClassifier):  # type: ignore[misc]
@@ -307,7 +307,7 @@ def test_an_approximate_method_has_a_floor_and_an_exact_one_has_none() -> None:
     assert exact.floor == {}
 
 
-def test_test_rows_without_ids_belong_to_nobody_who_leaves() -> None:
+def test_test_rows_without_ids_belong_to_no_forgotten_person() -> None:
     """Neither the row at the position of an id, nor all rows if an id is -1."""
     people = np.arange(440) - 1
     rows: dict[str, Any] = {"X": X, "y": Y, "ids": people, "X_test": TEST[0], "y_test": TEST[1]}

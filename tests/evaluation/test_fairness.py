@@ -144,7 +144,7 @@ def test_one_attack_may_be_given_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "worst", "uniform"])
-def test_requests_that_look_at_the_model_are_told(kind: Any) -> None:
+def test_adaptive_requests_are_reported(kind: Any) -> None:
     requests = Requests(kind=kind, n=2)
     oblivious = evaluate(NaiveUnlearner(LogisticRegression()), (X, Y), requests, seeds=1, **SIMPLE)
     fairness = " ".join(oblivious.fairness)

@@ -1,4 +1,4 @@
-"""How often honest methods are warned of, and how often cheating ones are found."""
+"""Rates of false warnings about honest methods, and of detected cheating methods."""
 
 from typing import Any
 

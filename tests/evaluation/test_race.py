@@ -1,4 +1,4 @@
-"""The baselines: the fastest honest retrain, and the best ordinary model."""
+"""The baselines: the fastest valid retrain, and the best ordinary model."""
 
 from functools import partial
 from typing import Any

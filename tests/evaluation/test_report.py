@@ -1,4 +1,4 @@
-"""What an evaluation tells, and what a caller may give."""
+"""Texts of an evaluation, and its accepted arguments."""
 
 import json
 import math
@@ -77,7 +77,7 @@ def test_settings_tell_no_paths_and_no_addresses() -> None:
         (object(), "object"),
     ],
 )
-def test_a_function_is_told_by_its_name(value: Any, words: str) -> None:
+def test_a_function_is_described_by_its_name(value: Any, words: str) -> None:
     assert describe_function(value) == words
 
 
@@ -93,7 +93,7 @@ def test_a_function_is_told_by_its_name(value: Any, words: str) -> None:
         (range(3), "range(0, 3)"),
     ],
 )
-def test_a_setting_is_told_in_words(value: Any, words: Any) -> None:
+def test_a_setting_is_described_as_text(value: Any, words: Any) -> None:
     assert list_settings(NaiveUnlearner(value)).get("estimator") == words
 
 
@@ -153,7 +153,7 @@ def test_test_rows_must_not_all_be_forgotten() -> None:
         )
 
 
-def test_accuracy_of_unbalanced_classes_is_said_to_favour_a_constant() -> None:
+def test_unbalanced_classes_are_reported() -> None:
     labels = (X[:, 0] > 1.2).astype(int)
     text = "makes up 92% of the training rows, so a constant prediction has about that accuracy"
     assert text in str(evaluate(StubModel(), (X, labels), 1, seeds=1, **SIMPLE))

@@ -1,4 +1,4 @@
-"""The page holds all it needs, says what it was given, and escapes every text."""
+"""The HTML page is self-contained, complete, and escapes all texts."""
 
 import re
 import sys

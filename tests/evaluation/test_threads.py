@@ -1,4 +1,4 @@
-"""What the clock says of threads and processes, tried in a process without others."""
+"""Threads and processes in the timing, tested in a separate process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Usual ordinary models: tables with texts, and what is said when none can be trained."""
+"""Default ordinary models: tables with strings, and errors if none can be trained."""
 
 import traceback
 import warnings
@@ -69,7 +69,7 @@ def test_a_text_that_was_never_seen_is_no_error() -> None:
         assert set(model.fit(PANDAS, LABELS).predict(unseen)) <= {"churn", "stay"}
 
 
-def test_a_name_for_everybody_does_not_become_a_column_for_everybody() -> None:
+def test_distinct_names_do_not_become_one_column_each() -> None:
     frame = pd.DataFrame({"name": [f"p{i}" for i in range(500)], "age": np.arange(500.0)})
     (linear,) = usual_models(frame, is_regression=True, seed=0, family="linear")
     model = linear.fit(frame, frame["age"])

@@ -93,7 +93,7 @@ def test_a_process_is_waited_for_and_named() -> None:
     assert evaluation.trials[0].forget_seconds[0] > 0.2
 
 
-def test_what_never_ends_is_given_up_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_work_is_given_up_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("letheon.evaluation._clock._LEAST_WAIT_SECONDS", 0.05)
     evaluation = evaluate(cheats.WithEndlessProcess(), requests=2, seeds=1, canaries=False)
     assert "exceeded the time limit" in first_lines(evaluation)

@@ -30,12 +30,12 @@ def resolve(world: DataSource, params: dict[str, Any]) -> ReferenceSettings:
     )
 
 
-def _resolve_features(given: Any, p: int) -> int:
-    if given is None:
+def _resolve_features(setting: Any, p: int) -> int:
+    if setting is None:
         return p
-    if given in ("sqrt", "log2"):
-        return max(1, int(math.sqrt(p) if given == "sqrt" else math.log2(p)))
-    return given if isinstance(given, int) else max(1, int(given * p))
+    if setting in ("sqrt", "log2"):
+        return max(1, int(math.sqrt(p) if setting == "sqrt" else math.log2(p)))
+    return setting if isinstance(setting, int) else max(1, int(setting * p))
 
 
 def expected(world: DataSource, params: dict[str, Any], people: ForestPeople, seed: int) -> Forest:
@@ -104,12 +104,12 @@ def reference_leaves(forest: Forest, X: Any) -> NDArray[np.int64]:
 def difference(model: Any, forest: Forest) -> str | None:
     """Return where the product first departs from the reference, or None."""
     for t in range(len(forest.trees)):
-        wanted, found = reference_rows(forest, t), product_rows(model, t)
-        for place, (want, got) in enumerate(zip(wanted, found, strict=False)):
+        wanted, actual = reference_rows(forest, t), product_rows(model, t)
+        for place, (want, got) in enumerate(zip(wanted, actual, strict=False)):
             if want != got:
                 return f"tree {t}, node {place}: the rule gives {want}, the product {got}"
-        if len(wanted) != len(found):
-            return f"tree {t}: the rule gives {len(wanted)} nodes, the product {len(found)}"
+        if len(wanted) != len(actual):
+            return f"tree {t}: the rule gives {len(wanted)} nodes, the product {len(actual)}"
     return None
 
 
@@ -130,6 +130,8 @@ def identity_error(model: Any, fresh: Any, X: Any) -> str | None:
     return None if model.digest() == fresh.digest() else "digests differ"
 
 
-def fresh_fit(world: DataSource, params: dict[str, Any], held: ForestPeople, model: Any) -> Any:
+def fresh_fit(
+    world: DataSource, params: dict[str, Any], remaining: ForestPeople, model: Any
+) -> Any:
     """Return a fit on these rows, in another order, with the model's seed."""
-    return fitted(world, params, held.shuffled(held.n_rows), model.seed_)
+    return fitted(world, params, remaining.shuffled(remaining.n_rows), model.seed_)

@@ -37,9 +37,9 @@ class PublishedNode:
         self._top_up()
 
     def _top_up(self) -> None:
-        for a, held in enumerate(self.held):
+        for a, values in enumerate(self.held):
             valid = valid_thresholds(self.X[:, a], self.y)
-            kept = [threshold for threshold in held if threshold in valid]
+            kept = [threshold for threshold in values if threshold in valid]
             free = [threshold for threshold in valid if threshold not in kept]
             places = self.rng.permutation(len(free))[: self.k - len(kept)]
             self.held[a] = kept + [free[place] for place in places]
@@ -52,8 +52,8 @@ class PublishedNode:
         """Return the attribute and the lower value of the threshold that splits best."""
         scored = [
             (impurity(self.y, self.X[:, a] <= low), a, low)
-            for a, held in enumerate(self.held)
-            for low, _ in held
+            for a, values in enumerate(self.held)
+            for low, _ in values
         ]
         return min(scored)[1:]
 

@@ -315,16 +315,16 @@ def grow_forest(
     seed: int,
 ) -> Forest:
     """Return the forest of these rows: a pure function of its arguments, in any order of rows."""
-    held = weight > 0
-    kept_ids = [row_id for row_id, here in zip(ids, held, strict=True) if here]
-    y, weight = y[held], weight[held]
+    is_present = weight > 0
+    kept_ids = [row_id for row_id, keep in zip(ids, is_present, strict=True) if keep]
+    y, weight = y[is_present], weight[is_present]
     if settings.criterion == "squared_error":
         scale, classes = scale_of(y, settings.y_max), None
         target = fixed_point(y, scale)
     else:
         scale = 0
         classes, target = np.unique(y, return_inverse=True)
-    rows = NodeRows(as_float32(X)[held], target.astype(np.int64), weight.astype(np.int64))
+    rows = NodeRows(as_float32(X)[is_present], target.astype(np.int64), weight.astype(np.int64))
     n_classes = 0 if classes is None else len(classes)
 
     def tree(t: int) -> Node:

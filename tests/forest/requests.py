@@ -14,10 +14,12 @@ from tests.forest.people import DataSource, ForestPeople, pick, raw_predictions
 class Played:
     """A model and, beside it, the rows that it should hold."""
 
-    def __init__(self, world: DataSource, model: Any, held: ForestPeople, folder: Path) -> None:
+    def __init__(
+        self, world: DataSource, model: Any, remaining: ForestPeople, folder: Path
+    ) -> None:
         self.world = world
         self.model = model
-        self.held = held.held()
+        self.held = remaining.held()
         self.folder = folder
 
     def play(self, rng: np.random.Generator, most: int, *, without: str = "") -> None:

@@ -22,19 +22,19 @@ N_RUNS = 3_000
 PASSES, FAILS = 1e-3, 1e-6
 
 
-def homogeneity(one: Sequence[Hashable], two: Sequence[Hashable]) -> float:
+def homogeneity(sample: Sequence[Hashable], other_sample: Sequence[Hashable]) -> float:
     """Return the p-value of a chi-square test that both samples have one distribution."""
-    first, second = Counter(one), Counter(two)
+    first, second = Counter(sample), Counter(other_sample)
     common = [key for key in first | second if first[key] + second[key] >= 10]
     table = np.array([[count[key] for key in common] for count in (first, second)])
-    rest = np.array([[len(one)], [len(two)]]) - table.sum(axis=1, keepdims=True)
+    rest = np.array([[len(sample)], [len(other_sample)]]) - table.sum(axis=1, keepdims=True)
     if rest.sum():
         table = np.hstack([table, rest])
     return float(chi2_contingency(table).pvalue) if table.shape[1] > 1 else 1.0
 
 
-def same_law(one: Sequence[float], two: Sequence[float]) -> float:
-    return float(ks_2samp(one, two).pvalue)
+def same_law(sample: Sequence[float], other_sample: Sequence[float]) -> float:
+    return float(ks_2samp(sample, other_sample).pvalue)
 
 
 class StumpCase:

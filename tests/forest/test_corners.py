@@ -85,7 +85,7 @@ def test_a_new_value_joins_a_complete_list(luck: int) -> None:
 def test_counts_pass_sixteen_bits_and_come_back(luck: int) -> None:
     """The rare class lies beyond all others; a heavy newcomer moves the best split into it.
 
-    The newcomer has the values of somebody, so that no list of candidates changes.
+    The new row has the values of another row, so that no list of candidates changes.
     """
     rng, params = np.random.default_rng(luck), GREEDY | {"n_estimators": 20}
     rare = np.arange(60) < 4
@@ -100,12 +100,12 @@ def test_counts_pass_sixteen_bits_and_come_back(luck: int) -> None:
     assert trouble(game, params) is None
 
 
-def duel(one: tuple[int, int], two: tuple[int, int], totals: tuple[int, int]) -> ForestPeople:
+def duel(first: tuple[int, int], second: tuple[int, int], totals: tuple[int, int]) -> ForestPeople:
     """Return weighted rows whose two columns put these weights of each class on the left."""
     rows = []
     for label in (0, 1):
-        both = max(0, one[label] + two[label] - totals[label])
-        weights = (both, one[label] - both, two[label] - both)
+        both = max(0, first[label] + second[label] - totals[label])
+        weights = (both, first[label] - both, second[label] - both)
         for x, weight in zip(((0, 0), (0, 1), (1, 0)), weights, strict=True):
             rows.append((*x, label, weight))
         rows.append((1, 1, label, totals[label] - sum(weights)))
@@ -168,8 +168,8 @@ def coarse_logarithm(x: int) -> int:
 
 def test_entropy_uses_all_24_places(monkeypatch: pytest.MonkeyPatch) -> None:
     total, fooled = 3_000, 0
-    for seed, (one, two) in enumerate(near_ties(total).tolist()):
-        people = duel(tuple(one), tuple(two), (total, total))
+    for seed, (first, second) in enumerate(near_ties(total).tolist()):
+        people = duel(tuple(first), tuple(second), (total, total))
         model, exact = stumps(people, "entropy", seed)
         with monkeypatch.context() as patch:
             patch.setattr(reference, "lg24", coarse_logarithm)

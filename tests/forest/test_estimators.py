@@ -62,7 +62,7 @@ def fitted(**params: Any) -> DaREForestClassifier:
 
 
 def without(gone: set[str], **params: Any) -> DaREForestClassifier:
-    """A fresh fit on everybody else."""
+    """A fresh fit on the remaining rows."""
     X, y, ids = rows()
     keep = np.array([person not in gone for person in ids])
     model = DaREForestClassifier(**{**SMALL, "random_state": 3, **params})
@@ -143,10 +143,10 @@ def test_asking_for_the_cost_changes_nothing() -> None:
     assert first == second
     assert model.digest() == digest
     assert model.forget_cost([]) == ForgetCost(rows=0, subtrees=0, trees=0, share=0.0)
-    with pytest.raises(UnknownIdError, match=r"model: \['nobody'\]; see model.ids_"):
-        model.forget_cost(["nobody"])
+    with pytest.raises(UnknownIdError, match=r"model: \['unknown'\]; see model.ids_"):
+        model.forget_cost(["unknown"])
     with pytest.raises(UnknownIdError, match="nothing was forgotten, see model"):
-        model.forget(["nobody"])
+        model.forget(["unknown"])
     with pytest.raises(EmptyModelError):
         model.forget_cost(model.ids_.tolist())
     with pytest.raises(EmptyModelError, match=r"Delete the model and its files instead\."):
@@ -236,12 +236,12 @@ def test_one_row_and_one_class_are_legal() -> None:
     fresh = without(set(people[:-1]))
     assert model.digest() == fresh.digest()
     np.testing.assert_array_equal(model.classes_, fresh.classes_)
-    one = DaREForestClassifier(random_state=0).fit([[1.0, 2.0]], ["only"])
-    assert one.predict([[5.0, 5.0]]).tolist() == ["only"]
+    forest = DaREForestClassifier(random_state=0).fit([[1.0, 2.0]], ["only"])
+    assert forest.predict([[5.0, 5.0]]).tolist() == ["only"]
     assert DaREForestRegressor(random_state=0).fit([[1.0]], [2.5]).predict([[0.0]]) == 2.5
 
 
-def test_a_label_that_nobody_has_any_more_is_wiped() -> None:
+def test_a_label_without_rows_is_wiped() -> None:
     X, y, ids = rows()
     model = fitted().learn(X[:1], ["a very secret label"], ids=["newcomer"])
     assert "a very secret label" in model.classes_
@@ -259,11 +259,11 @@ def test_a_label_that_nobody_has_any_more_is_wiped() -> None:
 
 def test_rows_that_differ_in_their_label_only_are_in_order_of_labels() -> None:
     X = np.zeros((4, 2))
-    one = DaREForestClassifier(**SMALL, random_state=0).fit(X, [3, 2, 2, 1], ids=[7, 7, 7, 7])
+    forest = DaREForestClassifier(**SMALL, random_state=0).fit(X, [3, 2, 2, 1], ids=[7, 7, 7, 7])
     other = DaREForestClassifier(**SMALL, random_state=0).fit(X[:1], [2], ids=[7])
     for label in (3, 1, 2):
         other.learn(X[:1], [label], ids=[7])
-    assert one.digest() == other.digest()
+    assert forest.digest() == other.digest()
 
 
 @pytest.mark.parametrize(
@@ -431,9 +431,9 @@ def test_the_guarantee_needs_no_library() -> None:
 def test_order_of_rows_does_not_matter() -> None:
     X, y = make_classification(200, random_state=0)
     order = np.random.default_rng(0).permutation(200)
-    one = DaREForestClassifier(**SMALL, random_state=0).fit(X, y)
+    forest = DaREForestClassifier(**SMALL, random_state=0).fit(X, y)
     other = DaREForestClassifier(**SMALL, random_state=0).fit(X[order], y[order], ids=order)
-    assert one.digest() == other.digest()
+    assert forest.digest() == other.digest()
 
 
 def test_settle_waits_for_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,10 +478,10 @@ def test_columns_of_a_record_array() -> None:
     records = np.zeros(60, dtype=[("flag", "u1"), ("x", "f4", (3,))])
     records["x"] = np.random.default_rng(0).normal(size=(60, 3))
     y = records["x"][:, 0] > 0
-    one = DaREForestClassifier(**SMALL, random_state=0).fit(records["x"], y)
+    forest = DaREForestClassifier(**SMALL, random_state=0).fit(records["x"], y)
     other = DaREForestClassifier(**SMALL, random_state=0).fit(records["x"].copy(), y)
-    assert one.digest() == other.digest()
-    assert (one.predict(records["x"]) == other.predict(records["x"].copy())).all()
+    assert forest.digest() == other.digest()
+    assert (forest.predict(records["x"]) == other.predict(records["x"].copy())).all()
 
 
 @pytest.mark.parametrize("n_jobs", [True, 2.5, "a", 0])

@@ -21,7 +21,7 @@ N = 90
 
 
 def make(kind: str = "classes", *, gone: tuple[int, ...] = (), ids: str = "text") -> Any:
-    """Return a forest of everybody but these rows, whose ids are one per row."""
+    """Return a forest of all rows but these; ids are one per row."""
     rng = np.random.default_rng(0)
     X, weights = rng.normal(size=(N, 3)).round(1), rng.integers(1, 3, N)
     X[::7, 1] = np.nan
@@ -82,11 +82,11 @@ def test_the_file_of_a_forgotten_person_is_that_of_a_fresh_fit(
 
 
 def test_the_file_does_not_depend_on_how_the_model_is_used(tmp_path: Path) -> None:
-    one, other = make(), make()
+    first, other = make(), make()
     other.set_params(n_jobs=None)
     other.predict(np.zeros((3, 3)))
     other.settle()
-    assert file_of(one, tmp_path) == file_of(other, tmp_path)
+    assert file_of(first, tmp_path) == file_of(other, tmp_path)
 
 
 def test_the_digest_covers_rows_labels_settings_and_seed() -> None:
@@ -165,9 +165,9 @@ WRONG: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_state_that_makes_no_sense_is_refused(what: str) -> None:
-    wrong = tampered(**WRONG[what])
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_state_that_makes_no_sense_is_refused(fault: str) -> None:
+    wrong = tampered(**WRONG[fault])
     with pytest.raises(CorruptFileError, match="is not valid"):
         state.decode(_encoded(wrong))
 

@@ -94,14 +94,14 @@ def test_forgetting_one_by_one_down_to_one_person_and_back(folder: Path) -> None
         world = any_world(rng)._replace(n_people=1000)
         params = any_parameters(rng, world)
         game = begin(rng, folder, world, params, int(rng.choice([20, 60, 120, 400])))
-        everybody, leaving = game.held, game.held.persons
+        all_rows, leaving = game.held, game.held.persons
         rng.shuffle(leaving)
         for person in leaving[1:]:
             game.forget([person])
             if rng.random() < 0.1:
                 assert trouble(game, params) is None
         assert trouble(game, params) is None
-        game.learn(everybody.without(leaving[:1]))
+        game.learn(all_rows.without(leaving[:1]))
         assert trouble(game, params) is None
 
     run()
@@ -129,10 +129,10 @@ def test_a_class_may_come_and_go() -> None:
 def test_rows_of_weight_zero_leave_no_trace() -> None:
     X, y = np.zeros((3, 1)), np.array(["elm", "a very long label", "ash"])
     plain = DaREForestClassifier(n_estimators=1, random_state=0)
-    weighted = clone(plain).fit(X, y, sample_weight=[1, 0, 1], ids=["a", "somebody else", "b"])
+    weighted = clone(plain).fit(X, y, sample_weight=[1, 0, 1], ids=["a", "someone else", "b"])
     absent = clone(plain).fit(X[::2], y[::2], ids=["a", "b"])
     assert weighted.digest() == absent.digest()
-    weighted.learn(X, y, sample_weight=[0, 0, 1], ids=["nobody", "nobody", "b"])
+    weighted.learn(X, y, sample_weight=[0, 0, 1], ids=["unknown", "unknown", "b"])
     absent.learn(X[2:], y[2:], ids=["b"])
     assert weighted.digest() == absent.digest()
 
@@ -225,6 +225,6 @@ def test_readers_together_build_what_lazy_requests_dropped() -> None:
         model = fitted(PLAIN, params, people, 3)
         model.forget(people.persons[::3])
         with ThreadPoolExecutor(4) as threads:
-            found = list(threads.map(model.predict_proba, [people.X] * 8))
-        assert all(np.array_equal(answer, wanted) for answer in found)
+            answers = list(threads.map(model.predict_proba, [people.X] * 8))
+        assert all(np.array_equal(answer, wanted) for answer in answers)
         assert model.digest() == fresh.digest()

@@ -151,7 +151,7 @@ def test_dates_are_named_with_advice_of_their_own(frame: Any) -> None:
 @pytest.mark.parametrize("wrong", ["a", [1], pd.Timestamp("2020-01-01")])
 def test_an_object_that_is_no_number_is_shown_with_its_column(wrong: Any) -> None:
     column = pd.Series([wrong, *X[1:, 0].tolist()], dtype=object)
-    with pytest.raises(ValueError, match="column 'kind' has values that are not numbers"):
+    with pytest.raises(ValueError, match="column 'kind' is not numeric"):
         classifier().fit(pd.DataFrame({"n": X[:, 0], "kind": column}), Y)
 
 
@@ -215,9 +215,9 @@ def test_questions_of_another_shape_are_refused(wrong: Any) -> None:
 
 
 def test_questions_are_rounded_as_rows_are() -> None:
-    held = np.array([[0.1], [0.2], [0.3], [0.4]])
-    model = classifier(n_thresholds=None).fit(held, [0, 1, 0, 1])
-    assert (model.predict_proba(held) == model.predict_proba(held.astype(np.float32))).all()
+    table = np.array([[0.1], [0.2], [0.3], [0.4]])
+    model = classifier(n_thresholds=None).fit(table, [0, 1, 0, 1])
+    assert (model.predict_proba(table) == model.predict_proba(table.astype(np.float32))).all()
 
 
 def test_the_two_zeros_are_one() -> None:
@@ -490,7 +490,7 @@ def test_codes_always_lead_back_to_labels(batches: list[list[int]]) -> None:
         kept = table.without_empty(counts) if counts[table.is_used].any() else table
         table, codes = kept.add_labels(np.array(batch))
         assert table.labels[codes].tolist() == batch
-        held = set(kept.classes.tolist()) | set(batch)
-        assert table.classes.tolist() == sorted(held)
-        assert table.labels[table.sorted_codes].tolist() == sorted(held)
+        labels = set(kept.classes.tolist()) | set(batch)
+        assert table.classes.tolist() == sorted(labels)
+        assert table.labels[table.code_order].tolist() == sorted(labels)
         assert (table.labels[~table.is_used] == 0).all()

@@ -39,15 +39,15 @@ def test_the_arrays_are_the_tree_that_answers(seed: int, classify: bool, random_
     trees = [model.tree_(t) for t in range(2)]
     leaves = np.array([[leaf_of(tree, x) for tree in trees] for x in X])
     np.testing.assert_array_equal(model.apply(X), leaves)
-    said = [_said(tree, leaves[:, t]) for t, tree in enumerate(trees)]
+    predictions = [_said(tree, leaves[:, t]) for t, tree in enumerate(trees)]
     answers = model.predict_proba(X) if classify else model.predict(X)
-    np.testing.assert_allclose(answers, np.mean(said, axis=0))
+    np.testing.assert_allclose(answers, np.mean(predictions, axis=0))
 
 
 def _said(tree: ForestTree, leaves: NDArray[Any]) -> NDArray[Any]:
     weights = 1 if tree.classes is None else tree.n[leaves, None]
-    said: NDArray[Any] = tree.value[leaves] / weights
-    return said
+    predictions: NDArray[Any] = tree.value[leaves] / weights
+    return predictions
 
 
 @given(st.integers(0, 999))
@@ -134,7 +134,7 @@ def test_a_tree_without_rows_is_a_leaf() -> None:
 @pytest.mark.parametrize("number", [-1, 2])
 def test_trees_that_do_not_exist(number: int) -> None:
     X, y = rows(0)
-    with pytest.raises(IndexError, match=f"tree number {number} is out of range; the forest has 2"):
+    with pytest.raises(IndexError, match=f"tree number {number}; expected 0 to 1"):
         DaREForestClassifier(n_estimators=2).fit(X, y).tree_(number)
 
 

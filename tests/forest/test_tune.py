@@ -28,17 +28,17 @@ def by_depth(model: Any, _X: Any, _y: Any) -> float:
 def test_the_last_depth_before_the_score_falls_too_far(
     tolerance: float, depth: int, tried: int
 ) -> None:
-    found = tune_random_depth(MODEL, X, Y, tolerance=tolerance, scoring=by_depth, cv=3)
-    assert found.random_depth == depth
-    assert found.depths.tolist() == list(range(tried))
-    np.testing.assert_allclose(found.scores, BY_DEPTH[:tried])
-    np.testing.assert_allclose(found.std, 0, atol=1e-12)
-    assert found.tolerance == tolerance
+    search = tune_random_depth(MODEL, X, Y, tolerance=tolerance, scoring=by_depth, cv=3)
+    assert search.random_depth == depth
+    assert search.depths.tolist() == list(range(tried))
+    np.testing.assert_allclose(search.scores, BY_DEPTH[:tried])
+    np.testing.assert_allclose(search.std, 0, atol=1e-12)
+    assert search.tolerance == tolerance
 
 
 def test_it_stops_where_it_is_told() -> None:
-    found = tune_random_depth(MODEL, X, Y, tolerance=1, scoring=by_depth, cv=2, max_random_depth=1)
-    assert found.depths.tolist() == [0, 1]
+    search = tune_random_depth(MODEL, X, Y, tolerance=1, scoring=by_depth, cv=2, max_random_depth=1)
+    assert search.depths.tolist() == [0, 1]
 
 
 def test_the_model_is_not_touched() -> None:
@@ -49,15 +49,15 @@ def test_the_model_is_not_touched() -> None:
 
 
 def test_real_scores_of_both_kinds() -> None:
-    found = tune_random_depth(MODEL, X, Y, tolerance=1, max_random_depth=2)
+    search = tune_random_depth(MODEL, X, Y, tolerance=1, max_random_depth=2)
     again = tune_random_depth(MODEL, X, Y, tolerance=1, max_random_depth=2)
-    assert found.scores[0] > 0.8
-    np.testing.assert_array_equal(found.scores, again.scores)
+    assert search.scores[0] > 0.8
+    np.testing.assert_array_equal(search.scores, again.scores)
     numbers = DaREForestRegressor(n_estimators=5, max_depth=None, random_state=0)
-    found = tune_random_depth(
+    search = tune_random_depth(
         numbers, *load_diabetes(return_X_y=True), tolerance=9, max_random_depth=1
     )
-    assert found.scores[0] > 0.2
+    assert search.scores[0] > 0.2
 
 
 class FitRecorder(DaREForestClassifier):
@@ -79,7 +79,7 @@ def test_a_person_is_never_on_both_sides(text: bool) -> None:
     tune_random_depth(model, X, Y, ids=owners, max_random_depth=0)
     assert len(FitRecorder.seen) == 5
     for people, n_rows in FitRecorder.seen:
-        assert n_rows == 4 * len(people)  # all rows of everybody who is there
+        assert n_rows == 4 * len(people)  # all rows of each person
 
 
 def test_own_folds_are_used() -> None:

@@ -222,12 +222,12 @@ def test_a_metric_without_a_name_is_refused() -> None:
 
 
 def test_files_that_the_ledger_does_not_know_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="make it without folder"):
+    with pytest.raises(ValueError, match="create it without folder"):
         pack_monitor(watched(folder=tmp_path / "own"))
 
 
 def test_a_monitor_that_keeps_people_is_refused() -> None:
-    with pytest.raises(ValueError, match="keeps people who are erased"):
+    with pytest.raises(ValueError, match="keeps erased people"):
         pack_monitor(watched(hold_forgotten_until_retrain=True))
 
 

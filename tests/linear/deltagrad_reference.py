@@ -88,15 +88,15 @@ class DeltaGradReference:
     def lam(self, n: int) -> float:
         return self.l2 if self.reg == "per_sample" else self.l2 / n
 
-    def sum_gradient(self, w: Floats, who: set[int], lam: float) -> Floats:
+    def sum_gradient(self, w: Floats, members: set[int], lam: float) -> Floats:
         total = np.zeros_like(w)
         for x, y, own in zip(self.X, self.y, self.ids, strict=True):
-            if own in who:
+            if own in members:
                 total += row_gradient(w, x, int(y), lam, self.kind)
         return total
 
-    def mean_gradient(self, w: Floats, who: set[int]) -> Floats:
-        return self.sum_gradient(w, who, self.lam(len(self.ids))) / max(len(who), 1)
+    def mean_gradient(self, w: Floats, members: set[int]) -> Floats:
+        return self.sum_gradient(w, members, self.lam(len(self.ids))) / max(len(members), 1)
 
     def forget(self, gone: set[int], *, burn_in: int, period: int, history: int) -> None:
         """Section 4 of Wu et al. as it must read: exact steps, L-BFGS steps from the cached g_t."""
@@ -105,8 +105,8 @@ class DeltaGradReference:
         pairs: list[list[tuple[Floats, Floats]]] = [[] for _ in range(n_blocks)]
         w, path = self.path[0][0], []
         for t, batch in enumerate(self.batches):
-            held = set(self.ids) & batch
-            stay = held - gone
+            remaining = set(self.ids) & batch
+            stay = remaining - gone
             old_w, old_g = self.path[t]
             v = w - old_w
             if not stay:
@@ -114,14 +114,16 @@ class DeltaGradReference:
                 continue
             bent = self._product(pairs, v, history)
             if t <= burn_in or (t - burn_in) % period == 0 or bent is None:
-                g = self.mean_gradient(w, held)
+                g = self.mean_gradient(w, remaining)
                 s_blocks, y_blocks = (self._blocks(u, n_blocks) for u in (v, g - old_g))
                 for own, s, y in zip(pairs, s_blocks, y_blocks, strict=True):
                     if s @ y > 0:
                         own.append((s, y))
             else:
                 g = old_g + bent
-            data_sum = len(held) * (g - before * w) - self.sum_gradient(w, held & gone, 0.0)
+            data_sum = len(remaining) * (g - before * w) - self.sum_gradient(
+                w, remaining & gone, 0.0
+            )
             g = data_sum / len(stay) + after * w
             path.append((w, g))
             w = w - self.rate * g
@@ -158,15 +160,19 @@ class DeltaGradReference:
         ]
         w, path = self.path[0][0], []
         for t, batch in enumerate(self.batches):
-            held = set(self.ids) & batch
-            stay = held - gone
+            remaining = set(self.ids) & batch
+            stay = remaining - gone
             old_w, old_g = self.path[t]
             g = np.zeros_like(w)
             if stay:
-                own = self.sum_gradient(old_w, held & gone, 0.0)
+                own = self.sum_gradient(old_w, remaining & gone, 0.0)
                 v = (w - old_w).ravel()
                 bent = np.asarray(hessians[nearest[t]] @ v + after * v).reshape(w.shape)
-                g = (len(held) * (old_g - before * old_w) - own) / len(stay) + after * old_w + bent
+                g = (
+                    (len(remaining) * (old_g - before * old_w) - own) / len(stay)
+                    + after * old_w
+                    + bent
+                )
             path.append((w, g))
             w = w - self.rate * g
         self._leave(gone, path, w)

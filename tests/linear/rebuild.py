@@ -45,7 +45,7 @@ class RebuildAttack:
 
     def rows(self, w: Floats, seed: int = 0) -> list[Floats]:
         """Return what the row that left may have been, with its intercept 1; `w` is sealed."""
-        rng, found = np.random.default_rng(seed), []
+        rng, rows = np.random.default_rng(seed), []
         for _ in range(_N_STARTS):
             start = rng.normal(size=len(w))
             start *= 10 ** rng.uniform(-2.5, 0) / np.linalg.norm(start)
@@ -54,11 +54,11 @@ class RebuildAttack:
             own = -self.gradient(before) - self.l2 * before
             # Not the step of length 0 from the optimum that w may be.
             if np.linalg.norm(solved.fun) <= _ACCURACY * _SCALE * np.linalg.norm(own):
-                found.append(own / own[-1])
-        return found
+                rows.append(own / own[-1])
+        return rows
 
     def error(self, w: Floats, row: Floats) -> float:
-        """Smallest relative error of any row found; infinite if there is none."""
+        """Smallest relative error of any reconstructed row; infinite if there is none."""
         truth = np.append(row, 1.0)
         errors = [np.linalg.norm(each - truth) for each in self.rows(w)]
         return float(min(errors, default=np.inf) / np.linalg.norm(truth))

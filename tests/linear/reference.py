@@ -170,8 +170,8 @@ def retrain(case: LinearCase, start: Floats | None = None, tolerance: float = 1e
         g = gradient(case, W)
         if np.linalg.norm(g) <= tolerance * len(case.y):
             break
-        step, here, length = solve(hessian(case, W), g), objective(case, W), 1.0
-        while length > 1e-3 and objective(case, W - length * step) > here + 1e-12 * abs(here):
+        step, value, length = solve(hessian(case, W), g), objective(case, W), 1.0
+        while length > 1e-3 and objective(case, W - length * step) > value + 1e-12 * abs(value):
             length /= 2
         W = W - length * step
     return W

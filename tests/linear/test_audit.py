@@ -86,8 +86,8 @@ def test_difference_of_spread_alone_is_seen() -> None:
 
 def test_roles_are_alike() -> None:
     a, b = shifted(np.random.default_rng(6), 5_000, 1, 1.5)
-    one, other = epsilon_lower_bound(a, b, 1e-3), epsilon_lower_bound(b, a, 1e-3)
-    assert one == pytest.approx(other, abs=0.4)
+    first, other = epsilon_lower_bound(a, b, 1e-3), epsilon_lower_bound(b, a, 1e-3)
+    assert first == pytest.approx(other, abs=0.4)
 
 
 def test_one_direction_is_enough() -> None:

@@ -151,8 +151,8 @@ def test_worst_case_bound_of_an_exact_step_is_nothing() -> None:
 def test_mean_growth_is_the_mean_and_never_less(offset: float, length: float) -> None:
     nodes, weights = np.polynomial.legendre.leggauss(40)
     mean = float(weights @ np.expm1(offset + (nodes + 1) / 2 * length)) / 2
-    found = mean_growth(offset, length)
-    assert mean * (1 - 1e-9) <= found <= mean * (1 + 1e-3) + 1e-300
+    growth = mean_growth(offset, length)
+    assert mean * (1 - 1e-9) <= growth <= mean * (1 + 1e-3) + 1e-300
 
 
 def test_mean_growth_at_its_ends() -> None:

@@ -93,9 +93,9 @@ def test_gaussian_delta_is_the_integral_and_never_below_it(epsilon: float, mu: f
 @given(st.floats(0, 5), st.floats(0.01, 4))
 @examples(30)
 def test_gaussian_delta_is_the_hockey_stick_divergence(epsilon: float, mu: float) -> None:
-    one, other = line_delta(epsilon, mu, 1.0)
-    assert one == pytest.approx(other, abs=1e-13)
-    assert gaussian_delta(epsilon, mu) == pytest.approx(one, rel=1e-8, abs=1e-13)
+    forward, backward = line_delta(epsilon, mu, 1.0)
+    assert forward == pytest.approx(backward, abs=1e-13)
+    assert gaussian_delta(epsilon, mu) == pytest.approx(forward, rel=1e-8, abs=1e-13)
 
 
 @given(epsilons, shifts, st.floats(1.0001, 3))

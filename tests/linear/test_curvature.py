@@ -131,12 +131,12 @@ def test_inverse_does_not_drift_over_many_downdates(kind: str) -> None:
     np.testing.assert_allclose(lower([curvature.blocks[0].hessian])[0], expected, atol=1e-10)
     exact = np.linalg.inv(expected + problem.ridge * np.eye(len(expected)))
     np.testing.assert_allclose(lower([curvature.blocks[0].inverse])[0], exact, atol=1e-12)
-    # Factored anew once on the way, and counted from there.
+    # Factored again once on the way, and counted from there.
     assert (max(counts), counts[-1]) == (_curvature._MOST_DOWNDATES, 499)
 
 
 @pytest.mark.parametrize("batch", [[0], [0, 1]])
-def test_a_row_that_carries_a_direction_alone_is_factored_anew(batch: list[int]) -> None:
+def test_a_row_that_carries_a_direction_alone_is_factored_again(batch: list[int]) -> None:
     X = np.random.default_rng(0).normal(size=(30, 12))
     X[:, 3] = 0.0
     X[0, 3] = 1e5
@@ -164,7 +164,7 @@ def test_a_row_that_carries_a_direction_alone_is_factored_anew(batch: list[int])
         (4, "_FullDowndate"),
     ],
 )
-def test_larger_requests_are_factored_anew(n_gone: int, part: str) -> None:
+def test_larger_requests_are_factored_again(n_gone: int, part: str) -> None:
     recipe = ProblemRecipe("logistic", 4, 40, 12, n_gone, -1.0)
     case, W = recipe.case(), recipe.point(1.0)
     problem, rest = library_problem(case), case.without(recipe.gone)
@@ -214,8 +214,8 @@ def test_top_eigenvalue_is_an_upper_bound_and_close(
     V = rng.normal(size=(size, rank)) * np.arange(1, size + 1)[:, None] ** -decay
     H = V @ V.T
     truth = float(np.linalg.eigvalsh(H)[-1]) if rank else 0.0
-    found = top_eigenvalue(H, seed)
-    assert truth * (1 - 1e-12) <= found <= max(truth, 0.0) / 0.949 + 1e-12 * abs(H).max()
+    bound = top_eigenvalue(H, seed)
+    assert truth * (1 - 1e-12) <= bound <= max(truth, 0.0) / 0.949 + 1e-12 * abs(H).max()
 
 
 def test_top_eigenvalue_of_a_large_matrix_with_close_ones() -> None:

@@ -36,14 +36,14 @@ def data_free(kind: str, X: Any, y: Any, **settings: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_same_steps_as_a_model_with_rows(kind: str) -> None:
     X, y = make_rows(kind)
-    free, held = data_free(kind, X, y), estimator(kind, **AMPLE).fit(X, y)
-    np.testing.assert_array_equal(free.coef_, held.coef_)
+    free, stored = data_free(kind, X, y), estimator(kind, **AMPLE).fit(X, y)
+    np.testing.assert_array_equal(free.coef_, stored.coef_)
     for gone in ([3], [8, 1, 30], [4]):
         free.forget(gone, X=X[gone], y=y[gone])
-        held.forget(gone)
+        stored.forget(gone)
         # The stored Hessian is rounded to a grid.
-        np.testing.assert_allclose(free.coef_, held.coef_, rtol=1e-7, atol=1e-9)
-        assert held.account_.spent <= free.account_.spent <= held.account_.spent * 1.01 + 1e-6
+        np.testing.assert_allclose(free.coef_, stored.coef_, rtol=1e-7, atol=1e-9)
+        assert stored.account_.spent <= free.account_.spent <= stored.account_.spent * 1.01 + 1e-6
     assert free.n_rows_ == 55
 
 
@@ -58,7 +58,7 @@ def test_spent_is_never_below_the_residual(kind: str, seed: int, actions: list[s
     model = data_free(kind, X, y, rows="clip", row_norm=3.0, tol=1e-5)
     full = np.column_stack([X, np.ones(40)])
     full *= np.minimum(1.0, 3.0 / np.linalg.norm(full, axis=1, keepdims=True))
-    held = np.arange(40)
+    remaining = np.arange(40)
     for number, action in enumerate(actions):
         if action == "pickle":
             model = pickle.loads(pickle.dumps(model))
@@ -66,15 +66,15 @@ def test_spent_is_never_below_the_residual(kind: str, seed: int, actions: list[s
             model = copy.copy(model)
         else:
             rng = np.random.default_rng([seed, number])
-            gone = rng.choice(held, 1 if action == "one" else 2, replace=False)
+            gone = rng.choice(remaining, 1 if action == "one" else 2, replace=False)
             try:
                 model.forget(gone.tolist(), X=X[gone], y=y[gone])
             except BudgetSpentError:
                 continue
-            held = np.setdiff1d(held, gone)
+            remaining = np.setdiff1d(remaining, gone)
         n_classes = max(weights_of(model).shape[1], 2)
         case = ref.LinearCase(full, y, kind, 0.05, tilt=tilt_of(model), n_classes=n_classes)
-        case = case.only(held)
+        case = case.only(remaining)
         residual = ref.residual(case, weights_of(model))
         assert residual <= model.account_.spent + 1e-11 * (1 + abs(weights_of(model)).max())
 
@@ -193,8 +193,8 @@ def test_files_keep_hessian_account_and_marks(kind: str, tmp_path: Path) -> None
     save(twin, tmp_path / "b.letheon")
     assert (tmp_path / "a.letheon").read_bytes() == (tmp_path / "b.letheon").read_bytes()
     assert twin.account_ == model.account_
-    for one in (twin, model):
-        one.forget([9], X=X[[9]], y=y[[9]])
+    for candidate in (twin, model):
+        candidate.forget([9], X=X[[9]], y=y[[9]])
     # A loaded inverse is fresh; steps are the same up to what both accounts allow for.
     ridge = 0.05 * model.n_rows_
     apart = np.linalg.norm(weights_of(twin) - weights_of(model))

@@ -175,7 +175,7 @@ def test_saved_models_go_on(more: dict[str, Any], tmp_path: Path) -> None:
     for each in copies:
         assert each.n_rows_ == 39
         each.forget([7, 8])
-        # Hessians that are not in the file are taken anew, at the newest path.
+        # Hessians that are not in the file are recomputed at the newest path.
         near = 0.01 if model.hessian == "cached" else 1e-12
         assert np.abs(weights(each) - weights(model)).max() <= near
         assert np.abs(weights(each) - weights(copies[0])).max() <= 1e-12
@@ -264,16 +264,16 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_process_leaves_no_file(tmp_path: Path) -> None:
-    given = [sys.executable, "-c", _KILLED, str(tmp_path)]
-    assert subprocess.run(given, check=False).returncode == -signal.SIGKILL
+    command = [sys.executable, "-c", _KILLED, str(tmp_path)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert list(tmp_path.iterdir()) == []
 
 
 def test_files_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     modes, make_file = [], tempfile.TemporaryFile
 
-    def watched(*given: Any, **more: Any) -> Any:
-        file = make_file(*given, **more)
+    def watched(*arguments: Any, **more: Any) -> Any:
+        file = make_file(*arguments, **more)
         modes.append(os.fstat(file.fileno()).st_mode & 0o777)
         return file
 
@@ -369,8 +369,8 @@ def test_noise_is_fresh_after_every_request_and_not_kept() -> None:
         plain.forget([own])
         offsets.append(weights(model) - weights(plain))
     assert np.array_equal(model.trajectory_.points, plain.trajectory_.points)
-    for one, two in ((0, 1), (1, 2), (0, 2)):
-        assert np.abs(offsets[one] - offsets[two]).min() > 0
+    for first, second in ((0, 1), (1, 2), (0, 2)):
+        assert np.abs(offsets[first] - offsets[second]).min() > 0
     assert model.distance_bound_ == plain.distance_bound_
 
 
@@ -400,10 +400,10 @@ def test_published_claims_tell_nothing_of_requests(more: dict[str, Any]) -> None
     model, fresh = fitted(data, **more), fitted(data.without([3]), **more)
     model.forget([3])
     assert "measured" in model.guarantee_.reference
-    one, two = model.publish().to_dict(), fresh.publish().to_dict()
-    assert one.pop("weights") != two.pop("weights")
-    assert one == two
-    assert "measured" not in one["guarantee"]["reference"]
+    first, second = model.publish().to_dict(), fresh.publish().to_dict()
+    assert first.pop("weights") != second.pop("weights")
+    assert first == second
+    assert "measured" not in first["guarantee"]["reference"]
 
 
 def test_kept_hessians_hold_no_more_than_the_rows_that_stay() -> None:
@@ -440,7 +440,7 @@ def test_cached_mode_reads_no_other_rows() -> None:
     assert np.array_equal(weights(twin), weights(model))
 
 
-def test_training_anew_when_half_of_the_rows_left() -> None:
+def test_training_again_when_half_of_the_rows_left() -> None:
     data = make_data(40)
     model = fitted(data)
     assert model.forget(list(range(20))).rebuilt.keys() == {"exact steps"}
@@ -450,7 +450,7 @@ def test_training_anew_when_half_of_the_rows_left() -> None:
     assert model.pace_ == fresh.pace_
 
 
-def test_training_anew_when_a_class_ends() -> None:
+def test_training_again_when_a_class_ends() -> None:
     data = make_data(40, n_classes=3)
     data.y[data.y == 2] = 0
     data.y[:2] = 2
@@ -465,8 +465,8 @@ def test_training_anew_when_a_class_ends() -> None:
 def test_replay_that_diverges_is_answered_by_training(monkeypatch: pytest.MonkeyPatch) -> None:
     data, original = make_data(40), replay_by_secants
 
-    def diverging(*given: Any) -> Any:
-        replay = original(*given)
+    def diverging(*arguments: Any) -> Any:
+        replay = original(*arguments)
         return replace(replay, end=np.full_like(replay.end, np.inf))
 
     monkeypatch.setattr(_deltagrad, "replay_by_secants", diverging)

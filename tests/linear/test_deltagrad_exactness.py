@@ -15,10 +15,10 @@ from letheon.linear import _deltagrad, _replay
 from letheon.linear._deltagrad import DeltaGradClassifier
 from letheon.linear._replay import (
     BatchSchedule,
-    BlockSecantPairs,
+    BlockSecantHistory,
     Checkpoints,
     RowRemoval,
-    SecantPairs,
+    SecantHistory,
     row_keys,
 )
 from letheon.linear._solve import minimise
@@ -57,9 +57,9 @@ def reference_of(model: DeltaGradClassifier, data: ReplayData, kind: str) -> Del
 
 def batches_of(model: DeltaGradClassifier, data: ReplayData) -> list[set[int]]:
     """Ids of every step. The rule itself is tested below."""
-    everybody = set(data.ids.tolist())
+    all_ids = set(data.ids.tolist())
     if model.pace_.n_batches == 1:
-        return [everybody] * model.n_steps
+        return [all_ids] * model.n_steps
     keys, alive = row_keys(as_ids(data.ids), SEED), np.ones(len(data.ids), bool)
     batches = BatchSchedule(keys, alive, model.pace_.n_batches, SEED)
     return [set(data.ids[batches.rows_of_step(t)].tolist()) for t in range(model.n_steps)]
@@ -78,8 +78,8 @@ def assert_same_path(
 ) -> None:
     assert np.abs(weights(model) - reference.end).max() <= within
     path = model.trajectory_
-    found = np.stack([path.points, path.gradients], axis=1)
-    assert np.abs(found - path_of(reference)).max() <= within
+    actual = np.stack([path.points, path.gradients], axis=1)
+    assert np.abs(actual - path_of(reference)).max() <= within
 
 
 regs = pytest.mark.parametrize("reg", ["per_sample", "total"])
@@ -131,10 +131,10 @@ def test_cached_hessians_follow_every_removal() -> None:
         model = fitted(make(multi_class, "total", None, hessian="cached"), data)
         for gone in ([3], [4, 9, 31], [50]):
             model.forget(gone)
-        held = model.cache_.content
-        assert held is not None
+        checkpoints = model.cache_.content
+        assert checkpoints is not None
         problem = model._build_problem(model._training_rows())
-        for point, blocks in zip(held.points, held.blocks, strict=True):
+        for point, blocks in zip(checkpoints.points, checkpoints.blocks, strict=True):
             W = point.reshape(problem.shape[::-1]).T
             for block, expected in zip(blocks, problem.hessian_at(W), strict=True):
                 assert np.allclose(np.tril(block), np.tril(expected), rtol=0, atol=1e-12)
@@ -223,13 +223,13 @@ def test_compact_form_is_the_bfgs_matrix(seed: int, n_pairs: int, history: int) 
     root = rng.normal(size=(size, size))
     hessian = root @ root.T + 0.1 * np.eye(size)
     pairs = [(s, hessian @ s) for s in rng.normal(size=(n_pairs, size))]
-    secants = SecantPairs(history, size)
+    secants = SecantHistory(history, size)
     for s, y in pairs:
         assert secants.add_pair(s, y)
     B = bfgs_matrix(pairs[-history:])
     columns = [secants.hessian_product(e) for e in np.eye(size)]
-    found = np.array([column for column in columns if column is not None])
-    assert np.allclose(found, B, rtol=0, atol=1e-7 * np.abs(B).max())
+    matrix = np.array([column for column in columns if column is not None])
+    assert np.allclose(matrix, B, rtol=0, atol=1e-7 * np.abs(B).max())
     s, y = pairs[-1]
     product = secants.hessian_product(s)
     assert product is not None
@@ -237,7 +237,7 @@ def test_compact_form_is_the_bfgs_matrix(seed: int, n_pairs: int, history: int) 
 
 
 def test_pairs_without_curvature_are_refused() -> None:
-    secants, s = SecantPairs(2, 3), np.array([1.0, 2.0, 0.0])
+    secants, s = SecantHistory(2, 3), np.array([1.0, 2.0, 0.0])
     assert not secants.add_pair(s, np.zeros(3))
     assert not secants.add_pair(s, -s)
     assert not secants.add_pair(np.zeros(3), s)
@@ -249,7 +249,7 @@ def test_pairs_without_curvature_are_refused() -> None:
 
 
 def test_scale_has_a_floor() -> None:
-    secants, s, other = SecantPairs(2, 2), np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    secants, s, other = SecantHistory(2, 2), np.array([1.0, 0.0]), np.array([0.0, 1.0])
     secants.add_pair(s, 1e-6 * s)
     product = secants.hessian_product(other)
     assert product is not None
@@ -257,7 +257,7 @@ def test_scale_has_a_floor() -> None:
 
 
 def test_products_that_cannot_be_trusted() -> None:
-    secants, v = BlockSecantPairs(2, 2, 2), np.array([1.0, 0.0, 0.0, 0.0])
+    secants, v = BlockSecantHistory(2, 2, 2), np.array([1.0, 0.0, 0.0, 0.0])
     assert secants.hessian_product(v, most=10.0) is None
     secants.add_pair(v, 3 * v)
     still = secants.hessian_product(v, most=10.0)
@@ -273,7 +273,7 @@ def test_products_that_cannot_be_trusted() -> None:
 def test_steps_without_trust_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where L-BFGS never answers, the replay is a retrain."""
     data = make_data()
-    monkeypatch.setattr(BlockSecantPairs, "hessian_product", lambda *_: None)
+    monkeypatch.setattr(BlockSecantHistory, "hessian_product", lambda *_: None)
     model = fitted(make("binary", "total", None, burn_in=0, period=100), data)
     receipt = model.forget([8])
     assert receipt.rebuilt == {"exact steps": N_STEPS}
@@ -285,9 +285,9 @@ def test_steps_without_trust_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_number_of_exact_steps(burn_in: int, period: int) -> None:
     model = fitted(make("binary", "per_sample", None, burn_in=burn_in, period=period), make_data())
     steps = [t for t in range(N_STEPS) if t <= burn_in or (t - burn_in) % period == 0]
-    found = model.forget([3]).rebuilt["exact steps"]
+    n_exact = model.forget([3]).rebuilt["exact steps"]
     # Step 0 gives no pair, for nothing has moved; so without burn-in step 1 must be exact too.
-    assert found == len(steps) + (burn_in == 0)
+    assert n_exact == len(steps) + (burn_in == 0)
 
 
 @examples(30)
@@ -371,13 +371,13 @@ def test_reshuffled_batches_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_products_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     data, settings = make_data(), {"burn_in": 4, "period": 4, "history": 3}
-    original = BlockSecantPairs.hessian_product
+    original = BlockSecantHistory.hessian_product
 
-    def twice(self: BlockSecantPairs, v: Floats, most: float) -> Floats | None:
+    def twice(self: BlockSecantHistory, v: Floats, most: float) -> Floats | None:
         product = original(self, v, most)
         return None if product is None else 2 * product
 
-    monkeypatch.setattr(BlockSecantPairs, "hessian_product", twice)
+    monkeypatch.setattr(BlockSecantHistory, "hessian_product", twice)
     model = fitted(make("binary", "per_sample", None, **settings), data)
     reference = reference_of(model, data, "binary")
     model.forget([5])
@@ -388,7 +388,7 @@ def test_wrong_products_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_stale_hessians_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     data = make_data()
-    monkeypatch.setattr(Checkpoints, "without_rows", lambda self, _: self)
+    monkeypatch.setattr(Checkpoints, "without", lambda self, _: self)
     model = fitted(make("binary", "per_sample", None, hessian="cached", n_checkpoints=3), data)
     reference = reference_of(model, data, "binary")
     nodes, nearest = _replay._choose_nodes(model.trajectory_.points, 3)
@@ -400,8 +400,8 @@ def test_stale_hessians_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @examples(30)
 @given(st.integers(0, 2**100), st.integers(2, 9), st.lists(st.integers(0, 15), min_size=2))
-def test_batches_depend_on_nobody_else(seed: int, n_batches: int, owners: list[int]) -> None:
-    """Every row is in one batch of an epoch, and stays there whoever leaves."""
+def test_batches_depend_on_the_own_id_only(seed: int, n_batches: int, owners: list[int]) -> None:
+    """Every row is in one batch of an epoch, and stays there after any removal."""
     ids = np.array(owners)
     rest = np.flatnonzero(ids != ids[0])
     all_keys = row_keys(as_ids(ids), seed)

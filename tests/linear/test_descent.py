@@ -134,11 +134,11 @@ def test_a_request_draws_fresh_noise(name: str) -> None:
     model = make_model(name).fit(X, y)
     before = model.coef_.copy()
     model.forget([0])
-    one, two = copy.copy(model), copy.copy(model)
-    for twin in (one, two):
+    first, second = copy.copy(model), copy.copy(model)
+    for twin in (first, second):
         twin.forget([1])
     assert not np.array_equal(before, model.coef_)
-    assert not np.array_equal(one.coef_, two.coef_)
+    assert not np.array_equal(first.coef_, second.coef_)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -367,10 +367,10 @@ def test_learned_rows_are_rows_like_others() -> None:
 @pytest.mark.parametrize("kind", ["csr", "float32"])
 def test_sparse_and_single_precision_rows(name: str, kind: str) -> None:
     X, y = make_rows(60)
-    given: Any = sp.csr_array(X) if kind == "csr" else X.astype(np.float32)
-    model, dense = make_model(name, noise_seed=1).fit(given, y), make_model(name, noise_seed=1)
+    table: Any = sp.csr_array(X) if kind == "csr" else X.astype(np.float32)
+    model, dense = make_model(name, noise_seed=1).fit(table, y), make_model(name, noise_seed=1)
     dense.fit(X, y)
-    for each, rows in ((model, given), (dense, X)):
+    for each, rows in ((model, table), (dense, X)):
         each.forget([1, 5])
         each.learn(rows[[1]], y[[1]], ids=[1])
     assert np.allclose(model.coef_, dense.coef_, atol=5e-3 if kind == "float32" else 1e-6)

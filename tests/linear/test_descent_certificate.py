@@ -131,12 +131,12 @@ def nothing_is_done(patch: pytest.MonkeyPatch) -> None:
         state = {"unperturbed_": copy_as_secret(kept.W)} if self.secret else {}
         return DescentOutcome((kept.W,), self.limit, 0.0, state)
 
-    patch.setattr(ResidualDescent, "apply_update", keep)
+    patch.setattr(ResidualDescent, "follow", keep)
 
 
 def rows_stay(patch: pytest.MonkeyPatch) -> None:
     """The gradient of the remaining rows still has the rows that left."""
-    patch.setattr(FitProblem, "without_rows", lambda self, positions: self)
+    patch.setattr(FitProblem, "without", lambda self, positions: self)
 
 
 def wrong_sign(patch: pytest.MonkeyPatch) -> None:
@@ -144,8 +144,8 @@ def wrong_sign(patch: pytest.MonkeyPatch) -> None:
     before = FitProblem.gradient_at
 
     def gradient(self: FitProblem, W: Floats) -> Floats:
-        found = before(self, W)
-        return found + 2 * self.data_gradient(W, self.removed) if len(self.removed) else found
+        exact = before(self, W)
+        return exact + 2 * self.data_gradient(W, self.removed) if len(self.removed) else exact
 
     patch.setattr(FitProblem, "gradient_at", gradient)
 
@@ -154,8 +154,10 @@ def noise_halved(patch: pytest.MonkeyPatch) -> None:
     """Requests draw noise of half the scale."""
     before = DescentToDeleteClassifier._publish_weights
 
-    def release(self: Any, found: Any, problem: Any, sigma: float, source: Any) -> Floats:
-        return before(self, found, problem, sigma / 2 if hasattr(self, "seed_") else sigma, source)
+    def release(self: Any, descent: Any, problem: Any, sigma: float, source: Any) -> Floats:
+        return before(
+            self, descent, problem, sigma / 2 if hasattr(self, "seed_") else sigma, source
+        )
 
     patch.setattr(DescentToDeleteClassifier, "_publish_weights", release)
     # Half of sigma has a finer grid, which would be noticed.

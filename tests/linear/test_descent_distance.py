@@ -136,10 +136,10 @@ def test_a_distance_without_rounding_would_be_understated() -> None:
         rng = np.random.default_rng(seed)
         X, y = rng.normal(size=(8, 2)) / 10, rng.integers(0, 2, 8)
         problem = FitProblem(X, y, Logistic(1), 8, 10.0)
-        found = minimise_by_newton(problem, np.zeros((2, 1)), 0.0, 100)
-        true = distance_to_optimum(problem, found.W)
-        assert true <= problem.distance_bound(found.gradient, problem.gradient_error(found.W))
-        n_understated += true > problem.distance_bound(found.gradient)
+        solution = minimise_by_newton(problem, np.zeros((2, 1)), 0.0, 100)
+        true = distance_to_optimum(problem, solution.W)
+        assert true <= problem.distance_bound(solution.gradient, problem.gradient_error(solution.W))
+        n_understated += true > problem.distance_bound(solution.gradient)
     assert n_understated > 0
 
 
@@ -177,9 +177,9 @@ def test_rounding_of_steps_is_allowed_for(seed: int, radius: float | None) -> No
     radius = radius or natural_radius(problem.loss, strong)
     shape = build_geometry(problem.loss, 1.0, strong, radius, d)
     with mpmath.workdps(30):
-        found = descend_projected(problem, np.zeros((d, 1)), 120, shape)
+        parameters = descend_projected(problem, np.zeros((d, 1)), 120, shape)
         exact = exact_steps(problem, 120, shape)
-        gap = mpmath.norm(mpmath.matrix(found.ravel().tolist()) - exact)
+        gap = mpmath.norm(mpmath.matrix(parameters.ravel().tolist()) - exact)
     assert 0 < gap <= shape.bound_rounding(n)
 
 
@@ -210,8 +210,8 @@ def test_what_rounding_hides_of_a_gradient_is_bounded(
         y, gone = rng.integers(0, max(loss.n_outputs, 2), 700), np.arange(0, 700, 9)
         problem = FitProblem(X, y, loss, 700, l2, removed=gone)
         W = rng.normal(size=problem.shape) / scale
-        held = np.delete(np.arange(700), gone)
-        rows, wide = X[held].astype(np.longdouble), W.astype(np.longdouble)
+        remaining = np.delete(np.arange(700), gone)
+        rows, wide = X[remaining].astype(np.longdouble), W.astype(np.longdouble)
         scores = rows @ wide
         if loss.is_joint:
             shares = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -219,7 +219,7 @@ def test_what_rounding_hides_of_a_gradient_is_bounded(
         else:
             shares = 1 / (1 + np.exp(-scores))
         labels = np.arange(1, 2) if loss.n_outputs == 1 else np.arange(loss.n_outputs)
-        slopes = shares - (y[held][:, None] == labels)
-        exact = rows.T @ slopes + np.longdouble(l2) * len(held) * wide
+        slopes = shares - (y[remaining][:, None] == labels)
+        exact = rows.T @ slopes + np.longdouble(l2) * len(remaining) * wide
         error = float(np.linalg.norm(problem.gradient_at(W) - exact))
         assert 0 < error <= problem.gradient_error(W)

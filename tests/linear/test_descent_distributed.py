@@ -14,9 +14,9 @@ from letheon.linear._descent import DescentToDeleteClassifier
 from letheon.linear._descent_steps import (
     Parts,
     PartSolver,
-    build_part,
     draw_parts,
     draw_ranks,
+    part_of,
     redraw_after_addition,
     redraw_after_removal,
     train_parts,
@@ -64,12 +64,12 @@ def test_places_from_the_operating_system_as_well() -> None:
 
 def test_draws_are_exactly_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
     """Words beyond the last multiple of n are drawn again: they would favour small numbers."""
-    given = [2**64 - 1, 2**64 - 2, 4, 2**64 - 1, 3]
+    words = [2**64 - 1, 2**64 - 2, 4, 2**64 - 1, 3]
     monkeypatch.setattr(
-        NoiseSource, "_words", lambda _, n: np.array([given.pop(0) for _ in range(n)], np.uint64)
+        NoiseSource, "_words", lambda _, n: np.array([words.pop(0) for _ in range(n)], np.uint64)
     )
     assert NoiseSource(None).integers(3, 3).tolist() == [2, 1, 0]
-    assert given == []
+    assert words == []
 
 
 def test_places_of_one_sample_over_many_runs() -> None:
@@ -162,13 +162,13 @@ def test_tracked_distances_are_bounds_and_their_mean_is_hidden(
 ) -> None:
     problem, solver, source = make_problem(seed), solvers()[kind], NoiseSource(seed)
     parts = fresh_parts(problem, solver, source)
-    held = np.arange(problem.n_rows)
+    remaining = np.arange(problem.n_rows)
     for k in range(n_rounds + 1):
         if k:
-            drawn = redraw_after_removal(source, parts.ranks, np.array([k, 2 * k]), len(held))
-            held = np.delete(held, [k, 2 * k])
-            parts = train_parts(problem, held, drawn, solver, parts).parts
-        best = [optimum(build_part(problem, held[own])) for own in parts.ranks]
+            drawn = redraw_after_removal(source, parts.ranks, np.array([k, 2 * k]), len(remaining))
+            remaining = np.delete(remaining, [k, 2 * k])
+            parts = train_parts(problem, remaining, drawn, solver, parts).parts
+        best = [optimum(part_of(problem, remaining[own])) for own in parts.ranks]
         true = np.linalg.norm(parts.weights.open() - np.array(best), axis=(1, 2))
         assert (true <= parts.distances + 1e-10).all()
         assert np.linalg.norm(parts.mean - np.mean(best, axis=0)) <= parts.distance + 1e-10
@@ -179,12 +179,12 @@ def test_all_parts_go_on_when_the_mean_asks_for_it() -> None:
     problem, source = make_problem(1), NoiseSource(1)
     strict = solvers()["theorem"]
     parts = fresh_parts(problem, strict, source)
-    held = np.arange(problem.n_rows)
-    none = redraw_after_removal(source, parts.ranks, np.empty(0, np.int64), len(held))
-    lazy = train_parts(problem, held, none, strict, parts)
+    remaining = np.arange(problem.n_rows)
+    none = redraw_after_removal(source, parts.ranks, np.empty(0, np.int64), len(remaining))
+    lazy = train_parts(problem, remaining, none, strict, parts)
     assert lazy.passes == 0.0
     inflated = type(parts)(parts.ranks, parts.weights, parts.distances + strict.limit)
-    again = train_parts(problem, held, none, strict, inflated)
+    again = train_parts(problem, remaining, none, strict, inflated)
     assert again.passes > 0.0
     assert again.parts.distance <= strict.limit
 
@@ -194,8 +194,8 @@ def test_only_parts_that_lose_a_row_go_on() -> None:
     parts = fresh_parts(problem, solver, source)
     leaving = np.array([parts.ranks[0, 0]])
     drawn = redraw_after_removal(source, parts.ranks, leaving, 40)
-    held = np.delete(np.arange(40), leaving)
-    after = train_parts(problem, held, drawn, solver, parts).parts
+    remaining = np.delete(np.arange(40), leaving)
+    after = train_parts(problem, remaining, drawn, solver, parts).parts
     same = (after.weights.open() == parts.weights.open()).all(axis=(1, 2))
     assert np.array_equal(same, ~drawn.changed.any(axis=1))
     assert not same.all()
@@ -217,8 +217,8 @@ def test_the_copy_of_least_loss_is_published() -> None:
 
 
 def test_copies_share_the_certificate() -> None:
-    one, four = (fitted(n_copies=n, noise_seed=None) for n in (1, 4))
-    assert one.limit_ > 3 * four.limit_
+    single, four = (fitted(n_copies=n, noise_seed=None) for n in (1, 4))
+    assert single.limit_ > 3 * four.limit_
     assert four.guarantee_.epsilon == 1.0
 
 
@@ -231,7 +231,7 @@ def test_parts_follow_removals_after_holes_are_closed() -> None:
     rows = model.rows_.compact_copy()
     whole = FitProblem(rows.X, rows.y, Logistic(1), len(rows), 0.2)
     (parts,) = model.parts_
-    best = np.array([optimum(build_part(whole, own)) for own in parts.ranks])
+    best = np.array([optimum(part_of(whole, own)) for own in parts.ranks])
     assert np.allclose(parts.weights.open(), best, atol=1e-6)
 
 

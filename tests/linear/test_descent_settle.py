@@ -112,7 +112,7 @@ def test_settling_draws_fresh_noise() -> None:
     assert np.linalg.norm(sealed(model) - W) <= 2 * model.limit_
 
 
-def test_parts_are_drawn_anew() -> None:
+def test_parts_are_drawn_again() -> None:
     model, _ = forgotten(**SECRET["parts"])
     old = [parts.ranks for parts in model.parts_]
     model.settle()
@@ -162,9 +162,9 @@ def test_a_published_state_tells_of_rows_that_left_by_their_number_only(
     models = []
     for other in (GONE, GONE + 1):
         rows = np.setdiff1d(np.arange(len(y)), [GONE + 1 if other == GONE else GONE])
-        given: Any = sp.csr_array(X[rows]) if kind == "csr" else X[rows]
+        table: Any = sp.csr_array(X[rows]) if kind == "csr" else X[rows]
         settings = {"l2": 0.01, "state": "published", "random_state": 0, **more}
-        models.append(DescentToDeleteClassifier(**settings).fit(given, y[rows], ids=rows))
+        models.append(DescentToDeleteClassifier(**settings).fit(table, y[rows], ids=rows))
         models[-1].forget([other])
     path = tmp_path / "model.letheon"
     assert differences(models[0], models[1], path) == {"model_", "release_salt_"}
@@ -181,9 +181,9 @@ def test_a_published_state_tells_of_rows_that_left_by_their_number_only(
 def test_published_claims_tell_nothing_of_requests() -> None:
     for more in ({}, {"state": "published"}, THEOREM):
         model, fresh = forgotten(**more)
-        one, two = model.publish().to_dict(), fresh.publish().to_dict()
-        assert one.pop("weights") != two.pop("weights")
-        assert one == two
+        first, second = model.publish().to_dict(), fresh.publish().to_dict()
+        assert first.pop("weights") != second.pop("weights")
+        assert first == second
 
 
 # Claims
@@ -226,15 +226,15 @@ def test_a_release_of_an_older_version_is_not_certified(
         model.learn(make_rows()[0][:1], [1], ids=[9])
     else:
         model.forget([1])
-    assert model.n_changed_ == 0, "it was trained anew"
+    assert model.n_changed_ == 0, "it was retrained"
     assert [*kinds, model.guarantee_.kind] == ["empirical", "certified"]
 
 
 def test_a_request_obeys_max_iter(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[int] = []
+    limits: list[int] = []
 
     def idle(problem: FitProblem, *, start: Floats, max_iter: int, **_: Any) -> Solution:
-        given.append(max_iter)
+        limits.append(max_iter)
         return Solution(start, problem.gradient_at(start), 0.0)
 
     X, y = make_rows()
@@ -244,7 +244,7 @@ def test_a_request_obeys_max_iter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_descent_steps, "minimise", idle)
     with pytest.raises(AssumptionError, match="raise max_iter, sigma or l2"):
         model.forget([1])
-    assert given == [123]
+    assert limits == [123]
     assert model.digest() == before
     monkeypatch.setattr(_descent_steps, "minimise", minimise)
     assert model.forget([1]).guarantee.kind == "certified"
@@ -290,8 +290,8 @@ def test_rounding_of_gradients_is_allowed_for(n: int, d: int) -> None:
         exact, wide = X.astype(np.longdouble), W.astype(np.longdouble)
         slopes = 1 / (1 + np.exp(-exact @ wide)) - y[:, None]
         truth = (exact.T @ slopes) / n + np.longdouble(strong) * wide
-        found = FitProblem(X, y, loss, n, strong).gradient_at(W) / n
-        worst = max(worst, float(np.linalg.norm(found - truth)))
+        gradient = FitProblem(X, y, loss, n, strong).gradient_at(W) / n
+        worst = max(worst, float(np.linalg.norm(gradient - truth)))
     assert worst / strong <= shape.bound_rounding(n)
     # Worse sums than these exist: every column counts as much as a row does.
     narrow = build_geometry(loss, 1.0, strong, shape.radius)

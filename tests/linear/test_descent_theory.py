@@ -132,7 +132,7 @@ def test_rows_move_the_optimum_no_further_than_jolts(
     problem = make_problem(seed, loss, l2)
     shape = build_geometry(loss, 1.0, l2, natural_radius(loss, l2))
     gone = np.arange(n_gone)
-    after = problem.without_rows(gone)
+    after = problem.without(gone)
     moved = np.linalg.norm(optimum(problem) - optimum(after))
     assert moved <= n_gone * 2 * shape.slope / (l2 * after.n_remaining)
     assert moved <= n_gone * shape.row_shift(nominal_rows(after.n_remaining))
@@ -357,8 +357,8 @@ def test_extra_regulariser_balances_noise_and_bias(regulariser: Any, noise: Any)
         return float(M / 2 * d * noise(mu, L, M, n, many, q) ** 2 + mu / 2 * B**2)
 
     best = minimize_scalar(error, bounds=(-15, 5), method="bounded", options={"xatol": 1e-9})
-    found = regulariser(loss, R, B, n, d, many, q)
-    assert log(found) == pytest.approx(best.x, abs=1e-4)
+    value = regulariser(loss, R, B, n, d, many, q)
+    assert log(value) == pytest.approx(best.x, abs=1e-4)
 
 
 @pytest.mark.parametrize(

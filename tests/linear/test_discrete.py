@@ -72,9 +72,9 @@ def test_long_normals_are_decided_alike_and_normal(monkeypatch: pytest.MonkeyPat
     assert np.all((low == 0) | (np.sign(low) == np.sign(high)) | (high == 0))
 
 
-def supply(*given: int) -> Callable[[int], NDArray[np.uint64]]:
+def supply(*supplied: int) -> Callable[[int], NDArray[np.uint64]]:
     """Return words in turn, as a source of random words."""
-    left = list(given)
+    left = list(supplied)
 
     def words(n: int) -> NDArray[np.uint64]:
         taken, left[:] = left[:n], left[n:]
@@ -145,8 +145,8 @@ def test_a_block_without_end_is_drawn_on(monkeypatch: pytest.MonkeyPatch) -> Non
     """Once in 2**25 candidates; its value is far out, and hardly ever kept."""
     full = (1 << 64) - 1
     monkeypatch.setattr(noise, "_is_below", lambda *_: True)
-    given = [full - 1, *[1] * 33, *[full] * 17]
-    value = noise._draw_accepted(supply(*given, 0b11), 1, noise._integers_of(8, noise._LAPLACE))
+    supplied = [full - 1, *[1] * 33, *[full] * 17]
+    value = noise._draw_accepted(supply(*supplied, 0b11), 1, noise._integers_of(8, noise._LAPLACE))
     assert value.tolist() == [(25 + 2) * 8 + 7]
 
 

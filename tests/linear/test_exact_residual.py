@@ -29,7 +29,7 @@ MODELS = [
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 def test_it_is_the_gradient_of_the_rows_that_are_left(model: Any) -> None:
-    """By hand: sum_i (sigmoid(x w) - y) x + l2 n w, with the coefficients that everybody sees."""
+    """By hand: sum_i (sigmoid(x w) - y) x + l2 n w, with the published coefficients."""
     model.fit(X, Y)
     for gone in ([], [3, 4, 5]):
         model.forget(gone)
@@ -37,9 +37,9 @@ def test_it_is_the_gradient_of_the_rows_that_are_left(model: Any) -> None:
         w = model.coef_[0]
         gradient = X[left].T @ (expit(X[left] @ w) - Y[left]) + 0.05 * len(left) * w
         assert model.exact_residual() == pytest.approx(np.linalg.norm(gradient), rel=1e-9)
-        found = gradient_residual_of(model)
-        assert found is not None
-        assert found.value == pytest.approx(np.linalg.norm(gradient) / len(left), rel=1e-9)
+        measure = gradient_residual_of(model)
+        assert measure is not None
+        assert measure.value == pytest.approx(np.linalg.norm(gradient) / len(left), rel=1e-9)
 
 
 def test_influence_counts_its_noise() -> None:

@@ -192,9 +192,9 @@ def test_the_laws_of_removal_and_retrain_are_as_close_as_stated(
     ).fit(case.X[:, :-1], case.y)
     for person in range(5, 5 + m):
         receipt = model.forget([person])
-    rest, found = case.without(np.arange(5, 5 + m)), model.account_.closeness
+    rest, closeness = case.without(np.arange(5, 5 + m)), model.account_.closeness
     if receipt.rebuilt.get("retrains") or len(model.classes_) < case.n_classes:
-        assert found.shift == found.spread == 0.0
+        assert closeness.shift == closeness.spread == 0.0
         return
     best = retrain(rest)
     # Not only the optimum: every point at which a retrain may stop.
@@ -207,8 +207,8 @@ def test_the_laws_of_removal_and_retrain_are_as_close_as_stated(
     F = hessian(rest, expansion.curvature.point) / len(rest.y)
     u = log_ratios(F, hessian(rest, V) / len(rest.y))
     shift = np.linalg.norm(power(F, 0.25) @ flat(model.walk.W - V)) / sigma
-    assert shift <= found.shift * (1 + 1e-9)
-    assert np.abs(u).max() <= found.spread + 1e-9
+    assert shift <= closeness.shift * (1 + 1e-9)
+    assert np.abs(u).max() <= closeness.spread + 1e-9
     kl = (shift**2 * np.exp(np.abs(u).max()) + np.sum(np.expm1(u) - u)) / 2
     assert kl <= model.kl_bound_ + 1e-9
     assert model.epsilon_ <= model.epsilon * (1 + 1e-9)
@@ -218,7 +218,7 @@ def test_the_laws_of_removal_and_retrain_are_as_close_as_stated(
 def draws(model: FisherClassifier, problem: FitProblem, W: Floats, count: int) -> Floats:
     """Return draws of the noise around one optimum, one per line."""
     source, roots = NoiseSource(5), model._noise_roots(model._fisher_at(problem, W), W)
-    return np.array([flat(model._release_weights(W, roots, source) - W) for _ in range(count)])
+    return np.array([flat(model._add_noise(W, roots, source) - W) for _ in range(count)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -308,7 +308,7 @@ def test_secret_and_published_end_near_each_other() -> None:
     assert np.linalg.norm(ends[0] - ends[1]) < 1e-2
 
 
-def test_a_hessian_that_is_too_old_is_taken_anew_but_not_for_isotropic_noise() -> None:
+def test_a_hessian_that_is_too_old_is_taken_again_but_not_for_isotropic_noise() -> None:
     case = make("logistic", n=200, p=4)
     gone = np.flatnonzero(case.y == 1)[:40]
     fisher = fitted(case, state="secret", sigma=1.0)
@@ -502,7 +502,7 @@ def test_a_covariance_that_is_not_known_proves_nothing(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("error", [1.0, float("inf"), float("nan")])
-def test_a_matrix_that_rounding_has_worn_out_is_taken_anew(error: float) -> None:
+def test_a_matrix_that_rounding_has_worn_out_is_taken_again(error: float) -> None:
     model = fitted(make("logistic", n=60, p=3), state="secret")
     assert model.cache_.content is not None
     model.cache_.content.error = error
@@ -607,7 +607,7 @@ def test_a_failure_while_publishing_changes_nothing(monkeypatch: pytest.MonkeyPa
     def fail(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(FisherClassifier, "_release_weights", fail)
+    monkeypatch.setattr(FisherClassifier, "_add_noise", fail)
     with pytest.raises(MemoryError):
         model.forget([3])
     monkeypatch.undo()

@@ -46,13 +46,13 @@ def retrained(kind: str, count: int) -> Floats:
 
 
 def removed(kind: str, count: int) -> Floats:
-    settings, found = SETTINGS | KINDS[kind], []
+    settings, releases = SETTINGS | KINDS[kind], []
     for _ in range(count):
         model = FisherClassifier(**settings).fit(X, Y)
         claim = model.forget([CANARY]).guarantee
         assert (claim.kind, claim.epsilon, claim.delta) == ("certified", 1.0, 1e-4)
-        found.append(weights(model))
-    return np.array(found)
+        releases.append(weights(model))
+    return np.array(releases)
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +74,12 @@ def _repeatable(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
 def is_explained(released: Floats, before: Floats, scale: float) -> NDArray[np.bool_]:
     """Whether before + scale ndtri(k / 2^53), in doubles, can be what was released."""
     guess = np.round(ndtr((released - before) / scale) * 2.0**52)
-    found = np.zeros(len(released), bool)
+    is_reachable = np.zeros(len(released), bool)
     for step in range(-40, 41):
         uniform = (2 * (guess + step) + 1) * 2.0**-53
         uniform = np.clip(uniform, 2.0**-53, 1 - 2.0**-53)
-        found |= before + scale * ndtri(uniform) == released
-    return found
+        is_reachable |= before + scale * ndtri(uniform) == released
+    return is_reachable
 
 
 def lattice_gap(released: Floats, others: Floats, before: Floats, scale: float) -> float:
@@ -99,7 +99,7 @@ def on_a_line(covariance: str, state: str) -> FisherClassifier:
 
 def released_on_a_line(covariance: str, state: str, count: int) -> tuple[Floats, Floats, float]:
     """Return releases after a removal, parameters before noise, and the noise's deviation."""
-    found, ends = [], []
+    releases, ends = [], []
     for _ in range(count):
         model = on_a_line(covariance, state).fit(LINE, SIDES)
         walks: list[NewtonWalk] = []
@@ -112,12 +112,12 @@ def released_on_a_line(covariance: str, state: str, count: int) -> tuple[Floats,
         vars(model)["_prepare_release"] = watch
         model.forget([4])
         ends.append(walks[0].W[0, 0])
-        found.append(weights(model)[0])
+        releases.append(weights(model)[0])
     rows = LINE[:4, 0]
     score = rows * retrained_line()
     curvature = float((rows**2 / (2 + np.exp(score) + np.exp(-score))).sum()) / 4 + 0.1
     scale = 0.5 * (curvature**-0.25 if covariance == "fisher" else 1.0)
-    return np.array(found), np.array(ends), scale
+    return np.array(releases), np.array(ends), scale
 
 
 @cache

@@ -122,10 +122,10 @@ def test_limits_keep_the_promise_and_waste_little(
     freedom: float, epsilon: float, delta: float
 ) -> None:
     shape = HessianBounds(top=5.0, freedom=freedom, size=1000, radius=1.0, concordance=1.0)
-    here = law(epsilon=epsilon, delta=delta, size=1000)
-    limits = here.compute_limits(shape)
+    noise = law(epsilon=epsilon, delta=delta, size=1000)
+    limits = noise.compute_limits(shape)
     assert freedom <= shape.freedom_on_grid < 1.2 * freedom
-    charged = (1 + exp(epsilon)) * here.gap
+    charged = (1 + exp(epsilon)) * noise.gap
     assert 0 < charged < 1e-3 * delta
 
     def spent(spread: float) -> float:
@@ -136,7 +136,7 @@ def test_limits_keep_the_promise_and_waste_little(
     assert spent(limits.spread) <= delta < spent(1.1 * limits.spread)
     assert 0 < limits.shift < gaussian_mu(epsilon, delta)
     dimension = shape.effective_dimension(limits.spread)
-    at_the_corner = Closeness(limits.shift, limits.spread, dimension, here.gap)
+    at_the_corner = Closeness(limits.shift, limits.spread, dimension, noise.gap)
     assert limits.can_hide(at_the_corner)
     assert limits.share_used(at_the_corner) == 1.0
     assert at_the_corner.epsilon_at(delta) <= epsilon * (1 + 1e-6)
@@ -144,12 +144,14 @@ def test_limits_keep_the_promise_and_waste_little(
 
 def test_isotropic_noise_hides_what_the_grid_hides() -> None:
     isotropic, grid = law(isotropic=True), ReleaseGrid.of_sigma(0.1)
-    limits, found = isotropic.compute_limits(None), isotropic.bound_closeness(0.4, 3.0, None)
+    limits, closeness = isotropic.compute_limits(None), isotropic.bound_closeness(0.4, 3.0, None)
     hidden = grid.max_hidden_distance(1.0, 1e-4, 3)
     assert limits.shift * grid.scale - sqrt(3) == pytest.approx(hidden / grid.step, rel=1e-9)
-    assert found.shift == pytest.approx((0.4 / 2.0 / grid.step + sqrt(3)) / grid.scale, rel=1e-8)
-    assert found.epsilon_at(1e-4) == pytest.approx(grid.compute_epsilon(0.2, 1e-4, 3), rel=1e-6)
-    assert (found.spread, limits.spread) == (0.0, 0.0)
+    assert closeness.shift == pytest.approx(
+        (0.4 / 2.0 / grid.step + sqrt(3)) / grid.scale, rel=1e-8
+    )
+    assert closeness.epsilon_at(1e-4) == pytest.approx(grid.compute_epsilon(0.2, 1e-4, 3), rel=1e-6)
+    assert (closeness.spread, limits.spread) == (0.0, 0.0)
 
 
 def test_the_stop_rule_of_a_retrain_and_the_grid_count() -> None:
@@ -168,22 +170,22 @@ BAD = (nan, inf)
 @pytest.mark.parametrize("bad", BAD)
 def test_what_is_not_known_is_not_hidden(bad: float) -> None:
     shape = HessianBounds(top=5.0, freedom=3.0, size=3, radius=10.0, concordance=1.0)
-    here, limits = law(), law().compute_limits(shape)
-    one = {"shift": bad}, {"spread": bad}
-    cases = [Closeness(**values) for values in one]
-    cases += [here.bound_closeness(bad, 0.0, shape), here.bound_closeness(0.0, bad, shape)]
+    noise, limits = law(), law().compute_limits(shape)
+    settings = {"shift": bad}, {"spread": bad}
+    cases = [Closeness(**values) for values in settings]
+    cases += [noise.bound_closeness(bad, 0.0, shape), noise.bound_closeness(0.0, bad, shape)]
     spoilt: list[dict[str, float]] = [{"top": bad}, {"radius": bad}, {"concordance": bad}]
     for values in spoilt:
         known: dict[str, Any] = {"top": 5.0, "radius": 10.0, "concordance": 1.0}
         cases.append(
-            here.bound_closeness(0.0, 0.0, HessianBounds(freedom=3.0, size=3, **(known | values)))
+            noise.bound_closeness(0.0, 0.0, HessianBounds(freedom=3.0, size=3, **(known | values)))
         )
-    for found in cases:
-        assert not limits.can_hide(found)
-        assert limits.share_used(found) == inf
-        assert found.epsilon_at(1e-4) == inf
-        assert found.kl == inf
-        assert not np.isnan([found.shift, found.spread, found.dimension, found.gap]).any()
+    for case in cases:
+        assert not limits.can_hide(case)
+        assert limits.share_used(case) == inf
+        assert case.epsilon_at(1e-4) == inf
+        assert case.kl == inf
+        assert not np.isnan([case.shift, case.spread, case.dimension, case.gap]).any()
     assert FisherAccount(Closeness(), nan).used == inf
     # Degrees of freedom that are not known are all there are.
     assert HessianBounds(5.0, bad, 3, 10.0, 1.0).freedom_on_grid == 3.0
@@ -193,9 +195,9 @@ def test_what_is_not_known_is_not_hidden(bad: float) -> None:
 @pytest.mark.parametrize("ridge", [1e-30, 1e-300, 5e-324])
 def test_a_ridge_too_small_for_the_integers_hides_nothing(ridge: float) -> None:
     shape = HessianBounds(top=5.0, freedom=3.0, size=3, radius=10.0, concordance=1.0)
-    here = law(ridge=ridge)
-    assert here.gap == inf
-    assert not here.compute_limits(shape).can_hide(here.bound_closeness(0.0, 0.0, shape))
+    noise = law(ridge=ridge)
+    assert noise.gap == inf
+    assert not noise.compute_limits(shape).can_hide(noise.bound_closeness(0.0, 0.0, shape))
 
 
 def test_without_noise_the_distance_is_kept_small() -> None:
@@ -229,9 +231,9 @@ def test_the_exact_delta_in_one_dimension_is_below_the_stated_one(
             other = scale * mpmath.exp(sign * limits.spread / 2)
             shift = limits.shift * scale
             integers = range(int(-14 * scale), int(14 * scale))
-            one = [rounded_normal(z, mpmath.mpf(0), mpmath.mpf(scale)) for z in integers]
-            two = [rounded_normal(z, mpmath.mpf(shift), other) for z in integers]
-            for p, q in ((one, two), (two, one)):
+            first = [rounded_normal(z, mpmath.mpf(0), mpmath.mpf(scale)) for z in integers]
+            second = [rounded_normal(z, mpmath.mpf(shift), other) for z in integers]
+            for p, q in ((first, second), (second, first)):
                 pairs = zip(p, q, strict=True)
                 exact = mpmath.fsum(max(a - mpmath.exp(epsilon) * b, 0) for a, b in pairs)
                 assert exact <= delta
@@ -255,11 +257,11 @@ def test_the_exact_delta_in_two_dimensions_is_below_the_stated_one() -> None:
         energy = np.einsum("ij,jk,ik->i", away, np.linalg.inv(covariance), away) / 2
         return np.asarray(np.exp(-energy) / (2 * np.pi * np.sqrt(np.linalg.det(covariance))))
 
-    one = density(np.zeros(2), 400 * np.eye(2))
+    removal = density(np.zeros(2), 400 * np.eye(2))
     for first, second, angle in product((-1, 1), (-1, 1), (0.0, 0.8)):
         turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
         spreads = np.exp(limits.spread * np.array([first, second]))
         covariance = 400 * turn @ np.diag(spreads) @ turn.T
-        two = density(np.array([limits.shift * 20, 0.0]), covariance)
-        for p, q in ((one, two), (two, one)):
+        retrain = density(np.array([limits.shift * 20, 0.0]), covariance)
+        for p, q in ((removal, retrain), (retrain, removal)):
             assert np.maximum(p - exp(epsilon) * q, 0.0).sum() <= delta

@@ -57,8 +57,8 @@ def log_factor(covariance: mpmath.matrix, matrix: mpmath.matrix, scale: int) -> 
     values, vectors = mpmath.eigsy(matrix)
     root = vectors * mpmath.diag([value ** mpmath.mpf("0.25") for value in values]) * vectors.T
     relative = root * covariance * root / scale**2
-    found = mpmath.eigsy((relative + relative.T) / 2, eigvals_only=True)
-    return max(abs(float(mpmath.log(value))) for value in found)
+    eigenvalues = mpmath.eigsy((relative + relative.T) / 2, eigvals_only=True)
+    return max(abs(float(mpmath.log(value))) for value in eigenvalues)
 
 
 @examples(30)
@@ -110,14 +110,14 @@ def test_the_covariance_is_as_close_as_stated(
     with mpmath.workdps(50):
         exact = (mpmath.matrix(A.tolist()) + ridge * mpmath.eye(size)) / 7
         exact = (exact + exact.T) / 2
-        found = log_factor(covariance_of(root), exact, GRID.scale)
-    assert found <= root.error
+        factor = log_factor(covariance_of(root), exact, GRID.scale)
+    assert factor <= root.error
     diagonal = diagonal_root(GRID, np.diag(A) + ridge, ridge, 7, 0.0)
     with mpmath.workdps(50):
         exact = mpmath.diag([(mpmath.mpf(a) + ridge) / 7 for a in np.diag(A).tolist()])
-        found = log_factor(covariance_of(diagonal), exact, GRID.scale)
+        factor = log_factor(covariance_of(diagonal), exact, GRID.scale)
     # The sum of diagonal and ridge is rounded before `diagonal_root` sees it.
-    assert found <= diagonal.error + 2.0**-52
+    assert factor <= diagonal.error + 2.0**-52
 
 
 def test_usual_matrices_are_accurate_and_hopeless_ones_are_not() -> None:
@@ -169,7 +169,7 @@ def make(kind: str, d: int, seed: int = 0) -> tuple[FitProblem, LinearCase, Floa
 
 def fisher_of(problem: FitProblem, W: Floats, leaving: int) -> tuple[FitProblem, FisherMatrix]:
     gone = np.arange(leaving)
-    after = problem.without_rows(gone)
+    after = problem.without(gone)
     if not leaving:
         return after, FisherMatrix(Expansion.evaluate_at(problem, W, None, 0), problem, None)
     expansion = Expansion(problem, Curvature.from_problem(problem, W), is_shaped=True)
@@ -200,7 +200,7 @@ def test_the_noise_of_a_model_has_the_covariance_of_the_remaining_rows(
 @pytest.mark.parametrize("kind", LOSSES)
 def test_above_a_size_the_diagonal_shapes_the_noise(kind: str) -> None:
     problem, case, W = make(kind, 20)
-    after = problem.without_rows(np.array([4, 7]))
+    after = problem.without(np.array([4, 7]))
     (root,) = DiagonalNoise(after, None).noise_roots(W, GRID)
     wanted = np.diag(hessian(case.without([4, 7]), W)) / after.n_remaining
     assert root.is_accurate

@@ -79,7 +79,7 @@ def test_settling_leaves_what_a_fit_leaves(covariance: str, state: str, tmp_path
 
 
 def encode_but_noise(model: FisherClassifier) -> bytes:
-    """Return what a file would hold, without what is drawn anew."""
+    """Return the content of a file, without what is drawn again."""
     drawn = {"model_", "release_salt_"}
     attributes = {name: value for name, value in vars(model).items() if name not in drawn}
     return state.encode(attributes)
@@ -178,9 +178,9 @@ def test_work_with_many_columns_counts_products_and_no_hessian(
     def count(name: str, passes: float) -> None:
         method = getattr(FitProblem, name)
 
-        def counting(*given: Any) -> Any:
+        def counting(*arguments: Any) -> Any:
             counted["passes"] += passes
-            return method(*given)
+            return method(*arguments)
 
         monkeypatch.setattr(FitProblem, name, counting)
 
@@ -216,6 +216,6 @@ def test_what_is_on_the_way_shows_no_number() -> None:
 
 def test_published_claims_tell_nothing_of_requests() -> None:
     model, fresh = forgotten()
-    one, two = model.publish().to_dict(), fresh.publish().to_dict()
-    assert one.pop("weights") != two.pop("weights")
-    assert one == two
+    first, second = model.publish().to_dict(), fresh.publish().to_dict()
+    assert first.pop("weights") != second.pop("weights")
+    assert first == second

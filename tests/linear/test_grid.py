@@ -124,8 +124,8 @@ def test_what_is_hidden_has_spent_all_of_epsilon(size: int, delta: float) -> Non
 def test_a_commitment_depends_on_its_salt() -> None:
     grid, weights = ReleaseGrid.of_sigma(1.0), np.ones((2, 1))
     released = grid.release(weights, NoiseSource(1))
-    one, two = (grid.commit_noise(released, weights, salt * 32) for salt in ("00", "01"))
-    assert one != two
+    first, second = (grid.commit_noise(released, weights, salt * 32) for salt in ("00", "01"))
+    assert first != second
 
 
 def test_a_delta_that_the_charge_uses_up_hides_nothing() -> None:

@@ -67,14 +67,14 @@ def proposed(case: ref.LinearCase, W: ref.Floats, gone: Any) -> ref.Floats:
 def test_errors_of_the_published_table(m: int) -> None:
     case, gone = table_of_section_1(), np.arange(m)
     W, goal = ref.retrain(case), ref.retrain(case.without(gone))
-    found = [
+    points = [
         W,
         proposed(case, W, gone),
         ref.influence_taken_literally(case, W, gone),
         ref.jackknife(case, W, gone),
         ref.influence_without_regulariser(case, W, gone),
     ]
-    errors = [float(np.linalg.norm(point - goal)) for point in found]
+    errors = [float(np.linalg.norm(point - goal)) for point in points]
     for error, published in zip(errors, TABLE[m], strict=True):
         assert 0.5 < error / published < 2.0
     sums, means = (f(case, W, gone) for f in (ref.influence_in_sums, ref.influence_in_means))
@@ -148,11 +148,11 @@ def test_account_starts_with_what_a_lazy_optimiser_left() -> None:
     ),
     wide=st.booleans(),
 )
-def test_spent_is_never_below_the_residual(wide: bool, **given: Any) -> None:
+def test_spent_is_never_below_the_residual(wide: bool, **arguments: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if wide:
             form_no_matrix(patch, above=0)
-        check_spent(**given)
+        check_spent(**arguments)
 
 
 def check_spent(
@@ -163,15 +163,15 @@ def check_spent(
     # Loose training: the start of the account is part of the sum.
     model = estimator(kind, sigma=budget, bound=bound, reg=reg, tol=1e-5, noise_seed=seed)
     model.fit(X, y)
-    held, account = np.arange(45), model.account_
+    remaining, account = np.arange(45), model.account_
     for number, action in enumerate(actions):
         rng = np.random.default_rng([seed, number])
-        model, gone = acted(model, action, held, rng)
-        held = np.setdiff1d(held, gone)
-        case = case_of(model, kind, X[held], y[held])
+        model, gone = acted(model, action, remaining, rng)
+        remaining = np.setdiff1d(remaining, gone)
+        case = case_of(model, kind, X[remaining], y[remaining])
         case = replace(case, scale=float(getattr(model, "huber_scale", 1.0)))
         residual = ref.residual(case, weights_of(model))
-        rounding = 1e-13 * len(held) * (1 + float(np.abs(weights_of(model)).max()))
+        rounding = 1e-13 * len(remaining) * (1 + float(np.abs(weights_of(model)).max()))
         assert residual <= model.account_.spent + rounding
         assert model.account_.is_covered
         for name in ("exact", "polishes", "retrains"):
@@ -179,7 +179,7 @@ def check_spent(
         account = model.account_
 
 
-def acted(model: Any, action: str, held: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+def acted(model: Any, action: str, remaining: Any, rng: np.random.Generator) -> tuple[Any, Any]:
     """Do something to a model; return it and who left."""
     if action == "settle":
         return model.settle(), []
@@ -187,7 +187,7 @@ def acted(model: Any, action: str, held: Any, rng: np.random.Generator) -> tuple
         return pickle.loads(pickle.dumps(model)), []
     if action == "copy":
         return copy.copy(model), []
-    gone = rng.choice(held, {"one": 1, "three": 3, "batches": 4}[action], replace=False)
+    gone = rng.choice(remaining, {"one": 1, "three": 3, "batches": 4}[action], replace=False)
     model.forget(gone.tolist(), batch_size=2 if action == "batches" else None)
     return model, gone
 
@@ -441,11 +441,11 @@ def test_batches_take_the_hessian_where_they_stand() -> None:
 def test_batch_size_of_the_estimator_and_of_the_request() -> None:
     X, y = make_rows(n=80)
     settings: dict[str, Any] = {"sigma": 20.0}
-    fitted, asked, plain = (estimator(**settings) for _ in range(3))
+    fitted, requested, plain = (estimator(**settings) for _ in range(3))
     fitted.set_params(batch_size=2).fit(X, y).forget([1, 2, 3])
-    asked.fit(X, y).forget([1, 2, 3], batch_size=2)
+    requested.fit(X, y).forget([1, 2, 3], batch_size=2)
     plain.fit(X, y).forget([1, 2, 3])
-    np.testing.assert_array_equal(fitted.coef_, asked.coef_)
+    np.testing.assert_array_equal(fitted.coef_, requested.coef_)
     assert (fitted.coef_ != plain.coef_).any()
     again = estimator(**settings, batch_size=2).fit(X, y)
     again.forget([1, 2, 3], batch_size=None)
@@ -469,19 +469,19 @@ def test_most_rows_leave_one_by_one(kind: str, form: Any) -> None:
     assert model.account_.retrains == 0
     distance = np.linalg.norm(weights_of(model) - ref.retrain(case))
     assert distance <= model.account_.limit / case.ridge
-    held = model.rows_.X[model.rows_.alive]
-    held = held.toarray() if sp.issparse(held) else held
-    np.testing.assert_array_equal(held, case.X)
+    stored = model.rows_.X[model.rows_.alive]
+    stored = stored.toarray() if sp.issparse(stored) else stored
+    np.testing.assert_array_equal(stored, case.X)
 
 
 def test_one_by_one_and_at_once_end_close_together() -> None:
     X, y = make_rows(n=200)
-    one, all_at_once = (estimator(sigma=1.0).fit(X, y) for _ in range(2))
+    one_by_one, all_at_once = (estimator(sigma=1.0).fit(X, y) for _ in range(2))
     for person in range(30):
-        one.forget([person])
+        one_by_one.forget([person])
     all_at_once.forget(list(range(30)))
-    budget = 2 * one.account_.limit / (0.05 * 170)
-    assert np.linalg.norm(weights_of(one) - weights_of(all_at_once)) <= budget
+    budget = 2 * one_by_one.account_.limit / (0.05 * 170)
+    assert np.linalg.norm(weights_of(one_by_one) - weights_of(all_at_once)) <= budget
 
 
 def test_rows_that_say_nothing() -> None:
@@ -581,8 +581,8 @@ def test_every_release_has_noise_of_its_own() -> None:
     for person in range(3):
         model.forget([person])
         seen.append(model.model_.weights - weights_of(model))
-    for one, other in itertools.combinations(seen, 2):
-        assert (one != other).all()
+    for one_by_one, other in itertools.combinations(seen, 2):
+        assert (one_by_one != other).all()
 
 
 def test_noise_in_the_objective_has_the_published_law_and_proves_nothing() -> None:

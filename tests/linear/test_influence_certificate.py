@@ -73,7 +73,7 @@ class Scenario:
 def sample(model: Any, n: int, seed: int | None) -> Floats:
     """Return the parameters of many releases of one model."""
     weights = model.weights_.open().ravel()
-    return np.asarray(model._build_mechanism().release(np.tile(weights, (n, 1)), NoiseSource(seed)))
+    return np.asarray(model._make_mechanism().release(np.tile(weights, (n, 1)), NoiseSource(seed)))
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class ReleaseComparison:
 def watch(scenario: Scenario, n: int, seeds: tuple[Any, Any] = (1, 2)) -> ReleaseComparison:
     """Release again and again; bound the epsilon between the two laws from below."""
     (model, rebuilt), fresh = scenario.forgot(), scenario.fresh()
-    released, anew = sample(model, n, seeds[0]), sample(fresh, n, seeds[1])
-    leak = epsilon_lower_bound(released, anew, scenario.delta)
+    released, retrained = sample(model, n, seeds[0]), sample(fresh, n, seeds[1])
+    leak = epsilon_lower_bound(released, retrained, scenario.delta)
     use = model.account_.spent / model.account_.limit
     is_promised = {model.guarantee_.kind, fresh.guarantee_.kind} == {"certified"}
     return ReleaseComparison(leak, is_promised, use, frozenset(rebuilt))
@@ -155,10 +155,10 @@ def test_scenarios_use_their_budget() -> None:
 
 def test_nothing_but_the_release_depends_on_noise() -> None:
     """So neither a refusal nor a repair tells anything of it."""
-    (one, rebuilt), (other, again) = OVERDRAWN.forgot(), OVERDRAWN.forgot()
-    np.testing.assert_array_equal(one.weights_.open(), other.weights_.open())
-    assert (one.account_, rebuilt) == (other.account_, again)
-    assert one.coef_ != other.coef_
+    (first, rebuilt), (other, again) = OVERDRAWN.forgot(), OVERDRAWN.forgot()
+    np.testing.assert_array_equal(first.weights_.open(), other.weights_.open())
+    assert (first.account_, rebuilt) == (other.account_, again)
+    assert first.coef_ != other.coef_
 
 
 def shrink_the_noise(patch: pytest.MonkeyPatch) -> None:
@@ -166,8 +166,8 @@ def shrink_the_noise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         ReleaseGrid,
         "release",
-        lambda grid, *given, **options: real(
-            ReleaseGrid(grid.step, grid.scale // 4), *given, **options
+        lambda grid, *arguments, **options: real(
+            ReleaseGrid(grid.step, grid.scale // 4), *arguments, **options
         ),
     )
 
@@ -175,8 +175,8 @@ def shrink_the_noise(patch: pytest.MonkeyPatch) -> None:
 def step_the_wrong_way(patch: pytest.MonkeyPatch) -> None:
     real = _newton.propose_removal
 
-    def propose(curvature: Any, W: Floats, *given: Any) -> Proposal:
-        proposal = real(curvature, W, *given)
+    def propose(curvature: Any, W: Floats, *arguments: Any) -> Proposal:
+        proposal = real(curvature, W, *arguments)
         return replace(proposal, W=2 * W - proposal.W)
 
     patch.setattr(_influence_base, "propose_removal", propose)

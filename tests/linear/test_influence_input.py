@@ -132,7 +132,7 @@ def test_training_that_the_noise_does_not_hide() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(X, y)
-    assert any(issubclass(found.category, GuaranteeWarning) for found in caught)
+    assert any(issubclass(warning.category, GuaranteeWarning) for warning in caught)
     assert model.guarantee_.kind == "empirical"
 
 
@@ -221,14 +221,14 @@ def test_a_retrain_that_cannot_be_covered_raises_and_changes_nothing(
 def shown(model: Any, receipt: Any) -> str:
     """Everything that people print, log or send around."""
     claim = model.guarantee_
-    told = [repr(model), str(model), repr(claim), str(claim), repr(receipt), str(receipt)]
-    told += [repr(model.get_params()), repr(model.account_), repr(model.weights_)]
-    told += [f"{model.weights_}"]
-    told += [repr(model.source_), repr(model.residual_state_)]
+    texts = [repr(model), str(model), repr(claim), str(claim), repr(receipt), str(receipt)]
+    texts += [repr(model.get_params()), repr(model.account_), repr(model.weights_)]
+    texts += [f"{model.weights_}"]
+    texts += [repr(model.source_), repr(model.residual_state_)]
     for part in (claim, receipt):
         if hasattr(part, "to_dict"):
-            told.append(json.dumps(part.to_dict(), default=repr))
-    return " ".join(told)
+            texts.append(json.dumps(part.to_dict(), default=repr))
+    return " ".join(texts)
 
 
 @pytest.mark.parametrize("kind", ["logistic", "softmax", "squared"])
@@ -264,14 +264,14 @@ def test_pickles_leave_the_cache_behind() -> None:
     assert copy.deepcopy(model).cache_.content is None
     twin.forget([1])
     model.forget([1])
-    # The Hessian was taken anew where the parameters are: one step of training apart.
+    # The Hessian was recomputed at the current parameters: one step of training apart.
     np.testing.assert_allclose(twin.coef_, model.coef_, rtol=1e-6)
 
 
 def test_predictions_while_rows_leave() -> None:
     X, y = make_rows("ovr", 200)
     model = estimator("ovr", sigma=0.2).fit(X, y)
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
     stop = threading.Event()
 
     def look() -> None:
@@ -280,7 +280,7 @@ def test_predictions_while_rows_leave() -> None:
                 assert model.predict_proba(X).shape == (200, 3)
                 assert model.guarantee_.kind == "empirical"
         except BaseException as error:  # noqa: BLE001  (told to the main thread)
-            found.append(error)
+            errors.append(error)
 
     readers = [threading.Thread(target=look) for _ in range(2)]
     for reader in readers:
@@ -290,7 +290,7 @@ def test_predictions_while_rows_leave() -> None:
     stop.set()
     for reader in readers:
         reader.join()
-    assert not found
+    assert not errors
     assert model.n_rows_ == 170
 
 

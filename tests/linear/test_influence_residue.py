@@ -34,16 +34,16 @@ def arrays_in(value: Any, path: str = "") -> dict[str, NDArray[Any]]:
         value = dict(enumerate(value))
     if not isinstance(value, dict):
         return {}
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for name, part in value.items():
-        found |= arrays_in(part, f"{path}.{name}")
-    return found
+        arrays |= arrays_in(part, f"{path}.{name}")
+    return arrays
 
 
 def forgotten(kind: str, form: Any = np.asarray, **settings: Any) -> tuple[Any, Any, Any]:
     """A model without row `GONE`, and the rows and targets that it saw first.
 
-    The row's values are like nobody else's.
+    The row's values are unique.
     """
     X, y = make_rows(kind, 40, 4)
     X[GONE] = [2.71828, -3.14159, 1.41421, 0.57721]
@@ -66,8 +66,8 @@ def test_no_value_of_the_row_is_in_file_or_memory(kind: str, form: Any, tmp_path
         needle = np.float64(value).tobytes()
         assert needle not in file
         assert all(needle not in part for part in memory)
-    held = model.rows_.X.toarray() if sp.issparse(model.rows_.X) else model.rows_.X
-    assert not held[GONE].any()
+    stored = model.rows_.X.toarray() if sp.issparse(model.rows_.X) else model.rows_.X
+    assert not stored[GONE].any()
 
 
 def test_rows_leave_the_memory_that_others_may_hold() -> None:
@@ -190,10 +190,10 @@ def test_what_is_declared_is_what_can_be_found() -> None:
     own = -(ref.gradient(rest, point) + model.l2 * point)[:, 0]
     np.testing.assert_allclose(own / own[-1], np.append(X[GONE], 1.0), rtol=1e-4)
     assert any("cache_: point" in text for text in model.residual_state_)
-    held, *_ = forgotten("logistic")
-    assert any("never saved" in text for text in held.residual_state_)
-    assert any(text.startswith("weights_") for text in held.residual_state_)
-    assert any(text.startswith("account_") for text in held.residual_state_)
+    model, *_ = forgotten("logistic")
+    assert any("never saved" in text for text in model.residual_state_)
+    assert any(text.startswith("weights_") for text in model.residual_state_)
+    assert any(text.startswith("account_") for text in model.residual_state_)
 
 
 def test_settling_moves_the_point_to_where_the_model_stands() -> None:
@@ -224,12 +224,12 @@ def rebuilt(model: Any) -> list[Floats]:
         return np.asarray(1e6 * (gradient(W) + made))
 
     size = np.sqrt(20 * np.linalg.norm(gradient(now)) / len(y))
-    found = []
+    rows = []
     for way in rng.normal(size=(20, len(now))):
         before = now - root(missed, size * way / np.linalg.norm(way), method="lm").x
         own = -(gradient(before) + model.l2 * before)
-        found.append(own / own[-1])
-    return found
+        rows.append(own / own[-1])
+    return rows
 
 
 def test_a_file_tells_of_the_last_row_until_the_model_settles(tmp_path: Path) -> None:

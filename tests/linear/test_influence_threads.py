@@ -60,7 +60,7 @@ def model(**settings: Any) -> InfluenceClassifier:
 
 
 def measures_often() -> InfluenceClassifier:
-    """A model that has to take its Hessian anew."""
+    """A model that has to recompute its Hessian."""
     return model()
 
 

@@ -75,16 +75,16 @@ def moves(draw: st.DrawFn) -> tuple[Loss, Floats, Floats, Any]:
 def test_constants_bound_what_they_say(move: tuple[Loss, Floats, Floats, Any]) -> None:
     loss, z, v, target = move
     slope = loss.slopes_at(z[None], np.array([target]))[0]
-    here, there = curvature_at(loss, z, target), curvature_at(loss, z + v, target)
+    before, after = curvature_at(loss, z, target), curvature_at(loss, z + v, target)
     length = float(np.linalg.norm(v))
     assert np.linalg.norm(slope) <= loss.slope_bound * (1 + 1e-12)
-    assert np.linalg.norm(here, 2) <= loss.curvature_bound * (1 + 1e-12)
-    change = np.linalg.norm(there - here, 2)
+    assert np.linalg.norm(before, 2) <= loss.curvature_bound * (1 + 1e-12)
+    change = np.linalg.norm(after - before, 2)
     assert change <= loss.third_bound * length * (1 + 1e-9) + 1e-14
     factor = exp(loss.concordance * length) * (1 + 1e-9)
     for u in np.vstack([np.eye(len(z)), np.random.default_rng(0).normal(size=(5, len(z)))]):
-        assert u @ there @ u <= factor * (u @ here @ u) + 1e-13
-        assert u @ here @ u <= factor * (u @ there @ u) + 1e-13
+        assert u @ after @ u <= factor * (u @ before @ u) + 1e-13
+        assert u @ before @ u <= factor * (u @ after @ u) + 1e-13
 
 
 def sharpest(loss: Loss, ratio: Any) -> float:
@@ -96,8 +96,8 @@ def sharpest(loss: Loss, ratio: Any) -> float:
         return -float(ratio(loss, point[:K], point[K:] / np.linalg.norm(point[K:])))
 
     for _ in range(12):
-        found = minimize(negative, rng.normal(size=2 * K), method="Nelder-Mead")
-        best = max(best, -found.fun)
+        optimum = minimize(negative, rng.normal(size=2 * K), method="Nelder-Mead")
+        best = max(best, -optimum.fun)
     return best
 
 

@@ -1,4 +1,4 @@
-"""Noise follows its laws, repeats only with a seed, and is seen by nobody."""
+"""Noise follows its laws, repeats only with a seed, and stays secret."""
 
 import copy
 import json
@@ -145,24 +145,24 @@ def test_a_seeded_draw_is_keyed_by_its_number() -> None:
 
 
 def test_draws_of_the_system_never_repeat() -> None:
-    one, two = _pair(None)
-    drawn = [source.normals(4).tobytes() for source in (one, one, two)]
+    former, latter = _pair(None)
+    drawn = [source.normals(4).tobytes() for source in (former, former, latter)]
     assert len(set(drawn)) == 3
-    assert one.n_draws == 0
+    assert former.n_draws == 0
 
 
 def test_the_system_is_asked_for_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    sizes: list[int] = []
 
     def urandom(n: int) -> bytes:
-        asked.append(n)
+        sizes.append(n)
         return bytes(n)
 
     monkeypatch.setattr(os, "urandom", urandom)
     NoiseSource(None).normals((3, 2))
     NoiseSource(None).ball(5, 1.0)
     NoiseSource(3).normals(7)
-    assert asked == [48, 8, 40]
+    assert sizes == [48, 8, 40]
 
 
 @pytest.mark.parametrize("seed", [True, 1.0, "7", np.random.default_rng(0)])
@@ -243,9 +243,9 @@ def test_a_sealed_value_is_never_printed(how: str) -> None:
 
 
 def test_a_sealed_value_is_not_in_the_text_of_an_error() -> None:
-    one, two = _sealed(), _sealed()
+    former, latter = _sealed(), _sealed()
     try:
-        assert one == two, f"{one} is not {two}"
+        assert former == latter, f"{former} is not {latter}"
     except AssertionError as error:
         text = "".join(
             traceback.TracebackException.from_exception(error, capture_locals=True).format()

@@ -66,9 +66,9 @@ def test_passes_equal_the_formulas(recipe: ProblemRecipe, size: float) -> None:
     assert_same(problem, case, W)
     assert problem.value_at(W) == pytest.approx(ref.objective(case, W), rel=1e-9)
     rest = case.without(gone)
-    assert_same(problem.without_rows(gone), rest, W)
+    assert_same(problem.without(gone), rest, W)
     # Rows left out may add a constant to the value.
-    V, after = recipe.point(size, 3), problem.without_rows(gone)
+    V, after = recipe.point(size, 3), problem.without(gone)
     fall = ref.objective(rest, W) - ref.objective(rest, V)
     scale = abs(ref.objective(case, W)) + abs(ref.objective(case, V))
     assert after.value_at(W) - after.value_at(V) == pytest.approx(fall, abs=1e-9 * scale)
@@ -83,7 +83,7 @@ def test_sparse_and_single_precision_rows(kind: str, form: Any, dtype: Any) -> N
     case = replace(case, X=case.X.astype(dtype) * (abs(case.X) > 0.5))
     problem = replace(library_problem(case), X=form(case.X))
     assert_same(problem, case, W)
-    assert_same(problem.without_rows(recipe.gone), case.without(recipe.gone), W)
+    assert_same(problem.without(recipe.gone), case.without(recipe.gone), W)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,7 +94,7 @@ def test_many_blocks_are_as_good_as_one(kind: str, monkeypatch: pytest.MonkeyPat
     case = recipe.case()
     assert_same(library_problem(case), case, recipe.point(1.0))
     assert_same(
-        library_problem(case).without_rows(recipe.gone),
+        library_problem(case).without(recipe.gone),
         case.without(recipe.gone),
         recipe.point(1.0),
     )
@@ -113,7 +113,7 @@ def test_wiped_rows_count_no_longer(kind: str) -> None:
 def test_leaving_out_twice_adds_up() -> None:
     case, W = SOME.case(), SOME.point(1.0)
     first, second = np.array([3, 8]), np.array([1])
-    problem = library_problem(case).without_rows(first).without_rows(second)
+    problem = library_problem(case).without(first).without(second)
     assert problem.n_remaining == len(case.y) - 3
     assert_same(problem, case.without([1, 3, 8]), W)
 
@@ -160,11 +160,11 @@ def test_distance_bound_is_attained_where_rows_say_nothing() -> None:
 
 def test_rows_in_double_are_a_copy() -> None:
     X = np.arange(6.0).reshape(3, 2)
-    for held in (X, X.astype(np.float32), sp.csr_array(X)):
-        rows = rows_in_double(held, np.array([1]))
+    for table in (X, X.astype(np.float32), sp.csr_array(X)):
+        rows = rows_in_double(table, np.array([1]))
         assert rows.dtype == np.float64
         (rows.data if sp.issparse(rows) else rows)[:] = 9.0
-        assert held[[1]].sum() == 5.0
+        assert table[[1]].sum() == 5.0
 
 
 def test_work_is_counted_by_entries_stored() -> None:

@@ -23,8 +23,8 @@ IRIS, SPECIES = load_iris(return_X_y=True)
 def test_the_published_model_answers_alike(
     settings: dict[str, Any], rule: dict[str, Any], n_classes: int
 ) -> None:
-    held = n_classes > SPECIES
-    model = InfluenceClassifier(sigma=0.1, **settings, **rule).fit(IRIS[held], SPECIES[held])
+    chosen = n_classes > SPECIES
+    model = InfluenceClassifier(sigma=0.1, **settings, **rule).fit(IRIS[chosen], SPECIES[chosen])
     public = PublishedModel.from_dict(json.loads(json.dumps(model.publish().to_dict())))
     assert np.array_equal(public.predict(IRIS), model.predict(IRIS))
     assert np.array_equal(public.predict_proba(IRIS), model.predict_proba(IRIS))
@@ -61,9 +61,9 @@ def test_what_is_published_tells_nothing_of_requests() -> None:
     model.forget(leaving)
     rest = np.delete(IRIS, leaving, axis=0), np.delete(SPECIES, leaving)
     fresh = InfluenceClassifier(**settings).fit(*rest)
-    one, two = model.publish().to_dict(), fresh.publish().to_dict()
-    assert one.pop("weights") != two.pop("weights")
-    assert one == two
+    first, second = model.publish().to_dict(), fresh.publish().to_dict()
+    assert first.pop("weights") != second.pop("weights")
+    assert first == second
 
 
 def test_nothing_secret_is_published() -> None:
@@ -95,9 +95,9 @@ def test_the_claim_is_that_of_the_fit(changes: dict[str, Any]) -> None:
 def test_exact_methods_refuse_secret_noise_inside(wrapper: Any) -> None:
     with pytest.raises(CannotForgetError, match="secret noise"):
         wrapper(InfluenceClassifier()).fit(IRIS, SPECIES)
-    held = wrapper(InfluenceClassifier(noise_seed=0), random_state=0).fit(IRIS, SPECIES)
+    wrapped = wrapper(InfluenceClassifier(noise_seed=0), random_state=0).fit(IRIS, SPECIES)
     again = wrapper(InfluenceClassifier(noise_seed=0), random_state=0).fit(IRIS, SPECIES)
-    assert held.digest() == again.digest()
+    assert wrapped.digest() == again.digest()
 
 
 def test_texts_are_refused_without_quoting_them() -> None:

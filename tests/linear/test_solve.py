@@ -37,10 +37,10 @@ def test_minimise_reaches_the_tolerance_from_anywhere(recipe: ProblemRecipe, siz
     problem = library_problem(recipe.case())
     scale = 1.0 + float(np.linalg.norm(problem.gradient_at(np.zeros(problem.shape))))
     tolerance = 1e-9 * scale
-    found = minimise(problem, tolerance=tolerance, max_iter=500, start=recipe.point(size))
-    assert found.residual <= tolerance
-    np.testing.assert_array_equal(found.gradient, problem.gradient_at(found.W))
-    assert found.flops > 0
+    solution = minimise(problem, tolerance=tolerance, max_iter=500, start=recipe.point(size))
+    assert solution.residual <= tolerance
+    np.testing.assert_array_equal(solution.gradient, problem.gradient_at(solution.W))
+    assert solution.flops > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,9 +49,9 @@ def test_solvers_find_the_optimum_of_plain_newton(kind: str, solver: object) -> 
     case = ProblemRecipe(kind, 2, 30, 4, 1, -2.0, noise=1.0).case()
     problem, optimum = library_problem(case), ref.retrain(case)
     assert callable(solver)
-    found = solver(problem, np.zeros(problem.shape), 1e-7, 500)
-    assert np.linalg.norm(found.W - optimum) <= problem.distance_bound(found.gradient) + 1e-11
-    assert found.residual <= 1e-6
+    solution = solver(problem, np.zeros(problem.shape), 1e-7, 500)
+    assert np.linalg.norm(solution.W - optimum) <= problem.distance_bound(solution.gradient) + 1e-11
+    assert solution.residual <= 1e-6
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,9 +63,9 @@ def test_wide_problems_without_matrices(kind: str, monkeypatch: pytest.MonkeyPat
     problem = replace(library_problem(case), X=sp.csr_array(case.X))
     assert not is_dense(problem)
     monkeypatch.setattr(type(problem), "hessian_at", None)
-    found = minimise(problem, tolerance=1e-9, max_iter=300)
-    assert found.residual <= 1e-9
-    assert np.linalg.norm(found.W - optimum) <= 1e-8
+    solution = minimise(problem, tolerance=1e-9, max_iter=300)
+    assert solution.residual <= 1e-9
+    assert np.linalg.norm(solution.W - optimum) <= 1e-8
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,7 +74,7 @@ def test_newton_steps_by_products_and_by_factors_agree(
 ) -> None:
     recipe = ProblemRecipe(kind, 6, 25, 4, 3, -1.0, noise=1.0)
     case, W = recipe.case(), recipe.point(1.0)
-    after = library_problem(case).without_rows(recipe.gone)
+    after = library_problem(case).without(recipe.gone)
     gradient = after.gradient_at(W)
     dense, _ = newton_step(after, W, gradient)
     expected = ref.solve(ref.hessian(case.without(recipe.gone), W), gradient)
@@ -91,25 +91,25 @@ def test_newton_steps_by_products_and_by_factors_agree(
 def test_conjugate_gradients_of_nothing_is_nothing() -> None:
     problem = library_problem(ProblemRecipe("logistic", 1, 8, 3, 1, 0.0).case())
     zeros = np.zeros(problem.shape)
-    found, _ = conjugate_gradients(problem, problem.curvature_at(zeros), zeros, 1e-3)
-    assert not found.any()
+    step, _ = conjugate_gradients(problem, problem.curvature_at(zeros), zeros, 1e-3)
+    assert not step.any()
 
 
 def test_conjugate_gradients_stop_when_told() -> None:
     problem = library_problem(ProblemRecipe("squared", 1, 30, 5, 1, -4.0, spread=2.0).case())
     W = np.ones(problem.shape)
     curvature, target = problem.curvature_at(W), problem.gradient_at(W)
-    _, one = conjugate_gradients(problem, curvature, target, 1e-14, max_iter=1)
+    _, single_step = conjugate_gradients(problem, curvature, target, 1e-14, max_iter=1)
     _, more = conjugate_gradients(problem, curvature, target, 1e-14, max_iter=3)
-    assert more - one == pytest.approx(2 * problem.pass_flops)
+    assert more - single_step == pytest.approx(2 * problem.pass_flops)
 
 
 def test_separable_classes_with_hardly_any_regulariser() -> None:
     case = ProblemRecipe("logistic", 3, 20, 2, 1, -8.0, separable=True).case()
     problem = library_problem(case)
-    found = minimise(problem, tolerance=1e-10, max_iter=500)
-    assert found.residual <= 1e-10
-    assert ref.residual(case, found.W) <= 1.1e-10
+    solution = minimise(problem, tolerance=1e-10, max_iter=500)
+    assert solution.residual <= 1e-10
+    assert ref.residual(case, solution.W) <= 1.1e-10
 
 
 def test_max_iter_is_respected() -> None:
@@ -123,8 +123,8 @@ def test_max_iter_is_respected() -> None:
 
 def test_a_tolerance_below_rounding_ends() -> None:
     problem = library_problem(ProblemRecipe("softmax", 3, 30, 3, 1, -2.0).case())
-    found = minimise(problem, tolerance=0.0, max_iter=300)
-    assert found.residual <= 1e-11
+    solution = minimise(problem, tolerance=0.0, max_iter=300)
+    assert solution.residual <= 1e-11
 
 
 @pytest.mark.parametrize(("kind", "sizes"), [("ovr", [4, 4, 4]), ("softmax", [12])])

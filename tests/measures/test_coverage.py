@@ -1,4 +1,4 @@
-"""Every interval of the measures holds the truth as often as it says, by simulation.
+"""Every interval has its nominal coverage, by simulation.
 
 Nominal: 95 % +- 1.5 %. Conservative intervals may hold it more often; each test says why. The whole
 simulation is benchmarks/coverage.py, and a soak test here.
@@ -162,7 +162,7 @@ def test_certifiability_of_equally_good_models() -> None:
     assert is_enough(coverage(draws, 0.0))
 
 
-def test_few_differing_rows_are_too_few_and_said_to_be() -> None:
+def test_few_differing_rows_make_the_interval_rough() -> None:
     draws = [m for m in of_rows(effectiveness, 200, [0.98, 0.02, 0, 0]) if m.low is not None]
     assert not is_enough(float(np.mean([holds(m, 0.02) for m in draws])))
     assert np.mean(["may be too narrow" in m.note for m in draws]) > 0.95

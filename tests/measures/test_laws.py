@@ -1,4 +1,4 @@
-"""The law of a model's output over seeds."""
+"""The distribution of the output of a model over seeds."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a measure accepts and how it reads."""
+"""Validation and text of a measure."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Planted bugs: each formula is spoilt on purpose, and its check must notice."""
+"""Planted bugs: each formula is changed on purpose, and its check must fail."""
 
 import inspect
 import math

@@ -1,4 +1,4 @@
-"""The gradient that unlearning has left."""
+"""The gradient residual after unlearning."""
 
 import math
 import warnings

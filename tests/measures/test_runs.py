@@ -1,4 +1,4 @@
-"""One measure of several runs."""
+"""Means over several runs."""
 
 import math
 from typing import Any

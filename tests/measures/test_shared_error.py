@@ -1,4 +1,4 @@
-"""Runs that were judged by the same test rows share the error of these rows."""
+"""Runs with the same test rows share the error of these rows."""
 
 import numpy as np
 import pytest

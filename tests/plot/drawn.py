@@ -1,4 +1,4 @@
-"""What the tests of displays share: measures, and a look at what was drawn."""
+"""Measures for the tests of displays, and functions that read drawn elements."""
 
 from itertools import combinations
 from typing import Any

@@ -1,4 +1,4 @@
-"""The front is the front, the shade is the tolerance, and names can be read."""
+"""Pareto front, shaded tolerances and readable names."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_the_line_is_the_staircase_of_the_front() -> None:
 
 
 @pytest.mark.parametrize(("x", "y"), list(product(("lower", "higher"), repeat=2)))
-def test_a_step_never_promises_what_nobody_has(x: Better, y: Better) -> None:
+def test_a_step_is_dominated_by_its_neighbours(x: Better, y: Better) -> None:
     """A point slightly better than a corner is not dominated; slightly worse is dominated."""
     places = [(1.0, 2.0), (3.0, 4.0)] if x != y else [(1.0, 4.0), (3.0, 2.0)]
     points = {

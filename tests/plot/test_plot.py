@@ -1,4 +1,4 @@
-"""What is drawn is what was computed."""
+"""The plots show the computed values."""
 
 import builtins
 import subprocess
@@ -71,7 +71,7 @@ def test_labels_have_units() -> None:
     assert PlanDisplay.from_grid(9000).ax_[1].get_ylabel() == "saved states [models]"
 
 
-def test_one_by_one_is_said() -> None:
+def test_the_label_names_single_removals() -> None:
     speed, _ = PlanDisplay.from_grid(9000, batch=False).ax_
     assert speed.get_xlabel() == "people forgotten one by one"
 
@@ -90,7 +90,7 @@ def test_from_plan_keeps_all_but_the_batch_size() -> None:
     assert [p.n_requests for p in PlanDisplay.from_plan(base).plans] == [1, 2, 5, 10, 20]
 
 
-def test_default_batches_leave_somebody() -> None:
+def test_default_batches_do_not_remove_all_people() -> None:
     assert [p.n_requests for p in PlanDisplay.from_plan(plan(7, n_shards=5)).plans] == [1, 2, 5]
     assert [p.n_requests for p in PlanDisplay.from_plan(plan(2)).plans] == [1]
 
@@ -108,7 +108,7 @@ def test_overlap_is_noticed() -> None:
     assert overlapping_texts(display.figure_) == [("Expected speed-up, 9,000 rows", "in the way")]
 
 
-def test_lines_can_be_told_apart() -> None:
+def test_lines_are_distinguishable() -> None:
     settings = [(s, r) for s in (1, 2, 3, 4, 5) for r in (1, 2)]
     lines = PlanDisplay.from_grid(9000, [1, 2], settings=settings).lines_
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 10

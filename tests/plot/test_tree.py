@@ -87,7 +87,7 @@ def test_a_legend_explains_dashed_frames_where_there_are_some() -> None:
     assert ForestTreeDisplay.from_estimator(forest()).ax_.get_legend() is None
 
 
-def test_the_legend_is_in_nobodys_way() -> None:
+def test_the_legend_covers_no_node() -> None:
     display = ForestTreeDisplay.from_estimator(forest(random_depth=2), max_depth=2)
     display.figure_.canvas.draw()
     legend = display.ax_.get_legend()

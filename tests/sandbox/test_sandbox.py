@@ -44,7 +44,7 @@ def test_plain_values_come_back_as_they_are() -> None:
 
 def test_messages_are_heard_in_their_order() -> None:
     heard: list[Any] = []
-    assert call(works.tell_twice, "first", limits=SMALL, tell=heard.append) == "done"
+    assert call(works.report_twice, "first", limits=SMALL, report=heard.append) == "done"
     assert heard == ["first", {"n": 2}]
 
 
@@ -181,7 +181,7 @@ def test_other_folders_are_closed_too(path: str) -> None:
     ],
 )
 def test_what_does_not_end_is_ended(work: Any) -> None:
-    with pytest.raises((TimeLimitError, EndedError), match=r"longer|time-limit"):
+    with pytest.raises((TimeLimitError, EndedError), match=r"time.limit"):
         call(work, None, limits=SHORT)
 
 
@@ -231,14 +231,14 @@ def test_who_is_asked_to_stop_leaves_no_process() -> None:
         stop.set()
 
     with pytest.raises(StoppedError):
-        call(works.tell_pid_and_sleep, None, limits=SMALL, tell=hear, stop=stop)
+        call(works.report_pid_and_sleep, None, limits=SMALL, report=hear, stop=stop)
     _wait_until_gone(pids[0])
 
 
 def test_silence_ends_a_process() -> None:
     pids: list[int] = []
     with pytest.raises(TimeLimitError):
-        call(works.tell_pid_and_sleep, None, limits=SMALL, tell=pids.append, silence=0.3)
+        call(works.report_pid_and_sleep, None, limits=SMALL, report=pids.append, silence=0.3)
     _wait_until_gone(pids[0])
 
 
@@ -252,7 +252,7 @@ def test_a_process_has_no_capability_and_gains_none() -> None:
             status[name] = value.strip()
 
     with pytest.raises(TimeLimitError):
-        call(works.tell_pid_and_sleep, None, limits=SMALL, tell=read_status, silence=0.3)
+        call(works.report_pid_and_sleep, None, limits=SMALL, report=read_status, silence=0.3)
     # Only root may give up the bounding set.
     bounding = ("CapBnd",) if os.geteuid() == 0 else ()
     for kind in ("CapEff", "CapPrm", "CapInh", "CapAmb", *bounding):
@@ -296,7 +296,7 @@ import sys
 from letheon.sandbox import Limits, call
 from tests.sandbox import works
 say = lambda pid: print(pid, flush=True)
-call(works.tell_pid_and_sleep, None, limits=Limits(), tell=say)
+call(works.report_pid_and_sleep, None, limits=Limits(), report=say)
 """
 
 

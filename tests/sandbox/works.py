@@ -14,39 +14,39 @@ from typing import Any
 
 import numpy as np
 
-Tell = Callable[[Any], None]
+Report = Callable[[Any], None]
 
 
-def give_back(argument: Any, _: Tell) -> Any:
+def give_back(argument: Any, _: Report) -> Any:
     return argument
 
 
-def tell_twice(argument: Any, tell: Tell) -> str:
+def report_twice(argument: Any, tell: Report) -> str:
     tell(argument)
     tell({"n": 2})
     return "done"
 
 
-def fail(_: Any, tell: Tell) -> None:
+def fail(_: Any, tell: Report) -> None:
     tell("once")
     raise ValueError("alice@example.org")
 
 
-def call_it(argument: tuple[bytes, Callable[[int], int]], _: Tell) -> int:
+def call_it(argument: tuple[bytes, Callable[[int], int]], _: Report) -> int:
     return argument[1](20)
 
 
-def show_surroundings(_: Any, __: Tell) -> list[str]:
+def show_surroundings(_: Any, __: Report) -> list[str]:
     return [os.environ.get("LETHEON_TEST", ""), os.getcwd()]
 
 
-def core_limit(_: Any, __: Tell) -> list[int]:
+def core_limit(_: Any, __: Report) -> list[int]:
     import resource
 
     return list(resource.getrlimit(resource.RLIMIT_CORE))
 
 
-def fit_forest(seed: int, _: Tell) -> Any:
+def fit_forest(seed: int, _: Report) -> Any:
     from sklearn.ensemble import RandomForestClassifier
 
     rng = np.random.default_rng(seed)
@@ -56,22 +56,22 @@ def fit_forest(seed: int, _: Tell) -> Any:
     return model.predict_proba(X)
 
 
-def name_a_class(_: Any, __: Tell) -> Any:
+def name_a_class(_: Any, __: Report) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression()
 
 
-def tell_pid_and_sleep(_: Any, tell: Tell) -> None:
+def report_pid_and_sleep(_: Any, tell: Report) -> None:
     tell(os.getpid())
     time.sleep(600)
 
 
-def die(_: Any, __: Tell) -> None:
+def die(_: Any, __: Report) -> None:
     os._exit(3)
 
 
-def look_around(secret: str, _: Tell) -> dict[str, Any]:
+def look_around(secret: str, _: Report) -> dict[str, Any]:
     return {
         "environment": sorted(os.environ),
         "links to the folder": os.stat(".").st_nlink,
@@ -92,7 +92,7 @@ def _is_open(number: int) -> bool:
 # What a model that took its process over would try. Each says what it got.
 
 
-def attempt(what: tuple[str, Any], _: Tell) -> dict[str, Any]:
+def attempt(what: tuple[str, Any], _: Report) -> dict[str, Any]:
     """Try something forbidden; return what it gave, or the kind of its refusal."""
     name, argument = what
     try:
@@ -259,53 +259,53 @@ ATTEMPTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def run_forever(_: Any, __: Tell) -> None:
+def run_forever(_: Any, __: Report) -> None:
     while True:
         pass
 
 
-def match_for_ever(_: Any, __: Tell) -> None:
+def match_for_ever(_: Any, __: Report) -> None:
     re.match("b|(?:a|aa)+c", "a" * 64)
 
 
-def fit_for_ever(_: Any, __: Tell) -> None:
+def fit_for_ever(_: Any, __: Report) -> None:
     from sklearn.linear_model import SGDClassifier
 
     X = np.random.default_rng(0).normal(size=(400, 5))
     SGDClassifier(max_iter=10**9, tol=None).fit(X, X[:, 0] > 0)
 
 
-def take_memory(n_bytes: int, _: Tell) -> int:
+def take_memory(n_bytes: int, _: Report) -> int:
     return int(np.ones(n_bytes, np.uint8).sum())
 
 
-def take_memory_in_pieces(_: Any, __: Tell) -> int:
+def take_memory_in_pieces(_: Any, __: Report) -> int:
     pieces = []
     while True:
         pieces.append(bytearray(1 << 20))
 
 
-def crash(_: Any, __: Tell) -> None:
+def crash(_: Any, __: Report) -> None:
     ctypes.string_at(0)
 
 
-def answer_with(n_bytes: int, _: Tell) -> bytes:
+def answer_with(n_bytes: int, _: Report) -> bytes:
     return bytes(n_bytes)
 
 
-def talk_for_ever(_: Any, tell: Tell) -> None:
+def talk_for_ever(_: Any, tell: Report) -> None:
     while True:
         tell("still here")
 
 
-def recurse(_: Any, __: Tell) -> Any:
+def recurse(_: Any, __: Report) -> Any:
     def deeper(n: int) -> int:
         return deeper(n + 1) + 1
 
     return deeper(0)
 
 
-def stall_in_the_middle(number: int, _: Tell) -> None:
+def stall_in_the_middle(number: int, _: Report) -> None:
     """Send half a message by hand, on every descriptor, and wait."""
     for place in range(3, 64):
         try:
@@ -315,7 +315,7 @@ def stall_in_the_middle(number: int, _: Tell) -> None:
     time.sleep(600)
 
 
-def claim_a_long_answer(_: Any, __: Tell) -> None:
+def claim_a_long_answer(_: Any, __: Report) -> None:
     for place in range(3, 64):
         try:
             os.write(place, b"r" + (1 << 62).to_bytes(8, "little"))

@@ -224,7 +224,7 @@ def test_no_gain_is_not_praised(speed: float, jitter: float, pace: str, no_gain:
         ([0.001] * 8, "that one of them passes by chance is up to 20%"),
     ],
 )
-def test_many_settings_judged_by_the_same_rows_are_said(
+def test_many_settings_on_the_same_rows_are_reported(
     margins: list[float | None], words: str
 ) -> None:
     comparison = compare(*(fixed(f"c{i}", margin=margin) for i, margin in enumerate(margins)))
@@ -232,7 +232,7 @@ def test_many_settings_judged_by_the_same_rows_are_said(
     assert ("by chance" in comparison.reason) == bool(words)
 
 
-def test_a_model_that_is_surely_better_is_said_to_be() -> None:
+def test_a_better_model_is_reported_as_above() -> None:
     comparison = compare(fixed("one", lost=-0.05, margin=0.01))
     assert "accuracy 0.05 above it (at worst 0.04 above, tolerance 0.02)" in comparison.reason
 
@@ -497,7 +497,7 @@ def test_parameters_are_slowed_down_from_the_last_to_the_first() -> None:
     ]
 
 
-def test_a_weak_method_is_said_to_be_weak() -> None:
+def test_a_weak_method_is_reported() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     comparison = choose(
         (X, y),

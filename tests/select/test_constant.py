@@ -73,7 +73,7 @@ def test_a_model_that_learned_something_is_chosen() -> None:
     assert comparison.best.name == "NaiveUnlearner of LogisticRegression"
 
 
-def test_the_score_and_its_reason_are_said() -> None:
+def test_the_metric_and_its_reason_are_reported() -> None:
     comparison = compare(visits(), LogisticRegression())
     assert comparison.scored_by.startswith("balanced accuracy, because class 0 makes up 7")
     assert "Metric: balanced accuracy, because" in comparison.reason

@@ -1,4 +1,4 @@
-"""Who is applicable, and the reasons in words, from what methods declare."""
+"""Applicable methods, and the reasons for exclusion, from declared facts."""
 
 from typing import Any
 

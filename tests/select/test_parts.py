@@ -1,4 +1,4 @@
-"""Tolerances, tuning, cost and ranges, each against numbers worked out by hand."""
+"""Tolerances, tuning, cost and ranges, compared with values computed by hand."""
 
 import math
 from typing import Any

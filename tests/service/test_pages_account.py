@@ -140,7 +140,7 @@ def test_a_token_bound_to_a_tenant_makes_only_such(desk: Desk) -> None:
 def test_a_token_with_a_wrong_name_is_refused_on_the_page(shared_desk: Desk) -> None:
     answer = send(shared_desk.browser(), "/tokens", name="Maria M.", role="operator")
     assert answer.status_code == 422  # type: ignore[attr-defined]
-    assert "Look at: name." in answer.text  # type: ignore[attr-defined]
+    assert "Check: name." in answer.text  # type: ignore[attr-defined]
 
 
 def test_a_webhook_to_a_host_that_is_not_listed_is_refused_on_the_page(shared_desk: Desk) -> None:

@@ -8,7 +8,7 @@ from letheon.ledger.purge.purge import _RESIDUE
 from letheon.ledger.schemas import to_datetime
 from letheon.ledger.worker.compute import BUDGET_SPENT, NO_MATCHING_ROWS, NO_MODEL
 from letheon.service.pages._shared import format_moment
-from letheon.service.request_views import stuck_words
+from letheon.service.request_views import explain_failure
 from letheon.service.routes import filing
 from tests.service.desks import Desk, person
 from tests.service.page_tools import csrf_of, file, filled, send
@@ -68,7 +68,7 @@ def test_an_action_that_is_refused_says_why_on_the_page(desk: Desk) -> None:
         f"/requests/{found.id}", data={"action": "verify", "csrf": csrf_of(client)}
     )
     assert answer.status_code == 409
-    assert "not in a state for that" in answer.text
+    assert "in the wrong state" in answer.text
 
 
 def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
@@ -86,7 +86,7 @@ def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
 
 def test_every_code_of_the_ledger_for_stuck_has_words() -> None:
     codes = (NO_MODEL, BUDGET_SPENT, NO_MATCHING_ROWS, _RESIDUE)
-    assert len({stuck_words(code) for code in (*codes, "memory-error")}) == len(codes) + 1
+    assert len({explain_failure(code) for code in (*codes, "memory-error")}) == len(codes) + 1
 
 
 def test_a_request_that_ended_otherwise_says_that_nobody_was_erased(desk: Desk) -> None:
@@ -236,9 +236,9 @@ def test_an_upload_says_what_is_a_duplicate(desk: Desk) -> None:
     ("sheet", "said"),
     [
         ("", "The file is empty"),
-        ("model\nrisk\n", "there is no column id;"),
-        ("model;id\nrisk;1\n", "there are semicolons"),
-        ("model,id\nrisk\n", "1 cells, and not 2"),
+        ("model\nrisk\n", "missing columns: id;"),
+        ("model;id\nrisk;1\n", "the separator is a semicolon"),
+        ("model,id\nrisk\n", "1 cells, expected 2"),
         ("\0", "a NUL character"),
     ],
 )

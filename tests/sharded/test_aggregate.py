@@ -87,8 +87,8 @@ def test_regression_takes_mean_or_median(how: str, combine: Any) -> None:
     people = make_people(60)
     model = SISARegressor(LinearRegression(), n_shards=3, aggregation=how, random_state=0)
     model.fit(people.X, people.X[:, 0], ids=people.ids)
-    said = [inner.predict(people.X) for inner in model.estimators_]
-    assert model.predict(people.X) == pytest.approx(combine(said, axis=0))
+    votes = [inner.predict(people.X) for inner in model.estimators_]
+    assert model.predict(people.X) == pytest.approx(combine(votes, axis=0))
 
 
 def test_regression_with_several_outputs() -> None:

@@ -1,4 +1,4 @@
-"""Shards and slices are a function of one person's id and risk, and of nobody else."""
+"""Shards and slices are a function of one person's id and risk only."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_every_tier_stays_inside_the_shards_and_slices(
         assert 0 <= slices.min() <= slices.max() < n_slices
 
 
-def test_a_persons_rows_are_in_one_shard_and_adding_people_moves_nobody() -> None:
+def test_a_persons_rows_are_in_one_shard_and_adding_people_moves_no_row() -> None:
     people = make_people(30)
     model = SISAClassifier(DecisionTreeClassifier(), random_state=0).fit(
         *people[:2], ids=people.ids

@@ -79,11 +79,11 @@ def test_two_processes_give_the_same_bytes_as_one(name: str) -> None:
     @given(requests(), st.integers(0, 2**128 - 1))
     def run(case: tuple[ShardPeople, list[list[int]]], seed: int) -> None:
         people, batches = case
-        one, two = (fitted(MODELS[name], people, seed, jobs) for jobs in (None, 2))
+        first, second = (fitted(MODELS[name], people, seed, jobs) for jobs in (None, 2))
         for batch in batches:
-            one.forget(batch)
-            two.forget(batch)
-        assert one.digest() == two.digest()
+            first.forget(batch)
+            second.forget(batch)
+        assert first.digest() == second.digest()
 
     run()
 
@@ -96,17 +96,17 @@ def test_learning_and_forgetting_in_any_order_ends_in_a_fresh_fit(name: str) -> 
     def run(seed: int, moves: list[int]) -> None:
         people = make_people(10, seed=seed)
         start = people.without(range(5, 10))
-        model, held = fitted(MODELS[name], start, seed), start
+        model, remaining = fitted(MODELS[name], start, seed), start
         for person in moves:
             mine = people.without(set(range(10)) - {person})
-            if person not in held.ids:
+            if person not in remaining.ids:
                 model.learn(mine.X, mine.y, ids=mine.ids)
-                held = ShardPeople(
-                    *(np.concatenate(parts) for parts in zip(held, mine, strict=True))
+                remaining = ShardPeople(
+                    *(np.concatenate(parts) for parts in zip(remaining, mine, strict=True))
                 )
-            elif len(set(held.ids.tolist())) > 1:
+            elif len(set(remaining.ids.tolist())) > 1:
                 model.forget([person])
-                held = held.without([person])
-        assert model.digest() == fitted(MODELS[name], held, seed).digest()
+                remaining = remaining.without([person])
+        assert model.digest() == fitted(MODELS[name], remaining, seed).digest()
 
     run()

@@ -181,12 +181,12 @@ def test_one_by_one_is_a_sum_of_single_requests(s: int, r: int, k: int) -> None:
 
 @given(**grid, m=st.integers(1, 9), batch=st.booleans())
 def test_people_of_many_rows_scale_everything(s: int, r: int, k: int, m: int, batch: bool) -> None:
-    one, many = (
+    single, many = (
         plan(1000 * x, k, n_shards=s, n_slices=r, rows_per_person=x, batch=batch) for x in (1, m)
     )
-    assert many.visits == pytest.approx(m * one.visits)
-    assert many.balanced_visits == pytest.approx(m * one.balanced_visits)
-    assert many.speed_up == pytest.approx(one.speed_up)
+    assert many.visits == pytest.approx(m * single.visits)
+    assert many.balanced_visits == pytest.approx(m * single.balanced_visits)
+    assert many.speed_up == pytest.approx(single.speed_up)
 
 
 def test_best_case_runs_the_last_stage_of_one_shard() -> None:

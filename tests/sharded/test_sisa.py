@@ -121,8 +121,8 @@ def test_a_forgotten_category_leaves_the_frame() -> None:
     )
     model = SISAClassifier(inner, n_shards=1, random_state=0).fit(frame, [0, 1, 0, 1])
     model.forget([1])
-    held = model.ensemble_.shards[0].rows.X
-    assert held["city"].cat.categories.tolist() == ["rome"]
+    stored = model.ensemble_.shards[0].rows.X
+    assert stored["city"].cat.categories.tolist() == ["rome"]
 
 
 def test_sparse_rows_and_texts() -> None:
@@ -296,11 +296,11 @@ def test_every_seed_inside_is_set_even_in_a_splitter() -> None:
     inner = CalibratedClassifierCV(
         RandomForestClassifier(2), cv=KFold(2, shuffle=True), ensemble=False
     )
-    one, two = (
+    first, second = (
         SISAClassifier(inner, n_shards=1, random_state=5).fit(*PEOPLE[:2], ids=PEOPLE.ids)
         for _ in range(2)
     )
-    assert one.digest() == two.digest()
+    assert first.digest() == second.digest()
 
 
 def test_the_seed_of_a_model_reproduces_it() -> None:
@@ -323,7 +323,7 @@ def test_the_receipt_counts_people_rows_and_work() -> None:
     assert receipt.guarantee.requests == "oblivious"
 
 
-def test_forgetting_from_many_threads_loses_nobody() -> None:
+def test_forgetting_from_many_threads_loses_no_request() -> None:
     model = tree().fit(*PEOPLE[:2], ids=PEOPLE.ids)
     threads = [threading.Thread(target=model.forget, args=([p],)) for p in range(12)]
     for thread in threads:
@@ -366,8 +366,8 @@ def test_an_estimator_that_works_in_place_cannot_spoil_the_rows(n_jobs: int | No
     model = SISAClassifier(inner, n_shards=2, random_state=0, n_jobs=n_jobs)
     model.fit(*PEOPLE[:2], ids=PEOPLE.ids).forget([3])
     rest = PEOPLE.without([3])
-    held = np.vstack([shard.rows.X for shard in model.ensemble_.shards])
-    assert np.array_equal(np.sort(held, axis=0), np.sort(rest.X, axis=0))
+    stored = np.vstack([shard.rows.X for shard in model.ensemble_.shards])
+    assert np.array_equal(np.sort(stored, axis=0), np.sort(rest.X, axis=0))
 
 
 def test_the_callers_array_is_neither_kept_nor_changed() -> None:
@@ -391,11 +391,11 @@ def test_ids_of_another_kind_are_named_as_such() -> None:
 
 def test_parallel_loops_inside_do_not_change_the_result() -> None:
     inner = CalibratedClassifierCV(RandomForestClassifier(20, max_depth=2, n_jobs=2), cv=2)
-    found = {
+    digests = {
         SISAClassifier(inner, n_shards=2, random_state=0).fit(*PEOPLE[:2], ids=PEOPLE.ids).digest()
         for _ in range(3)
     }
-    assert len(found) == 1
+    assert len(digests) == 1
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])

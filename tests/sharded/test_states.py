@@ -214,14 +214,14 @@ def test_a_forged_key_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
     model = fitted(tmp_path / "states")
     victim = tmp_path / "elsewhere" / ("0" * 64 + ".letheon-state")
     victim.parent.mkdir()
-    victim.write_text("somebody's")
+    victim.write_text("another person's")
     model.checkpoint_home_ = str(victim.parent)
     digest = model.digest()
     with pytest.raises(CorruptFileError, match="is not a directory of letheon"):
         model.forget([3])
     assert model.digest() == digest
     model.fit(*PEOPLE[:2], ids=PEOPLE.ids)
-    assert victim.read_text() == "somebody's"
+    assert victim.read_text() == "another person's"
 
 
 def test_a_relative_directory_is_found_from_anywhere(

@@ -15,7 +15,7 @@ constexpr std::array<std::uint8_t, 4> kMagic{'L', 'T', 'R', 'F'};
 constexpr std::uint8_t kKindMask = 3;
 constexpr std::uint8_t kSawMissing = 4;
 constexpr std::uint8_t kMissingLeft = 8;
-// Of a row beside its values: target, weight, id, slots, and sixteen columns on their way.
+// Of a row, besides its values: target, weight, id, slots, and sixteen columns on their way.
 constexpr std::uint64_t kRowBytes = 256;
 
 [[noreturn]] void refuse(const std::string& what) {

@@ -148,7 +148,7 @@ void Column::erase(Slot slot) noexcept {
   }
   const std::uint8_t code = codes_[slot];
   codes_[slot] = 0;
-  // The table must not remember a value that nobody has any more.
+  // The table must not remember a value that no remaining row has.
   if (code != kMissingCode && --uses_[code] == 0) {
     table_[code] = kMissing;
   }

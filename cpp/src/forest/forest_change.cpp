@@ -24,7 +24,7 @@ std::vector<std::uint8_t> marked(std::size_t n_slots, std::span<const Slot> slot
   return marks;
 }
 
-// Several trees in step: while one waits for memory, the others go on.
+// Several trees in step: while one waits for memory, the others continue.
 void walk_together(std::span<Forgetter> walks, bool eager) noexcept {
   for (bool going = true; going;) {
     going = false;
@@ -213,7 +213,7 @@ Report Forest::learn(const Batch& batch, std::uint32_t n_classes, const IdBatch&
       content_.trees = fresh_trees();
     }
   } catch (...) {
-    // Short of memory half-way: without the new rows, all trees anew is always right, and needs
+    // Short of memory half-way: without the new rows, regrowing all trees is always right, and needs
     // no memory.
     content_.ids.truncate(n_before);
     table.take_back(n_before, n_classes_before);

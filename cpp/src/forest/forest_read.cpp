@@ -125,7 +125,7 @@ Answer Forest::predict(const MatrixView& X, std::size_t n_threads) {
       return result;
     }
   }
-  // Nodes are missing: build those that the rows reach, until none is missing. Nobody can drop
+  // Nodes are missing: build those that the rows reach, until none is missing. No thread can drop
   // any in between.
   const auto lock = changing();
   missing.clear();

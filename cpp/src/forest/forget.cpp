@@ -393,7 +393,7 @@ Report Forgetter::cost(const Tree& tree, std::uint64_t root_key) {
   return report_;
 }
 
-// Adds what would be dropped here; true if the walk goes on below this node.
+// Adds what would be dropped here; true if the walk continues below this node.
 bool Forgetter::cost_at(const Tree& tree, const Step& step, Members members) {
   const Node& node = tree.node(step.id);
   if (!node.is_split() && node.kind != Kind::blocked) {

@@ -244,7 +244,7 @@ class Block::List {
     return withdrawal.result();
   }
 
-  // Takes out the values that nobody has any more.
+  // Removes the values that no remaining row has.
   void drop_dead() noexcept {
     std::uint32_t kept = 0;
     for (std::uint32_t j = 0; j < entry_.size; ++j) {

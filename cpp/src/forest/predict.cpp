@@ -28,7 +28,7 @@ struct Reader {
   }
 };
 
-// Several rows at a time: while one waits for memory, the others go on.
+// Several rows at a time: while one waits for memory, the others continue.
 template <std::size_t kTogether, typename T>
 void descend(const Tree& tree, const Reader<T>& reader, std::size_t first,
              NodeId* leaves) noexcept {

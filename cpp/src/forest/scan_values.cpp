@@ -105,7 +105,7 @@ bool Scanner::lowest_priorities(std::uint64_t key, std::size_t n, std::uint32_t 
   return truncated;
 }
 
-// Whoever has a kept value was among those whose priority was low enough.
+// A row with a kept value is among those whose priority is low enough.
 void Scanner::weigh_copies(const std::uint32_t* weights, std::size_t first) {
   Draft& draft = scratch_.draft;
   const float* const x = scratch_.values.data();

@@ -184,7 +184,7 @@ void Table::append_targets(const Batch& batch, std::span<const std::size_t> rows
     const double y = batch.y[i] + 0.0;
     ++exponents_[exponent_of(y)];
     y_.push_back(y);
-    // A row beyond the scale changes the scale, and `rescale` then computes every q anew.
+    // A row beyond the scale changes the scale, and `rescale` then computes every q again.
     q_.push_back(exponent_of(y) <= exponent_ ? fixed_point(y, exponent_) : 0);
   }
 }

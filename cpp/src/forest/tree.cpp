@@ -102,7 +102,7 @@ void Tree::take_back(std::size_t n_slots, const Table& table) noexcept {
 }
 
 void Tree::renumber(std::span<const Slot> renumbered) noexcept {
-  // Gaps between the rows hold numbers of rows that are gone; they are never read.
+  // Gaps between the rows hold numbers of removed rows; they are never read.
   for (Slot& slot : rows_) {
     slot = slot < renumbered.size() ? renumbered[slot] : 0;
   }
@@ -171,7 +171,7 @@ void Tree::collapse(NodeId id, Kind kind, const std::vector<std::uint8_t>* doome
       stack_.push_back(node.left);
       free_.push_back(node.left);
     } else {
-      // Left subtrees lie in front of right ones: rows only ever move towards the front.
+      // Left subtrees are in front of right ones: rows only ever move towards the front.
       for (const Slot slot : rows_of(next)) {
         if (doomed == nullptr || (*doomed)[slot] == 0) {
           rows_[end++] = slot;
@@ -183,7 +183,7 @@ void Tree::collapse(NodeId id, Kind kind, const std::vector<std::uint8_t>* doome
       wipe(next);
     }
   }
-  // Where the others stood nobody shall read that they did.
+  // Overwrites the old places, so that they reveal nothing.
   std::fill(rows_.begin() + end, rows_.begin() + std::max(end, last), 0);
   Node& node = nodes_[id];
   set_kind(id, kind);

@@ -363,7 +363,7 @@ def _audit_in_sandbox(
             inputs,
             limits=replace(limits, result=_LARGEST_RESULT),
             modules=sandbox.modules_of(content if isinstance(content, bytes) else b"", trusted),
-            tell=receive_result,
+            report=receive_result,
             stop=stop,
         )
     except sandbox.TimeLimitError:

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from letheon.datasets import _pictures, _spec, _tables
-from letheon.datasets._spec import DatasetInfo, Encoding, Job, Loaded, Task, data_home
-from letheon.datasets._synthetic import make
+from letheon.datasets._spec import DatasetArrays, DatasetInfo, Encoding, ReadJob, Task, data_home
+from letheon.datasets._synthetic import make_synthetic
 from letheon.exceptions import DatasetFormatError, DatasetMissingError
 
 Synthetic = Literal["never", "if-absent", "always"]
 
 # Those of files that are no plain tables of numbers and words.
-_READERS: dict[str, Callable[[Job], Loaded]] = {
+_READERS: dict[str, Callable[[ReadJob], DatasetArrays]] = {
     "mnist": _pictures.read_mnist,
     "covtype": _tables.read_covtype,
     "higgs": _tables.read_higgs,
@@ -93,7 +93,7 @@ SPECS = {name: _make_spec(name, entry) for name, entry in _CATALOGUE.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dataset(Loaded):
+class Dataset(DatasetArrays):
     """Rows to train on, rows to test on where there is a split, and what is known about them.
 
     Attributes
@@ -166,7 +166,7 @@ class Dataset(Loaded):
         is_test = np.isin(owners, people[:n_test])
         test = np.flatnonzero(is_test)
         return replace(
-            self._take(np.flatnonzero(~is_test)),
+            self._take_rows(np.flatnonzero(~is_test)),
             X_test=self.X[test],
             y_test=self.y[test],
             test_ids=None if self.ids is None else self.ids[test],
@@ -184,14 +184,14 @@ class Dataset(Loaded):
             return self
         rng = np.random.default_rng(seed)
         if self.ids is None:
-            return self._take(np.sort(rng.permutation(len(self.y))[:n_rows]))
+            return self._take_rows(np.sort(rng.permutation(len(self.y))[:n_rows]))
         people, owners = np.unique(self.ids, return_inverse=True)
         order = rng.permutation(len(people))
         n_owned = np.cumsum(np.bincount(owners)[order])
         n_people = max(1, int(np.searchsorted(n_owned, n_rows, side="right")))
         chosen = np.zeros(len(people), bool)
         chosen[order[:n_people]] = True
-        return self._take(np.flatnonzero(chosen[owners]))
+        return self._take_rows(np.flatnonzero(chosen[owners]))
 
     def describe(self) -> str:
         """Say what it is in one line."""
@@ -213,7 +213,7 @@ class Dataset(Loaded):
             raise ValueError(f"rows of {self.name!r} are no images")
         return np.asarray(self.X if X is None else X).reshape(-1, *self.info.image_shape)
 
-    def _take(self, rows: NDArray[np.int64]) -> "Dataset":
+    def _take_rows(self, rows: NDArray[np.int64]) -> "Dataset":
         ids = None if self.ids is None else self.ids[rows]
         return replace(self, X=self.X[rows], y=self.y[rows], ids=ids)
 
@@ -324,18 +324,18 @@ def load(
     home = data_home(folder)
     is_there = _is_there(about, home, chosen)
     if synthetic == "always" or (synthetic == "if-absent" and not is_there):
-        made = make(about, chosen, n_rows=n_rows, seed=seed, encode=encode)
+        made = make_synthetic(about, chosen, n_rows=n_rows, seed=seed, encode=encode)
         return _make_dataset(about, chosen, made, real=False)
     if not is_there:
         raise DatasetMissingError(about.how_to_get(str(home), chosen))
-    job = Job(
+    job = ReadJob(
         info=about, home=home, variant=chosen, encode=encode, n_rows=n_rows, seed=seed, check=check
     )
-    data = _make_dataset(about, chosen, _read(job), real=True)
+    data = _make_dataset(about, chosen, _read_files(job), real=True)
     return data if n_rows is None else data.sample(n_rows, seed)
 
 
-def _read(job: Job) -> Loaded:
+def _read_files(job: ReadJob) -> DatasetArrays:
     """Read the files; what is wrong with them says where they are."""
     try:
         return job.info.reader(job)
@@ -346,7 +346,9 @@ def _read(job: Job) -> Loaded:
         raise DatasetFormatError(f"{where}: {error}") from error
 
 
-def _make_dataset(about: DatasetInfo, variant: str, loaded: Loaded, *, real: bool) -> Dataset:
+def _make_dataset(
+    about: DatasetInfo, variant: str, loaded: DatasetArrays, *, real: bool
+) -> Dataset:
     is_default = not about.variants or variant == next(iter(about.variants))
     title = about.name if is_default else f"{about.name} {variant}"
     arrays = vars(loaded)

@@ -15,7 +15,7 @@ from letheon.scoring import label_probability
 
 Kind = Literal["uniform", "person", "class", "worst", "adaptive"]
 Cost = Callable[[Any, NDArray[Any]], float]
-People = NDArray[np.int64]
+PersonNumbers = NDArray[np.int64]
 
 # Nobody is asked to leave who would take the last but so many people of a class with them: a model
 # of one class cannot be fitted, and no comparison would be left.
@@ -129,11 +129,13 @@ class Requests:
             Ids of the people who leave next; nobody twice.
         """
         labels = np.asarray(y)
-        pool = _Pool(X, labels, ids, np.random.default_rng(seed), task or _task(model, labels))
+        pool = _Pool(
+            X, labels, ids, np.random.default_rng(seed), task or _infer_task(model, labels)
+        )
         column = self._find_label(pool) if self.kind == "class" else 0
         for size in self.sizes(len(pool.people)):
-            chosen = pool.first(self._rank(pool, model, column), size)
-            pool.here[chosen] = False
+            chosen = pool.choose_people(self._rank_people(pool, model, column), size)
+            pool.is_present[chosen] = False
             yield pool.people[chosen]
 
     def _find_label(self, pool: "_Pool") -> int:
@@ -147,14 +149,14 @@ class Requests:
             raise ValueError(f"no row has the label {self.label!r}: {pool.labels[:5].tolist()}")
         return int(places[0])
 
-    def _rank(self, pool: "_Pool", model: Any, column: int) -> People:
+    def _rank_people(self, pool: "_Pool", model: Any, column: int) -> PersonNumbers:
         """Return the people still there, those who leave next first."""
         if self.kind == "uniform":
-            there = np.flatnonzero(pool.here)
+            present = np.flatnonzero(pool.is_present)
             # exponential clocks: the order in which rows drawn without replacement name owners
-            clocks = pool.rng.exponential(size=len(there)) / pool.rows_of[there]
-            return np.asarray(there[np.argsort(clocks)])
-        order = np.asarray(pool.rng.permutation(np.flatnonzero(pool.here)), dtype=np.int64)
+            clocks = pool.rng.exponential(size=len(present)) / pool.rows_of[present]
+            return np.asarray(present[np.argsort(clocks)])
+        order = np.asarray(pool.rng.permutation(np.flatnonzero(pool.is_present)), dtype=np.int64)
         if self.kind == "person":
             return order
         if self.kind == "class":
@@ -163,17 +165,17 @@ class Requests:
             raise ValueError(f"kind={self.kind!r} looks at the model; give it to stream")
         n_ranked = len(order) if self.kind == "adaptive" else self.candidates
         ranked, others = order[:n_ranked], order[n_ranked:]
-        costs = self._costs(pool, model, ranked)
+        costs = self._removal_costs(pool, model, ranked)
         return np.concatenate([ranked[np.argsort(-costs, kind="stable")], others])
 
-    def _costs(self, pool: "_Pool", model: Any, people: People) -> NDArray[Any]:
+    def _removal_costs(self, pool: "_Pool", model: Any, people: PersonNumbers) -> NDArray[Any]:
         """Return what the removal of each of the people costs, or how wrong the model is."""
         if self.kind == "worst" and self.cost is not None:
-            return np.array([self.cost(model, pool.people[[who]]) for who in people])
+            return np.array([self.cost(model, pool.people[[person]]) for person in people])
         if self.kind == "worst" and hasattr(model, "forget_cost"):
-            costs = (model.forget_cost(pool.people[[who]]) for who in people)
+            costs = (model.forget_cost(pool.people[[person]]) for person in people)
             return np.array([cost.rows for cost in costs])
-        return pool.wrongness(model)[people]
+        return pool.person_errors(model)[people]
 
 
 class _Pool:
@@ -191,7 +193,7 @@ class _Pool:
             raise ValueError(f"{len(owners)} ids for {len(y)} rows; one for each row is needed")
         self.people, self.owner = np.unique(owners, return_inverse=True)
         self.rows_of = np.bincount(self.owner, minlength=len(self.people))
-        self.here = np.ones(len(self.people), dtype=bool)
+        self.is_present = np.ones(len(self.people), dtype=bool)
         self.labels, codes = np.unique(self.y, return_inverse=True)
         # Which classes each person has; the target of a regression has none.
         is_classes = task != "regression"
@@ -199,9 +201,9 @@ class _Pool:
         if is_classes:
             self.has[self.owner, codes] = True
 
-    def first(self, order: People, size: int) -> People:
+    def choose_people(self, order: PersonNumbers, size: int) -> PersonNumbers:
         """Return the first people of the order whose leaving keeps every class."""
-        left = self.has[self.here].sum(axis=0)
+        left = self.has[self.is_present].sum(axis=0)
         chosen: list[int] = []
         for person in order:
             has = self.has[person]
@@ -215,16 +217,16 @@ class _Pool:
             f"{_KEPT_PER_CLASS} people of every class stay; ask for fewer"
         )
 
-    def wrongness(self, model: Any) -> NDArray[np.float64]:
+    def person_errors(self, model: Any) -> NDArray[np.float64]:
         """Return for everybody how wrong the model is about their worst row, in [0, 1]."""
-        rows = np.flatnonzero(self.here[self.owner])
+        rows = np.flatnonzero(self.is_present[self.owner])
         X = self.X.iloc[rows] if hasattr(self.X, "iloc") else self.X[rows]
         worst = np.zeros(len(self.people))
-        np.maximum.at(worst, self.owner[rows], _wrongness(model, X, self.y[rows]))
+        np.maximum.at(worst, self.owner[rows], _row_errors(model, X, self.y[rows]))
         return worst
 
 
-def _task(model: Any, y: NDArray[Any]) -> Task:
+def _infer_task(model: Any, y: NDArray[Any]) -> Task:
     if hasattr(model, "classes_"):
         return "classification"
     if model is not None and hasattr(model, "get_params") and is_regressor(model):
@@ -235,7 +237,7 @@ def _task(model: Any, y: NDArray[Any]) -> Task:
     return "regression" if has_fractions or is_many else "classification"
 
 
-def _wrongness(model: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:
+def _row_errors(model: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:
     """Return 1 - p(y), by labels alone 0 or 1, for numbers the relative absolute error."""
     if hasattr(model, "predict_proba"):
         return 1 - label_probability(model, X, y)

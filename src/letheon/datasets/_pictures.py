@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.datasets._spec import Job, Loaded, open_bytes
+from letheon.datasets._spec import DatasetArrays, ReadJob, open_bytes
 from letheon.exceptions import DatasetFormatError
 
 LARGEST = 2**34  # bytes of X
@@ -44,7 +44,7 @@ Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
 Files = tuple[NDArray[Any], NDArray[np.int64]]
 
 
-def _flatten(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+def _flatten_pixels(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return pictures (channels first) as flat rows, values from 0 to 1."""
     return np.divide(pixels.reshape(len(pixels), -1), 255, dtype=np.float32)
 
@@ -65,7 +65,7 @@ def parse_idx(content: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def read_mnist(job: Job) -> Loaded:
+def read_mnist(job: ReadJob) -> DatasetArrays:
     """Read MNIST: pixels from 0 to 1. ``"3-vs-8"``: these two digits, y is 1 for 8."""
     arrays = []
     for number in range(4):
@@ -78,16 +78,16 @@ def read_mnist(job: Job) -> Loaded:
         is_pair = job.variant == "3-vs-8"
         kept = np.isin(digits, (3, 8)) if is_pair else slice(None)
         y = (digits == 8 if is_pair else digits).astype(np.int64)
-        parts += [_flatten(images[kept]), y[kept], None]
-    return Loaded(*parts)
+        parts += [_flatten_pixels(images[kept]), y[kept], None]
+    return DatasetArrays(*parts)
 
 
-def read_svhn(job: Job) -> Loaded:
+def read_svhn(job: ReadJob) -> DatasetArrays:
     """Read SVHN, cropped digits: pixels from 0 to 1, channel by channel; y is the digit."""
-    return Loaded(*_read_mat(job, 0), None, *_read_mat(job, 1))
+    return DatasetArrays(*_read_mat(job, 0), None, *_read_mat(job, 1))
 
 
-def _read_mat(job: Job, file: int) -> Pair:
+def _read_mat(job: ReadJob, file: int) -> Pair:
     """Return images, channels first, and digits; the file writes 10 for zero."""
     from scipy.io import loadmat, matlab
 
@@ -104,16 +104,16 @@ def _read_mat(job: Job, file: int) -> Pair:
     if images.shape != (32, 32, 3, len(labels)):
         raise DatasetFormatError(f"X is {images.shape}, expected (32, 32, 3, {len(labels)})")
     job.check_rows(file, len(labels))
-    return _flatten(images.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10
+    return _flatten_pixels(images.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10
 
 
-def read_cifar10(job: Job, kinds: tuple[str, ...] = TEN) -> Loaded:
+def read_cifar10(job: ReadJob, kinds: tuple[str, ...] = TEN) -> DatasetArrays:
     """Read CIFAR-10, or some kinds of it: pixels from 0 to 1, channel by channel.
 
     y is the class in Krizhevsky's order. JPEG copies stand class after class in their tar; they
     are shuffled with a fixed seed.
     """
-    name, path = job.where(0)
+    name, path = job.locate_file(0)
     if name == CIFAR_JPEG:
         return _read_jpeg(path, kinds)
     training = [f"data_batch_{number}" for number in range(1, 6)]
@@ -122,16 +122,16 @@ def read_cifar10(job: Job, kinds: tuple[str, ...] = TEN) -> Loaded:
         numbers = [TEN.index(kind) for kind in kinds]
         kept = np.isin(y, numbers)
         parts += [X[kept], np.searchsorted(numbers, y[kept]), None]
-    return Loaded(*parts)
+    return DatasetArrays(*parts)
 
 
-def read_cifar100(job: Job) -> Loaded:
+def read_cifar100(job: ReadJob) -> DatasetArrays:
     """Read CIFAR-100: pixels from 0 to 1, channel by channel; y is the fine class."""
-    train, test = _read_batches(job, job.where(0)[1], ["train"], ["test"], label_bytes=2)
-    return Loaded(*train, None, *test)
+    train, test = _read_batches(job, job.locate_file(0)[1], ["train"], ["test"], label_bytes=2)
+    return DatasetArrays(*train, None, *test)
 
 
-def _read_batches(job: Job, path: Path, *parts: list[str], label_bytes: int) -> Iterator[Pair]:
+def _read_batches(job: ReadJob, path: Path, *parts: list[str], label_bytes: int) -> Iterator[Pair]:
     """Yield the rows of binary batches: label bytes (the last one counts), then pixels."""
     for stems, n_rows in zip(parts, _CIFAR_ROWS, strict=True):
         members: Iterable[tuple[str, bytes]] = (
@@ -149,7 +149,7 @@ def _read_batches(job: Job, path: Path, *parts: list[str], label_bytes: int) -> 
             raise DatasetFormatError(f"{path}: {len(content):,} bytes are no rows of {width:,}")
         rows = np.frombuffer(content, np.uint8).reshape(-1, width)
         job.check_rows(0, len(rows), n_rows)
-        yield _flatten(rows[:, label_bytes:]), rows[:, label_bytes - 1].astype(np.int64)
+        yield _flatten_pixels(rows[:, label_bytes:]), rows[:, label_bytes - 1].astype(np.int64)
 
 
 def _read_tar(path: Path, ending: str) -> Iterator[tuple[str, bytes]]:
@@ -164,7 +164,7 @@ def _read_tar(path: Path, ending: str) -> Iterator[tuple[str, bytes]]:
         raise DatasetFormatError(f"{path} is not a tar: {error}") from error
 
 
-def _read_jpeg(path: Path, kinds: tuple[str, ...]) -> Loaded:
+def _read_jpeg(path: Path, kinds: tuple[str, ...]) -> DatasetArrays:
     """Read ``train/<class>/*.jpg`` and ``test/<class>/*.jpg`` of a tar."""
     pictures: dict[str, list[tuple[int, bytes]]] = {"train": [], "test": []}
     for name, content in _read_tar(path, ".jpg"):
@@ -178,11 +178,11 @@ def _read_jpeg(path: Path, kinds: tuple[str, ...]) -> Loaded:
             raise DatasetFormatError(f"{path} has no {part}/<class>/*.jpg")
         order = np.random.default_rng(0).permutation(len(files))
         classes = np.array([files[place][0] for place in order], np.int64)
-        arrays += [_decode((files[place][1] for place in order), side=32), classes, None]
-    return replace(Loaded(*arrays), note="JPEG copies, lossy")
+        arrays += [_decode_pictures((files[place][1] for place in order), side=32), classes, None]
+    return replace(DatasetArrays(*arrays), note="JPEG copies, lossy")
 
 
-def _decode(
+def _decode_pictures(
     contents: Iterable[bytes | Path], *, side: int, shorter: int | None = None
 ) -> NDArray[np.float32]:
     """Return RGB pictures as rows: channel by channel, row by row, values from 0 to 1.
@@ -197,13 +197,13 @@ def _decode(
         Shrink so that the shorter side has this length, then cut the middle out; without it the
         picture is stretched to the square.
     """
-    _pillow()
+    _import_pillow()
     with ThreadPoolExecutor(_THREADS) as pool:
         pixels = pool.map(partial(_read_pixels, side=side, shorter=shorter), contents)
-        return _flatten(np.stack(list(pixels)))
+        return _flatten_pixels(np.stack(list(pixels)))
 
 
-def _pillow() -> Any:
+def _import_pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
@@ -214,7 +214,7 @@ def _pillow() -> Any:
 
 
 def _read_pixels(content: bytes | Path, *, side: int, shorter: int | None) -> NDArray[np.uint8]:
-    module = _pillow()
+    module = _import_pillow()
     try:
         with module.open(io.BytesIO(content) if isinstance(content, bytes) else content) as file:
             image = file.convert("RGB")
@@ -231,7 +231,7 @@ def _read_pixels(content: bytes | Path, *, side: int, shorter: int | None) -> ND
 def _cut_middle(image: Any, side: int, shorter: int) -> Any:
     scale = shorter / min(image.size)
     width, height = (max(side, round(scale * length)) for length in image.size)
-    image = image.resize((width, height), _pillow().Resampling.BILINEAR)
+    image = image.resize((width, height), _import_pillow().Resampling.BILINEAR)
     left, top = (width - side) // 2, (height - side) // 2
     return image.crop((left, top, left + side, top + side))
 
@@ -257,7 +257,7 @@ def _list_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
-def _read_files(job: Job, *parts: Files, shorter: int | None) -> Loaded:
+def _read_files(job: ReadJob, *parts: Files, shorter: int | None) -> DatasetArrays:
     """Choose files first and decode those only: all of them rarely fit into memory."""
     chosen = []
     for paths, classes in parts:
@@ -276,18 +276,18 @@ def _read_files(job: Job, *parts: Files, shorter: int | None) -> Loaded:
         )
     arrays: list[Any] = []
     for paths, classes in chosen:
-        arrays += [_decode(paths, side=side, shorter=shorter), classes, None]
-    return Loaded(*arrays)
+        arrays += [_decode_pictures(paths, side=side, shorter=shorter), classes, None]
+    return DatasetArrays(*arrays)
 
 
-def read_imagenet(job: Job) -> Loaded:
+def read_imagenet(job: ReadJob) -> DatasetArrays:
     """Read ``train/<wnid>/*.JPEG`` and, where it is there, ``val/<wnid>/*.JPEG``.
 
     Shorter side 256, middle 224 x 224, pixels from 0 to 1; y is the place of the WordNet id
     among those of the training folder. Validation pictures must stand in folders by class, some
     for every class of the training folder; other classes are left out.
     """
-    folders = _list_folders(job.where(0)[1])
+    folders = _list_folders(job.locate_file(0)[1])
     train = _list_files(folders)
     job.check_rows(0, len(train[0]))
     validation = job.find(1)
@@ -303,25 +303,25 @@ def read_imagenet(job: Job) -> Loaded:
     return _read_files(job, train, test, shorter=256)
 
 
-def read_lsun(job: Job) -> Loaded:
+def read_lsun(job: ReadJob) -> DatasetArrays:
     """Read exported pictures, ``<scene>_train/`` and ``<scene>_val/``; 256 x 256, ten scenes.
 
     The provider's archives are databases (LMDB); its script exports them as picture files. With
     pictures to test on of one scene, there must be some of all.
     """
-    home = job.where(0)[1].parent
+    home = job.locate_file(0)[1].parent
     train, test = ([home / f"{scene}_{part}" for scene in SCENES] for part in ("train", "val"))
     listed = [train, test] if any(folder.is_dir() for folder in test) else [train]
     return _read_files(job, *map(_list_files, listed), shorter=256)
 
 
-def read_lacuna(job: Job) -> Loaded:
+def read_lacuna(job: ReadJob) -> DatasetArrays:
     """Read faces of VGGFace2 shrunk to 32 x 32: the class is the person, and so is the id.
 
     Golatkar et al. drew 10 and 100 people with 500 pictures or more, without overlap, and did not
     publish their names; here people are drawn with a fixed seed. 100 pictures of each are to test.
     """
-    folders = _list_folders(job.where(0)[1])
+    folders = _list_folders(job.locate_file(0)[1])
     people = [folder for folder in folders if len(_list_pictures(folder)) >= _FEWEST_FACES]
     order = np.random.default_rng(0).permutation(len(people))
     ten, hundred = order[:_LACUNA_10], order[_LACUNA_10 : _LACUNA_10 + _LACUNA_100]

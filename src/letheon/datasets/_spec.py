@@ -122,7 +122,7 @@ class StandIn:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class DatasetArrays:
     """Arrays of a dataset as a reader leaves them."""
 
     X: Any
@@ -181,7 +181,7 @@ class DatasetInfo:
     licence: str
     citation: str
     survey: SurveyRow
-    reader: Callable[["Job"], Loaded] = field(repr=False)
+    reader: Callable[["ReadJob"], DatasetArrays] = field(repr=False)
     stand_ins: Mapping[str, StandIn] = field(repr=False)
     folder: str = ""
     licence_source: str = UNVERIFIED
@@ -251,7 +251,7 @@ def open_text(path: Path, *, encoding: str = "utf-8") -> Iterator[IO[str]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ReadJob:
     """What a reader needs to know; files are named by their place in the list of the spec."""
 
     info: DatasetInfo
@@ -270,7 +270,7 @@ class Job:
             _check_digest(spelling[1], file.sha256[spelling[0]])
         return spelling
 
-    def where(self, number: int = 0) -> tuple[str, Path]:
+    def locate_file(self, number: int = 0) -> tuple[str, Path]:
         """Return name and path of a file that must be there; verified."""
         spelling = self.find(number)
         if spelling is None:
@@ -279,11 +279,11 @@ class Job:
 
     def open(self, number: int = 0) -> AbstractContextManager[IO[bytes]]:
         """Open a file for reading bytes."""
-        return open_bytes(self.where(number)[1])
+        return open_bytes(self.locate_file(number)[1])
 
-    def text(self, number: int = 0) -> AbstractContextManager[IO[str]]:
+    def open_lines(self, number: int = 0) -> AbstractContextManager[IO[str]]:
         """Open a file for reading lines."""
-        return open_text(self.where(number)[1])
+        return open_text(self.locate_file(number)[1])
 
     def check_rows(self, number: int, n_rows: int, expected: int | None = None) -> None:
         """Compare a number of rows with the published one, where it is known."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from letheon.datasets._spec import NO_SUBJECT, DatasetInfo, Encoding, Loaded, StandIn
+from letheon.datasets._spec import NO_SUBJECT, DatasetArrays, DatasetInfo, Encoding, StandIn
 
 LARGEST = 2**28  # bytes of X unless the caller says how many rows
 _NOISE = 0.5
@@ -28,9 +28,9 @@ def count_columns(about: DatasetInfo, shape: StandIn, encode: Encoding) -> int:
     return shape.n_numbers + shape.n_flags + n_words
 
 
-def make(
+def make_synthetic(
     about: DatasetInfo, variant: str, *, n_rows: int | None, seed: int, encode: Encoding
-) -> Loaded:
+) -> DatasetArrays:
     """Make a table up; equal arguments give equal bytes.
 
     Class shares are those of the real table up to rounding. Labels follow a score that is linear
@@ -45,24 +45,24 @@ def make(
     if n_rows is None:
         n_rows = min(shape.n_rows, max(1, LARGEST // (4 * n_columns)))
     n_test = max(round(shape.n_test * n_rows / shape.n_rows), 1) if shape.n_test else 0
-    owners = _people(rng, n_rows + n_test, shape.rows_per_person)
+    owners = _assign_rows(rng, n_rows + n_test, shape.rows_per_person)
     names: tuple[str, ...] = ()
     if about.image_shape is not None:
-        X, y = _images(rng, len(owners), shape, about.image_shape)
+        X, y = _make_images(rng, len(owners), shape, about.image_shape)
     elif shape.n_sparse:
-        X, y = _texts(rng, len(owners), shape)
+        X, y = _make_texts(rng, len(owners), shape)
     else:
-        X, y, names = _table(rng, shape, owners, n_columns, encode)
+        X, y, names = _make_table(rng, shape, owners, n_columns, encode)
     ids = None
     if about.subject_id != NO_SUBJECT:
         ids = y if shape.class_is_person else owners
     parts: list[Any] = []
     for rows in (slice(n_rows), slice(n_rows, None)) if n_test else (slice(n_rows),):
         parts += [X[rows], y[rows], None if ids is None else ids[rows]]
-    return replace(Loaded(*parts), feature_names=names)
+    return replace(DatasetArrays(*parts), feature_names=names)
 
 
-def _people(rng: np.random.Generator, n_rows: int, mean: float) -> NDArray[np.int64]:
+def _assign_rows(rng: np.random.Generator, n_rows: int, mean: float) -> NDArray[np.int64]:
     """Give rows to people; how many somebody has is geometric."""
     if mean <= 1:
         return np.arange(n_rows)
@@ -71,7 +71,7 @@ def _people(rng: np.random.Generator, n_rows: int, mean: float) -> NDArray[np.in
     return rng.permutation(owners)
 
 
-def _table(
+def _make_table(
     rng: np.random.Generator,
     shape: StandIn,
     ids: NDArray[np.int64],
@@ -91,7 +91,7 @@ def _table(
     score += numbers @ weights
     names = [f"number {i}" for i in range(shape.n_numbers)]
     for i, n_words in enumerate(shape.n_words):
-        codes = _words(rng, n_rows, n_words)
+        codes = _draw_words(rng, n_rows, n_words)
         score += (rng.standard_normal(n_words) / np.sqrt(len(shape.n_words)))[codes]
         if encode == "one-hot":
             X[np.arange(n_rows), len(names) + codes] = 1
@@ -105,17 +105,17 @@ def _table(
         score += flags @ rng.standard_normal(shape.n_flags) / np.sqrt(_FLAG_SHARE * shape.n_flags)
         names += [f"flag {i}" for i in range(shape.n_flags)]
     score += _NOISE * rng.standard_normal(n_rows)
-    return X, _labels(score, shape), tuple(names)
+    return X, _cut_labels(score, shape), tuple(names)
 
 
-def _words(rng: np.random.Generator, n_rows: int, n_words: int) -> NDArray[np.int64]:
+def _draw_words(rng: np.random.Generator, n_rows: int, n_words: int) -> NDArray[np.int64]:
     """Draw words whose frequency falls off as their rank does (Zipf)."""
     shares = np.cumsum(1 / np.arange(1, n_words + 1))
     places = np.searchsorted(shares / shares[-1], rng.random(n_rows), side="right")
     return np.minimum(places, n_words - 1)
 
 
-def _labels(score: NDArray[np.float64], shape: StandIn) -> NDArray[np.int64]:
+def _cut_labels(score: NDArray[np.float64], shape: StandIn) -> NDArray[np.int64]:
     """Cut the scores so that classes have the real shares: the lowest ones are class 0."""
     y = np.empty(len(score), np.int64)
     y[np.argsort(score, kind="stable")] = _in_shares(len(score), shape.shares)
@@ -130,7 +130,7 @@ def _in_shares(n_rows: int, shares: tuple[float, ...]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(shares)), counts)[:n_rows]
 
 
-def _images(
+def _make_images(
     rng: np.random.Generator, n_rows: int, shape: StandIn, image_shape: tuple[int, int, int]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return noisy copies of one coarse random picture per class, values from 0 to 1."""
@@ -146,9 +146,11 @@ def _images(
     return X.reshape(n_rows, -1), y
 
 
-def _texts(rng: np.random.Generator, n_rows: int, shape: StandIn) -> tuple[Any, NDArray[np.int64]]:
+def _make_texts(
+    rng: np.random.Generator, n_rows: int, shape: StandIn
+) -> tuple[Any, NDArray[np.int64]]:
     """Return a sparse table of unit rows: words by Zipf's law, a teacher that knows all words."""
-    words = _words(rng, n_rows * _ENTRIES, shape.n_sparse)
+    words = _draw_words(rng, n_rows * _ENTRIES, shape.n_sparse)
     rows = np.repeat(np.arange(n_rows), _ENTRIES)
     cells = (np.ones(len(words), np.float32), (rows, words))
     counts = sparse.coo_array(cells, shape=(n_rows, shape.n_sparse)).tocsr()
@@ -158,4 +160,4 @@ def _texts(rng: np.random.Generator, n_rows: int, shape: StandIn) -> tuple[Any, 
     values = (values / np.repeat(norms, np.diff(counts.indptr))).astype(np.float32)
     X = sparse.csr_array((values, counts.indices, counts.indptr), shape=counts.shape)
     score = X @ rng.standard_normal(shape.n_sparse) + 0.1 * rng.standard_normal(n_rows)
-    return X, _labels(score, shape)
+    return X, _cut_labels(score, shape)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from letheon.datasets._spec import Encoding, Job, Loaded
+from letheon.datasets._spec import DatasetArrays, Encoding, ReadJob
 from letheon.exceptions import DatasetFormatError
 
 MISSING = frozenset(("", "?", "NA", "NaN", "nan"))
@@ -42,15 +42,15 @@ COVTYPE = (
 )  # fmt: skip
 
 
-class Columns(dict[str, list[str]]):
+class TextColumns(dict[str, list[str]]):
     """Texts of a table by the name of the column; equal texts are one object."""
 
     def __missing__(self, name: str) -> NoReturn:
         raise DatasetFormatError(f"no column {name!r} in the file; it has {', '.join(self)}")
 
-    def __add__(self, other: "Columns") -> "Columns":
+    def __add__(self, other: "TextColumns") -> "TextColumns":
         """Return the rows of both, one after the other."""
-        return Columns({name: texts + other[name] for name, texts in self.items()})
+        return TextColumns({name: texts + other[name] for name, texts in self.items()})
 
     @property
     def n_rows(self) -> int:
@@ -75,7 +75,7 @@ def read_columns(
     delimiter: str = ",",
     limit: int | None = None,
     skip: str | None = None,
-) -> Columns:
+) -> TextColumns:
     """Read a table of texts; without names the first line has them.
 
     Parameters
@@ -94,7 +94,7 @@ def read_columns(
     wanted = (line for line in lines if skip is None or not line.startswith(skip))
     rows = csv.reader(wanted, delimiter=delimiter, skipinitialspace=True)
     if names is None:
-        names = [each.strip("\ufeff ") for each in first_line(rows)]
+        names = [each.strip("\ufeff ") for each in read_first_line(rows)]
     columns: list[list[str]] = [[] for _ in names]
     cells_of_rows = islice((row for row in rows if row), limit)
     while chunk := list(islice(cells_of_rows, _CHUNK)):
@@ -107,10 +107,10 @@ def read_columns(
             column.extend(map(intern, cells))
     if not columns or not columns[0]:
         raise DatasetFormatError("the file has no rows")
-    return Columns(zip(names, columns, strict=True))
+    return TextColumns(zip(names, columns, strict=True))
 
 
-def first_line(lines: Iterator[Any]) -> Any:
+def read_first_line(lines: Iterator[Any]) -> Any:
     """Return the first line of a file, which must have one."""
     line = next(lines, None)
     if line is None:
@@ -118,7 +118,7 @@ def first_line(lines: Iterator[Any]) -> Any:
     return line
 
 
-def number(text: str) -> float:
+def parse_number(text: str) -> float:
     """Return the number in a cell, -1 for a missing one."""
     text = text.strip()
     try:
@@ -127,7 +127,7 @@ def number(text: str) -> float:
         raise DatasetFormatError(f"{text!r} where a number is expected") from None
 
 
-def word(text: str) -> str:
+def parse_word(text: str) -> str:
     """Return the word in a cell; all ways to say that there is none are one word."""
     text = text.strip()
     return "missing" if text in MISSING else text
@@ -153,7 +153,7 @@ def diagnosis_group(code: str) -> str:
     >>> [diagnosis_group(code) for code in ("250.83", "428", "V57", "?")]
     ['diabetes', 'circulatory', 'other', 'missing']
     """
-    code = word(code)
+    code = parse_word(code)
     if code == "missing" or not code[:1].isdigit():
         return "missing" if code == "missing" else "other"
     value = int(float(code))
@@ -172,8 +172,8 @@ _CELLS: Cells = {name: (name, diagnosis_group) for name in ("diag_1", "diag_2", 
 }
 
 
-def encode(
-    table: Columns,
+def encode_table(
+    table: TextColumns,
     numbers: Collection[str],
     words: Iterable[str],
     how: Encoding,
@@ -190,7 +190,7 @@ def encode(
     """
     coded = []
     for name in words:
-        column, function = cells.get(name, (name, word))
+        column, function = cells.get(name, (name, parse_word))
         values = table.map(column, function, object)
         book = sorted(set(values))
         places = {each: place for place, each in enumerate(book)}
@@ -200,7 +200,7 @@ def encode(
     X = np.zeros((len(kept), len(numbers) + n_columns), np.float32)
     names = list(numbers)
     for place, name in enumerate(numbers):
-        column, function = cells.get(name, (name, number))
+        column, function = cells.get(name, (name, parse_number))
         X[:, place] = table.map(column, function, np.float32)[rows]
     for name, book, codes in coded:
         if how == "one-hot":
@@ -260,19 +260,19 @@ class TableSpec:
     def is_positive(self, text: str) -> bool:
         """Say of a cell of the target whether the label is 1."""
         if self.negative:
-            return word(text) != self.negative
+            return parse_word(text) != self.negative
         if isinstance(self.positive, int):
             return float(text) == self.positive
         # Test files of UCI write a dot after the label.
         return text.strip().rstrip(".") == self.positive
 
 
-def read_table(job: Job, specs: Mapping[str, TableSpec]) -> Loaded:
+def read_table(job: ReadJob, specs: Mapping[str, TableSpec]) -> DatasetArrays:
     """Read the files of a table by its specification, which may be that of the variant."""
     spec = specs[job.variant if job.variant in specs else ""]
     parts = []
     for file in spec.files:
-        with job.text(file) as lines:
+        with job.open_lines(file) as lines:
             names, delimiter = spec.names, spec.delimiter
             parts.append(read_columns(lines, names=names, delimiter=delimiter, skip=spec.skip))
         job.check_rows(file, parts[-1].n_rows)
@@ -283,16 +283,16 @@ def read_table(job: Job, specs: Mapping[str, TableSpec]) -> Loaded:
         rows = np.logical_and.reduce(known)
     others = {*spec.numbers, *spec.dropped, spec.target, spec.ids}
     words = spec.words or [name for name in table if name not in others]
-    X, features = encode(table, spec.numbers, words, job.encode, rows=rows)
+    X, features = encode_table(table, spec.numbers, words, job.encode, rows=rows)
     y = table.map(spec.target, spec.is_positive, np.int64)[rows]
     if len(parts) == 2:
         n = parts[0].n_rows
-        return Loaded(X[:n], y[:n], None, X[n:], y[n:], feature_names=features)
+        return DatasetArrays(X[:n], y[:n], None, X[n:], y[n:], feature_names=features)
     ids = None
     if spec.ids:
         kind = (str, np.str_) if spec.ids_are_texts else (int, np.int64)
         ids = table.map(spec.ids, *kind)[rows]
-    return Loaded(X, y, ids, feature_names=features)
+    return DatasetArrays(X, y, ids, feature_names=features)
 
 
 def is_known(text: str) -> bool:
@@ -300,14 +300,14 @@ def is_known(text: str) -> bool:
     return text not in MISSING
 
 
-def read_vaccine(job: Job) -> Loaded:
+def read_vaccine(job: ReadJob) -> DatasetArrays:
     """Read Vaccine: answers, all taken as words, "missing" among them; ids are respondents.
 
     The seasonal variant has the other vaccination among its features, as in Brophy and Lowd.
     """
-    with job.text(0) as lines:
+    with job.open_lines(0) as lines:
         answers = read_columns(lines)
-    with job.text(1) as lines:
+    with job.open_lines(1) as lines:
         labels = read_columns(lines)
     job.check_rows(0, answers.n_rows)
     people = answers.map("respondent_id", int, np.int64)
@@ -317,15 +317,17 @@ def read_vaccine(job: Job) -> Loaded:
     if lacking:
         raise DatasetFormatError(f"no label for {len(lacking)} respondents: {lacking[:3]} ...")
     rows = [places[person] for person in people.tolist()]
-    features = Columns({name: texts for name, texts in answers.items() if name != "respondent_id"})
+    features = TextColumns(
+        {name: texts for name, texts in answers.items() if name != "respondent_id"}
+    )
     if job.variant == "seasonal":
         features["h1n1_vaccine"] = [labels["h1n1_vaccine"][row] for row in rows]
-    X, names = encode(features, (), features, job.encode)
+    X, names = encode_table(features, (), features, job.encode)
     y = labels.map(f"{job.variant}_vaccine", lambda text: float(text) == 1, np.int64)[rows]
-    return Loaded(X, y, people, feature_names=names)
+    return DatasetArrays(X, y, people, feature_names=names)
 
 
-def numbers_of(lines: Iterable[str]) -> NDArray[np.float32]:
+def parse_numbers(lines: Iterable[str]) -> NDArray[np.float32]:
     """Return a table that has nothing but numbers."""
     try:
         return np.loadtxt(lines, np.float32, delimiter=",", ndmin=2, comments=None)
@@ -333,18 +335,18 @@ def numbers_of(lines: Iterable[str]) -> NDArray[np.float32]:
         raise DatasetFormatError(f"not a table of numbers: {error}") from error
 
 
-def _read_numbers(job: Job) -> tuple[list[str], NDArray[np.float32]]:
+def _read_numbers(job: ReadJob) -> tuple[list[str], NDArray[np.float32]]:
     """Return the names in the header, if there is one, and a table that has nothing but numbers."""
-    with job.text() as lines:
-        first = first_line(lines).replace('"', "")
+    with job.open_lines() as lines:
+        first = read_first_line(lines).replace('"', "")
         names = first.strip().split(",") if first[:1].isalpha() else []
         body = lines if names else chain([first], lines)
-        table = numbers_of(line.replace('"', "") for line in body)
+        table = parse_numbers(line.replace('"', "") for line in body)
     job.check_rows(0, len(table))
     return names, table
 
 
-def read_covtype(job: Job) -> Loaded:
+def read_covtype(job: ReadJob) -> DatasetArrays:
     """Read Covertype: 10 numbers and 44 indicators; y is the cover type less 1.
 
     ``"binary"``: lodgepole pine (type 2) against the rest.
@@ -352,23 +354,25 @@ def read_covtype(job: Job) -> Loaded:
     _, table = _read_numbers(job)
     cover = table[:, -1].astype(np.int64)
     y = (cover == 2).astype(np.int64) if job.variant == "binary" else cover - 1
-    return Loaded(table[:, :-1], y, feature_names=COVTYPE)
+    return DatasetArrays(table[:, :-1], y, feature_names=COVTYPE)
 
 
-def read_higgs(job: Job) -> Loaded:
+def read_higgs(job: ReadJob) -> DatasetArrays:
     """Read HIGGS: 21 kinematic properties and 7 functions of them; y is 1 for a signal.
 
     The provider's file has the label first and no header; a sample with a header has it last.
     """
     names, table = _read_numbers(job)
     y, X = (table[:, -1], table[:, :-1]) if names else (table[:, 0], table[:, 1:])
-    return Loaded(X, y.astype(np.int64), feature_names=HIGGS)
+    return DatasetArrays(X, y.astype(np.int64), feature_names=HIGGS)
 
 
-def read_credit_card(job: Job) -> Loaded:
+def read_credit_card(job: ReadJob) -> DatasetArrays:
     """Read Credit Card Fraud: seconds, 28 principal components and the amount; y is fraud."""
     names, table = _read_numbers(job)
-    return Loaded(table[:, :-1], table[:, -1].astype(np.int64), feature_names=tuple(names[:-1]))
+    return DatasetArrays(
+        table[:, :-1], table[:, -1].astype(np.int64), feature_names=tuple(names[:-1])
+    )
 
 
 FIRST = 1_000_000  # rows that Brophy and Lowd took of CTR and Twitter
@@ -392,16 +396,16 @@ _ROOT = re.compile(r"\s*\(([0-4]) ")
 _NEUTRAL = 2
 
 
-def read_svm(job: Job, *, width: int, is_dense: bool) -> Loaded:
+def read_svm(job: ReadJob, *, width: int, is_dense: bool) -> DatasetArrays:
     """Read svmlight files, training rows and test rows where they are there; labels -1 and 1."""
     X, y = _read_svm_file(job, 0, width, is_dense)
     if job.find(1) is None:
-        return Loaded(X, y)
-    return Loaded(X, y, None, *_read_svm_file(job, 1, width, is_dense))
+        return DatasetArrays(X, y)
+    return DatasetArrays(X, y, None, *_read_svm_file(job, 1, width, is_dense))
 
 
 def _read_svm_file(
-    job: Job, file: int, width: int, is_dense: bool
+    job: ReadJob, file: int, width: int, is_dense: bool
 ) -> tuple[Any, NDArray[np.int64]]:
     with job.open(file) as stream:
         if is_dense:
@@ -413,7 +417,7 @@ def _read_svm_file(
         else:
             X, y = _parse_svm(stream, width)
     if not len(y):
-        raise DatasetFormatError(f"{job.where(file)[1]} has no rows")
+        raise DatasetFormatError(f"{job.locate_file(file)[1]} has no rows")
     job.check_rows(file, len(y))
     return X, y
 
@@ -428,20 +432,20 @@ def _parse_svm(stream: IO[bytes], width: int) -> tuple[Any, NDArray[np.int64]]:
     return sparse.csr_array(X), (np.asarray(y) > 0).astype(np.int64)
 
 
-def read_ctr(job: Job) -> Loaded:
+def read_ctr(job: ReadJob) -> DatasetArrays:
     """Read CTR: the 13 numbers of the first million advertisements; y is a click.
 
     Lines of Criteo's file: label, 13 numbers, 26 hashed categories (left out, as in Brophy and
     Lowd), with tabs between. A missing number is -1, where they took the mean of the others.
     """
-    with job.text() as lines:
+    with job.open_lines() as lines:
         first = ("\t".join(line.rstrip("\n").split("\t", 14)[:14]) for line in lines)
         table = read_columns(first, names=("label", *_CTR_NUMBERS), delimiter="\t", limit=FIRST)
-    X, features = encode(table, _CTR_NUMBERS, (), job.encode)
-    return Loaded(X, table.map("label", int, np.int64), feature_names=features)
+    X, features = encode_table(table, _CTR_NUMBERS, (), job.encode)
+    return DatasetArrays(X, table.map("label", int, np.int64), feature_names=features)
 
 
-def read_twitter(job: Job) -> Loaded:
+def read_twitter(job: ReadJob) -> DatasetArrays:
     """Read Twitter: figures of the first million tweets and their authors; y is spam.
 
     A file with a header and the columns ``user_id``, ``text`` and ``label``, and any of
@@ -450,8 +454,8 @@ def read_twitter(job: Job) -> Loaded:
     of the same author came before, which rests on nobody else's rows. In a ``.tsv`` a line is a
     tweet and quotes are characters like others; in a ``.csv`` they enclose cells.
     """
-    name, _ = job.where(0)
-    with job.text() as lines:
+    name, _ = job.locate_file(0)
+    with job.open_lines() as lines:
         # A tweet of a .tsv may begin with a quote that nothing closes; in a .csv such a quote
         # would swallow the rows after it.
         if name.endswith("tsv"):
@@ -466,7 +470,7 @@ def read_twitter(job: Job) -> Loaded:
         return _read_tweets(islice(rows, FIRST), figures)
 
 
-def _read_tweets(rows: Iterator[dict[Any, Any]], figures: tuple[str, ...]) -> Loaded:
+def _read_tweets(rows: Iterator[dict[Any, Any]], figures: tuple[str, ...]) -> DatasetArrays:
     values: list[list[float]] = []
     labels, owners = [], []
     n_before: Counter[str] = Counter()
@@ -475,7 +479,7 @@ def _read_tweets(rows: Iterator[dict[Any, Any]], figures: tuple[str, ...]) -> Lo
             raise DatasetFormatError(f"row {len(values) + 1:,} has more or fewer cells than names")
         owner, text = row["user_id"], row["text"]
         counts = [len(mark.findall(text)) for mark in _TWITTER_MARKS.values()]
-        values.append([*(number(row[name]) for name in figures), *counts, n_before[owner]])
+        values.append([*(parse_number(row[name]) for name in figures), *counts, n_before[owner]])
         n_before[owner] += 1
         labels.append(int(row["label"].strip().lower() in ("spam", "1", "1.0")))
         owners.append(owner)
@@ -486,33 +490,33 @@ def _read_tweets(rows: Iterator[dict[Any, Any]], figures: tuple[str, ...]) -> Lo
     except ValueError:
         ids = np.array(owners, np.str_)
     names = (*figures, *_TWITTER_MARKS, "usr_msg_cnt")
-    return Loaded(np.array(values, np.float32), np.array(labels), ids, feature_names=names)
+    return DatasetArrays(np.array(values, np.float32), np.array(labels), ids, feature_names=names)
 
 
-def read_purchase(job: Job) -> Loaded:
+def read_purchase(job: ReadJob) -> DatasetArrays:
     """Read Purchase: what of the 600 categories sold most a customer has ever bought.
 
     Rows are customers whose answer to an offer is known; y: did they come back? The 600
     categories are those of the published file, whoever leaves. The file of transactions has 350
     million lines and is read once, which takes minutes.
     """
-    with job.text(1) as lines:
+    with job.open_lines(1) as lines:
         history = read_columns(lines)
     customers = history.map("id", int, np.int64)
     y = history.map("repeater", lambda t: t.strip().lower() in ("t", "true", "1"), np.int64)
-    with job.text(0) as lines:
+    with job.open_lines(0) as lines:
         bought, n_sold = _read_baskets(lines, customers.tolist())
     categories = list(n_sold)
     best = np.argsort([-count for count in n_sold.values()], kind="stable")[:TOP]
     names = tuple(f"category {categories[place]}" for place in best)
-    return Loaded(bought[:, best].astype(np.float32), y, customers, feature_names=names)
+    return DatasetArrays(bought[:, best].astype(np.float32), y, customers, feature_names=names)
 
 
 def _read_baskets(
     lines: Iterator[str], customers: list[int]
 ) -> tuple[NDArray[np.bool_], dict[str, int]]:
     """Return customers x categories, and how often each category was sold."""
-    header = first_line(lines).strip().split(",")
+    header = read_first_line(lines).strip().split(",")
     if "id" not in header or "category" not in header:
         raise DatasetFormatError(f"no columns 'id' and 'category' in transactions.csv: {header}")
     place_id, place_category = header.index("id"), header.index("category")
@@ -536,7 +540,7 @@ def _read_baskets(
     return bought, {category: n_sold[place] for category, place in places.items()}
 
 
-def read_sst(job: Job) -> Loaded:
+def read_sst(job: ReadJob) -> DatasetArrays:
     """Read SST: a sparse table of how often a sentence has a word, in small letters.
 
     A line is a tree, ``(3 (2 It) (4 (2 's) (3 good)))``; y is the root's number, from 0 (very
@@ -547,7 +551,7 @@ def read_sst(job: Job) -> Loaded:
 
     parts = []
     for file in (0, 1):
-        with job.text(file) as lines:
+        with job.open_lines(file) as lines:
             parts.append(_read_trees(lines))
         job.check_rows(file, len(parts[-1][0]))
     counter = CountVectorizer(analyzer=list, dtype=np.float32)
@@ -557,7 +561,9 @@ def read_sst(job: Job) -> Loaded:
         rows = np.flatnonzero(y != _NEUTRAL) if job.variant == "binary" else slice(None)
         labels = (y > _NEUTRAL).astype(np.int64) if job.variant == "binary" else y
         arrays += [sparse.csr_array(counter.transform(sentences))[rows], labels[rows], None]
-    return replace(Loaded(*arrays), feature_names=tuple(map(str, counter.get_feature_names_out())))
+    return replace(
+        DatasetArrays(*arrays), feature_names=tuple(map(str, counter.get_feature_names_out()))
+    )
 
 
 def _read_trees(lines: Iterable[str]) -> tuple[NDArray[np.int64], list[list[str]]]:

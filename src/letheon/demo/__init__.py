@@ -1,7 +1,7 @@
-"""`letheon demo`: the main job end to end, as a list of small acts.
+"""`letheon demo`: the main use cases end to end, as a list of small steps.
 
-A new act is a function of the `Scene` and a line in `ACTS`. Acts find things out with
-`Scene.check`; the demo fails if one of them was false.
+A new step is a function of the `DemoContext` and a line in `STEPS`. Steps verify their statements
+with `DemoContext.check`; the demo fails if one of them is false.
 """
 
 import time
@@ -11,62 +11,62 @@ from typing import NamedTuple
 from rich.console import Console
 
 from letheon.demo import _models, _trust
-from letheon.demo._scene import Scene, set_scene
+from letheon.demo._context import DemoContext, make_context
 from letheon.terminal import PlainConsole
 
-__all__ = ["ACTS", "Act", "play"]
+__all__ = ["STEPS", "DemoStep", "run_demo"]
 
 
-class Act(NamedTuple):
-    """One part of the demo."""
+class DemoStep(NamedTuple):
+    """One step of the demo."""
 
     title: str
-    play: Callable[[Scene], None]
+    run: Callable[[DemoContext], None]
 
 
-def play(seed: int = 0, console: Console | None = None) -> bool:
-    """Play all acts.
+def run_demo(seed: int = 0, console: Console | None = None) -> bool:
+    """Run all steps.
 
     Parameters
     ----------
     seed : int, default=0
         Seed of the models.
     console : rich.console.Console, optional
-        Where to print; by default standard output.
+        Console to print to; by default standard output.
 
     Returns
     -------
     bool
-        Whether everything that was claimed turned out true.
+        Whether all statements were true.
     """
     begin = time.perf_counter()
-    scene = set_scene(console or PlainConsole(), seed)
-    for number, act in enumerate(ACTS, start=1):
-        scene.console.print(f"\n[bold]{number}. {act.title}[/bold]")
-        act.play(scene)
-    for claim in scene.failures:
-        scene.console.print(f"\n[bold red]NOT TRUE:[/bold red] {claim}")
-    scene.console.print(f"\nDone in {time.perf_counter() - begin:.1f} s.")
-    return not scene.failures
+    demo = make_context(console or PlainConsole(), seed)
+    for number, step in enumerate(STEPS, start=1):
+        demo.console.print(f"\n[bold]{number}. {step.title}[/bold]")
+        step.run(demo)
+    for claim in demo.failures:
+        demo.console.print(f"\n[bold red]NOT TRUE:[/bold red] {claim}")
+    demo.console.print(f"\nDone in {time.perf_counter() - begin:.1f} s.")
+    return not demo.failures
 
 
-ACTS: tuple[Act, ...] = (
-    Act("People and their rows", _models.meet),
-    Act("Train", _models.train),
-    Act("Six people leave, one after the other", _models.forget),
-    Act("Is it really as if they had never been there?", _models.compare),
-    Act("Save, load, forget again", _models.keep),
-    Act("A request that cannot be served", _models.refuse),
-    Act("A forest: forget now, grow later", _models.regrow),
-    Act("A regression: one step and secret noise", _models.step),
-    Act("Nets: exactly, or by an estimate", _models.deepen),
-    Act("Which method? Say what you need", _models.choose_method),
-    Act("Measure it", _models.measure),
-    Act("Attack it", _models.attack),
-    Act("Watch it", _models.watch),
-    Act("A report", _models.report),
-    Act("What this means", _models.explain),
-    Act("The whole story: asked, erased, certified, purged, audited", _trust.erase),
-    Act("The same with pages and an API", _models.open_desk),
-    Act("A file from a stranger", _trust.distrust),
+STEPS: tuple[DemoStep, ...] = (
+    DemoStep("People and their rows", _models.show_data),
+    DemoStep("Train", _models.train_models),
+    DemoStep("Forget six people, one after the other", _models.forget_people),
+    DemoStep("Check: is the result the same as without these people?", _models.compare_with_refit),
+    DemoStep("Save, load, forget again", _models.save_and_load),
+    DemoStep("An invalid request", _models.refuse_unknown_id),
+    DemoStep("A random forest: forget now, rebuild later", _models.forget_in_forest),
+    DemoStep("A logistic regression: a Newton step and secret noise", _models.forget_in_regression),
+    DemoStep("Neural networks: exact or approximate", _models.forget_in_networks),
+    DemoStep("Choose a method", _models.choose_method),
+    DemoStep("Measure a method", _models.measure_forest),
+    DemoStep("Attack a model", _models.attack_models),
+    DemoStep("Monitor a model", _models.monitor_model),
+    DemoStep("Write a report", _models.write_report),
+    DemoStep("What the guarantees mean", _models.explain_guarantees),
+    DemoStep("An erasure request from start to audit", _trust.run_erasure),
+    DemoStep("The web service", _models.show_service),
+    DemoStep("An untrusted model file", _trust.load_untrusted_file),
 )

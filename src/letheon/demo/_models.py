@@ -1,4 +1,4 @@
-"""Acts of the demo about models: train, forget and compare; choose, measure, attack and watch."""
+"""Demo steps about models: train, forget and compare; choose, measure, attack and monitor."""
 
 import tempfile
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ from sklearn.preprocessing import StandardScaler
 import letheon
 from letheon.bench import describe_machine
 from letheon.datasets import Requests
-from letheon.demo import _scene
-from letheon.demo._scene import Scene, let_go, measure_seconds
+from letheon.demo import _context
+from letheon.demo._context import DemoContext, forget_ids, measure_seconds
 from letheon.evaluation import ORDINARY, SAME, evaluate
 from letheon.evaluation.report import Picture, Report, Table, write_page
 from letheon.exceptions import UnknownIdError
@@ -38,67 +38,67 @@ from letheon.terminal import size_text, time_text
 BLOCKS = 20
 
 
-def meet(scene: Scene) -> None:
-    """Say what the data and the models are."""
-    people = len(set(scene.ids.tolist()))
-    scene.say(
-        f"{len(scene.X):,} images of handwritten digits from scikit-learn, given to {people} "
-        f"made-up people with {_scene.ROWS_PER_PERSON} rows each; {len(scene.X_test)} more for "
-        f"testing. One small neural network, {_scene.PASSES} passes, made to forget in three ways."
+def show_data(demo: DemoContext) -> None:
+    """Describe the data and the models."""
+    people = len(set(demo.ids.tolist()))
+    demo.print_text(
+        f"{len(demo.X):,} images of handwritten digits from scikit-learn, assigned to {people} "
+        f"fictional people with {_context.ROWS_PER_PERSON} rows each; {len(demo.X_test)} more for "
+        f"testing. One small neural network, {_context.PASSES} epochs, three methods to forget."
     )
 
 
-def train(scene: Scene) -> None:
+def train_models(demo: DemoContext) -> None:
     """Fit every model."""
-    with scene.progress() as bars:
-        task = bars.add_task("", total=len(scene.models))
-        for name, model in scene.models.items():
+    with demo.progress() as bars:
+        task = bars.add_task("", total=len(demo.models))
+        for name, model in demo.models.items():
             bars.update(task, description=name)
-            scene.fit_seconds[name] = measure_seconds(partial(scene.fit, model))
+            demo.fit_seconds[name] = measure_seconds(partial(demo.fit, model))
             bars.advance(task)
         bars.update(task, description="models trained")
     rows = [
-        (name, time_text(scene.fit_seconds[name]), scene.accuracy(model))
-        for name, model in scene.models.items()
+        (name, time_text(demo.fit_seconds[name]), demo.accuracy_text(model))
+        for name, model in demo.models.items()
     ]
-    scene.show(("model", "training", "test accuracy"), rows)
-    scene.say("Shards are trained apart, on fewer rows each. Accuracy is what that costs.")
+    demo.show_table(("model", "training", "test accuracy"), rows)
+    demo.print_text("Shards are trained separately, on fewer rows each. This costs accuracy.")
 
 
-def forget(scene: Scene) -> None:
-    """Let some people leave, one after the other."""
-    leaving = scene.some_people(6)
-    with scene.progress() as bars:
-        for name, model in scene.models.items():
+def forget_people(demo: DemoContext) -> None:
+    """Forget some people, one after the other."""
+    leaving = demo.pick_ids(6)
+    with demo.progress() as bars:
+        for name, model in demo.models.items():
             task = bars.add_task(name, total=len(leaving))
-            scene.receipts[name] = []
+            demo.receipts[name] = []
             for person in leaving:
-                scene.receipts[name].append(let_go(model, [person]))
+                demo.receipts[name].append(forget_ids(model, [person]))
                 bars.advance(task)
-    scene.gone += leaving
-    scene.say("The last receipt of each model; a receipt never says who left:")
-    for receipts in scene.receipts.values():
-        scene.quote(str(receipts[-1]))
-    scene.show(("model", "mean time", "mean work", "speed-up", "expected"), _costs(scene))
-    scene.say(
-        "Work is what was trained again, as a share of a retrain. The expected speed-up counts "
-        "rows, as a mean over all people (letheon plan). The measured one is that of these six, "
-        "timed on this machine: it depends on which slices they are in, and it is lower where "
-        "shards are small, since every call of the learner has a fixed cost whatever its rows."
+    demo.forgotten += leaving
+    demo.print_text("The last receipt of each model. A receipt never contains the ids:")
+    for receipts in demo.receipts.values():
+        demo.print_quote(str(receipts[-1]))
+    demo.show_table(("model", "mean time", "mean work", "speed-up", "expected"), _cost_rows(demo))
+    demo.print_text(
+        "Work is the share of a full retraining that was needed. The expected speed-up counts rows "
+        "and is a mean over all people (see letheon plan). The measured speed-up is that of these "
+        "six people on this machine: it depends on their slices, and it is lower for small shards, "
+        "because every call of the learner has a fixed cost."
     )
 
 
-def _costs(scene: Scene) -> Iterator[tuple[str, ...]]:
-    naive = [receipt.seconds for receipt in scene.receipts[_scene.NAIVE]]
-    for name, receipts in scene.receipts.items():
-        model, expected = scene.models[name], 1.0
+def _cost_rows(demo: DemoContext) -> Iterator[tuple[str, ...]]:
+    naive = [receipt.seconds for receipt in demo.receipts[_context.NAIVE]]
+    for name, receipts in demo.receipts.items():
+        model, expected = demo.models[name], 1.0
         if isinstance(model, SISAClassifier):
             expected = plan(
-                len(scene.X),
+                len(demo.X),
                 n_shards=model.n_shards,
                 n_slices=model.n_slices,
-                epochs=_scene.PASSES,
-                rows_per_person=_scene.ROWS_PER_PERSON,
+                epochs=_context.PASSES,
+                rows_per_person=_context.ROWS_PER_PERSON,
             ).speed_up
         seconds = [receipt.seconds for receipt in receipts]
         work = sum(receipt.work for receipt in receipts) / len(receipts)
@@ -107,187 +107,197 @@ def _costs(scene: Scene) -> Iterator[tuple[str, ...]]:
         yield name, time_each, f"{work:.1%}", f"{measured:.1f}x", f"{expected:.1f}x"
 
 
-def compare(scene: Scene) -> None:
+def compare_with_refit(demo: DemoContext) -> None:
     """Compare every model with a fresh fit on the remaining rows."""
     rows = []
-    with scene.progress() as bars:
-        task = bars.add_task("fresh fits without the six", total=len(scene.models))
-        for name, model in scene.models.items():
-            ours, fresh = model.digest(), scene.fresh_fit(name).digest()
-            verdict = scene.check(ours == fresh, f"{name}: forgetting equals a fresh fit")
+    with demo.progress() as bars:
+        task = bars.add_task("fresh fits without the six", total=len(demo.models))
+        for name, model in demo.models.items():
+            ours, fresh = model.digest(), demo.fresh_fit(name).digest()
+            verdict = demo.check(ours == fresh, f"{name}: forgetting equals a fresh fit")
             rows.append((name, f"{ours[:12]}...", f"{fresh[:12]}...", verdict))
             bars.advance(task)
-    scene.show(("model", "after forgetting", "fresh fit", "equal"), rows)
-    scene.say(
-        "A digest is the SHA-256 of everything the model keeps: rows, states, parameters, seed. "
-        "Equal digests: the model is, byte for byte, one that never saw the six people. Whoever "
-        "has the remaining rows can make this comparison."
+    demo.show_table(("model", "after forgetting", "fresh fit", "equal"), rows)
+    demo.print_text(
+        "A digest is the SHA-256 of everything in the model: rows, states, parameters, seed. Equal "
+        "digests mean: the model is, byte for byte, one that was never trained on the six people. "
+        "Anyone with the remaining rows can make this comparison."
     )
 
 
-def keep(scene: Scene) -> None:
-    """Save and load a model; let one more person leave both the old and the loaded one."""
-    model, person = scene.models[_scene.SLICED], scene.somebody_else()
+def save_and_load(demo: DemoContext) -> None:
+    """Save and load a model; forget another person in both the old and the loaded one."""
+    model, person = demo.models[_context.SLICED], demo.pick_remaining_id()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "digits.letheon"
         save(model, path)
         info, loaded = inspect(path), load(path)
-    let_go(model, [person])
-    receipt = let_go(loaded, [person])
-    scene.gone.append(person)
-    fresh = scene.fresh_fit(_scene.SLICED).digest()
-    scene.say(
-        f"Saved in the format {info.format}: {size_text(info.size)}, no pickle. The file holds "
-        "rows, so it is personal data. Loaded again, and one more person left:"
+    forget_ids(model, [person])
+    receipt = forget_ids(loaded, [person])
+    demo.forgotten.append(person)
+    fresh = demo.fresh_fit(_context.SLICED).digest()
+    demo.print_text(
+        f"Saved in the format {info.format}: {size_text(info.size)}, no pickle. The file contains "
+        "rows, so it is personal data. Loaded again, then one more person was forgotten:"
     )
-    scene.quote(str(receipt))
-    same = scene.check(loaded.digest() == model.digest(), "a loaded model forgets alike")
-    exact = scene.check(loaded.digest() == fresh, "a loaded model forgets exactly")
-    scene.say(f"Equal to the model that was never saved: {same}.")
-    scene.say(f"Equal to a fresh fit without all seven: {exact}.")
+    demo.print_quote(str(receipt))
+    same = demo.check(loaded.digest() == model.digest(), "a loaded model forgets in the same way")
+    exact = demo.check(loaded.digest() == fresh, "a loaded model forgets exactly")
+    demo.print_text(f"Equal to the model in memory: {same}.")
+    demo.print_text(f"Equal to a fresh fit without all seven: {exact}.")
 
 
-def refuse(scene: Scene) -> None:
-    """Ask for somebody who is not there: the request is refused and nothing changes."""
-    model = scene.models[_scene.SHARDED]
-    known, before, refused = scene.somebody_else(), model.digest(), False
+def refuse_unknown_id(demo: DemoContext) -> None:
+    """Forget an unknown id: the request is refused and nothing changes."""
+    model = demo.models[_context.SHARDED]
+    known, before, refused = demo.pick_remaining_id(), model.digest(), False
     try:
-        let_go(model, [known, "person-999"])
+        forget_ids(model, [known, "person-999"])
     except UnknownIdError as error:
         refused = True
-        scene.quote(f"UnknownIdError: {error}", "yellow")
-    scene.check(refused, "an unknown id is refused")
-    same = scene.check(model.digest() == before, "a refused request changes nothing")
-    scene.say(f"All or nothing: {known} is known, and is still held. Model unchanged: {same}.")
+        demo.print_quote(f"UnknownIdError: {error}", "yellow")
+    demo.check(refused, "an unknown id is refused")
+    same = demo.check(model.digest() == before, "a refused request changes nothing")
+    demo.print_text(
+        f"Nothing was forgotten, not even {known}, who is known. Model unchanged: {same}."
+    )
 
 
-def regrow(scene: Scene) -> None:
-    """Let six people leave a forest, first lazily; grow what was dropped; compare with a refit."""
-    forest = scene.fit(DaREForestClassifier(random_state=scene.seed))
-    leaving = scene.some_people(6)
+def forget_in_forest(demo: DemoContext) -> None:
+    """Forget six people in a forest, first lazily; rebuild subtrees; compare with a refit."""
+    forest = demo.fit(DaREForestClassifier(random_state=demo.seed))
+    leaving = demo.pick_ids(6)
     receipts = [forest.forget([person]) for person in leaving]
     settling = measure_seconds(forest.settle)
     fresh = DaREForestClassifier(random_state=forest.seed_)
-    refit = measure_seconds(lambda: scene.fit(fresh, leaving))
-    scene.say(
+    refit = measure_seconds(lambda: demo.fit(fresh, leaving))
+    demo.print_text(
         f"A forest of {forest.n_estimators} trees on the same rows, "
-        f"{scene.accuracy(forest)} right on the test rows. The same six "
-        "people leave, one after the other. Subtrees that would have grown otherwise are dropped "
-        "at once, and grown again when they are needed, or all together:"
+        f"{demo.accuracy_text(forest)} accurate on the test rows. It forgets the same six people, "
+        "one after the other. Subtrees that would be different without them are dropped "
+        "immediately and rebuilt later: when they are needed, or all at once (settle):"
     )
-    scene.quote(str(receipts[-1]))
+    demo.print_quote(str(receipts[-1]))
     forgetting = sum(receipt.seconds for receipt in receipts)
-    scene.show_times(
+    demo.show_times(
         {
             "a refit": refit,
-            "one person, lazily": forgetting / len(receipts),
-            "one person, settled": (forgetting + settling) / len(receipts),
+            "one person, lazy": forgetting / len(receipts),
+            "one person, with settle": (forgetting + settling) / len(receipts),
         }
     )
-    exact = scene.check(fresh.digest() == forest.digest(), "a forest forgets exactly")
-    scene.say(
-        f"Equal to a fresh fit without the six: {exact}. This table is small: the more rows, "
-        "the smaller the share of them that one person can change."
+    exact = demo.check(fresh.digest() == forest.digest(), "a forest forgets exactly")
+    demo.print_text(
+        f"Equal to a fresh fit without the six: {exact}. This data set is small: with more rows "
+        "one person affects a smaller share of the forest."
     )
 
 
-def step(scene: Scene) -> None:
-    """Let people leave a logistic regression by small steps; look into the account of its noise."""
-    leaving = scene.some_people(20)
+def forget_in_regression(demo: DemoContext) -> None:
+    """Forget people in a logistic regression by Newton steps; show its privacy account."""
+    leaving = demo.pick_ids(20)
     model, fresh = (InfluenceClassifier(l2=0.01) for _ in range(2))
     # Several threads would slow both down on matrices this small, and the refit more.
     with one_thread():
-        scene.fit(model)
+        demo.fit(model)
         receipts = [model.forget([person]) for person in leaving]
-        refit = measure_seconds(lambda: scene.fit(fresh, leaving))
-    scene.say(
-        "A logistic regression on the same rows, released with secret noise. Twenty people leave, "
-        "one after the other; for each the coefficients make one Newton step, and get new noise:"
+        refit = measure_seconds(lambda: demo.fit(fresh, leaving))
+    demo.print_text(
+        "A logistic regression on the same rows, released with secret noise. It forgets twenty "
+        "people, one after the other. Each removal is one Newton step plus new noise:"
     )
-    scene.quote(str(receipts[-1]))
+    demo.print_quote(str(receipts[-1]))
     mean = sum(receipt.seconds for receipt in receipts) / len(receipts)
-    scene.show_times({"a refit": refit, "one person, certified": mean})
-    _audit(scene, model, fresh)
-    held = set(model.ids_.tolist())
-    gone = scene.check(held.isdisjoint(leaving), "nobody who left a regression is held")
-    scene.say(f"Nobody who left is held: {gone}.")
+    demo.show_times({"a refit": refit, "one person, certified": mean})
+    _check_account(demo, model, fresh)
+    remaining = set(model.ids_.tolist())
+    removed = demo.check(
+        remaining.isdisjoint(leaving), "a regression has no ids that were forgotten"
+    )
+    demo.print_text(f"None of the forgotten ids is in the model: {removed}.")
 
 
-def _audit(scene: Scene, model: InfluenceClassifier, fresh: InfluenceClassifier) -> None:
-    """Show what is claimed and what was spent of it, and check both."""
+def _check_account(
+    demo: DemoContext, model: InfluenceClassifier, fresh: InfluenceClassifier
+) -> None:
+    """Show the guarantee and the spent budget, and check both."""
     claim, account, left = model.guarantee_, model.account_, model.exact_residual()
-    covered = scene.check(account.spent <= account.limit, "the budget covers what was spent")
-    # Measured with rows left out and with rows wiped: sums that differ in the last digits.
-    honest = scene.check(left <= account.spent * (1 + 1e-9), "the account covers the residual")
-    accuracies = [each.score(scene.X_test, scene.y_test) for each in (model, fresh)]
-    close = scene.check(
+    covered = demo.check(account.spent <= account.limit, "the budget covers what was spent")
+    # Wiped rows are summed as zeros: the sums differ in the last digits.
+    honest = demo.check(left <= account.spent * (1 + 1e-9), "the account covers the residual")
+    accuracies = [each.score(demo.X_test, demo.y_test) for each in (model, fresh)]
+    close = demo.check(
         abs(accuracies[0] - accuracies[1]) <= 0.01, "a step is as good as a refit, within a point"
     )
-    scene.say(
-        f"{claim.kind}: not to be told from a refit with fresh noise, up to epsilon = "
+    demo.print_text(
+        f"{claim.kind}: indistinguishable from a refit with fresh noise, up to epsilon = "
         f"{claim.epsilon:g} and delta = {claim.delta:g}. The noise hides a gradient of "
-        f"{account.limit:.3g}; {account.spent:.3g} of it are spent. Within the budget: {covered}. "
-        f"Measured: {left:.3g}, not above what the account says: {honest}. It was measured "
-        f"{account.exact} times on the way, improved by another step {account.polishes} times, and "
-        f"{account.retrains} retrains were needed. So few rows leave little room: with more of "
-        "them a step hardly spends anything, and looks at no other row."
+        f"{account.limit:.3g}; {account.spent:.3g} of it is spent. Within the budget: {covered}. "
+        f"Measured: {left:.3g}, at most the spent amount: {honest}. It was measured "
+        f"{account.exact} times during the removals, improved by another step {account.polishes} "
+        f"times, and {account.retrains} retrainings were needed. A data set this small needs these "
+        "measurements: with more rows a step spends almost nothing and reads no other row."
     )
-    scene.say(
-        f"Right on the test rows: {accuracies[0]:.1%}, refit {accuracies[1]:.1%}. Within a point: "
-        f"{close}."
+    demo.print_text(
+        f"Test accuracy: {accuracies[0]:.1%}, refit {accuracies[1]:.1%}. Within one percentage "
+        f"point: {close}."
     )
 
 
-def deepen(scene: Scene) -> None:
-    """Let people leave nets of torch: exactly by shards, and by an estimate with blocks."""
-    why = "Skipped: nets need torch, which is not installed. With it this act is played:"
-    if not scene.lacks(["torch"], why, "torch"):
-        _by_shards(scene)
-        _by_blocks(scene)
+def forget_in_networks(demo: DemoContext) -> None:
+    """Forget people in PyTorch networks: exactly by shards, and approximately by blocks."""
+    why = "Skipped: this step needs torch, which is not installed. To install it:"
+    if not demo.explain_missing(["torch"], why, "torch"):
+        _forget_by_shards(demo)
+        _forget_by_blocks(demo)
 
 
-def _by_shards(scene: Scene) -> None:
-    leaving = scene.some_people(6)
-    model = scene.fit(_sharded_net(scene.seed))
+def _forget_by_shards(demo: DemoContext) -> None:
+    leaving = demo.pick_ids(6)
+    model = demo.fit(_sharded_net(demo.seed))
     receipt = model.forget(leaving[:1])
     model.forget(leaving[1:])
-    fresh = scene.fit(_sharded_net(model.seed_), leaving)
-    scene.say(
-        f"A net of torch in each of {_scene.SHARDS} shards, {scene.accuracy(model)} right on the "
-        "test rows. One person leaves, then five more:"
+    fresh = demo.fit(_sharded_net(model.seed_), leaving)
+    demo.print_text(
+        f"One PyTorch network in each of {_context.SHARDS} shards, {demo.accuracy_text(model)} "
+        "accurate on the test rows. It forgets one person, then five more:"
     )
-    scene.quote(str(receipt))
-    exact = scene.check(fresh.digest() == model.digest(), "a sharded net forgets exactly")
-    scene.say(f"Equal to a fresh fit without the six: {exact}.")
+    demo.print_quote(str(receipt))
+    exact = demo.check(fresh.digest() == model.digest(), "a sharded network forgets exactly")
+    demo.print_text(f"Equal to a fresh fit without the six: {exact}.")
 
 
-def _by_blocks(scene: Scene) -> None:
-    leaving = scene.some_people(6)
-    # Where a request stops is the only difference: at a small change, or at the end.
-    model, whole = (_block_net(scene.seed, epsilon) for epsilon in (0.1, 0.0))
+def _forget_by_blocks(demo: DemoContext) -> None:
+    leaving = demo.pick_ids(6)
+    # The only difference is where retraining stops: at a small change, or at the last block.
+    model, whole = (_block_net(demo.seed, epsilon) for epsilon in (0.1, 0.0))
     for each in (whole, model):
-        scene.fit(each)
+        demo.fit(each)
         receipts = [each.forget([person]) for person in leaving]
-    scene.say(
-        f"One net, trained on {BLOCKS} blocks of people, one after the other; "
-        f"{scene.accuracy(model)} right. The six leave one by one: a block "
-        "is trained again, and so are later ones until the difference hardly changes any more. "
-        "The rest of the old training is added on:"
+    demo.print_text(
+        f"One network, trained on {BLOCKS} blocks of people, one after the other; "
+        f"{demo.accuracy_text(model)} accurate. It forgets the six one by one: their block is "
+        "trained again, and later blocks until the difference to the old run is stable. The "
+        "changes by the other blocks are taken from the old run:"
     )
-    scene.quote(str(receipts[-1]))
-    gone = not np.isin(leaving, model.ids_).any()
-    scene.check(gone, "nobody who left a net of blocks is held")
-    scene.check(whole.exact_blocks_ == BLOCKS, "a run to the end leaves no block out")
-    scene.say(
+    demo.print_quote(str(receipts[-1]))
+    removed = not np.isin(leaving, model.ids_).any()
+    demo.check(removed, "a network of blocks has no ids that were forgotten")
+    demo.check(whole.exact_blocks_ == BLOCKS, "a full run retrains every later block")
+    demo.print_text(
         f"empirical: nothing is proved. Receipts estimate a distance of {model.tail_:.3g} from "
-        "runs to the end, as the sum of absolute differences of all parameters. We made these "
-        f"runs: the true distance is {_distance(model, whole):.3g}."
+        "retraining all later blocks, as the sum of absolute differences of all parameters. For "
+        f"comparison we did so: the true distance is {_parameter_distance(model, whole):.3g}."
     )
 
 
 def _sharded_net(seed: int) -> "letheon.SISANetClassifier":
     return letheon.SISANetClassifier(
-        n_shards=_scene.SHARDS, n_slices=4, epochs=_scene.PASSES, device="cpu", random_state=seed
+        n_shards=_context.SHARDS,
+        n_slices=4,
+        epochs=_context.PASSES,
+        device="cpu",
+        random_state=seed,
     )
 
 
@@ -303,44 +313,46 @@ def _block_net(seed: int, epsilon: float) -> "letheon.DeepObliviateClassifier":
     )
 
 
-def _distance(
+def _parameter_distance(
     one: "letheon.DeepObliviateClassifier", two: "letheon.DeepObliviateClassifier"
 ) -> float:
-    """Return the sum of absolute differences between all parameters of two nets."""
+    """Return the sum of absolute differences between all parameters of two networks."""
     pairs = zip(one.to_modules()[0].parameters(), two.to_modules()[0].parameters(), strict=True)
     return sum(float((ours - theirs).abs().sum()) for ours, theirs in pairs)
 
 
-def explain(scene: Scene) -> None:
-    """Say what was claimed and what was not."""
-    claim = scene.models[_scene.SLICED].guarantee_
+def explain_guarantees(demo: DemoContext) -> None:
+    """Explain the guarantees and their limits."""
+    claim = demo.models[_context.SLICED].guarantee_
     words = {
-        claim.kind: "The bytes of a fresh fit on the remaining rows, in their order, "
+        claim.kind: "The model has the bytes of a fresh fit on the remaining rows, in their order, "
         "with the same seed, library versions and CPU kernel.",
-        "certified": "The regression: a refit with fresh noise could as well have given these "
-        "coefficients, up to epsilon and delta, as long as the noise stays secret.",
-        "empirical": "The net of blocks: near a retrain by an estimate that may be wrong. "
-        "It bounds nothing.",
-        claim.requests: "People did not choose to leave because of what the model showed "
-        "them. Nothing is claimed about people who did.",
-        claim.releases: "Whoever kept an older model still has what it knew.",
-        "confidential": "Digests: with the remaining rows at hand, an old digest "
-        "confirms a right guess of a forgotten row.",
+        "certified": "The regression: a refit with fresh noise gives these coefficients with about "
+        "the same probability, up to epsilon and delta, if the noise stays secret.",
+        "empirical": "The network of blocks: close to a retrained model by an estimate that may be "
+        "wrong. There is no bound.",
+        claim.requests: "The guarantee holds for requests that do not depend on outputs of the "
+        "model.",
+        claim.releases: "The guarantee is about the latest model. An older copy still contains "
+        "what it learned.",
+        "confidential": "Keep digests confidential: with the remaining rows, an old digest can "
+        "confirm a guess of a forgotten row.",
     }
-    scene.show_facts(words)
+    demo.show_facts(words)
 
 
-def open_desk(scene: Scene) -> None:
-    """Say how to open the desk."""
-    scene.lacks(["fastapi"], "The desk needs an extra:", "service")
+def show_service(demo: DemoContext) -> None:
+    """Show how to start the web service."""
+    demo.explain_missing(["fastapi"], "The web service needs an extra:", "service")
     program = "letheon" if which("letheon") else ".venv/bin/letheon"
-    scene.say(
-        "A desk before a ledger takes requests, shows models and certificates, replays audits by a "
-        "button, and lets people check their receipts. A filled example, a token for each role:"
+    demo.print_text(
+        "The web service in front of a ledger receives requests, shows models and certificates, "
+        "runs audits, and lets people check the status of their requests. To start it with example "
+        "data and one token per role:"
     )
-    scene.quote(f"{program} serve --demo")
-    scene.say("Your own, made at the first start, which prints one token of an admin:")
-    scene.quote(f"{program} serve --ledger erasures")
+    demo.print_quote(f"{program} serve --demo")
+    demo.print_text("To start it with your own ledger (the first start prints an admin token):")
+    demo.print_quote(f"{program} serve --ledger erasures")
 
 
 ROWS_PER_PATIENT = 3
@@ -349,17 +361,17 @@ SEEDS = 3
 CANARIES = 24
 
 
-def _patients() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return scikit-learn's breast cancer table, given to made-up patients."""
+def _load_patients() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return scikit-learn's breast cancer data, assigned to fictional patients."""
     X, y = load_breast_cancer(return_X_y=True)
     return X, y, np.array([f"patient-{row // ROWS_PER_PATIENT:03}" for row in range(len(X))])
 
 
-def choose_method(scene: Scene) -> None:
-    """Say what is needed and tolerated, and let the methods compete."""
+def choose_method(demo: DemoContext) -> None:
+    """State needs and tolerances, and compare methods."""
     logistic = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     comparison = choose(
-        _patients(),
+        _load_patients(),
         need=Need(guarantee="exact"),
         tolerances=Tolerances(effectiveness=0.06),
         candidates=[
@@ -373,43 +385,45 @@ def choose_method(scene: Scene) -> None:
         expected_requests=100,
         seeds=SEEDS,
         cv=3,
-        random_state=scene.seed,
+        random_state=demo.seed,
     )
-    scene.say(
-        "Another table: 569 tumours from scikit-learn, given to 190 made-up patients. We need an "
-        "exact method, and tolerate at most 6 points of accuracy below the best ordinary model:"
+    demo.print_text(
+        "Another data set: 569 tumours from scikit-learn, assigned to 190 fictional patients. We "
+        "need an exact method and tolerate an accuracy at most 6 percentage points below the best "
+        "ordinary model:"
     )
-    scene.quote(comparison.reason)
-    scene.results["comparison"] = comparison
-    scene.check(comparison.best is not None, "a method is within the tolerances")
+    demo.print_quote(comparison.reason)
+    demo.results["comparison"] = comparison
+    demo.check(comparison.best is not None, "a method is within the tolerances")
 
 
-def measure(scene: Scene) -> None:
+def measure_forest(demo: DemoContext) -> None:
     """Measure the four properties against both baselines."""
     evaluation = evaluate(
         DaREForestClassifier(n_estimators=TREES),
-        _patients(),
+        _load_patients(),
         Requests(kind="person", n=10),
         seeds=SEEDS,
         title="DaRE forest",
-        random_state=scene.seed,
+        random_state=demo.seed,
     )
-    scene.say(
-        "Efficiency, effectiveness, consistency and certifiability of a forest, against the same "
-        "forest and against the best ordinary model, both trained on the remaining rows:"
+    demo.print_text(
+        "Efficiency, effectiveness, consistency and certifiability of a forest, compared with the "
+        "same forest and with the best ordinary model, both trained on the remaining rows:"
     )
-    scene.console.print(evaluation)
-    scene.results["evaluation"] = evaluation
+    demo.console.print(evaluation)
+    demo.results["evaluation"] = evaluation
     is_proved = evaluation.measures[SAME]["effectiveness"].basis == "by proof"
-    scene.check(
-        is_proved and bool(evaluation.equal_digests), "an exact method is equal to its own retrain"
+    demo.check(
+        is_proved and bool(evaluation.equal_digests),
+        "an exact method equals its own retrained model",
     )
 
 
-def attack(scene: Scene) -> None:
-    """Let an attacker look for people who left: models that lie are found, a retrain is not."""
+def attack_models(demo: DemoContext) -> None:
+    """Attack three models: two that did not forget are detected, a retrained model is not."""
     # More columns than rows; the first rows have the wrong label.
-    rng = np.random.default_rng(scene.seed)
+    rng = np.random.default_rng(demo.seed)
     slope = rng.normal(size=300)
     X, others = rng.normal(size=(200, 300)), rng.normal(size=(200, 300))
     y = (X @ slope > 0).astype(int)
@@ -420,34 +434,36 @@ def attack(scene: Scene) -> None:
     )
     suspects = {
         "naive retraining": (NaiveUnlearner(learner), False),
-        "only says that it forgot": (KeepsEverything(learner), True),
-        "trains on without them": (FineTuneOnly(learner), True),
+        "claims to forget, keeps everything": (KeepsEverything(learner), True),
+        "only trains further": (FineTuneOnly(learner), True),
     }
-    scene.say(
-        f"{CANARIES} people with wrong labels, which a model can only know by heart, leave three "
-        "models. An attacker with a few models of his own guesses who was there (RMIA). An AUC of "
-        "0.5 is a coin; the floor is what he reaches against a true retrain:"
+    demo.print_text(
+        f"Three models forget {CANARIES} people with wrong labels, which can only be memorised. "
+        "An attacker trains a few models and guesses who was in the training data (RMIA). An AUC "
+        "of 0.5 is random guessing; the floor is the attacker's AUC for a retrained model:"
     )
     leaving = np.arange(CANARIES)
     for name, (suspect, lies) in suspects.items():
         result = RMIA(n_targets=8).run(
-            suspect, X, y, forget=leaving, population=population, seed=scene.seed
+            suspect, X, y, forget=leaving, population=population, seed=demo.seed
         )[0]
-        scene.quote(f"{name}: {result}")
-        scene.results.setdefault("attacks", {})[name] = result
+        demo.print_quote(f"{name}: {result}")
+        demo.results.setdefault("attacks", {})[name] = result
         verdict = "is found" if lies else "is not found"
-        scene.check(result.found == lies, f"an attacker's victim, {name}, {verdict}")
-    scene.say("Found means: it did not forget. Not found proves nothing.")
+        demo.check(result.found == lies, f"in the attack, the model that {name}, {verdict}")
+    demo.print_text(
+        '"found" means that the model did not forget. "not found" does not prove that it did.'
+    )
 
 
-def watch(scene: Scene) -> None:
-    """Watch a model that drifts through a stream of requests, until it must be retrained."""
-    X, y, people = _patients()
+def monitor_model(demo: DemoContext) -> None:
+    """Monitor a drifting model over a sequence of requests, until it must be retrained."""
+    X, y, people = _load_patients()
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     test = np.isin(people, np.unique(people)[::4])
     rows = X[~test], y[~test], people[~test]
     drifting = FineTuneOnly(
-        SGDClassifier(loss="log_loss", average=True), n_passes=1, random_state=scene.seed
+        SGDClassifier(loss="log_loss", average=True), n_passes=1, random_state=demo.seed
     )
     monitor = Monitor(
         drifting.fit(rows[0], rows[1], ids=rows[2]),
@@ -462,32 +478,32 @@ def watch(scene: Scene) -> None:
             n_looks=5,
             horizon=0.25,
         ),
-        random_state=scene.seed,
+        random_state=demo.seed,
     )
-    for ids in Requests(n=40).stream(None, *rows, seed=scene.seed):
+    for ids in Requests(n=40).stream(None, *rows, seed=demo.seed):
         reading = monitor.forget(ids)
         if reading.retrained:
             break
-    scene.say(
-        "A model that only trains on without those who left drifts away from a retrain, and "
-        "without one nobody sees it. A monitor rehearses removals on copies, estimates after each "
-        "request how far the model may be, and retrains before a tolerance is passed:"
+    demo.print_text(
+        "A model that is only trained further on the remaining rows drifts away from a retrained "
+        "model. A monitor rehearses removals on copies, estimates the distance after each request, "
+        "and retrains the model before a tolerance is exceeded:"
     )
-    scene.results["monitor"] = monitor
+    demo.results["monitor"] = monitor
     readings = [*monitor.history]
     for each in [*readings[:2], readings[-1]] if len(readings) > 2 else readings:
-        scene.quote(str(each))
-    scene.check(reading.retrained, "the monitor retrains in time")
-    scene.say(
-        f"{len(readings)} requests, then a retrain. How often such estimates are too low, in "
-        "thousands of streams: docs/monitor.md."
+        demo.print_quote(str(each))
+    demo.check(reading.retrained, "the monitor retrains in time")
+    demo.print_text(
+        f"The model was retrained after {len(readings)} requests. docs/monitor.md shows how often "
+        "such estimates are too low, over thousands of sequences."
     )
 
 
-def report(scene: Scene) -> None:
-    """Write what was found into one page that opens without a network."""
-    comparison, evaluation = scene.results["comparison"], scene.results["evaluation"]
-    # A name of its own: others can write to the shared folder.
+def write_report(demo: DemoContext) -> None:
+    """Write the results to one HTML page that works offline."""
+    comparison, evaluation = demo.results["comparison"], demo.results["evaluation"]
+    # A private directory: other users can write to the shared temporary directory.
     page = Path(tempfile.mkdtemp(prefix="letheon-demo-")) / "report.html"
     both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
     measured = Table(
@@ -497,10 +513,10 @@ def report(scene: Scene) -> None:
     )
     attacked = Table(
         "An attack on three models",
-        ["model", "AUC of the attack", "floor: a retrain", "trace of who left"],
+        ["model", "AUC of the attack", "floor: retrained model", "trace of forgotten people"],
         [
             [name, result.measures["AUC"], result.floor["AUC"], result.verdict]
-            for name, result in scene.results["attacks"].items()
+            for name, result in demo.results["attacks"].items()
         ],
     )
     pictures = []
@@ -510,13 +526,13 @@ def report(scene: Scene) -> None:
         mpl.use("Agg", force=False)
         drawn = {
             "The four properties": evaluation.plot(),
-            "Speed against accuracy": comparison.plot(),
-            "Requests until the retrain": scene.results["monitor"].plot(),
+            "Speed and accuracy": comparison.plot(),
+            "Requests until retraining": demo.results["monitor"].plot(),
         }
         pictures = [Picture(display.figure_, title) for title, display in drawn.items()]
     written = Report(
-        "Judge, choose and watch: the demo of letheon",
-        settings={"seed": scene.seed, "seeds of each measurement": SEEDS},
+        "letheon demo: measure, choose and monitor",
+        settings={"seed": demo.seed, "seeds of each measurement": SEEDS},
         machine=describe_machine(),
         table=measured,
         tables=[attacked],
@@ -525,6 +541,6 @@ def report(scene: Scene) -> None:
         pictures=pictures,
     )
     write_page(page, written.to_html())
-    scene.say("All of it, with pictures, in one file; open it in a browser:")
-    scene.quote(str(page))
-    scene.check(page.stat().st_size > 0, "a report is written")
+    demo.print_text("All results with plots in one file; open it in a browser:")
+    demo.print_quote(str(page))
+    demo.check(page.stat().st_size > 0, "a report is written")

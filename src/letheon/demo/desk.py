@@ -1,7 +1,7 @@
-"""A filled example ledger, for ``letheon serve --demo``: six weeks of a small company's requests.
+"""An example ledger for ``letheon serve --demo``: six weeks of requests of a small company.
 
-Everything in it is made by the calls that a real desk makes, under a clock that runs ahead of the
-story day by day and ends at the present moment. The people are made up.
+Everything in it is created by the calls of the real service, with a clock that starts six weeks
+ago and ends now. The people are fictional.
 """
 
 import threading
@@ -33,20 +33,20 @@ _DAY = 86_400
 _DAYS = 42
 OTHER = "acme"
 _SEED = 2026
-# Above so many rows a second person must approve.
+# Requests with more rows need an approval by a second person.
 _APPROVE_ABOVE = 5
 
 
 @dataclass(frozen=True)
 class DemoInfo:
-    """What a visitor of the example needs.
+    """Access data of the example.
 
     Attributes
     ----------
     tokens : dict of str to str
-        Text of a token for each role; the last one sees the tenant ``acme`` only.
+        Text of a token for each role; the last one has access to the tenant ``acme`` only.
     receipt_code : str
-        The code that a person of the story got when they asked.
+        The receipt code of one person's request.
     """
 
     tokens: dict[str, str]
@@ -54,45 +54,45 @@ class DemoInfo:
 
 
 def make_demo(folder: Path) -> DemoInfo:
-    """Make the example in a folder that is new or empty; it takes some seconds.
+    """Create the example in a new or empty folder; it takes some seconds.
 
     Raises
     ------
     LedgerError
-        The folder holds a ledger already, or other files.
+        The folder contains a ledger or other files.
     """
     clock = _Clock(int(time.time()) - _DAYS * _DAY)
     policy = Policy(pin_seconds=1, settle=False, approve_above=_APPROVE_ABOVE)
     with Ledger.create(folder, name="demo", policy=policy, clock=clock) as ledger:
-        known, texts, ids = Tokens(ledger, clock), {}, {}
+        tokens, texts, ids = Tokens(ledger, clock), {}, {}
         for role in ROLES:
-            texts[role], token = known.create(f"demo-{role}", role, days=365)
+            texts[role], token = tokens.create(f"demo-{role}", role, days=365)
             ids[role] = token.id
-        texts[f"operator of {OTHER}"], _ = known.create(
+        texts[f"operator of {OTHER}"], _ = tokens.create(
             f"{OTHER}-operator", "operator", tenant=OTHER, days=365
         )
         story = _Story(ledger, clock, ids)
-        _register(ledger)
+        _register_models(ledger)
         # A folder of exports; every purge searches it.
         exports = folder.resolve().with_name(f"{folder.name}-exports")
         exports.mkdir(mode=0o700, exist_ok=True)
-        note = "Exports of the demo lie here; there is none.\n"
+        note = "Folder for exports of the demo. It is empty.\n"
         (exports / "README.txt").write_text(note, "utf-8")
         ledger.stores.add("exports", exports, owner="analytics", scope="exports")
-        code = _weeks(story)
-        _side_states(story)
-        _present(story)
-        # The auditor looks at everything.
-        clock.reach(_DAYS)
-        asked = {"levels": None, "drill": "none"}
-        Jobs(ledger).add("audit", asked=asked, by=ids["auditor"])
-        JobRunner(ledger, threading.Event()).do_all(READING_KINDS)
-        proven_now(ledger._core)  # the clock of the machine goes on from here
+        code = _file_weekly_requests(story)
+        _make_special_cases(story)
+        _leave_open_requests(story)
+        # The auditor runs all levels.
+        clock.move_to(_DAYS)
+        settings = {"levels": None, "drill": "none"}
+        Jobs(ledger).add("audit", asked=settings, by=ids["auditor"])
+        JobRunner(ledger, threading.Event()).run_all(READING_KINDS)
+        proven_now(ledger._core)  # continue with the clock of the machine
         return DemoInfo(texts, code)
 
 
 class _Clock:
-    """A clock that the story moves; it never passes the present moment."""
+    """A clock that is set by the example; it never passes the present."""
 
     def __init__(self, start: int) -> None:
         self.start = self.now = start
@@ -100,84 +100,88 @@ class _Clock:
     def __call__(self) -> int:
         return self.now
 
-    def reach(self, day: float) -> None:
-        """Go to a moment of the story, in days; it never goes back."""
-        wanted = self.start + int(day * _DAY)
-        self.now = max(self.now + 60, min(wanted, int(time.time()) - 1))
+    def move_to(self, day: float) -> None:
+        """Move forward to a time in days since the start; never back."""
+        target = self.start + int(day * _DAY)
+        self.now = max(self.now + 60, min(target, int(time.time()) - 1))
 
 
 @dataclass
 class _Story:
-    """A ledger whose people act one after the other; `ids` are those of the tokens by role."""
+    """A ledger with its clock; `ids` has the token ids by role."""
 
     ledger: Ledger
     clock: _Clock
     ids: dict[str, str]
     _next: dict[str, int] = field(default_factory=dict)
 
-    def people(self, model: str, n: int) -> list[str]:
-        """Return people of a model who have not asked yet."""
+    def next_people(self, model: str, n: int) -> list[str]:
+        """Return ids of a model that have no request yet."""
         first = self._next.get(model, 1)
         self._next[model] = first + n
-        return [_person(model, number) for number in range(first, first + n)]
+        return [_person_id(model, number) for number in range(first, first + n)]
 
-    def acting(self, role: str) -> AbstractContextManager[Any]:
-        """Let the owner of the token of a role act."""
+    def act_as(self, role: str) -> AbstractContextManager[Any]:
+        """Return a context in which calls are made with the token of a role."""
         return self.ledger.acting(self.ids[role])
 
-    def file(self, model: str, n: int = 1, **options: Any) -> Request:
-        """Let somebody file a request for new people; nobody has vouched for them."""
-        people, tenant = self.people(model, n), _tenant(model)
-        with self.acting("requester"):
+    def file_request(self, model: str, n: int = 1, **options: Any) -> Request:
+        """File an unverified request for new ids as the requester."""
+        people, tenant = self.next_people(model, n), _tenant_of(model)
+        with self.act_as("requester"):
             return self.ledger.requests.submit(people, model=model, tenant=tenant, **options)
 
-    def verify(self, request: Request) -> Request:
-        """Let the operator check who is asking."""
-        with self.acting("operator"):
+    def verify_request(self, request: Request) -> Request:
+        """Verify a request as the operator."""
+        with self.act_as("operator"):
             return self.ledger.requests.verify(request.id)
 
-    def queue(self, model: str, n: int = 1, **options: Any) -> Request:
-        """File and verify; what is large is approved by somebody else."""
-        request = self.verify(self.file(model, n, **options))
+    def queue_request(self, model: str, n: int = 1, **options: Any) -> Request:
+        """File and verify a request; approve it if it is large."""
+        request = self.verify_request(self.file_request(model, n, **options))
         if request.state == "verified":
-            with self.acting("approver"):
+            with self.act_as("approver"):
                 request = self.ledger.requests.approve(request.id)
         return request
 
 
-def _person(model: str, number: int) -> str:
+def _person_id(model: str, number: int) -> str:
     return f"{model}-person-{number:04d}"
 
 
-def _tenant(model: str) -> str:
+def _tenant_of(model: str) -> str:
     return OTHER if model in ("churn", "pilot") else "default"
 
 
-def _table(model: str, n_people: int) -> tuple[Any, Any, list[str]]:
-    """Return rows of people who are made up; every third has two."""
+def _make_table(model: str, n_people: int) -> tuple[Any, Any, list[str]]:
+    """Return rows of fictional people; every third has two rows."""
     rng = np.random.default_rng([_SEED, len(model), n_people])
     numbers = [number for number in range(1, n_people + 1) for _ in range(1 + (number % 3 == 0))]
     X = rng.normal(size=(len(numbers), 6))
     y = (X[:, 0] - 0.5 * X[:, 1] + 0.4 * rng.normal(size=len(numbers)) > 0).astype(int)
-    return X, y, [_person(model, number) for number in numbers]
+    return X, y, [_person_id(model, number) for number in numbers]
 
 
-def _register(ledger: Ledger) -> None:
-    """Register an exact forest, exact shards, a certified model, and one that is very small."""
+def _register_models(ledger: Ledger) -> None:
+    """Register an exact forest, exact shards, a certified model and a very small one."""
     forest = DaREForestClassifier(n_estimators=20, max_depth=8, random_state=_SEED)
     steps = InfluenceClassifier(l2=0.02, sigma=0.0125, bound="worst-case", random_state=_SEED)
-    made: dict[str, tuple[int, Any]] = {
+    estimators: dict[str, tuple[int, Any]] = {
         "credit": (600, forest),
         "churn": (300, SISAClassifier(LogisticRegression(), n_shards=5, random_state=_SEED)),
         "marketing": (900, steps),
         "pilot": (12, NaiveUnlearner(GaussianNB(), random_state=_SEED)),
     }
-    for name, (n_people, estimator) in made.items():
-        X, y, ids = rows = _table(name, n_people)
-        model, test = estimator.fit(X, y, ids=ids), _table(f"{name}-test", 150)[:2]
-        about: dict[str, Any] = {"name": name, "tenant": _tenant(name), "dataset": f"{name}-rows"}
+    for name, (n_people, estimator) in estimators.items():
+        X, y, ids = rows = _make_table(name, n_people)
+        model, test = estimator.fit(X, y, ids=ids), _make_table(f"{name}-test", 150)[:2]
+        about: dict[str, Any] = {
+            "name": name,
+            "tenant": _tenant_of(name),
+            "dataset": f"{name}-rows",
+        }
         if name == "marketing":
-            # Without rehearsals, which take longer than a visitor waits.
+            # Without rehearsals, which take too long for an example.
             about["monitor"] = Monitor(
                 model,
                 *test,
@@ -191,77 +195,82 @@ def _register(ledger: Ledger) -> None:
         ledger.models.register(model, X, y, ids=ids, **about)
 
 
-def _weeks(story: _Story) -> str:
-    """Let six weeks of requests be filed and applied; return a person's receipt code."""
-    story.clock.reach(0.2)
-    story.file("credit")  # nobody looked after it: it will be overdue
-    person = story.people("credit", 1)
-    with story.acting("requester"):
+def _file_weekly_requests(story: _Story) -> str:
+    """File and apply six weeks of requests; return a person's receipt code."""
+    story.clock.move_to(0.2)
+    story.file_request("credit")  # stays unhandled and becomes overdue
+    person = story.next_people("credit", 1)
+    with story.act_as("requester"):
         first, code = story.ledger.requests.submit_with_code(person, model="credit")
-    story.verify(first)
+    story.verify_request(first)
     if code is None:
         raise RuntimeError("a new request has no receipt code")
     for week in range(5):
-        story.clock.reach(3 + 7 * week)
+        story.clock.move_to(3 + 7 * week)
         wave = [
-            story.queue("credit", 1 + week % 2),
-            story.queue("credit", ground="gdpr.art17.1.a"),
-            story.queue("churn", regime="ccpa", ground="ccpa.1798.105"),
-            story.queue("churn", 2),
-            story.queue("marketing"),
-            story.queue("marketing", ground="gdpr.art17.1.c"),
-            story.queue("marketing", 2),
+            story.queue_request("credit", 1 + week % 2),
+            story.queue_request("credit", ground="gdpr.art17.1.a"),
+            story.queue_request("churn", regime="ccpa", ground="ccpa.1798.105"),
+            story.queue_request("churn", 2),
+            story.queue_request("marketing"),
+            story.queue_request("marketing", ground="gdpr.art17.1.c"),
+            story.queue_request("marketing", 2),
         ]
-        story.clock.reach(3.1 + 7 * week)
+        story.clock.move_to(3.1 + 7 * week)
         story.ledger.run_once(force=True)
         if week < 4:
-            story.clock.reach(4 + 7 * week)
-            with story.acting("operator"):
+            story.clock.move_to(4 + 7 * week)
+            with story.act_as("operator"):
                 for request in [*wave, *([first] if week == 0 else [])]:
                     story.ledger.requests.answer(request.id, recipients=1)
         if week == 2:
-            story.clock.reach(5 + 7 * week)
-            story.queue("marketing")
+            story.clock.move_to(5 + 7 * week)
+            story.queue_request("marketing")
             story.ledger.models.retrain("marketing")
     return code
 
 
-def _side_states(story: _Story) -> None:
-    """Let things happen that are not the rule."""
+def _make_special_cases(story: _Story) -> None:
+    """Create requests in less common states."""
     ledger = story.ledger
-    story.clock.reach(33)
-    large = story.queue("pilot", 12)  # nobody would be left to train on
+    story.clock.move_to(33)
+    large = story.queue_request("pilot", 12)  # no rows would remain to train on
     ledger.run_once(force=True, model="pilot", tenant=large.tenant)
-    refused, withdrawn, held = (story.file(name) for name in ("credit", "churn", "marketing"))
-    exempt, other = story.file("churn"), story.file("credit")
-    story.clock.reach(35)
-    with story.acting("operator"):
+    refused, withdrawn, on_hold = (
+        story.file_request(name) for name in ("credit", "churn", "marketing")
+    )
+    exempt, other = story.file_request("churn"), story.file_request("credit")
+    story.clock.move_to(35)
+    with story.act_as("operator"):
         ledger.requests.reject(refused.id, "gdpr.art12.6")
         ledger.requests.reject(exempt.id, "gdpr.art17.3.b")
         ledger.requests.cancel(withdrawn.id)
         ledger.requests.cancel(other.id)
-        ledger.requests.verify(held.id)
+        ledger.requests.verify(on_hold.id)
         until = datetime.now(UTC) + timedelta(days=60)
-        ledger.requests.hold(held.id, "litigation-hold", until)
-    story.clock.reach(36)
-    asked, longer = story.file("marketing"), story.file("churn", regime="ccpa", ground="internal")
-    with story.acting("operator"):
-        ledger.requests.await_identity(asked.id)
+        ledger.requests.hold(on_hold.id, "litigation-hold", until)
+    story.clock.move_to(36)
+    unidentified, longer = (
+        story.file_request("marketing"),
+        story.file_request("churn", regime="ccpa", ground="internal"),
+    )
+    with story.act_as("operator"):
+        ledger.requests.await_identity(unidentified.id)
         ledger.requests.extend(longer.id)
 
 
-def _present(story: _Story) -> None:
-    """Let the last two days leave something to do."""
-    story.clock.reach(_DAYS - 2)
+def _leave_open_requests(story: _Story) -> None:
+    """File requests of the last two days that are still open."""
+    story.clock.move_to(_DAYS - 2)
     for name, n in (("credit", 6), ("marketing", 5)):
-        story.verify(story.file(name, n))  # large: they wait for an approval
-    story.clock.reach(_DAYS - 1.2)
-    person = story.people("credit", 1)
+        story.verify_request(story.file_request(name, n))  # large: they need an approval
+    story.clock.move_to(_DAYS - 1.2)
+    person = story.next_people("credit", 1)
     for _ in range(2):  # the second is a duplicate
-        with story.acting("operator"):
+        with story.act_as("operator"):
             story.ledger.requests.submit(person, model="credit", verified=True)
     for name, n in (("credit", 1), ("churn", 2), ("marketing", 1), ("churn", 1), ("credit", 2)):
-        story.queue(name, n)
-    story.clock.reach(_DAYS - 0.3)
+        story.queue_request(name, n)
+    story.clock.move_to(_DAYS - 0.3)
     for name in ("credit", "churn", "marketing", "credit"):
-        story.file(name)
+        story.file_request(name)

@@ -248,10 +248,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         if not isinstance(number, int | np.integer) or isinstance(number, bool):
             raise TypeError(f"tree number {number!r} is not valid; expected an int")
         if not 0 <= number < forest.settings.n_trees:
-            raise IndexError(
-                f"tree number {number} is out of range; the forest has {forest.settings.n_trees} "
-                "trees, numbered from 0"
-            )
+            raise IndexError(f"tree number {number}; expected 0 to {forest.settings.n_trees - 1}")
         return ForestTree.from_arrays(
             forest.tree_arrays(int(number)), vars(self).get("feature_names_in_")
         )

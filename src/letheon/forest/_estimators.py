@@ -169,7 +169,7 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
     def _class_shares(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
         table, shares = self._predict_values(X)
         assert table is not None
-        return table.classes, shares if table.is_plain else shares[:, table.sorted_codes]
+        return table.classes, shares if table.is_plain else shares[:, table.code_order]
 
     def _prepare_target(self, y: Any) -> NDArray[Any]:
         return hold_labels(y, name=type(self).__name__, regressor="DaREForestRegressor")

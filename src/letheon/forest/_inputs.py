@@ -256,9 +256,7 @@ def _column_values(series: "nw.Series[Any]") -> NDArray[np.float64]:
     try:
         return np.array([np.nan if is_null else value for value, is_null in pairs], np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"column {series.name!r} has values that are not numbers: {error}"
-        ) from error
+        raise ValueError(f"column {series.name!r} is not numeric: {error}") from error
 
 
 def as_weights(sample_weight: Any, n_rows: int) -> NDArray[np.uint32] | None:
@@ -318,7 +316,7 @@ class LabelTable:
         return len(self.labels)
 
     @cached_property
-    def sorted_codes(self) -> Codes:
+    def code_order(self) -> Codes:
         """Codes of the labels in use, in sorted order of the labels."""
         codes = np.flatnonzero(self.is_used)
         return codes[np.argsort(self.labels[codes], kind="stable")].astype(np.uint32)
@@ -326,14 +324,14 @@ class LabelTable:
     @cached_property
     def classes(self) -> NDArray[Any]:
         """Labels in use, sorted."""
-        classes = self.labels[self.sorted_codes]
+        classes = self.labels[self.code_order]
         classes.flags.writeable = False  # returned to callers as `classes_`
         return classes
 
     @cached_property
     def is_plain(self) -> bool:
         """Whether codes are positions in `classes`."""
-        return np.array_equal(self.sorted_codes, np.arange(len(self)))
+        return np.array_equal(self.code_order, np.arange(len(self)))
 
     def add_labels(self, y: NDArray[Any]) -> tuple[Self, Codes]:
         """Return the table with the new labels in it, and the codes of `y`."""

@@ -175,9 +175,9 @@ class ForestModel:
             return ForestPrediction(self.table, self.core.predict(X, n_threads))
 
     @property
-    def sorted_codes(self) -> NDArray[np.uint32]:
+    def code_order(self) -> NDArray[np.uint32]:
         """Codes in sorted order of their labels; empty for regression."""
-        return _NO_CODES if self.table is None else self.table.sorted_codes
+        return _NO_CODES if self.table is None else self.table.code_order
 
     def collect_ids(self) -> Ids:
         """Return the id of every row, sorted."""
@@ -188,13 +188,13 @@ class ForestModel:
         with self._lock:
             arrays = self.core.tree(number)
             if self.table is not None:
-                arrays["values"] = arrays["values"][:, self.table.sorted_codes]
+                arrays["values"] = arrays["values"][:, self.table.code_order]
                 arrays["classes"] = self.table.classes
         return arrays
 
     def _to_state(self) -> dict[str, Any]:
         with self._lock:
-            rows = self.core.rows(self.sorted_codes)
+            rows = self.core.rows(self.code_order)
             return {
                 "settings": self.settings,
                 "classes": None if self.table is None else self.table.classes,
@@ -202,7 +202,7 @@ class ForestModel:
                 "target": rows["target"],
                 "weights": rows["weights"],
                 "ids": _ids_of(rows),
-                "trees": self.core.trees(self.sorted_codes, threads_for(None)),
+                "trees": self.core.trees(self.code_order, threads_for(None)),
             }
 
     @classmethod

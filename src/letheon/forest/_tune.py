@@ -178,10 +178,8 @@ def _constant_score(model: Any, y: Any, scoring: Any, folds: list[Any]) -> float
         # A custom scoring may use attributes that only forests have.
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            rival_scores = cross_val_score(
-                rival, blank, y, scoring=scoring, cv=folds, error_score="raise"
-            )
-            scores.append(float(rival_scores.mean()))
+            score = cross_val_score(rival, blank, y, scoring=scoring, cv=folds, error_score="raise")
+            scores.append(float(score.mean()))
     return max(scores)
 
 

@@ -171,7 +171,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
             vars(self).pop("tuning_", None)
             # One call, so that a concurrent predict never sees half of it.
             vars(self).update(
-                collect_attributes(training, source, fit), seed_=seed, **self._remember_settings()
+                attributes_of(training, source, fit), seed_=seed, **self._remember_settings()
             )
         warn_all(fit.warnings)
         return self
@@ -347,7 +347,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         fit = self._train(training, source, self.seed_)
         outcome = Outcome(1.0, {"retrains": 1}, fit.warnings)
         return Change(
-            collect_attributes(training, source, fit), outcome, (*writes, *self._wipe_actions())
+            attributes_of(training, source, fit), outcome, (*writes, *self._wipe_actions())
         )
 
     def _wipe_actions(self) -> tuple[Callable[[], None], ...]:
@@ -373,8 +373,8 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     def _in_place_attributes(self) -> tuple[str, ...]:
         """Return names of attributes whose memory a request overwrites; secrets are wiped."""
-        sealed = [name for name, value in vars(self).items() if isinstance(value, SecretArray)]
-        return ("rows_", "source_", "cache_", *sealed)
+        secrets = [name for name, value in vars(self).items() if isinstance(value, SecretArray)]
+        return ("rows_", "source_", "cache_", *secrets)
 
     @property
     def _wants_certificate(self) -> bool:
@@ -472,9 +472,7 @@ class LinearRegressor(KeywordScoreMixin, RegressorMixin, LinearBase):
         return self._prepare_target(y)[0]
 
 
-def collect_attributes(
-    training: TrainingRows, source: NoiseSource, fit: FitOutcome
-) -> dict[str, Any]:
+def attributes_of(training: TrainingRows, source: NoiseSource, fit: FitOutcome) -> dict[str, Any]:
     """Return the fitted attributes; those of the method may replace the rows."""
     return {
         "rows_": training.rows,

@@ -413,8 +413,8 @@ class ReleaseGrid:
             # is claimed than the requested one.
             most = math.log(max(delta / (2 * size * rounding_gap(self.scale)) - 1, 1.0))
             claimed = min(epsilon, most)
-            left = delta - self.noise_charge(claimed, size)
-            mu = gaussian_mu(claimed, left) if left > 0.0 else 0.0
+            remaining = delta - self.noise_charge(claimed, size)
+            mu = gaussian_mu(claimed, remaining) if remaining > 0.0 else 0.0
             mu = max(mu, math.sqrt(2) * zcdp_gap(epsilon, delta))
             steps = mu * self.scale - math.sqrt(size)
         return max(steps * self.step * (1 - 1e-12), 0.0)
@@ -437,6 +437,6 @@ class ReleaseGrid:
         mu = (steps + math.sqrt(size)) / self.scale
         # An upper bound first: the charge grows with epsilon.
         rough = gaussian_epsilon(mu, delta / 2)
-        left = delta - self.noise_charge(rough, size)
+        remaining = delta - self.noise_charge(rough, size)
         by_zcdp = mu * (mu / 2 + math.sqrt(-2 * math.log(delta))) * (1 + 1e-12)
-        return min(by_zcdp, gaussian_epsilon(mu, left) if left >= delta / 2 else math.inf)
+        return min(by_zcdp, gaussian_epsilon(mu, remaining) if remaining >= delta / 2 else math.inf)

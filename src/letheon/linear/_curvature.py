@@ -254,9 +254,9 @@ BlockSolution = tuple[Floats, Floats, float]  # solution x, residual, x' H x
 
 
 def _make_step(solved: list[BlockSolution], shape: tuple[int, int]) -> NewtonStep:
-    left = sum(float(rest @ rest) for _, rest, _ in solved) ** 0.5
+    residual = sum(float(rest @ rest) for _, rest, _ in solved) ** 0.5
     energies = [max(energy, 0.0) for _, _, energy in solved]
-    return NewtonStep(from_blocks([x for x, _, _ in solved], shape), left, energies)
+    return NewtonStep(from_blocks([x for x, _, _ in solved], shape), residual, energies)
 
 
 def _choose_downdate(
@@ -299,8 +299,8 @@ class _BlockDowndate(ABC):
         return self._measure_solution(self._apply_inverse(g), g)
 
     def refine(self, x: Floats, g: Floats) -> BlockSolution:
-        _, left, _ = self._measure_solution(x, g)
-        return self._measure_solution(x + self._apply_inverse(left), g)
+        _, residual, _ = self._measure_solution(x, g)
+        return self._measure_solution(x + self._apply_inverse(residual), g)
 
     def _measure_solution(self, x: Floats, g: Floats) -> BlockSolution:
         product = self._apply_hessian(x)
@@ -359,10 +359,10 @@ class _LowRankDowndate(_BlockDowndate):
         return product
 
     def apply(self) -> None:
-        change_block(self._block, self._V, self._Q, -1.0)
+        write_block(self._block, self._V, self._Q, -1.0)
 
 
-def change_block(block: HessianBlock, V: Floats, Q: Floats, sign: float) -> None:
+def write_block(block: HessianBlock, V: Floats, Q: Floats, sign: float) -> None:
     """Add sign V V' to the block and subtract sign Q Q' from its inverse, in place."""
     blas.dsyrk(sign, V, beta=1.0, c=block.hessian, lower=1, overwrite_c=1)
     blas.dsyrk(-sign, Q, beta=1.0, c=block.inverse, lower=1, overwrite_c=1)
@@ -374,8 +374,8 @@ class _FullDowndate(_BlockDowndate):
     @one_thread()
     def __init__(self, block: HessianBlock, V: Floats, ridge: float) -> None:
         super().__init__(block, np.asfortranarray(V), ridge)
-        left = blas.dsyrk(-1.0, self._V, beta=1.0, c=block.hessian, lower=1, overwrite_c=0)
-        self._fresh = HessianBlock(left, cholesky_factor(left, ridge))
+        remaining = blas.dsyrk(-1.0, self._V, beta=1.0, c=block.hessian, lower=1, overwrite_c=0)
+        self._fresh = HessianBlock(remaining, cholesky_factor(remaining, ridge))
 
     def _apply_inverse(self, g: Floats) -> Floats:
         return self._fresh.solve(g)
@@ -427,7 +427,7 @@ def _run_lanczos(hessian: Floats, start: Floats) -> float:
     """Largest Ritz value of the Krylov space, with full orthogonalisation."""
     basis = np.zeros((_STEPS, len(hessian)))
     basis[0] = start / np.linalg.norm(start)
-    diagonal, beside = np.zeros(_STEPS), np.zeros(_STEPS - 1)
+    diagonal, off_diagonal = np.zeros(_STEPS), np.zeros(_STEPS - 1)
     for k in range(_STEPS):
         vector = hessian @ basis[k]
         diagonal[k] = vector @ basis[k]
@@ -435,11 +435,11 @@ def _run_lanczos(hessian: Floats, start: Floats) -> float:
         vector -= basis[: k + 1].T @ (basis[: k + 1] @ vector)
         length = np.linalg.norm(vector)
         if k + 1 == _STEPS or length <= 1e-12 * abs(diagonal[0]):
-            diagonal, beside = diagonal[: k + 1], beside[:k]
+            diagonal, off_diagonal = diagonal[: k + 1], off_diagonal[:k]
             break
-        beside[k] = length
+        off_diagonal[k] = length
         basis[k + 1] = vector / length
-    ritz = scipy.linalg.eigvalsh_tridiagonal(diagonal, beside)
+    ritz = scipy.linalg.eigvalsh_tridiagonal(diagonal, off_diagonal)
     return float(max(ritz[-1], 0.0))
 
 
@@ -509,11 +509,11 @@ class HessianProducts(Opaque):
         weights = self.weights.copy()
         weights[after.removed] = 0.0
         inverse = 1.0 / (self.diagonal + after.ridge)
-        x, left, moved = np.zeros_like(G), G.copy(), np.zeros_like(self.scores)
-        scaled = inverse * left
-        direction, energy = scaled.copy(), float((left * scaled).sum())
+        x, residual, moved = np.zeros_like(G), G.copy(), np.zeros_like(self.scores)
+        scaled = inverse * residual
+        direction, energy = scaled.copy(), float((residual * scaled).sum())
         goal, n_products = tolerance * l2_norm(G), 0
-        while l2_norm(left) > goal and n_products < _MOST_PRODUCTS:
+        while l2_norm(residual) > goal and n_products < _MOST_PRODUCTS:
             along = np.asarray(after.X @ direction, np.float64)
             product = after.ridge * direction + after.X.T @ after.loss.apply_curvature(
                 weights, along
@@ -522,15 +522,15 @@ class HessianProducts(Opaque):
             length = energy / float((direction * product).sum())
             x += length * direction
             moved += length * along
-            left -= length * product
-            scaled = inverse * left
-            before, energy = energy, float((left * scaled).sum())
+            residual -= length * product
+            scaled = inverse * residual
+            before, energy = energy, float((residual * scaled).sum())
             direction = scaled + (energy / before) * direction
         slope = after.loss.slopes_at
         bend = slope(self.scores + moved, after.y) - slope(self.scores, after.y)
         bend -= after.loss.apply_curvature(weights, moved)
         bend[after.removed] = 0.0
-        added = l2_norm(left) + self.spectral * l2_norm(bend)
+        added = l2_norm(residual) + self.spectral * l2_norm(bend)
         return ProductStep(x, moved, added, (n_products + 0.5) * after.pass_flops)
 
     def remove_rows(self, problem: FitProblem, positions: Positions, moved: Floats | None) -> None:

@@ -18,7 +18,7 @@ from letheon.linear._problem import FitProblem, Floats, Squared, row_norms
 from letheon.linear._replay import (
     BatchSchedule,
     Checkpoints,
-    RecordedDescent,
+    LinearDescent,
     ReplayedPath,
     RowRemoval,
     Trajectory,
@@ -271,11 +271,11 @@ class DeltaGradClassifier(LinearClassifier):
 
     def _build_descent(
         self, problem: FitProblem, settings: DescentSettings, rows: SlotRows, seed: int
-    ) -> RecordedDescent:
+    ) -> LinearDescent:
         batches = None
         if settings.n_batches > 1:
             batches = BatchSchedule(rows.extra[_KEY], rows.alive, settings.n_batches, seed)
-        return RecordedDescent(problem, settings.rate, batches, self.max_memory)
+        return LinearDescent(problem, settings.rate, batches, self.max_memory)
 
     def _build_checkpoints(self, problem: FitProblem, path: Trajectory) -> Checkpoints | None:
         if self.hessian != "cached":
@@ -300,7 +300,7 @@ class DeltaGradClassifier(LinearClassifier):
         if self.hessian == "cached":
             before = self.cache_.content or self._build_checkpoints(problem, self.trajectory_)
             assert before is not None
-            checkpoints = before.without_rows(removed)
+            checkpoints = before.without(removed)
         replay = _run_if_finite(self._replay_without, descent, removed, checkpoints)
         if replay is None:
             return self._retrain(positions)
@@ -320,7 +320,7 @@ class DeltaGradClassifier(LinearClassifier):
         return Change(attributes, outcome, (partial(self.rows_.wipe, positions),))
 
     def _replay_without(
-        self, descent: RecordedDescent, removed: RowRemoval, checkpoints: Checkpoints | None
+        self, descent: LinearDescent, removed: RowRemoval, checkpoints: Checkpoints | None
     ) -> ReplayedPath:
         if checkpoints is not None:
             return replay_by_hessians(descent, self.trajectory_, removed, checkpoints)
@@ -387,12 +387,12 @@ def _top_moment(problem: FitProblem, seed: int) -> float:
     for _ in range(min(_LANCZOS_STEPS, d)):
         images.append(plain.hessian_product(weights, basis[-1]))
         Q = np.hstack(basis)
-        left = images[-1] - Q @ (Q.T @ images[-1])
-        left -= Q @ (Q.T @ left)
-        length = float(np.linalg.norm(left))
+        remainder = images[-1] - Q @ (Q.T @ images[-1])
+        remainder -= Q @ (Q.T @ remainder)
+        length = float(np.linalg.norm(remainder))
         if length <= 1e-12 * float(np.linalg.norm(images[-1])):
             break
-        basis.append(left / length)
+        basis.append(remainder / length)
     Q = np.hstack(basis[: len(images)])
     ritz = np.linalg.eigvalsh(Q.T @ np.hstack(images))
     return _LANCZOS_SLACK * float(max(ritz[-1], 0.0))

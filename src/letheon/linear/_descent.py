@@ -347,7 +347,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         positions = removal.where
         before = _with_plan_ridge(self._build_problem(self._training_rows()), self.plan_)
         update = RowUpdate(
-            before, before.without_rows(positions), positions, self.rows_.alive, adds=False
+            before, before.without(positions), positions, self.rows_.alive, adds=False
         )
         if not self._is_on_grid or theory.has_outgrown(
             self, before.n_remaining, update.after.n_remaining
@@ -392,9 +392,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
             n_changed=self.n_changed_,
             top=inf if top is None else top,
         )
-        descent = self._build_engine(self.plan_, self.limit_, size).apply_update(
-            update, prior, source
-        )
+        descent = self._build_engine(self.plan_, self.limit_, size).follow(update, prior, source)
         downgraded, warnings = self._handle_doubts(self._find_doubts(descent.distance, self.limit_))
         weights = self._publish_weights(descent, update.after, self.sigma_, source)
         attributes |= {

@@ -30,14 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from letheon.linear._curvature import (
-    Curvature,
-    Downdate,
-    HessianBlock,
-    change_block,
-    symv,
-    woodbury,
-)
+from letheon.linear._curvature import Curvature, Downdate, HessianBlock, symv, woodbury, write_block
 from letheon.linear._descent_theory import (
     DescentPlan,
     DistributedPlan,
@@ -76,12 +69,12 @@ def draw_ranks(source: NoiseSource, shape: tuple[int, ...], n_rows: int) -> Rank
     return source.integers(shape, n_rows)
 
 
-def redraw_after_removal(source: NoiseSource, ranks: Ranks, gone: Ranks, n_rows: int) -> RowDraw:
-    """Return the sample after the removal of the rows `gone` (ranks, ascending) of `n_rows`."""
-    below = np.searchsorted(gone, ranks)
-    changed = np.searchsorted(gone, ranks, "right") > below
+def redraw_after_removal(source: NoiseSource, ranks: Ranks, removed: Ranks, n_rows: int) -> RowDraw:
+    """Return the sample after the removal of the rows `removed` (ranks, ascending) of `n_rows`."""
+    below = np.searchsorted(removed, ranks)
+    changed = np.searchsorted(removed, ranks, "right") > below
     closed = ranks - below
-    closed[changed] = draw_ranks(source, (int(changed.sum()),), n_rows - len(gone))
+    closed[changed] = draw_ranks(source, (int(changed.sum()),), n_rows - len(removed))
     return RowDraw(closed, changed)
 
 
@@ -175,12 +168,12 @@ def follow_optimum(
         step, spent = _solve_step(after, W, gradient, curvature, change)
         new_gradient = after.gradient_at(W - step)
         flops += spent + after.pass_flops
-        size, left = float(np.linalg.norm(gradient)), float(np.linalg.norm(new_gradient))
-        if left <= max(goal, size):
+        size, new_norm = float(np.linalg.norm(gradient)), float(np.linalg.norm(new_gradient))
+        if new_norm <= max(goal, size):
             W, gradient, is_measured = W - step, new_gradient, True
-        if left <= goal:
+        if new_norm <= goal:
             break
-        if left > _STALE * size:
+        if new_norm > _STALE * size:
             if is_fresh:
                 break
             curvature, spent, is_fresh = _fresh_curvature(after, W)
@@ -211,11 +204,9 @@ def _update_curvature(
     if update.adds and len(y) > max(1.0, _MOST_GAINED * curvature.point.size):
         return None
     roots = hessian_roots(update.before.loss, rows, y, curvature.point)
-    return (
-        LowRankUpdate(curvature, roots)
-        if update.adds
-        else Downdate(curvature, roots, update.after.ridge)
-    )
+    if update.adds:
+        return LowRankUpdate(curvature, roots)
+    return Downdate(curvature, roots, update.after.ridge)
 
 
 def _solve_step(
@@ -269,7 +260,7 @@ class LowRankUpdate:
     def apply(self) -> None:
         """Write the change into the matrices. Cannot fail."""
         for block, V, Q in self._parts:
-            change_block(block, V, Q, 1.0)
+            write_block(block, V, Q, 1.0)
         self._curvature.n_downdates += 1
 
 
@@ -312,8 +303,8 @@ class PartSolver:
             near = self.limit if old is None or share == 1.0 else share * old.distance
             tolerance = (1 - SHARE_OF_ROUNDING) * min(self.limit, near) * part.ridge
             solution = minimise(part, start=W, tolerance=tolerance, max_iter=self.max_iter)
-            left = part.distance_bound(solution.gradient, part.gradient_error(solution.W))
-            return PartFit(solution.W, left, solution.flops / part.pass_flops)
+            distance = part.distance_bound(solution.gradient, part.gradient_error(solution.W))
+            return PartFit(solution.W, distance, solution.flops / part.pass_flops)
         shape = self.plan.geometry
         if old is None:
             distance, n_steps = 2.0 * shape.radius, self.plan.training_steps
@@ -383,22 +374,20 @@ def train_parts(
         if old is not None:
             result = PartFit(old.weights.open()[k], float(old.distances[k]), 0.0)
         if result is None or n_exchanged:
-            result = solver.train(build_part(whole, remaining[drawn.ranks[k]]), result, n_exchanged)
+            result = solver.train(part_of(whole, remaining[drawn.ranks[k]]), result, n_exchanged)
         results.append(result)
     passes = sum(result.passes for result in results)
     mean = float(np.mean([result.distance for result in results]))
     if not mean <= solver.limit:
         pairs, share = zip(drawn.ranks, results, strict=True), solver.limit / mean
-        results = [
-            solver.train(build_part(whole, remaining[own]), x, share=share) for own, x in pairs
-        ]
+        results = [solver.train(part_of(whole, remaining[own]), x, share=share) for own, x in pairs]
         passes += sum(result.passes for result in results)
     weights = SecretArray(np.stack([result.W for result in results]))
     distances = np.array([result.distance for result in results])
     return PartsTraining(Parts(drawn.ranks, weights, distances), passes)
 
 
-def build_part(whole: FitProblem, positions: NDArray[np.int64]) -> FitProblem:
+def part_of(whole: FitProblem, positions: NDArray[np.int64]) -> FitProblem:
     """Return the problem of the rows at some positions, which may repeat."""
     return FitProblem(whole.X[positions], whole.y[positions], whole.loss, len(positions), whole.l2)
 
@@ -440,11 +429,10 @@ class ResidualDescent:
         solution = self._minimise_from(problem, None)
         if not self.secret:
             return self._build_outcome(problem, solution)
-        return self._build_outcome(
-            problem, solution, warm_start_at(problem, solution.W, solution.gradient)
-        )
+        warm_start = warm_start_at(problem, solution.W, solution.gradient)
+        return self._build_outcome(problem, solution, warm_start)
 
-    def apply_update(self, update: RowUpdate, prior: PriorState, _: NoiseSource) -> DescentOutcome:
+    def follow(self, update: RowUpdate, prior: PriorState, _: NoiseSource) -> DescentOutcome:
         """Follow the optimum with the old Hessian, or minimise from the published parameters."""
         if not self.secret:
             return self._build_outcome(update.after, self._minimise_from(update.after, prior.W))
@@ -517,7 +505,7 @@ class TheoremDescent:
         W = descend_projected(problem, np.zeros(problem.shape), n_steps, actual)
         return self._build_outcome(problem, W, n_steps, 0, top)
 
-    def apply_update(self, update: RowUpdate, prior: PriorState, _: NoiseSource) -> DescentOutcome:
+    def follow(self, update: RowUpdate, prior: PriorState, _: NoiseSource) -> DescentOutcome:
         """Descend from the prior parameters."""
         problem, n_now, top = update.after, len(update.positions), prior.top
         if update.adds and self.secret:
@@ -560,9 +548,7 @@ class DistributedDescent:
             trainings.append(train_parts(problem, np.arange(n), drawn, self.solver))
         return self._build_outcome(problem, trainings, 0)
 
-    def apply_update(
-        self, update: RowUpdate, prior: PriorState, source: NoiseSource
-    ) -> DescentOutcome:
+    def follow(self, update: RowUpdate, prior: PriorState, source: NoiseSource) -> DescentOutcome:
         """Exchange rows of the samples, and continue the parts that contain them."""
         n_changed, n_before = prior.n_changed + len(update.positions), update.before.n_remaining
         solver = replace(self.solver, n_changed=n_changed)

@@ -303,19 +303,19 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         tolerance = self.tol * problem.n_remaining
         solution = minimise(problem, tolerance=tolerance / 2, max_iter=self.max_iter)
         warnings = convergence_warnings(solution, tolerance)
-        left = solution.residual + problem.gradient_error(solution.W)
+        residual = solution.residual + problem.gradient_error(solution.W)
         fisher = self._fisher_at(problem, solution.W, seed)
         flops = fisher.flops
         if fisher.expansion is not None:
             solution = polish_once(problem, solution, partial(fisher.newton_step, solution.W))
-            left = max(left, solution.residual + problem.gradient_error(solution.W))
+            residual = max(residual, solution.residual + problem.gradient_error(solution.W))
             flops += hessian_flops(problem)
         roots = self._noise_roots(fisher, solution.W)
-        doubts = self._find_doubts(solution.W, left, tolerance, roots)
+        doubts = self._find_doubts(solution.W, residual, tolerance, roots)
         downgraded, more = self._handle_doubts(doubts if self._wants_certificate else ())
         attributes = {
             "model_": self._build_linear(
-                self._release_weights(solution.W, roots, source), training.classes
+                self._add_noise(solution.W, roots, source), training.classes
             ),
             "release_salt_": source.salt(),
             "optimum_": self._keep_optimum(solution.W, solution.gradient),
@@ -327,12 +327,12 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return FitOutcome(attributes, flops, (*warnings, *more), solution.n_iter)
 
     def _find_doubts(
-        self, W: Floats, left: float, tolerance: float, roots: list[NoiseRoot] | None
+        self, W: Floats, residual: float, tolerance: float, roots: list[NoiseRoot] | None
     ) -> Iterator[str]:
         """Yield the assumptions of the proof that this training violates; before noise is drawn."""
-        if not left <= tolerance:
+        if not residual <= tolerance:
             yield (
-                f"training ended at a gradient of {left:.3g}, rounding included, above the "
+                f"training ended at a gradient of {residual:.3g}, rounding included, above the "
                 f"tolerance of {tolerance:.3g}; raise max_iter or tol, scale the columns or use a "
                 "larger l2"
             )
@@ -369,9 +369,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
             return None
         return fisher.noise.noise_roots(W, ReleaseGrid.of_sigma(self.sigma))
 
-    def _release_weights(
-        self, W: Floats, roots: list[NoiseRoot] | None, source: NoiseSource
-    ) -> Floats:
+    def _add_noise(self, W: Floats, roots: list[NoiseRoot] | None, source: NoiseSource) -> Floats:
         """Return the parameters on the grid, with fresh noise."""
         grid = self._release_grid()
         if grid is None:
@@ -395,14 +393,14 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
 
     def _step_at_once(self, problem: FitProblem, positions: Positions) -> NewtonWalk:
         """Make one Newton step on the remaining rows, with the cached Hessian if there is one."""
-        after, expansion = problem.without_rows(positions), self.cache_.content
+        after, expansion = problem.without(positions), self.cache_.content
         if self.optimum_ is None:
             W = self.model_.weights
             gradient = evaluate_at(after, W).gradient
         else:
             W, gradient = self.optimum_.open()
-            left = problem.data_gradient(W, positions) + (problem.ridge - after.ridge) * W
-            gradient = gradient - left
+            removed = problem.data_gradient(W, positions) + (problem.ridge - after.ridge) * W
+            gradient = gradient - removed
         if expansion is not None:
             fisher = FisherMatrix(expansion, after, positions, is_shaped=self._is_shaped)
         else:
@@ -422,7 +420,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         W = self.model_.weights if self.optimum_ is None else self.optimum_.open()[0]
         after, n_batches, products = problem, 0, 0.0
         for begin in range(0, len(positions), size):
-            after = after.without_rows(positions[begin : begin + size])
+            after = after.without(positions[begin : begin + size])
             fisher = self._fisher_at(after, W)
             W = W - fisher.newton_step(W, evaluate_at(after, W).gradient)
             products += fisher.flops
@@ -459,7 +457,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         if expansion is not None:
             typical += hessian_flops(walk.after)
         attributes: dict[str, Any] = {
-            "model_": self.model_.with_weights(self._release_weights(walk.W, roots, source)),
+            "model_": self.model_.with_weights(self._add_noise(walk.W, roots, source)),
             "release_salt_": source.salt(),
             "optimum_": self._keep_optimum(walk.W, walk.evaluation.gradient),
             "account_": FisherAccount.from_walk(walk),

@@ -312,10 +312,10 @@ class Closeness:
         """Return an epsilon that is proved at this delta; infinite if none is."""
         # An upper bound first: the charge grows with epsilon.
         rough = mismatch_epsilon(self.shift, self.spread, self.dimension, delta / 2)
-        left = delta - noise_charge(rough, self.gap)
-        if not left >= delta / 2:
+        remaining = delta - noise_charge(rough, self.gap)
+        if not remaining >= delta / 2:
             return inf
-        return mismatch_epsilon(self.shift, self.spread, self.dimension, left)
+        return mismatch_epsilon(self.shift, self.spread, self.dimension, remaining)
 
     @property
     def kl(self) -> float:
@@ -415,12 +415,12 @@ class ReleaseNoise:
             return NoiseLimits(1.0, inf)
         gap = self.gap
         claimed = min(self.epsilon, log(max(self.delta / (2 * gap) - 1, 1.0)))
-        left = self.delta - noise_charge(claimed, gap)
-        if not left > 0.0:
+        remaining = self.delta - noise_charge(claimed, gap)
+        if not remaining > 0.0:
             return NoiseLimits(0.0, 0.0)
         if shape is None:
-            return NoiseLimits(gaussian_mu(claimed, left), 0.0)
-        return _find_limits(claimed, left, shape.freedom_on_grid, shape.size)
+            return NoiseLimits(gaussian_mu(claimed, remaining), 0.0)
+        return _find_limits(claimed, remaining, shape.freedom_on_grid, shape.size)
 
 
 @dataclass(frozen=True)

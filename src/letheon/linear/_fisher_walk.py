@@ -144,7 +144,7 @@ class FullNoise(Opaque):
             concordance=self._after.loss.concordance,
         )
 
-    def bound_curvature_change(self, W: Floats, scores: Floats) -> float:
+    def curvature_change(self, W: Floats, scores: Floats) -> float:
         """Bound the change of curvature since the expansion; infinite if the error is too large.
 
         Scores at both points are off by (d + 1) u |x| |W|, u the unit of rounding.
@@ -217,7 +217,7 @@ class DiagonalNoise(Opaque):
             concordance=after.loss.concordance,
         )
 
-    def bound_curvature_change(self, W: Floats, scores: Floats) -> float:  # noqa: ARG002
+    def curvature_change(self, W: Floats, scores: Floats) -> float:  # noqa: ARG002
         """Return 0: the noise uses the Hessian at the final parameters."""
         return 0.0
 
@@ -374,9 +374,7 @@ class NewtonWalk(Opaque):
     def closeness(self) -> Closeness:
         """Bounds of the difference between the laws of this removal and of a retrain."""
         noise = self.fisher.noise
-        change = (
-            0.0 if noise is None else noise.bound_curvature_change(self.W, self.evaluation.scores)
-        )
+        change = 0.0 if noise is None else noise.curvature_change(self.W, self.evaluation.scores)
         return self.release_noise.bound_closeness(
             self.evaluation.residual, change, self.hessian_bounds
         )

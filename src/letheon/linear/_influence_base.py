@@ -184,7 +184,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         """Smallest epsilon that covers the current account at this delta."""
         require_fitted(self)
         ridge = compute_ridge(self.l2, self.reg, self.n_rows_)
-        return self._build_mechanism().compute_epsilon(
+        return self._make_mechanism().compute_epsilon(
             self.account_.spent, ridge, self.weights_.size
         )
 
@@ -197,7 +197,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             )
 
     def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:
-        plain, mechanism = self._build_problem(training), self._build_mechanism()
+        plain, mechanism = self._build_problem(training), self._make_mechanism()
         tilt = mechanism.draw_tilt(source, plain.shape)
         problem = replace(plain, tilt=tilt)
         tolerance = self.tol * problem.n_remaining
@@ -211,8 +211,8 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         if is_dense(problem) or (self.data_free and block_size(problem) <= DENSE_LIMIT):
             curvature = self._curvature_at(problem, solution.W, seed).precompute_inverses()
             solution = polish_once(problem, solution, curvature.solve)
-        left = solution.residual + problem.gradient_error(solution.W)
-        account, doubts = Account(left, limits.removal), []
+        residual = solution.residual + problem.gradient_error(solution.W)
+        account, doubts = Account(residual, limits.removal), []
         if self._wants_certificate:
             doubts, warnings = [str(warning) for warning in warnings], ()
             if not account.spent <= limits.fit:
@@ -262,10 +262,10 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     def _account_after(self, context: RemovalContext) -> Account:
         """Return the account with the limit after a removal, which depends on the ridge."""
         tolerance, size = self.tol * context.n_remaining, self.weights_.open().size
-        limits = self._build_mechanism().compute_limits(context.ridge_after, tolerance, size)
+        limits = self._make_mechanism().compute_limits(context.ridge_after, tolerance, size)
         return self.account_.with_limit(limits.removal)
 
-    def _build_mechanism(self) -> Mechanism:
+    def _make_mechanism(self) -> Mechanism:
         """Return the mechanism that hides the residual of removals."""
         if self.sigma == 0.0:
             return Mechanism()
@@ -273,7 +273,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return kind(self.sigma, self.epsilon, self.delta)
 
     def _release_grid(self) -> ReleaseGrid | None:
-        mechanism = self._build_mechanism()
+        mechanism = self._make_mechanism()
         return mechanism.grid if isinstance(mechanism, OutputNoise) else None
 
     def _weights_before_noise(self) -> Floats:
@@ -331,7 +331,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         account = self._account_after(context).add_bound(proposal.added)
         if account.is_covered:
             return self._build_change(positions, counts, W, account, flops, (downdate.apply,))
-        after = replace(self._current_problem().without_rows(positions), radius=curvature.radius)
+        after = replace(self._current_problem().without(positions), radius=curvature.radius)
         repaired = repair_residual(
             after,
             W,
@@ -356,9 +356,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     def _remove_data_free(self, removal: Removal, X: Any, y: Any, batch_size: int | None) -> Change:
         """Remove rows that the caller provides, because the model does not store them."""
         if batch_size is not None:
-            raise ValueError(
-                "batch_size needs Hessians of the remaining rows, and data_free=True stores no rows"
-            )
+            raise ValueError("batch_size needs the remaining rows, and data_free=True stores none")
         rows_to_remove, positions = self._match_rows(removal, X, y), removal.where
         counts = self._counts_after(rows_to_remove.y)
         if counts is not None and 0 in counts:
@@ -414,7 +412,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         account = self._account_after(self._removal_context(len(positions)))
         for begin in range(0, len(positions), size):
             batch = positions[begin : begin + size]
-            before, now = now, now.without_rows(batch)
+            before, now = now, now.without(batch)
             rows_to_remove = RowsToRemove(before.copy_rows(batch), before.y[batch])
             context = RemovalContext(
                 before.loss, before.ridge, now.ridge, now.n_remaining, self.bound
@@ -440,7 +438,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         moved = np.zeros_like(products.scores)
         for begin in range(0, len(positions), size):
             batch = positions[begin : begin + size]
-            now, after = after, after.without_rows(batch)
+            now, after = after, after.without(batch)
             g = problem.data_gradient(W, batch) + (now.ridge - after.ridge) * W
             step = products.solve(after, g, _cg_tolerance(l2_norm(g), account.limit))
             W, moved, flops = W + step.change, moved + step.scores, flops + step.flops
@@ -498,7 +496,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     ) -> Change:
         """Prepare a release of W with fresh noise; `cache` replaces the current one."""
         source: NoiseSource = copy.copy(self.source_)
-        released = self._build_mechanism().release(W, source)
+        released = self._make_mechanism().release(W, source)
         attributes = {
             "source_": source,
             "release_salt_": source.salt(),

@@ -261,7 +261,7 @@ class FitProblem(Opaque):
         norms[self.removed] = 0.0
         return norms
 
-    def without_rows(self, positions: Positions) -> Self:
+    def without(self, positions: Positions) -> Self:
         """Return the problem of the remaining rows; it shares the memory."""
         return replace(self, removed=np.concatenate([self.removed, positions]))
 
@@ -279,7 +279,7 @@ class FitProblem(Opaque):
         total = 0.5 * self.ridge * float((W * W).sum())
         if self.tilt is not None:
             total += float((self.tilt * W).sum())
-        for block in self._iterate_blocks():
+        for block in self._iter_blocks():
             Z = block.scores_at(W)
             total += self.loss.value_at(Z, block.y)
             gradient += block.sum_rows(self.loss.slopes_at(Z, block.y))
@@ -288,14 +288,14 @@ class FitProblem(Opaque):
     def gradient_at(self, W: Floats) -> Floats:
         """Gradient of S at W, noise included, in one pass over the rows."""
         gradient = self._smooth_part(W)
-        for block in self._iterate_blocks():
+        for block in self._iter_blocks():
             gradient += block.sum_rows(self.loss.slopes_at(block.scores_at(W), block.y))
         return gradient
 
     def gradient_and_scores(self, W: Floats) -> tuple[Floats, Floats]:
         """Gradient at W and the scores of all slots, zero for removed rows, in one pass."""
         gradient, scores = self._smooth_part(W), []
-        for block in self._iterate_blocks():
+        for block in self._iter_blocks():
             scores.append(block.scores_at(W))
             gradient += block.sum_rows(self.loss.slopes_at(scores[-1], block.y))
         return gradient, scores[0] if len(scores) == 1 else np.concatenate(scores)
@@ -308,7 +308,7 @@ class FitProblem(Opaque):
         gradient, K = self._smooth_part(W), W.shape[1]
         both = np.hstack([W, W - origin])
         reach = np.zeros(1 if self.loss.is_joint else K)
-        for block in self._iterate_blocks():
+        for block in self._iter_blocks():
             Z = block.scores_at(both)
             gradient += block.sum_rows(self.loss.slopes_at(np.ascontiguousarray(Z[:, :K]), block.y))
             change = np.abs(Z[:, K:])
@@ -329,7 +329,7 @@ class FitProblem(Opaque):
         j.
         """
         squares = np.zeros(self.X.shape[1])
-        for block in self._iterate_blocks(_HESSIAN_ROWS):
+        for block in self._iter_blocks(_HESSIAN_ROWS):
             rows = block.rows
             both = rows.power(2) if sp.issparse(rows) else rows * rows
             squares += np.asarray(both.sum(axis=0)).ravel()
@@ -340,9 +340,7 @@ class FitProblem(Opaque):
         """Upper bound of the norm of the rounding error of `gradient_at(W)`."""
         if np.isfinite(self.loss.slope_bound):
             return self.gradient_errors().bound_at(W)
-        parts = [
-            self.loss.slopes_at(block.scores_at(W), block.y) for block in self._iterate_blocks()
-        ]
+        parts = [self.loss.slopes_at(block.scores_at(W), block.y) for block in self._iter_blocks()]
         return self.gradient_errors(np.linalg.norm(np.concatenate(parts), axis=1)).bound_at(W)
 
     def gradient_errors(self, slopes: Floats | None = None) -> "GradientErrors":
@@ -386,7 +384,7 @@ class FitProblem(Opaque):
     def curvature_at(self, W: Floats) -> Floats:
         """Curvature of every row's loss at W, shape (n_slots, K); zero for removed rows."""
         parts = [
-            self.loss.curvature_at(block.scores_at(W), block.y) for block in self._iterate_blocks()
+            self.loss.curvature_at(block.scores_at(W), block.y) for block in self._iter_blocks()
         ]
         curvature: Floats = np.concatenate(parts)
         curvature[self.removed] = 0.0
@@ -401,7 +399,7 @@ class FitProblem(Opaque):
         d, K = self.shape
         size, n_blocks = (K * d, 1) if self.loss.is_joint else (d, K)
         blocks = [np.zeros((size, size)) for _ in range(n_blocks)]
-        for block in self._iterate_blocks(_HESSIAN_ROWS):
+        for block in self._iter_blocks(_HESSIAN_ROWS):
             curvature = self.loss.curvature_at(block.scores_at(W), block.y)
             curvature[block.removed] = 0.0
             self._add_curvature(blocks, block.rows, curvature)
@@ -434,7 +432,7 @@ class FitProblem(Opaque):
     def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
         """Hessian times V, shape (d, K), from the rows and the result of `curvature_at`."""
         product = self.ridge * V
-        for block in self._iterate_blocks():
+        for block in self._iter_blocks():
             change = self.loss.apply_curvature(curvature[block.where], block.rows @ V)
             product += block.rows.T @ change
         return product
@@ -443,7 +441,7 @@ class FitProblem(Opaque):
         """Diagonal of the Hessian, shape (d, K)."""
         own = curvature * (1.0 - curvature) if self.loss.is_joint else curvature
         diagonal = np.full(self.shape, self.ridge)
-        for block in self._iterate_blocks():
+        for block in self._iter_blocks():
             rows = block.rows
             squares = rows.power(2) if sp.issparse(rows) else rows * rows
             diagonal += squares.T @ own[block.where]
@@ -460,17 +458,17 @@ class FitProblem(Opaque):
     def _block_rows(self) -> int:
         return max(16, _BLOCK_BYTES // (8 * self.shape[0]))
 
-    def _iterate_blocks(self, n_rows: int | None = None) -> "Iterator[_RowBlock]":
+    def _iter_blocks(self, n_rows: int | None = None) -> "Iterator[_RowBlock]":
         """Yield blocks of rows, in float64; sparse rows all at once."""
-        X, gone = self.X, np.sort(self.removed)
+        X, removed = self.X, np.sort(self.removed)
         step = X.shape[0] if sp.issparse(X) else n_rows or self._block_rows
         for begin in range(0, X.shape[0], step):
             where = slice(begin, min(begin + step, X.shape[0]))
             rows = X if sp.issparse(X) else X[where]
             if rows.dtype != np.float64:
                 rows = rows.astype(np.float64)
-            first, last = gone.searchsorted([where.start, where.stop])
-            yield _RowBlock(where, rows, self.y[where], gone[first:last] - begin)
+            first, last = removed.searchsorted([where.start, where.stop])
+            yield _RowBlock(where, rows, self.y[where], removed[first:last] - begin)
 
     def _add_curvature(self, blocks: list[Floats], rows: Any, curvature: Floats) -> None:
         if not self.loss.is_joint:

@@ -139,7 +139,7 @@ class Trajectory(RecordedPath[Floats]):
 LEAST_SCALE = 1e-3
 
 
-class SecantPairs:
+class SecantHistory:
     """The last pairs (s, y) of one block of the Hessian.
 
     Parameters
@@ -195,11 +195,11 @@ class SecantPairs:
         return product if np.isfinite(product).all() else None
 
 
-class BlockSecantPairs:
+class BlockSecantHistory:
     """Secant pairs for a Hessian with several blocks."""
 
     def __init__(self, history: int, n_blocks: int, size: int) -> None:
-        self._blocks = [SecantPairs(history, size) for _ in range(n_blocks)]
+        self._blocks = [SecantHistory(history, size) for _ in range(n_blocks)]
         self._shape = n_blocks, size
 
     def add_pair(self, s: Floats, y: Floats) -> None:
@@ -236,7 +236,7 @@ class ReplayedPath(Opaque):
 
 
 @dataclass(frozen=True, eq=False)
-class RecordedDescent:
+class LinearDescent:
     """A descent on some rows: its problem, step size and batches (None: all rows)."""
 
     problem: FitProblem
@@ -294,14 +294,14 @@ class RowRemoval:
         Number of rows of every step.
     """
 
-    def __init__(self, descent: RecordedDescent, positions: Positions, sizes: Sizes) -> None:
+    def __init__(self, descent: LinearDescent, positions: Positions, sizes: Sizes) -> None:
         problem = descent.problem
         self.loss: Loss = problem.loss
         self.rows = problem.copy_rows(positions)
         self.y: NDArray[Any] = problem.y[positions]
         self._all_rows: Positions | None = None
         self._rows_by_step: dict[int, Positions] = {}
-        self.after = problem.without_rows(positions)
+        self.after = problem.without(positions)
         self.lam = self.after.ridge / self.after.n_remaining
         counts = np.zeros_like(sizes)
         if descent.batches is None:
@@ -361,7 +361,7 @@ class RowRemoval:
 
 
 def replay_by_secants(
-    descent: RecordedDescent, path: Trajectory, removed: RowRemoval, exactness: Exactness
+    descent: LinearDescent, path: Trajectory, removed: RowRemoval, exactness: Exactness
 ) -> ReplayedPath:
     """Replay a descent without some rows; between exact steps L-BFGS replaces the Hessian.
 
@@ -369,7 +369,7 @@ def replay_by_secants(
     """
     problem = descent.problem
     n_blocks = 1 if problem.loss.is_joint else problem.shape[1]
-    secants = BlockSecantPairs(exactness.history, n_blocks, descent.n_parameters // n_blocks)
+    secants = BlockSecantHistory(exactness.history, n_blocks, descent.n_parameters // n_blocks)
     # A descent with this rate diverges where the Hessian is larger.
     steepest = 2.0 / descent.rate
     replayed, n_exact = descent.allocate_path(len(path)), 0
@@ -429,7 +429,7 @@ class Checkpoints(Opaque):
         blocks = [[np.asfortranarray(np.tril(block)) for block in each] for each in hessians]
         return cls(points, blocks, nearest)
 
-    def without_rows(self, removed: RowRemoval) -> "Checkpoints":
+    def without(self, removed: RowRemoval) -> "Checkpoints":
         """Return a copy with the Hessians of the remaining rows."""
         (d, K), loss = removed.after.shape, removed.loss
         step = max(1, _FACTOR_COLUMNS // (loss.n_outputs if loss.is_joint else 1))
@@ -463,7 +463,7 @@ def _choose_nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDAr
 
 
 def replay_by_hessians(
-    descent: RecordedDescent, path: Trajectory, removed: RowRemoval, checkpoints: Checkpoints
+    descent: LinearDescent, path: Trajectory, removed: RowRemoval, checkpoints: Checkpoints
 ) -> ReplayedPath:
     """Replay a descent without some rows; `checkpoints` are those of the remaining rows."""
     replayed, v = descent.allocate_path(len(path)), np.zeros(descent.n_parameters)

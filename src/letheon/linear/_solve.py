@@ -147,18 +147,18 @@ def conjugate_gradients(
     The preconditioner is the Hessian's diagonal.
     """
     inverse = 1.0 / problem.hessian_diagonal(curvature)
-    x, left = np.zeros_like(target), target.copy()
-    scaled = inverse * left
-    direction, energy = scaled.copy(), float((left * scaled).sum())
+    x, residual = np.zeros_like(target), target.copy()
+    scaled = inverse * residual
+    direction, energy = scaled.copy(), float((residual * scaled).sum())
     goal, n_products = tolerance * np.linalg.norm(target), 0
-    while np.linalg.norm(left) > goal and n_products < max_iter:
+    while np.linalg.norm(residual) > goal and n_products < max_iter:
         product = problem.hessian_product(curvature, direction)
         n_products += 1
         length = energy / float((direction * product).sum())
         x += length * direction
-        left -= length * product
-        scaled = inverse * left
-        before, energy = energy, float((left * scaled).sum())
+        residual -= length * product
+        scaled = inverse * residual
+        before, energy = energy, float((residual * scaled).sum())
         direction = scaled + (energy / before) * direction
     return x, (n_products + 1.5) * problem.pass_flops
 

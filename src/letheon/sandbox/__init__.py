@@ -1,9 +1,9 @@
-"""A function in a process of its own, which can reach nothing: for models from outside.
+"""Run a function in a restricted child process: for models from outside.
 
-A model that came from elsewhere is data, but fitting it is a computation that its sender chose. It
-runs in a child process that has no keys, no database and no environment of the caller; that can
-read the Python installation and no other file, write nothing, open no connection, start no process
-and signal none; and that is ended when it takes more memory or time than it was given.
+A model from an untrusted source is data, but fitting it runs a computation that its sender chose.
+It runs in a child process without keys, database and environment of the caller. The process can
+read the Python installation and no other file. It cannot write files, open connections, start
+processes or send signals, and it is killed when it exceeds its memory or time limit.
 """
 
 from letheon.sandbox._caller import (

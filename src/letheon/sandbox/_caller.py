@@ -29,8 +29,8 @@ from letheon.sandbox._child import (
     MESSAGE,
     PROTECTION,
     RESULT,
-    Order,
-    Surroundings,
+    CallerEnvironment,
+    CallOrder,
     Work,
 )
 from letheon.sandbox._kernel import Limits, Protection
@@ -38,9 +38,17 @@ from letheon.sandbox._kernel import Limits, Protection
 _START = "import sys; from letheon.sandbox._child import main; main(int(sys.argv[1]))"
 _LOOK_SECONDS = 0.1
 _PART = 1 << 20
-# What decides results or where libraries lie; everything else in the environment stays here.
-_KEPT = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONHASHSEED")
-_KEPT_PREFIXES = ("OPENBLAS_", "MKL_", "BLIS_", "NPY_", "KMP_")
+# Variables that affect results or library paths; the child gets no others.
+_VARIABLES = (
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "PYTHONHOME",
+    "PYTHONHASHSEED",
+)
+_PREFIXES = ("OPENBLAS_", "MKL_", "BLIS_", "NPY_", "KMP_")
 _SIGNALS = {
     signal.SIGXCPU: "time-limit",
     signal.SIGSYS: "forbidden-call",
@@ -53,23 +61,23 @@ _SIGNALS = {
 
 
 class SandboxError(Exception):
-    """A call in a process of its own came to no result."""
+    """A call in a child process has no result."""
 
 
 class StoppedError(SandboxError):
-    """The caller was asked to stop; the process is gone."""
+    """The caller was stopped, and the process was killed."""
 
 
 class TimeLimitError(SandboxError):
-    """The call took longer than its limit, and was ended."""
+    """The call exceeded its time limit and was killed."""
 
 
 class EndedError(SandboxError):
-    """The process ended, or its work failed; the text is a code."""
+    """The process ended or its function failed; the message is a code."""
 
 
 class _Caller:
-    """The zygote of this process, started when it is first needed; a fork shares its parent's."""
+    """The zygote of this process, started at the first call; a fork shares its parent's."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -77,23 +85,23 @@ class _Caller:
         self.control: socket.socket | None = None
         self.owner = 0
 
-    def fork(self, modules: tuple[str, ...]) -> tuple[Connection, socket.socket]:
-        """Return the two ends of a new child: of the call, and of its status."""
+    def fork_child(self, modules: tuple[str, ...]) -> tuple[Connection, socket.socket]:
+        """Fork a child; return the connection of the call and the socket of its status."""
         ours, theirs = Pipe()
         status, their_status = socket.socketpair()
         with theirs, their_status, self.lock:
             for _ in range(2):
-                control = self._started()
+                control = self._start_zygote()
                 try:
                     descriptors = [theirs.fileno(), their_status.fileno()]
                     socket.send_fds(control, [" ".join(modules).encode() or b" "], descriptors)
                     break
                 except OSError:
-                    # It was killed since the last call.
-                    self._close()
+                    # The zygote was killed after the last call.
+                    self._close_zygote()
         return ours, status
 
-    def _started(self) -> socket.socket:
+    def _start_zygote(self) -> socket.socket:
         if self.control is not None:
             return self.control
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -103,19 +111,19 @@ class _Caller:
                 [sys.executable, "-c", _START, str(number)],
                 stdin=subprocess.DEVNULL,
                 cwd="/",
-                env=_environment(),
+                env=_child_environment(),
                 pass_fds=(number,),
                 start_new_session=True,
             )
         self.owner = os.getpid()
         return self.control
 
-    def _close(self) -> None:
+    def _close_zygote(self) -> None:
         if self.control is not None:
             self.control.close()
             self.control = None
         if self.process is not None and self.owner == os.getpid():
-            # It ends when it sees that the other end is closed.
+            # The zygote exits when this end of its socket is closed.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(2)
             self.process.kill()
@@ -123,10 +131,10 @@ class _Caller:
 
     def close(self) -> None:
         with self.lock:
-            self._close()
+            self._close_zygote()
 
     def renew_lock(self) -> None:
-        """Make the lock free in a fork: it may have been held by a thread that is not there."""
+        """Replace the lock in a fork: a thread of the parent may have locked it."""
         self.lock = threading.Lock()
 
 
@@ -135,13 +143,13 @@ atexit.register(_caller.close)
 os.register_at_fork(after_in_child=_caller.renew_lock)
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name in _KEPT or name.startswith(_KEPT_PREFIXES)
+        if name in _VARIABLES or name.startswith(_PREFIXES)
     }
-    # One thread: a fork copies no others, and results must not depend on their number.
+    # One thread: a fork copies only one, and results must not depend on their number.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     path = os.pathsep.join(place for place in sys.path if place)
     return {**kept, **threads, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -154,56 +162,60 @@ def call(
     limits: Limits,
     is_restricted: bool = True,
     modules: tuple[str, ...] = (),
-    tell: Callable[[Any], None] | None = None,
+    report: Callable[[Any], None] | None = None,
     stop: threading.Event | None = None,
     grace: float = 0.0,
     silence: float | None = None,
     landlock: bool = True,
 ) -> Any:
-    """Run ``work(argument, tell)`` in a process of its own and return its result.
+    """Run ``work(argument, report)`` in a child process and return its result.
 
     Parameters
     ----------
     work : callable
-        A function of a module. Its result, and what it tells, must be plain values: numbers,
-        texts, bytes, arrays and containers of them.
+        A module-level function. Its result and the values that it reports must be plain: numbers,
+        strings, bytes, arrays and containers of them.
     argument : object
-        What it is given; it is pickled.
+        The argument of `work`; it is pickled.
     limits : Limits
-        Memory and time. They hold for restricted calls; the clock holds for all.
+        Memory and time. Memory and processor time are limited in restricted calls only.
     is_restricted : bool, default=True
-        Take files, network and other processes away first. False is for the operator's own models,
-        which may use several processes or a cluster: they get the environment of the caller.
+        Block files, network and other processes. False is for the operator's own models, which may
+        use several processes or a cluster: they get the environment of the caller.
     modules : tuple of str
-        Imported before anything is taken away: code that the operator trusts.
-    tell : callable, optional
-        Called here with each value that the work tells.
+        Trusted modules to import before the process is restricted.
+    report : callable, optional
+        Called in this process with each value that `work` reports.
     stop : Event, optional
-        When it is set the process is ended, `grace` seconds later.
+        When it is set, the process is killed after `grace` seconds.
+    grace : float, default=0.0
+        Seconds between `stop` and the end of the process.
     silence : float, optional
-        So many seconds without a word, and the process is ended.
+        Longest time without a report in seconds; then the process is killed.
+    landlock : bool, default=True
+        False: act as on a kernel without Landlock.
 
     Raises
     ------
     StoppedError, TimeLimitError, EndedError
-        There is no result, and the process is gone.
+        There is no result, and the process has ended.
     """
-    watch = _Watch(limits, stop, grace, silence)
-    shared = None if is_restricted else Surroundings(dict(os.environ), str(Path.cwd()))
-    order = Order(work, argument, limits, is_restricted, modules, landlock, shared)
-    with _Line(order) as line:
+    watch = _CallTimer(limits, stop, grace, silence)
+    shared = None if is_restricted else CallerEnvironment(dict(os.environ), str(Path.cwd()))
+    order = CallOrder(work, argument, limits, is_restricted, modules, landlock, shared)
+    with _ChildConnection(order) as line:
         while True:
             kind, value = line.receive(watch, limits.result)
             if kind == RESULT:
                 return value
             if kind == FAILURE:
                 raise EndedError(str(value)[:60])
-            if kind == MESSAGE and tell is not None:
-                tell(value)
+            if kind == MESSAGE and report is not None:
+                report(value)
 
 
 def modules_of(content: bytes, trusted: Iterable[Any]) -> tuple[str, ...]:
-    """Return what to import before a model is built: code that is trusted, and torch for nets."""
+    """Return the modules to import before a model is built: trusted code, and torch if needed."""
     names = {
         state.import_path(item) if isinstance(item, str) else item.__module__ + "."
         for item in trusted
@@ -212,8 +224,8 @@ def modules_of(content: bytes, trusted: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted({name.rpartition(".")[0] for name in names | nets}))
 
 
-class _Watch:
-    """Decides when a call has taken too long."""
+class _CallTimer:
+    """Deadline of a call: time limit, silence limit and stop event."""
 
     def __init__(
         self,
@@ -226,8 +238,8 @@ class _Watch:
         self.stop, self.grace, self.silence = stop, grace, silence
         self.stop_at: float | None = None
 
-    def wait_for(self, connection: Connection, heard_at: float) -> None:
-        """Return when there is something to read; raise when there is no more time."""
+    def wait_for(self, connection: Connection, last_report_at: float) -> None:
+        """Wait for data; raise when the call has no time left or is stopped."""
         is_ready = False
         while not is_ready:
             is_ready = bool(wait([connection], _LOOK_SECONDS))
@@ -235,17 +247,17 @@ class _Watch:
             if self.stop is not None and self.stop.is_set():
                 self.stop_at = self.stop_at or now + self.grace
                 if now >= self.stop_at:
-                    raise StoppedError("asked to stop")
-            is_silent = self.silence is not None and now > heard_at + self.silence
+                    raise StoppedError("the call was stopped")
+            is_silent = self.silence is not None and now > last_report_at + self.silence
             if is_silent or now > self.deadline:
-                raise TimeLimitError("the call took longer than its limit")
+                raise TimeLimitError("the call exceeded its time limit")
 
 
-def _pickled(order: Order) -> Any:
-    """Return the bytes of an order; functions and classes of a script go by their code."""
+def _pickle_order(order: CallOrder) -> Any:
+    """Return the pickled order; functions and classes of a script are pickled by value."""
     try:
         data = ForkingPickler.dumps(order)
-        # What a script defines is named, and the child has another script.
+        # The child has another __main__, so names in __main__ cannot be imported there.
         if re.search(b"__main__", data) is None:
             return data
     except (AttributeError, TypeError, PicklingError):
@@ -253,16 +265,16 @@ def _pickled(order: Order) -> Any:
     return ForkingPickler.dumps(joblib.wrap_non_picklable_objects(order, keep_wrapper=False))
 
 
-class _Line:
-    """The line to a child; the child is ended when it is closed."""
+class _ChildConnection:
+    """Connection to a child; closing it kills the child."""
 
-    def __init__(self, order: Order) -> None:
-        self._connection, self._status = _caller.fork((order.work.__module__,))
+    def __init__(self, order: CallOrder) -> None:
+        self._connection, self._status = _caller.fork_child((order.work.__module__,))
         try:
             self._connection.send(sys.path)
-            self._connection.send_bytes(_pickled(order))
+            self._connection.send_bytes(_pickle_order(order))
         except (BrokenPipeError, ConnectionResetError):
-            reason = _reason(self._status)
+            reason = _exit_reason(self._status)
             self.__exit__()
             raise EndedError(reason) from None
         except BaseException:
@@ -276,34 +288,34 @@ class _Line:
         self._connection.close()
         self._status.close()
 
-    def receive(self, watch: _Watch, most: int) -> tuple[bytes, Any]:
-        """Return kind and value of the next message; what is no plain value is no message."""
-        heard_at = time.monotonic()
-        kind, size = HEADER.unpack(self._read(HEADER.size, watch, heard_at))
+    def receive(self, watch: _CallTimer, most: int) -> tuple[bytes, Any]:
+        """Return kind and value of the next message; raise unless it is a plain value."""
+        last_report_at = time.monotonic()
+        kind, size = HEADER.unpack(self._read_bytes(HEADER.size, watch, last_report_at))
         if size > most:
             raise EndedError("answer-too-long")
-        data = self._read(size, watch, heard_at)
+        data = self._read_bytes(size, watch, last_report_at)
         try:
             return kind, state.decode_plain(data)
         except StateError:
             raise EndedError("forged-answer") from None
 
-    def _read(self, size: int, watch: _Watch, heard_at: float) -> bytearray:
-        """Read so many bytes; a child that stalls in the middle is waited for no longer."""
+    def _read_bytes(self, size: int, watch: _CallTimer, last_report_at: float) -> bytearray:
+        """Read `size` bytes; the time limits hold for the whole message."""
         data = bytearray()
         while len(data) < size:
-            watch.wait_for(self._connection, heard_at)
+            watch.wait_for(self._connection, last_report_at)
             try:
                 part = os.read(self._connection.fileno(), min(size - len(data), _PART))
             except OSError:
                 part = b""
             if not part:
-                raise EndedError(_reason(self._status))
+                raise EndedError(_exit_reason(self._status))
             data += part
         return data
 
 
-def _reason(status: socket.socket) -> str:
+def _exit_reason(status: socket.socket) -> str:
     """Return why a process ended, as a code."""
     status.settimeout(5)
     with contextlib.suppress(OSError, struct.error):
@@ -317,7 +329,7 @@ _probed: list[Protection] = []
 
 
 def protection() -> Protection:
-    """Return what `probe` found when it was first asked; nothing while no process can start."""
+    """Return the result of the first `probe`; no protection if no process can be started."""
     if not _probed:
         try:
             _probed.append(probe())
@@ -327,11 +339,11 @@ def protection() -> Protection:
 
 
 def probe(*, landlock: bool = True) -> Protection:
-    """Return what is blocked in a sandboxed process on this machine, from one that was started."""
+    """Start a sandboxed process and return what is blocked in it on this machine."""
     limits = Limits(memory=1 << 30, seconds=60.0)
-    # A child says what is blocked before its work begins, whatever that is.
-    with _Line(Order(print, None, limits, True, (), landlock)) as line:
-        kind, value = line.receive(_Watch(limits), 1 << 20)
+    # A child reports its protection before it runs the function.
+    with _ChildConnection(CallOrder(print, None, limits, True, (), landlock)) as line:
+        kind, value = line.receive(_CallTimer(limits), 1 << 20)
     if kind != PROTECTION:
         raise EndedError("no-protection")
     return Protection(**value)

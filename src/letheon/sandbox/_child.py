@@ -1,13 +1,13 @@
 """The processes of sandboxed calls: a zygote that imports everything once, and a child per call.
 
 Starting Python and importing scikit-learn takes seconds, a fork takes milliseconds. So one zygote
-per caller imports everything once, holds nothing else, and forks a child for each call. It was
-started with a clean environment and without any file of the caller, has no keys and no database,
-and ends with the caller: its children end with it.
+per caller imports everything once and forks a child for each call. It is started with a clean
+environment and without open files of the caller. It has no keys and no database, and it ends with
+the caller; its children end with it.
 
-A child hears what is to be done, gives up its rights, does it, and tells. What it hears comes from
-its own caller. What it tells is plain data in canonical bytes, so that a model that took the child
-over can send the caller nothing but values.
+A child receives an order from its caller, drops its privileges, runs the function and reports. All
+reports are plain data in canonical bytes, so a model that takes over the child can only send
+values to the caller.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ import joblib
 from letheon import state
 from letheon.sandbox._kernel import Limits, restrict
 
-Tell = Callable[[Any], None]
-Work = Callable[[Any, Tell], Any]
+Report = Callable[[Any], None]
+Work = Callable[[Any, Report], Any]
 
 MESSAGE, RESULT, FAILURE, PROTECTION = b"m", b"r", b"f", b"p"
-# Kind and length of what follows: one value in canonical bytes.
+# Kind and length of the following message: one value in canonical bytes.
 HEADER = struct.Struct("<cQ")
 _LONGEST = 1 << 16
 _PR_SET_PDEATHSIG = 1
-# What nearly every call needs; a failure to import is the call's own affair.
+# Modules that most calls need; an import error is reported by the call that needs the module.
 _PRELOADED = (
     "letheon.forest letheon.naive letheon.sharded letheon.linear letheon.compose "
     "sklearn.ensemble sklearn.linear_model sklearn.pipeline sklearn.preprocessing"
@@ -50,8 +50,8 @@ _PRELOADED = (
 
 
 @dataclass(frozen=True)
-class Order:
-    """One call: what to do, what it is given, what it may use."""
+class CallOrder:
+    """One call: function, argument, limits and restrictions."""
 
     work: Work
     argument: Any
@@ -59,18 +59,18 @@ class Order:
     is_restricted: bool
     modules: tuple[str, ...]
     landlock: bool
-    surroundings: "Surroundings | None" = None
+    caller_environment: "CallerEnvironment | None" = None
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What an unrestricted call shares with its caller: environment and working directory."""
+class CallerEnvironment:
+    """Environment variables and working directory of the caller, for unrestricted calls."""
 
     environment: dict[str, str]
     folder: str
 
-    def enter(self) -> None:
-        """Work where the caller works."""
+    def apply_here(self) -> None:
+        """Apply them to this process."""
         os.environ.clear()
         os.environ.update(self.environment)
         with contextlib.suppress(OSError):
@@ -78,14 +78,14 @@ class Surroundings:
 
 
 def error_code(error: BaseException) -> str:
-    """Return the kind of an error as a code: its text may hold ids, or values of rows."""
+    """Return the kind of an error as a code: its message may contain ids or values of rows."""
     name = type(error).__name__
     spaced = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
     return re.sub("[^a-z0-9-]", "", spaced).strip("-")[:60] or "error"
 
 
 def serve_call(connection: Connection) -> None:
-    """Do what the caller at the other end asks for, and tell how it went."""
+    """Run the call of the caller at the other end, and send its result."""
 
     def send(kind: bytes, value: Any) -> None:
         data = state.encode(value)
@@ -94,14 +94,14 @@ def serve_call(connection: Connection) -> None:
 
     try:
         sys.path[:] = connection.recv()
-        order: Order = connection.recv()
-        if order.surroundings is not None:
-            order.surroundings.enter()
-        _import(order.modules)
-        result = _do(order, send)
+        order: CallOrder = connection.recv()
+        if order.caller_environment is not None:
+            order.caller_environment.apply_here()
+        _import_modules(order.modules)
+        result = _run_call(order, send)
     except MemoryError:
         send(FAILURE, "memory-limit")
-    except Exception as error:  # noqa: BLE001  (whatever it is, the caller hears of its kind)
+    except Exception as error:  # noqa: BLE001  (the caller gets the kind of any error)
         send(FAILURE, error_code(error))
     else:
         send(RESULT, result)
@@ -113,22 +113,22 @@ def _write_all(number: int, data: bytes) -> None:
         rest = rest[os.write(number, rest) :]
 
 
-def _do(order: Order, send: Callable[[bytes, Any], None]) -> Any:
-    def tell(value: Any) -> None:
+def _run_call(order: CallOrder, send: Callable[[bytes, Any], None]) -> Any:
+    def report(value: Any) -> None:
         send(MESSAGE, value)
 
     if not order.is_restricted:
-        return order.work(order.argument, tell)
+        return order.work(order.argument, report)
     protection = restrict(order.limits, landlock=order.landlock)
     send(PROTECTION, {"files": protection.files, "calls": protection.calls})
-    # One process: whatever `n_jobs` says, joblib does the tasks one after the other.
+    # One process: joblib runs tasks sequentially, whatever `n_jobs` is.
     with joblib.parallel_config(backend="sequential"):
-        return order.work(order.argument, tell)
+        return order.work(order.argument, report)
 
 
 @dataclass(frozen=True)
-class _Job:
-    """A child, and the socket by which the caller asks for its end and hears of it."""
+class _ChildProcess:
+    """A child process, and the socket for its status; the caller closes it to kill the child."""
 
     pid: int
     watch: int
@@ -141,43 +141,43 @@ class _Zygote:
         self.selector = selectors.DefaultSelector()
         self.selector.register(control, selectors.EVENT_READ)
         self.pid = os.getpid()
-        self.jobs: set[_Job] = set()
+        self.jobs: set[_ChildProcess] = set()
 
     def serve(self) -> None:
-        """Fork a child for each message, until the caller is gone."""
+        """Fork a child for each message, until the caller closes the socket."""
         while True:
             for key, _ in self.selector.select():
                 if key.fileobj is self.control:
-                    if not self._accept():
+                    if not self._accept_call():
                         return
                 elif key.data not in self.jobs:
-                    continue  # reaped in this very round
+                    continue  # already reaped in this round
                 elif key.fileobj == key.data.watch:
-                    self._reap(key.data)
+                    self._reap_child(key.data)
                 else:
-                    self._kill(key.data)
+                    self._kill_child(key.data)
 
-    def _accept(self) -> bool:
+    def _accept_call(self) -> bool:
         message, descriptors, _, _ = socket.recv_fds(self.control, _LONGEST, 2)
         if not message:
             return False
         try:
             call, status = descriptors
-            self._fork(message.decode().split(), call, status)
+            self._fork_child(message.decode().split(), call, status)
         except (OSError, ValueError):
-            # Too many processes or files: this call fails, the others go on.
+            # Too many processes or files: this call fails, the others continue.
             for number in descriptors:
                 with contextlib.suppress(OSError):
                     os.close(number)
         return True
 
-    def _fork(self, modules: list[str], call: int, status: int) -> None:
-        _import(modules)
+    def _fork_child(self, modules: list[str], call: int, status: int) -> None:
+        _import_modules(modules)
         gc.freeze()
         pid = os.fork()
         if pid == 0:
             self._become_child(call)
-        job = _Job(pid, os.pidfd_open(pid), socket.socket(fileno=status))
+        job = _ChildProcess(pid, os.pidfd_open(pid), socket.socket(fileno=status))
         os.close(call)
         self.jobs.add(job)
         self.selector.register(job.watch, selectors.EVENT_READ, job)
@@ -196,14 +196,14 @@ class _Zygote:
         finally:
             os._exit(code)
 
-    def _kill(self, job: _Job) -> None:
-        """End a child whose caller hung up; it is reaped when the kernel says so."""
+    def _kill_child(self, job: _ChildProcess) -> None:
+        """Kill a child whose caller closed the connection; it is reaped when it has ended."""
         self.selector.unregister(job.status)
         for send in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError):
                 send(job.pid, signal.SIGKILL)
 
-    def _reap(self, job: _Job) -> None:
+    def _reap_child(self, job: _ChildProcess) -> None:
         _, code = os.waitpid(job.pid, 0)
         self.jobs.discard(job)
         self.selector.unregister(job.watch)
@@ -214,15 +214,15 @@ class _Zygote:
             job.status.send(struct.pack("i", code))
 
 
-def _import(names: Iterable[str]) -> None:
-    """Import modules; what is missing is told when the model is built."""
+def _import_modules(names: Iterable[str]) -> None:
+    """Import modules; missing ones are reported when the model is built."""
     for name in names:
         with contextlib.suppress(ImportError):
             import_module(name)
 
 
 def _close_all_but(kept: int) -> None:
-    """Close everything that the zygote had open; input and output lead nowhere."""
+    """Close all inherited files but one; redirect standard streams to /dev/null."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nowhere, number)
@@ -233,15 +233,15 @@ def _close_all_but(kept: int) -> None:
 
 def main(number: int) -> None:
     """Serve the caller at the other end of a socket."""
-    # A signal to the group of a terminal is for the caller, who ends this process by hanging up.
+    # A terminal signals the whole group; the caller ends this process by closing the socket.
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _import(_PRELOADED.split())
-    # It asks a program once; a child can start none.
+    _import_modules(_PRELOADED.split())
+    # The first call runs a program, which a child cannot do; the result is cached.
     joblib.cpu_count(only_physical_cores=True)
-    # A folder that has nothing in it and in which nothing can be made: it is removed.
+    # The working directory is a removed directory: it is empty and nothing can be created in it.
     folder = Path(tempfile.mkdtemp(prefix="letheon-"))
     os.chdir(folder)
     folder.rmdir()

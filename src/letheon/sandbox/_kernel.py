@@ -1,9 +1,9 @@
-"""What the kernel takes away from a process for good: files, network, other processes, memory.
+"""Permanent restrictions of a process by the kernel: files, network, other processes, memory.
 
-Landlock limits which files can be opened, a seccomp filter lists the system calls that are left,
-and resource limits bound memory and processor time. All three are set by plain system calls and
-cannot be undone by the process that set them. Where the kernel has no Landlock, a process that
-runs as root becomes another user instead.
+Landlock limits which files can be opened, a seccomp filter lists the allowed system calls, and
+resource limits bound memory and processor time. All three are set by system calls and cannot be
+undone by the process. On a kernel without Landlock, a process that runs as root changes to
+another user instead.
 """
 
 import ctypes
@@ -33,16 +33,16 @@ _LOW_PRIORITY = 10
 
 @dataclass(frozen=True)
 class Limits:
-    """What one call may use before it is ended.
+    """Resource limits of one call.
 
     Parameters
     ----------
     memory : int
-        Bytes of address space beyond what the process has when the work begins.
+        Bytes of address space in addition to that of the process before the call.
     seconds : float
-        Seconds on the clock; the same number limits processor time.
+        Seconds of wall-clock time; the same number limits processor time.
     result : int
-        Bytes that one message from the process may have.
+        Largest size of one message from the process in bytes.
     """
 
     memory: int = 4 * _GIB
@@ -51,7 +51,7 @@ class Limits:
 
     @classmethod
     def for_input(cls, n_bytes: int, *, seconds: float) -> "Limits":
-        """Return limits for work on so many bytes: 2 GiB, and sixteen times the input."""
+        """Return limits for an input of `n_bytes`: 2 GiB plus sixteen times the input."""
         memory = 2 * _GIB + 16 * n_bytes
         return cls(memory=memory, seconds=seconds, result=memory)
 
@@ -64,9 +64,9 @@ class Protection:
     ----------
     files : {"landlock", "user", "none"}
         How the files of this machine are protected: only the Python installation can be read; or
-        the process runs as a user of its own; or not at all.
+        the process runs as a separate user; or not at all.
     calls : {"seccomp", "none"}
-        Whether sockets, new processes, signals to others and writing to files are refused.
+        Whether sockets, new processes, signals to others and writing to files are blocked.
     """
 
     files: Literal["landlock", "user", "none"]
@@ -74,7 +74,7 @@ class Protection:
 
     @property
     def is_full(self) -> bool:
-        """Whether files, network and other processes are all out of reach."""
+        """Whether files, network and other processes are all blocked."""
         return self.files == "landlock" and self.calls == "seccomp"
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class Protection:
 
 
 def restrict(limits: Limits, *, landlock: bool = True) -> Protection:
-    """Take files, network, processes and resources away from this process, for good.
+    """Restrict files, network, processes and resources of this process permanently.
 
     Parameters
     ----------
@@ -103,15 +103,15 @@ def restrict(limits: Limits, *, landlock: bool = True) -> Protection:
     Returns
     -------
     Protection
-        What the kernel granted.
+        The restrictions that are active.
     """
-    # Whatever it computes, answers of the server come first.
+    # Lower priority: responses of the server come first.
     os.nice(_LOW_PRIORITY)
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _check_result(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _limit_resources(limits)
     files: Literal["landlock", "user", "none"] = "none"
-    if landlock and _restrict_files(_installation()):
+    if landlock and _restrict_files(_installation_paths()):
         files = "landlock"
     elif os.geteuid() == 0:
         _become_nobody()
@@ -120,7 +120,7 @@ def restrict(limits: Limits, *, landlock: bool = True) -> Protection:
     return Protection(files, "seccomp" if _filter_calls() else "none")
 
 
-def _check(result: int) -> int:
+def _check_result(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -131,15 +131,15 @@ def _limit_resources(limits: Limits) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if _is_linux() else 0
     space = pages * resource.getpagesize() + limits.memory
     seconds = max(1, int(limits.seconds) + 1)
-    wanted = {
+    settings = {
         resource.RLIMIT_AS: (space, space),
-        # The soft limit asks; a loop in compiled code does not listen, the hard limit ends it.
+        # Compiled code may ignore the signal of the soft limit; the hard limit kills the process.
         resource.RLIMIT_CPU: (seconds, seconds + 1),
         resource.RLIMIT_FSIZE: (0, 0),
         resource.RLIMIT_NOFILE: (64, 64),
         resource.RLIMIT_CORE: (0, 0),
     }
-    for kind, pair in wanted.items():
+    for kind, pair in settings.items():
         hard = resource.getrlimit(kind)[1]
         fits = hard == resource.RLIM_INFINITY
         resource.setrlimit(kind, pair if fits else (min(pair[0], hard), min(pair[1], hard)))
@@ -159,30 +159,30 @@ def _drop_capabilities() -> None:
     for number in range(_LAST_CAPABILITY + 1):
         _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
     header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
-    _check(_libc.capset(header, bytes(24)))
+    _check_result(_libc.capset(header, bytes(24)))
 
 
 # Landlock: numbers of the system calls are the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
-# Rights that each version of Landlock knows: the first 13, and one more each.
+# Number of file rights in each version of Landlock.
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 _ALL_TCP, _ALL_SCOPES = 0b11, 0b11
 
 
 def _restrict_files(readable: Iterable[Path]) -> bool:
-    """Let this process read below these paths and touch no other file; False if not possible."""
+    """Allow reading below these paths only; return False if Landlock is not available."""
     version = _libc.syscall(_CREATE_RULESET, None, 0, 1) if _is_linux() else -1
     if version < 1:
         return False
     rights = (1 << _FILE_RIGHTS[min(version, 5)]) - 1
     attributes = struct.pack("QQQ", rights, _ALL_TCP, _ALL_SCOPES)
     size = 8 if version < 4 else 16 if version < 6 else 24
-    ruleset = _check(_libc.syscall(_CREATE_RULESET, attributes[:size], size, 0))
+    ruleset = _check_result(_libc.syscall(_CREATE_RULESET, attributes[:size], size, 0))
     try:
         for path in readable:
             _allow_reading(ruleset, path)
-        _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0))
+        _check_result(_libc.syscall(_RESTRICT_SELF, ruleset, 0))
     finally:
         os.close(ruleset)
     return True
@@ -195,24 +195,24 @@ def _allow_reading(ruleset: int, path: Path) -> None:
         return
     try:
         rights = _READ_FILE | _READ_DIR if path.is_dir() else _READ_FILE
-        _check(_libc.syscall(_ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, place), 0))
+        _check_result(_libc.syscall(_ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, place), 0))
     finally:
         os.close(place)
 
 
-def _installation() -> Iterator[Path]:
-    """Yield where Python, its packages and the libraries of the system lie."""
+def _installation_paths() -> Iterator[Path]:
+    """Yield the paths of Python, its packages and the system libraries."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     yield from {Path(sysconfig.get_path(name)) for name in names}
-    # A package that is installed for editing lies elsewhere.
+    # An editable installation is elsewhere.
     yield Path(__file__).parents[1]
     yield from map(Path, ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo"))
     yield from map(Path, ("/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom"))
-    # Its own libraries: BLAS is told to use one thread by name.
+    # The loaded libraries: threadpoolctl finds BLAS there to limit its threads.
     yield Path("/proc/self/maps")
 
 
-# Seccomp: what a fit needs, on x86-64. Everything else answers EPERM.
+# Seccomp: the system calls that a fit needs, on x86-64. All others return EPERM.
 _X86_64 = 0xC000003E
 _ALLOWED = (
     "read:0 write:1 close:3 stat:4 fstat:5 lstat:6 poll:7 lseek:8 mmap:9 mprotect:10 munmap:11 "
@@ -230,7 +230,7 @@ _ALLOWED = (
     "close_range:436 faccessat2:439 futex_waitv:449"
 )
 _OPEN, _CLONE, _FCNTL, _TGKILL, _OPENAT, _PRLIMIT, _CLONE3 = 2, 56, 72, 234, 257, 302, 435
-# Copy a descriptor, read its flags; the others would let the kernel signal another process.
+# Copy a descriptor, read its flags; other commands could signal another process.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
 _CLONE_THREAD = 0x00010000
 _O_WRITES = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -243,20 +243,20 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
     return struct.pack("HBBI", code, if_true, if_false, value)
 
 
-def _argument(number: int, *, high: bool = False) -> bytes:
+def _load_arg(number: int, *, high: bool = False) -> bytes:
     """Load one half of an argument of the system call."""
     return _instruction(_LOAD, 16 + 8 * number + 4 * high)
 
 
-def _refusal(number: int = errno.EPERM) -> bytes:
+def _deny(number: int = errno.EPERM) -> bytes:
     return _instruction(_RETURN, _ERRNO | number)
 
 
 _ALLOWING = _instruction(_RETURN, _ALLOW)
 
 
-def _when(call: int, *rule: bytes) -> bytes:
-    """Apply a rule, which ends in a return, to one system call; others go on after it."""
+def _apply_rule(call: int, *rule: bytes) -> bytes:
+    """Apply a rule, which ends in a return, to one system call; others skip it."""
     body = b"".join(rule)
     return _instruction(_EQUAL, call, 0, len(body) // 8) + body
 
@@ -264,59 +264,71 @@ def _when(call: int, *rule: bytes) -> bytes:
 def _if_clear(argument: int, mask: int) -> tuple[bytes, ...]:
     """Allow a call only if none of these bits of an argument is set."""
     is_clear = _instruction(_EQUAL, 0, 0, 1)
-    return (_argument(argument), _instruction(_AND, mask), is_clear, _ALLOWING, _refusal())
+    return (
+        _load_arg(argument),
+        _instruction(_AND, mask),
+        is_clear,
+        _ALLOWING,
+        _deny(),
+    )
 
 
 def _if_one_of(values: tuple[int, ...]) -> tuple[bytes, ...]:
-    """Allow a call if the half of an argument that was loaded is one of these."""
+    """Allow a call if the loaded half of an argument is one of these values."""
     last = len(values)
     jumps = [_instruction(_EQUAL, value, last - place, 0) for place, value in enumerate(values)]
-    return (*jumps, _refusal(), _ALLOWING)
+    return (*jumps, _deny(), _ALLOWING)
 
 
 def _if_equal(pairs: dict[tuple[int, bool], int]) -> tuple[bytes, ...]:
     """Allow a call only if these halves of arguments have these values."""
-    left = len(pairs)
+    n_left = len(pairs)
     rule: list[bytes] = []
     for (number, high), value in pairs.items():
-        left -= 1
-        rule += [_argument(number, high=high), _instruction(_EQUAL, value, 0, 2 * left + 1)]
-    return (*rule, _ALLOWING, _refusal())
+        n_left -= 1
+        rule += [_load_arg(number, high=high), _instruction(_EQUAL, value, 0, 2 * n_left + 1)]
+    return (*rule, _ALLOWING, _deny())
 
 
-def _program() -> bytes:
+def _build_filter() -> bytes:
     """Return the filter: an allow-list, with rules on the arguments of six calls."""
     numbers = [int(word.partition(":")[2]) for word in _ALLOWED.split()]
     # A thread is allowed, a process is not; glibc tries clone3 first and falls back.
     is_thread = _instruction(_EQUAL, _CLONE_THREAD, 0, 1)
-    threads = (_argument(0), _instruction(_AND, _CLONE_THREAD), is_thread, _ALLOWING, _refusal())
-    own = os.getpid()
+    threads = (
+        _load_arg(0),
+        _instruction(_AND, _CLONE_THREAD),
+        is_thread,
+        _ALLOWING,
+        _deny(),
+    )
+    pid = os.getpid()
     parts = [
         _instruction(_LOAD, 4),
         _instruction(_EQUAL, _X86_64, 1, 0),
         _instruction(_RETURN, _KILL),
         _instruction(_LOAD, 0),
-        # The second table of numbers of this architecture is closed.
+        # The x32 system calls of this architecture are blocked.
         _instruction(_AT_LEAST, 0x40000000, 0, 1),
         _instruction(_RETURN, _KILL),
-        *(_when(number, _ALLOWING) for number in numbers),
-        _when(_OPEN, *_if_clear(1, _O_WRITES)),
-        _when(_OPENAT, *_if_clear(2, _O_WRITES)),
-        _when(_CLONE, *threads),
-        _when(_FCNTL, _argument(1), *_if_one_of(_FCNTL_COMMANDS)),
-        _when(_CLONE3, _refusal(errno.ENOSYS)),
-        _when(_TGKILL, *_if_equal({(0, False): own})),
-        _when(_PRLIMIT, *_if_equal({(0, False): 0, (2, False): 0, (2, True): 0})),
-        _refusal(),
+        *(_apply_rule(number, _ALLOWING) for number in numbers),
+        _apply_rule(_OPEN, *_if_clear(1, _O_WRITES)),
+        _apply_rule(_OPENAT, *_if_clear(2, _O_WRITES)),
+        _apply_rule(_CLONE, *threads),
+        _apply_rule(_FCNTL, _load_arg(1), *_if_one_of(_FCNTL_COMMANDS)),
+        _apply_rule(_CLONE3, _deny(errno.ENOSYS)),
+        _apply_rule(_TGKILL, *_if_equal({(0, False): pid})),
+        _apply_rule(_PRLIMIT, *_if_equal({(0, False): 0, (2, False): 0, (2, True): 0})),
+        _deny(),
     ]
     return b"".join(parts)
 
 
 def _filter_calls() -> bool:
-    """Leave this process a list of system calls; False where that is not possible."""
+    """Allow only the listed system calls; return False if seccomp is not available."""
     if not _is_linux() or platform.machine() != "x86_64" or struct.calcsize("P") != 8:
         return False
-    code = _program()
+    code = _build_filter()
     buffer = ctypes.create_string_buffer(code, len(code))
     # struct sock_fprog: number of instructions, padding, address.
     program = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))

@@ -122,9 +122,7 @@ def train_shard(recipe: ShardRecipe, job: ShardTraining) -> ShardFit:
     """Train one shard; errors of the inner estimator name the shard."""
     rows = f"{len(job.rows)} row(s)"
     with (
-        inner_training(
-            f"shard {job.number}, which has {rows}; use fewer shards for more rows each"
-        ),
+        inner_training(f"shard {job.number} with {rows}; fewer shards have more rows each"),
         fix_environment(recipe.config, _stage_seed(recipe, job, 0)),
     ):
         return _train_stages(recipe, job)

@@ -1,4 +1,4 @@
-"""People whose labels are wrong, so that only a model that saw them gets them right."""
+"""People with wrong labels, which only a model trained on them predicts."""
 
 from typing import Any, NamedTuple
 

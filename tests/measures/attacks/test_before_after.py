@@ -1,4 +1,4 @@
-"""Who holds two versions of a model learns who left, even from exact methods."""
+"""Two versions of a model reveal who was removed, even for exact methods."""
 
 from collections.abc import Callable
 from functools import cache

@@ -1,4 +1,4 @@
-"""The negative controls look like models that forget, and do not."""
+"""The negative controls look like forgetting models, but do not forget."""
 
 from copy import deepcopy
 from typing import Any

@@ -1,4 +1,4 @@
-"""What decides: the difference to the floor, and how often it is wrong about a retrain."""
+"""The difference to the floor, and its false alarm rate on retrained models."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Attacks find models that did not forget, and nothing in those that did."""
+"""Attacks find models that did not forget, and no others."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""U-LiRA within pairs: a coin where there is nothing to be found, for one person too."""
+"""U-LiRA within pairs: chance is 1/2 if the model forgot, also for a single person."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Private backdoors: rare together, possible one by one, and known to who has the secret."""
+"""Private backdoors: rare patterns of common values, derived from a secret."""
 
 from typing import Any
 

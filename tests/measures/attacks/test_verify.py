@@ -1,4 +1,4 @@
-"""Backdoor verification with models: finds the controls, and errs as often as computed."""
+"""Backdoor verification with models: it finds the controls, with the computed error rates."""
 
 import math
 import warnings
@@ -98,7 +98,7 @@ def test_keeping_everything_changes_nothing_from_before_to_after() -> None:
     assert measures["backdoor success"].value == measures["backdoor success before"].value
 
 
-def test_patterns_that_nobody_planted_are_asked_for_the_chance() -> None:
+def test_chance_is_measured_with_patterns_that_were_not_planted() -> None:
     results = [attacked("keeps", seed) for seed in range(4)]
     assert mean(results, "chance") < mean(results, "backdoor success before") - 0.3
     assert mean(results, "deletion confidence") > 0.9

@@ -94,8 +94,8 @@ class Forest {
   template <typename Read>
   [[nodiscard]] auto settled(Read read, std::size_t n_threads);
 
-  // Whoever waits to change the forest holds the gate, so that new readers queue behind; a plain
-  // shared mutex would let a stream of readers keep a request out for ever.
+  // A thread that waits to change the forest holds the gate, so that new readers queue behind; a plain
+  // shared mutex would let a stream of readers block a request permanently.
   [[nodiscard]] std::shared_lock<std::shared_mutex> reading() const;
   [[nodiscard]] std::unique_lock<std::shared_mutex> changing();
 

@@ -1,8 +1,8 @@
 // Rows that leave: one walk per tree for all of them at once.
 //
 // At every node on the way the sums and the cache are brought up to date, and the node's split is
-// decided again. If it is the same, the walk goes on below; if not, the subtree is dropped, since
-// its rows are all that is needed to build it anew.
+// decided again. If it is the same, the walk continues below; if not, the subtree is dropped, since
+// its rows are all that is needed to build it again.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +85,7 @@ class Forgetter {
   // stays, and `step` is then the next one. Otherwise only what `withdrawn` says has changed.
   [[nodiscard]] bool visit_quickly(Tree& tree, Step& step, bool& withdrawn) const noexcept;
   void withdraw(Block block, Members members) const noexcept;
-  // How the node is to be split without the members; Kind::unbuilt: build it anew. `use_cache`:
+  // How the node is to be split without the members; Kind::unbuilt: build it again. `use_cache`:
   // the cache is there, and a block is up to date.
   [[nodiscard]] Judgement judge(Tree& tree, const Step& step, Members members, bool use_cache);
   [[nodiscard]] Judgement judge_by_block(Block block, Lanes totals) const noexcept;

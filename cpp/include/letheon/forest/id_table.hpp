@@ -1,6 +1,6 @@
 // Whose row each slot is: ids that are all int or all text, and a hash index over them.
 //
-// The hash is keyed with the process's own randomness, so nobody can choose ids that collide;
+// The hash is keyed with the process's own randomness, so an attacker cannot choose ids that collide;
 // originals are compared on every hit. A person may own many rows.
 #pragma once
 
@@ -33,7 +33,7 @@ struct IdBatch {
 
 struct Found {
   std::vector<Slot> slots;            // of all wanted ids, ascending
-  std::vector<std::size_t> missing;  // numbers of the wanted ids that nobody has
+  std::vector<std::size_t> missing;  // numbers of the requested ids that are unknown
 };
 
 class IdTable {

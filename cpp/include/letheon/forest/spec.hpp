@@ -45,7 +45,7 @@ struct Report {
   std::uint64_t rebuilt_nodes = 0;  // subtrees dropped
   std::uint64_t touched_trees = 0;
   std::uint64_t rescans = 0;        // nodes whose candidates were searched again
-  bool rescaled = false;            // the scale of a regression target changed: all trees anew
+  bool rescaled = false;            // the scale of a regression target changed: all trees are regrown
   bool emptied = false;             // a class has lost its last row
 
   Report& operator+=(const Report& other) noexcept;

@@ -123,7 +123,7 @@ class Tree {
   // Two fresh children.
   void split(NodeId id);
 
-  // Lays out the rows anew; `added[i]` are the ascending new rows of the childless node
+  // Lays out the rows again; `added[i]` are the ascending new rows of the childless node
   // `where[i]`. Sizes of split nodes are already right.
   void insert(std::span<const NodeId> where, std::span<const std::vector<Slot>> added);
 

@@ -48,7 +48,7 @@ LETHEON_INLINE void store(T* place, const V& vector) noexcept {
 // What happened to a list of candidates.
 struct Change {
   bool listed;  // the row's value is on the list
-  bool died;    // nobody has that value any more
+  bool died;    // no remaining row has that value
 };
 
 // A row of weight w leaves (w < 0: comes): count[j] -= w where x <= value[j], and copies[j] -= w

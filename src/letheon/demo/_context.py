@@ -1,4 +1,4 @@
-"""What the acts of the demo share: people, models, and what was found out so far."""
+"""Shared state of the demo steps: data, models and results."""
 
 import time
 import warnings
@@ -32,8 +32,8 @@ SLICED = f"SISA, {SHARDS} shards x {SLICES} slices"
 
 
 @dataclass
-class Scene:
-    """People with rows, models that learned from them, and receipts of what was forgotten."""
+class DemoContext:
+    """Rows with ids, models trained on them, and receipts of removals."""
 
     console: Console
     seed: int
@@ -45,64 +45,64 @@ class Scene:
     models: dict[str, Any]
     fit_seconds: dict[str, float] = field(default_factory=dict)
     receipts: dict[str, list[Receipt]] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)
 
-    def some_people(self, number: int) -> list[str]:
-        """Return so many people, evenly spread over all of them."""
+    def pick_ids(self, number: int) -> list[str]:
+        """Return a number of ids, evenly spread over all ids."""
         names = sorted(set(self.ids.tolist()))
         return names[:: len(names) // number][:number]
 
-    def somebody_else(self) -> str:
-        """Return a person who has not left."""
-        held: set[str] = set(self.ids.tolist())
-        return max(held - set(self.gone))
+    def pick_remaining_id(self) -> str:
+        """Return an id that was not forgotten."""
+        ids: set[str] = set(self.ids.tolist())
+        return max(ids - set(self.forgotten))
 
     def fit(self, model: Any, without: Collection[str] = ()) -> Any:
-        """Fit a model on the rows of everybody but these people."""
+        """Fit a model on all rows except those of some ids."""
         rows = ~np.isin(self.ids, list(without))
         with fixed_passes():
             return model.fit(self.X[rows], self.y[rows], ids=self.ids[rows])
 
     def fresh_fit(self, name: str) -> Any:
-        """Return the model of that name, fitted afresh on the remaining rows with the same seed."""
+        """Return a fresh fit of a model on the remaining rows, with the same seed."""
         model = self.models[name]
-        return self.fit(clone(model).set_params(random_state=model.seed_), self.gone)
+        return self.fit(clone(model).set_params(random_state=model.seed_), self.forgotten)
 
-    def accuracy(self, model: Any) -> str:
-        """Return the share of test rows that a model answers rightly."""
+    def accuracy_text(self, model: Any) -> str:
+        """Return the accuracy on the test rows as text."""
         return f"{model.score(self.X_test, self.y_test):.1%}"
 
-    def lacks(self, modules: Collection[str], why: str, extra: str) -> bool:
-        """Say how to install an extra if one of its modules is missing."""
+    def explain_missing(self, modules: Collection[str], why: str, extra: str) -> bool:
+        """Print how to install an extra if one of its modules is missing; return whether it is."""
         is_lacking = any(find_spec(name) is None for name in modules)
         if is_lacking:
-            self.say(why)
-            self.quote(f"pip install 'letheon[{extra}]'")
+            self.print_text(why)
+            self.print_quote(f"pip install 'letheon[{extra}]'")
         return is_lacking
 
-    def say(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         """Print a paragraph."""
         self.console.print(text)
 
-    def quote(self, text: str, style: str = "cyan") -> None:
-        """Print what the library itself said, indented."""
+    def print_quote(self, text: str, style: str = "cyan") -> None:
+        """Print output of the library, indented."""
         self.console.print(Padding(Text(text, style), (0, 0, 0, 2)))
 
     def check(self, fact: bool, claim: str) -> str:
-        """Return yes or NO, and remember a claim that turned out false."""
+        """Return "yes" or "NO", and record a false claim."""
         if not fact:
             self.failures.append(claim)
         return "yes" if fact else "NO"
 
-    def show(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    def show_table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Print a table whose columns after the first are aligned to the right."""
         table = make_table(columns, rows, right=columns[1:], no_wrap=columns, pad_edge=False)
         print_table(self.console, table)
 
     def show_facts(self, facts: Mapping[str, str], indent: str = "") -> None:
-        """Print names with what they stand for."""
+        """Print names with their explanations."""
         grid = Table.grid(padding=(0, 2))
         for name, text in facts.items():
             grid.add_row(indent + name, text)
@@ -112,10 +112,10 @@ class Scene:
         """Print times, and how many times faster each is than the first."""
         first = next(iter(seconds.values()))
         rows = [(what, time_text(t), f"{first / t:,.1f}x") for what, t in seconds.items()]
-        self.show(("what", "mean time", "speed-up"), rows)
+        self.show_table(("what", "mean time", "speed-up"), rows)
 
     def progress(self) -> Progress:
-        """Return bars for what takes its time; on a pipe only their final state is shown."""
+        """Return progress bars; on a pipe only their final state is shown."""
         columns = (
             TextColumn("{task.description:<34}"),
             BarColumn(bar_width=20),
@@ -125,37 +125,37 @@ class Scene:
         return Progress(*columns, console=self.console)
 
 
-def set_scene(console: Console, seed: int) -> Scene:
-    """Return handwritten digits, owned by made-up people, and three unfitted models."""
+def make_context(console: Console, seed: int) -> DemoContext:
+    """Return handwritten digits of fictional people, and three unfitted models."""
     X, y = load_digits(return_X_y=True)
     X = X / 16.0
     order = np.random.default_rng(0).permutation(len(X))
     train, test = order[:N_TRAIN], order[N_TRAIN:]
     owners = np.arange(N_TRAIN) % (N_TRAIN // ROWS_PER_PERSON)
     ids = np.array([f"person-{owner:03d}" for owner in owners])
-    return Scene(console, seed, X[train], y[train], ids, X[test], y[test], _models(seed))
+    return DemoContext(console, seed, X[train], y[train], ids, X[test], y[test], _make_models(seed))
 
 
-def let_go(model: Any, people: list[str]) -> Receipt:
-    """Let one model forget these people."""
+def forget_ids(model: Any, people: list[str]) -> Receipt:
+    """Forget some ids in a model; return the receipt."""
     with fixed_passes():
         receipt: Receipt = model.forget(people)
     return receipt
 
 
-def _models(seed: int) -> dict[str, Any]:
-    net = MLPClassifier((200,), max_iter=PASSES, n_iter_no_change=PASSES, batch_size=25)
+def _make_models(seed: int) -> dict[str, Any]:
+    network = MLPClassifier((200,), max_iter=PASSES, n_iter_no_change=PASSES, batch_size=25)
     shards: dict[str, Any] = {"n_shards": SHARDS, "epochs": PASSES, "random_state": seed}
     return {
-        NAIVE: NaiveUnlearner(net, random_state=seed),
-        SHARDED: SISAClassifier(net, **shards),
-        SLICED: SISAClassifier(net, n_slices=SLICES, **shards),
+        NAIVE: NaiveUnlearner(network, random_state=seed),
+        SHARDED: SISAClassifier(network, **shards),
+        SLICED: SISAClassifier(network, n_slices=SLICES, **shards),
     }
 
 
 @contextmanager
 def fixed_passes() -> Iterator[None]:
-    """Train without scikit-learn's advice: passes are fixed, and a first slice may be small."""
+    """Ignore scikit-learn's warnings: epochs are fixed, and the first slice may be small."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.filterwarnings("ignore", "Got `batch_size`")
@@ -163,7 +163,7 @@ def fixed_passes() -> Iterator[None]:
 
 
 def measure_seconds(work: Callable[[], object]) -> float:
-    """Return how long a call takes."""
+    """Return the duration of a call in seconds."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
