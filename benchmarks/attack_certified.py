@@ -92,7 +92,7 @@ def release_again(model: Any, weights: Any, n_runs: int) -> Any:
     seen = []
     for _ in range(n_runs):
         released = grid.release(weights, source, is_pure=model.delta == 0.0)
-        twin.model_ = model.model_.moved_to(released)
+        twin.model_ = model.model_.with_weights(released)
         seen.append(get_released_parameters(twin))
     return np.array(seen)
 

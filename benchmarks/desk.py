@@ -26,8 +26,8 @@ from benchmarks._desk_lists import LOADED, MODEL, Caller, Filled, fill, lists, m
 from benchmarks._report import BenchmarkReport, Table, Verdict
 from letheon.ledger import Ledger
 from tests.postgres import MISSING, PostgresServer, find_binaries
-from tests.service.crowd import Crowd, Wish, twice
-from tests.service.servers import Server as Desk
+from tests.service.crowd import FilingClients, FilingOrder, repeat_each
+from tests.service.servers import DeskServer as Desk
 from tests.service.servers import serving
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -67,9 +67,9 @@ def list_section(report: BenchmarkReport, server: Desk, kind: str, n: int) -> No
 
 def load_section(report: BenchmarkReport, server: Desk, kind: str, seconds: float) -> None:
     """A crowd that files requests: each key twice, and a fifth of them hang up first."""
-    wishes = (Wish(f"load-{number}", number) for number in itertools.count())
-    crowd = Crowd(server.url, server.tokens["admin"], LOADED, N_CLIENTS)
-    crowd.send(twice(wishes), until=time.monotonic() + seconds)
+    wishes = (FilingOrder(f"load-{number}", number) for number in itertools.count())
+    crowd = FilingClients(server.url, server.tokens["admin"], LOADED, N_CLIENTS)
+    crowd.send(repeat_each(wishes), until=time.monotonic() + seconds)
     acknowledged = {(one.key, one.request) for one in crowd.answers}
     keys = {one.key for one in crowd.answers}
     strange = sum(one.status not in (200, 201) for one in crowd.answers)
@@ -131,12 +131,14 @@ def busy(server: Desk, until: float) -> int:
     caller, n_calls = Caller(server.url, server.tokens["admin"]), 0
     places = itertools.cycle(lists(caller))
     numbers = itertools.count(10**6)
-    crowd = Crowd(server.url, server.tokens["admin"], MODEL, n_clients=4)
+    crowd = FilingClients(server.url, server.tokens["admin"], MODEL, n_clients=4)
     while time.monotonic() < until:
         for path in itertools.islice(places, 20):
             caller.get(path)
         # Nobody of these is in the model, so each is refused, and nothing piles up in the ledger.
-        crowd.send([Wish(f"soak-{number}", number) for number in itertools.islice(numbers, 4)])
+        crowd.send(
+            [FilingOrder(f"soak-{number}", number) for number in itertools.islice(numbers, 4)]
+        )
         n_calls += 24
         crowd.answers.clear()
     return n_calls

@@ -1,8 +1,8 @@
-"""A churn model over customers who own several rows each, and who may ask to be forgotten.
+"""A churn model on customers with several rows each, who may ask to be forgotten.
 
-The table is made up: one row per customer and month. A pipeline (one-hot encoding, scaling,
-logistic regression) is trained inside SISA, once per shard, so nothing that was learned
-from a customer lies outside that customer's shard.
+The table is synthetic: one row per customer and month. A pipeline (one-hot encoding, scaling,
+logistic regression) is trained inside SISA, once per shard, so nothing that was learned from a
+customer is outside that customer's shard.
 Needs pandas, which letheon itself does not: ``pip install pandas``.
 Run: ``python examples/churn.py``.
 """

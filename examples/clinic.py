@@ -1,8 +1,9 @@
-"""A forest over visits of patients, some measurements missing, who may ask to be forgotten.
+"""A forest on visits of patients with missing measurements; patients may ask to be forgotten.
 
-The table is made up: one row per patient and visit. Nothing is imputed, since an imputed value
-would learn from all rows; the forest accepts missing values. Patients are removed one by
-one, lazily, and what was dropped is grown at night. Run: ``python examples/clinic.py``.
+The table is synthetic: one row per patient and visit. Nothing is imputed, because an imputed value
+would be learned from all patients; the forest handles missing values itself. Patients are forgotten
+one by one, lazily, and the dropped subtrees are rebuilt at night. Run: ``python
+examples/clinic.py``.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ N_PATIENTS, N_COLUMNS = 2_000, 12
 
 
 def make_table(seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.str_], NDArray[np.str_]]:
-    """Return measurements, diagnoses and whose visit each was."""
+    """Return measurements, diagnoses and the patient of each visit."""
     rng = np.random.default_rng(seed)
     patient = np.repeat(np.arange(N_PATIENTS), rng.integers(1, 5, N_PATIENTS))
     X = rng.normal(size=(N_PATIENTS, N_COLUMNS))[patient]

@@ -1,10 +1,10 @@
-"""A clinic erases two patients and proves it to a third party.
+"""A clinic erases two patients and proves it to an auditor.
 
-The clinic keeps its model in a ledger. Two patients ask to be erased; the ledger applies the
-requests, signs a certificate, destroys what is left, and attests to that. An auditor gets a folder
-and a public key, verifies all of it, and trains the model again to compare the bytes. Then
-one byte of the certificate is changed.
-Needs the extra of ledgers: ``pip install 'letheon[ledger]'``.
+The clinic registers its model in a ledger. Two patients ask to be erased; the ledger applies the
+requests, signs a certificate, deletes remaining copies, and attests this. An auditor gets a bundle
+and a public key, verifies everything, and trains the model again to compare the bytes. Then one
+byte of the certificate is changed, and the audit fails.
+Needs the ledger extra: ``pip install 'letheon[ledger]'``.
 Run: ``python examples/erase_and_prove.py``.
 """
 
@@ -22,14 +22,14 @@ LEAVING = ["patient-017", "patient-042"]
 
 
 def erase(folder: Path) -> str:
-    """Do what the clinic does; return the public key, which auditors get from elsewhere."""
+    """Run the part of the clinic; return the public key, which auditors get from another source."""
     X, y = load_breast_cancer(return_X_y=True)
     ids = np.array([f"patient-{row // ROWS_PER_PATIENT:03d}" for row in range(len(X))])
     with Ledger.create(folder / "home", name="clinic-1") as ledger:
-        # The seed is derived from a key in the log, so the clinic cannot choose it either.
+        # The seed is derived from a key in the log, so the clinic cannot choose it.
         ledger.models.train(DaREForestClassifier(n_estimators=20), X, y, ids=ids, name="tumours")
         for number, patient in enumerate(LEAVING):
-            # The key makes it safe to send the same letter twice.
+            # The idempotency key makes it safe to repeat the call.
             request = ledger.requests.submit(
                 [patient], model="tumours", key=f"letter-{number}", verified=True
             )
@@ -47,7 +47,7 @@ def erase(folder: Path) -> str:
 
 
 def prove(bundle: Path, key: str) -> None:
-    """Do what the auditor does, with the folder and the key alone."""
+    """Run the part of the auditor, with only the bundle and the public key."""
     report = audit(bundle, key=key)
     for result in report:
         print(f"  {result.level} {result.verdict}: {result.reason}")

@@ -1,9 +1,9 @@
-"""A stream of erasure requests, answered one by one in about a millisecond, and certified.
+"""A stream of erasure requests, applied one by one in about a millisecond, and certified.
 
-The table is made up: one row per customer and month. A logistic regression is trained once; what is
-published of it has secret noise. Then customers leave, day after day; each leaves by one Newton
-step that looks at no other row, and fresh noise. Every evening the model is saved (that file is
-private) and published (what is published holds neither rows nor the parameters without noise).
+The table is synthetic: one row per customer and month. A logistic regression is trained once and
+published with secret noise. Then customers are forgotten, day after day, each by one Newton step
+that reads no other row, and fresh noise. Every evening the model is saved (this file is private)
+and published (without rows and without the parameters before noise).
 Run: ``python examples/erasure_stream.py``.
 """
 
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 def make_table(seed: int = 0) -> tuple[Floats, NDArray[np.str_], NDArray[np.int64]]:
-    """Return what customers did, whether they came back, and whose row each is."""
+    """Return features, whether the customer came back, and the customer of each row."""
     rng = np.random.default_rng(seed)
     customers = np.repeat(np.arange(N_CUSTOMERS), N_MONTHS)
     X = rng.normal(size=(N_CUSTOMERS, N_COLUMNS))[customers]
@@ -68,11 +68,11 @@ def main() -> None:
             published = model.publish()
             model = letheon.load(file)
 
-    # For the people in charge only: it takes the rows and the sealed parameters to compute it.
+    # For operators only: it needs the rows and the secret parameters.
     residual, account = model.exact_residual(), model.account_
     print("account covers the residual:", residual <= account.spent * (1 + 1e-9))
     print("within the budget:", account.spent <= account.limit)
-    print("no removed id remains:", not np.isin(leaving, model.ids_).any())
+    print("no removed customer remains:", not np.isin(leaving, model.ids_).any())
 
     stay = ~np.isin(customers, leaving)
     begin = time.perf_counter()

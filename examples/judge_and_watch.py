@@ -1,10 +1,10 @@
-"""Choose a method, measure it, and watch a model through a stream of requests.
+"""Choose a method, measure it, and monitor a model during a stream of requests.
 
-The table is scikit-learn's 569 tumours, given to made-up patients with three rows each. Two exact
-methods compete, and the fastest within the tolerance is trained and measured against two baselines.
-Then two models are watched while patients leave. The exact one needs no retrain, by proof. The
-other only estimates what a retrain would give, so a monitor rehearses removals on copies and
-retrains before a tolerance may be passed.
+The data are scikit-learn's 569 tumours, assigned to synthetic patients with three rows each. Two
+exact methods are compared, and the fastest within the tolerance is trained and measured against two
+baselines. Then two models are monitored while patients are forgotten. The exact model provably
+needs no retrain. The other only approximates a retrain, so a monitor rehearses removals on copies
+and retrains before a tolerance can be exceeded.
 Run: ``python examples/judge_and_watch.py``.
 """
 

@@ -1,9 +1,9 @@
 """Users of a photo app, each with many pictures, who may ask to be forgotten.
 
-The pictures are made up: 16 x 16 grey values of a few shapes, drawn by users with a hand of their
-own. A convolutional net sorts them, one net per shard, with states kept in files. Users close
+The pictures are synthetic: 16 x 16 grey values of a few shapes, with a style per user. A
+convolutional network classifies them, one network per shard, with states in files. Users close
 their accounts, the model is saved and loaded between two days, and at the end it is compared with
-one that was trained without them. Needs torch: ``pip install 'letheon[torch]'``. Run:
+a model that was trained without them. Needs torch: ``pip install 'letheon[torch]'``. Run:
 ``python examples/photo_app.py``.
 """
 
@@ -104,7 +104,7 @@ def main() -> None:
         fresh.fit(pictures[stay], shapes[stay], ids=owners[stay])
         print("equal to a fresh fit:", fresh.digest() == model.digest())
     text = json.dumps([receipt.to_dict() for receipt in log])
-    print("a receipt contains no id:", not any(user in text for user in gone))
+    print("receipts contain no ids:", not any(user in text for user in gone))
 
 
 if __name__ == "__main__":

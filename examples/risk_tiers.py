@@ -1,6 +1,6 @@
-"""Risk tiers: people who are likely to leave are kept where forgetting them is cheap.
+"""Risk tiers: people who are likely to be forgotten are placed where this is cheap.
 
-One person in ten is likely to ask for erasure, and is known to be so when the model is trained.
+One person in ten is likely to ask for erasure, and this is known when the model is trained.
 With `risk_edges` these people share half of the shards and the later half of the slices. The
 result is exact either way. Run: ``python examples/risk_tiers.py``.
 """

@@ -297,7 +297,7 @@ def test_a_certified_model_that_was_moved_fails_v5(
     ids = np.arange(120)
 
     def go_back(model: Any, before: Any) -> None:
-        model.model_ = before.model_.moved_to(before.model_.weights + 1.0)
+        model.model_ = before.model_.with_weights(before.model_.weights + 1.0)
 
     cheating(monkeypatch, go_back)
     with Ledger.create(tmp_path / "home", name="audited") as ledger:

@@ -36,10 +36,10 @@ def test_every_option_is_explained() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--quick", "--methods", "magic"), "there are Naive, SISA, Fisher"),
+        (("--quick", "--methods", "magic"), "expected one of: Naive, SISA, Fisher"),
         (("--quick", "--removed", "1,200%"), "expected a number of people"),
-        (("--data", "no-such-set"), "'no-such-set'; there are mnist"),
-        (("--quick", "--seeds", "0"), "expected a whole number from 1"),
+        (("--data", "no-such-set"), "'no-such-set'; expected one of: mnist"),
+        (("--quick", "--seeds", "0"), "expected a whole number of at least 1"),
     ],
 )
 def test_refusals_are_plain(words: tuple[str, ...], said: str) -> None:

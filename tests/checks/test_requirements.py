@@ -59,7 +59,7 @@ def test_an_unfinished_method_is_told_what_to_write() -> None:
     ):
         assert part in text
     assert "_prepare" not in text
-    assert "a way to answer: one of predict" in text
+    assert "an output method: one of predict" in text
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_model_that_contains_itself_ends() -> None:
 
 def test_of_long_sequences_both_ends_are_enough() -> None:
     paths = [leaf.path for leaf in iter_leaves(SlottedBox(list(range(50))), brief=True)]
-    assert paths == ["SlottedBox.content[0]", "Box.content[49]"]
+    assert paths == ["SlottedBox.content[0]", "SlottedBox.content[49]"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def table() -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True)
-class Files:
+class LedgerFiles:
     """A saved model and its rows, as arrays and as a table."""
 
     model: Path
@@ -44,10 +44,10 @@ class Files:
     rows: Path
 
 
-def files_in(folder: Path) -> Files:
+def files_in(folder: Path) -> LedgerFiles:
     """Write a model of `PEOPLE` and its rows."""
     X, y = table()
-    files = Files(folder / "m.letheon", folder / "rows.npz", folder / "rows.csv")
+    files = LedgerFiles(folder / "m.letheon", folder / "rows.npz", folder / "rows.csv")
     model = letheon.NaiveUnlearner(GaussianNB(), random_state=0).fit(X, y, ids=list(PEOPLE))
     letheon.save(model, files.model)
     np.savez(files.arrays, X=X, y=y, ids=np.array(PEOPLE))

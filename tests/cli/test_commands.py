@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 import letheon
 from letheon.cli import app
-from letheon.cli._command import whole_numbers
+from letheon.cli._command import parse_whole_numbers
 from letheon.terminal import PlainConsole, factor_text, print_table, size_text, time_text
 from tests.state.forge import file_of
 
@@ -106,7 +106,7 @@ def test_plan_of_few_rows_drops_impossible_defaults() -> None:
     result = call("plan", "25")
     assert result.exit_code == 0
     assert {line[2] for line in numbers(result.output)} == {"1"}
-    assert "no lines for 30 people: nobody of 25 would be left" in plain(result.output)
+    assert "no lines for 30 people: none of 25 would remain" in plain(result.output)
     assert "Note" not in call("plan", "31", "--shards", "5").output
 
 
@@ -166,11 +166,11 @@ def test_plan_with_storage_fits_80_columns() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["plan", "many"], "'ROWS': 'many'; expected a whole number from 2"),
-        (["plan", "1"], "'ROWS': '1'; expected a whole number from 2"),
-        (["plan", "1000", "--epochs", "1.5"], "'1.5'; expected a whole number from 1"),
+        (["plan", "many"], "'ROWS': 'many'; expected a whole number of at least 2"),
+        (["plan", "1"], "'ROWS': '1'; expected a whole number of at least 2"),
+        (["plan", "1000", "--epochs", "1.5"], "'1.5'; expected a whole number of at least 1"),
         (["plan", "25", "--requests", "30"], "expected some rows to remain"),
-        (["demo", "--seed", "x"], "'x'; expected a whole number from 0"),
+        (["demo", "--seed", "x"], "'x'; expected a whole number of at least 0"),
         (["plan", "1000", "--shards", "5,x"], "expected whole numbers"),
         (["plan", "1000", "--slices", "0"], "expected whole numbers"),
         (["plan", "100", "--requests", "100"], "expected some rows to remain"),
@@ -232,13 +232,13 @@ def test_inspect_refuses_a_pickle(tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(1, 10**9), min_size=1))
 def test_lists_of_numbers_are_read_back(values: list[int]) -> None:
-    assert whole_numbers("--x", ", ".join(map(str, values))) == values
+    assert parse_whole_numbers("--x", ", ".join(map(str, values))) == values
 
 
 @given(st.text())
 def test_other_texts_are_refused_and_never_crash(text: str) -> None:
     try:
-        values = whole_numbers("--x", text)
+        values = parse_whole_numbers("--x", text)
     except BadParameter:
         return
     assert min(values) > 0

@@ -69,8 +69,10 @@ def test_each_explains_itself(name: str) -> None:
     assert "--json" in said
     assert "{" not in said
     assert "<bool>" not in said
-    assert [one.name for one in command.params if one.name != "help" and one.help[-1] != "."] == []
-    assert [one.opts for one in command.params if len(one.opts) > 1] == []
+    assert [
+        param.name for param in command.params if param.name != "help" and param.help[-1] != "."
+    ] == []
+    assert [param.opts for param in command.params if len(param.opts) > 1] == []
 
 
 @pytest.mark.parametrize("name", OF_LEDGER)
@@ -82,15 +84,25 @@ def test_each_example_can_be_parsed(name: str) -> None:
     assert context.params
 
 
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_prints_brackets(name: str) -> None:
+    output = unframed(call(*name.split(), "--help").output)
+    assert unframed(COMMANDS[name].help.replace("\\[", "[")) in output
+
+
+def test_help_names_the_extra_of_the_desk() -> None:
+    assert "If letheon[service] is installed" in unframed(call("worker", "--help").output)
+
+
 def test_help_says_where_ids_stay() -> None:
     said = unframed(call("request", "add", "--help").output)
-    assert "stay in the shell's history: --ids-file - is better" in said
+    assert "Ids on the command line stay in the shell history; --ids-file - avoids this" in said
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_commands.py"))
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    assert page == made["page"](), "run python docs/make_commands.py"
+    assert page == made["make_page"](), "run python docs/make_commands.py"
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

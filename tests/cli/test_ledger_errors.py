@@ -21,7 +21,7 @@ from sqlalchemy.exc import OperationalError
 import letheon
 from letheon import exceptions
 from letheon.cli import _command
-from letheon.cli._command import report_errors, status_of, to_plain
+from letheon.cli._command import find_exit_status, report_errors, to_plain
 from letheon.cli._requests import parse_numbers
 from letheon.ledger import Ledger, Step
 from letheon.ledger.leases import release_lease, take_lease
@@ -68,7 +68,7 @@ def test_every_error_of_letheon_has_its_status() -> None:
     for name in exceptions.__all__:
         kind = getattr(exceptions, name)
         if issubclass(kind, exceptions.LetheonError):
-            assert status_of(kind("text")) == special.get(name, 2), name
+            assert find_exit_status(kind("text")) == special.get(name, 2), name
 
 
 MISTAKES = [
@@ -81,7 +81,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda item: type(item).__name__)
 def test_a_mistake_in_the_program_is_no_wrong_usage(
     mistake: Exception, home: "Home", monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_mistake_in_the_program_is_no_wrong_usage(
 def test_a_ledger_is_no_bundle(home: "Home") -> None:
     result = call("audit", "report", home.folder, "--key", "0" * 64)
     assert result.exit_code == 2
-    assert "is a ledger, no bundle" in result.stderr
+    assert "is a ledger, not a bundle" in result.stderr
 
 
 def test_a_mistake_ends_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,14 +168,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return Home(folder / "home", files, request.id)
 
 
-NOBODY = "0" * 32
+UNKNOWN = "0" * 32
 CASES: list[tuple[int, tuple[str, ...], str]] = [
-    (2, ("request", "add", "--model", "m"), "nobody is named; give ids, or --ids-file FILE"),
-    (2, ("request", "add", "--model", "m", "x", "--ids-file", "-"), "both are named"),
-    (2, ("request", "add", "--model", "numbers", "ann"), "holds numbers as ids; id 1"),
+    (2, ("request", "add", "--model", "m"), "no ids are given; use either ID arguments or"),
+    (2, ("request", "add", "--model", "m", "x", "--ids-file", "-"), "ids are given twice"),
+    (2, ("request", "add", "--model", "numbers", "ann"), "ids of this model are numbers; id 1"),
     (2, ("request", "add", "--model", "m", PEOPLE[5], "--ground", "why"), "unknown ground"),
     (2, ("request", "add", "--model", "m", PEOPLE[5], "--regime", "lex"), "expected one of"),
-    (2, ("batch", "apply", "--retrain", "m", "--force"), "goes without"),
+    (2, ("batch", "apply", "--retrain", "m", "--force"), "cannot be combined"),
     (2, ("init", "FRESH", "--name", "demo", "--timezone", "Mars/Base"), "Mars/Base"),
     (
         2,
@@ -188,7 +188,7 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (2, ("audit", "residue"), "give BUNDLE with --key"),
     (2, ("init", "FRESH", "--name", "Not A Name"), "Not A Name"),
     (2, ("init", "FRESH", "--name", "demo", "--database", "elsewhere"), "postgresql"),
-    (2, ("request", "add", "--model", "m", "--ids-file", "NPZ"), "no text in UTF-8"),
+    (2, ("request", "add", "--model", "m", "--ids-file", "NPZ"), "not UTF-8 text"),
     (2, ("request", "reject", "QUEUED", "--ground", "why"), "unknown ground"),
     (
         2,
@@ -199,12 +199,12 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (2, ("model", "add", "MODEL", "--rows", "BROKEN", "--name", "n"), "read as a .npz file"),
     (3, ("model", "show", "other"), "other"),
     (3, ("request", "add", "--model", "other", "x"), "other"),
-    (3, ("request", "add", "--model", "m", "nobody-known"), "1 of 1 ids"),
+    (3, ("request", "add", "--model", "m", "unknown-id"), "1 of 1 ids"),
     (3, ("request", "add", "--model", "m", "--ids-file", "no-such-file"), "no-such-file"),
-    (3, ("request", "show", NOBODY), "unknown request"),
-    (3, ("request", "cancel", NOBODY), "unknown request"),
+    (3, ("request", "show", UNKNOWN), "unknown request"),
+    (3, ("request", "cancel", UNKNOWN), "unknown request"),
     (3, ("cert", "show", "9"), "no certificate 9"),
-    (3, ("cert", "show", "9" * 20), "no number of a certificate"),
+    (3, ("cert", "show", "9" * 20), "not the number of a certificate"),
     (3, ("cert", "verify", "no-such-file"), "no-such-file"),
     (3, ("cert", "chain", "--key", "no-such-file"), "neither 64 hexadecimal digits nor a file"),
     (3, ("model", "add", "no-such-file", "--rows", "CSV", "--name", "n"), "no-such-file"),
@@ -216,7 +216,7 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (4, ("request", "close", "QUEUED"), "only after the purge"),
     (4, ("request", "retry", "QUEUED"), "only a failed request can be retried"),
     (4, ("init", "HOME", "--name", "demo"), "already"),
-    (4, ("model", "add", "MODEL", "--rows", "NPZ", "--name", "n"), "asked to be erased"),
+    (4, ("model", "add", "MODEL", "--rows", "NPZ", "--name", "n"), "erasure request"),
     (4, ("ledger", "export", "HOME"), "not empty"),
     (4, ("key", "revoke", "0" * 64, "--after", "0"), "not a signing key"),
     (4, ("batch", "apply", "--retrain", "numbers"), "nothing was erased"),
@@ -251,8 +251,8 @@ def test_status_and_words(
 
 def test_people_are_not_named_in_errors(home: Home) -> None:
     for words in (
-        ("nobody-known",),
-        (LEAVING[1], "nobody-known"),
+        ("unknown-id",),
+        (LEAVING[1], "unknown-id"),
         (*PEOPLE[4:9], "--key", "case-1"),
     ):
         result = call("request", "add", "--model", "m", *words, "--ledger", home.folder)
@@ -290,7 +290,7 @@ def test_no_ledger_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_current_folder_is_the_ledger(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home.folder)
-    assert [one["name"] for one in done("model", "list")] == ["m", "numbers"]
+    assert [item["name"] for item in done("model", "list")] == ["m", "numbers"]
 
 
 def test_a_claim_stronger_than_the_method_is_refused(home: Home, tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_a_clock_that_was_ahead_is_accepted(tmp_path: Path, monkeypatch: Any) ->
             ledger.models.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
     words = ("request", "add", "--model", "m", PEOPLE[6], *here)
     assert call(*words).exit_code == 4
-    assert "the log goes on" in call("doctor", "--accept-clock", *here).stdout
+    assert "the log continues" in call("doctor", "--accept-clock", *here).stdout
     assert done(*words)["state"] == "received"
     assert "nothing to correct" in call("doctor", "--accept-clock", *here).stdout
 
@@ -327,16 +327,16 @@ def test_a_clock_that_is_days_ahead_is_confirmed(tmp_path: Path, monkeypatch: An
     here, ahead = ("--ledger", tmp_path / "home"), time.time() + 10**7
     done("init", tmp_path / "home", "--name", "demo")
     monkeypatch.setattr("time.time", lambda: ahead)
-    found = call("doctor", *here, columns=400)
-    assert found.exit_code == 1
-    assert "115.7 days ahead" in found.stdout
-    assert "doctor --accept-clock" in found.stdout
+    response = call("doctor", *here, columns=400)
+    assert response.exit_code == 1
+    assert "115.7 days ahead" in response.stdout
+    assert "doctor --accept-clock" in response.stdout
     waits = call("worker", "--once", *here)
     assert "clock-unconfirmed" in waits.stdout
     assert call("batch", "apply", *here).exit_code == 5
     accepted = call("doctor", "--accept-clock", *here, columns=200)
     assert accepted.exit_code == 0
-    assert "the log goes on" in accepted.stdout
+    assert "the log continues" in accepted.stdout
     assert call("batch", "apply", *here).exit_code == 0
 
 
@@ -348,19 +348,19 @@ def test_an_older_database_stops_the_worker_and_is_adopted(tmp_path: Path) -> No
         ledger.models.register(letheon.load(files.model), X, y, ids=list(PEOPLE), name="m")
     copy_database(tmp_path / "old", tmp_path / "home")
     before = inventory(tmp_path / "home")
-    assert "nothing to adopt" not in call("ledger", "adopt", *here).stdout
+    assert "files agree" not in call("ledger", "adopt", *here).stdout
     for words in (("worker", "--once"), ("worker",), ("batch", "apply")):
         stopped = call(*words, *here)
         assert stopped.exit_code == 4
         assert "the files of this ledger are newer than its database" in stopped.stderr
         assert "Restore the newer database" in stopped.stderr
         assert "letheon ledger adopt" in stopped.stderr
-    found = call("doctor", *here, columns=600)
-    assert found.exit_code == 1
-    assert "its log has 0 entries" in found.stdout
+    response = call("doctor", *here, columns=600)
+    assert response.exit_code == 1
+    assert "its log has 0 entries" in response.stdout
     listed = call("ledger", "adopt", *here)
     assert listed.exit_code == 4
-    assert "models that only the files know, destroyed by the next worker: 1" in listed.stdout
+    assert "models that are only in the files, deleted by the next worker: 1" in listed.stdout
     assert "add --yes" in listed.stdout
     assert inventory(tmp_path / "home") == before
     adopted = done("ledger", "adopt", "--yes", *here)
@@ -368,7 +368,7 @@ def test_an_older_database_stops_the_worker_and_is_adopted(tmp_path: Path) -> No
     assert adopted["n_models"] == 1
     assert call("worker", "--once", *here).exit_code == 0
     assert list((tmp_path / "home" / "blobs").iterdir()) == []
-    assert "nothing to adopt" in call("ledger", "adopt", "--yes", *here).stdout
+    assert "files agree" in call("ledger", "adopt", "--yes", *here).stdout
 
 
 def test_an_open_key_is_refused_and_is_what_doctor_finds(home: Home) -> None:
@@ -407,7 +407,7 @@ def test_a_failing_disk_is_a_reason_to_try_again(monkeypatch: pytest.MonkeyPatch
 
 def test_a_server_that_denies_is_no_reason_to_try_again() -> None:
     denied = OperationalError("CREATE SCHEMA letheon", {}, InsufficientPrivilege("denied"))
-    assert status_of(denied) == 4
+    assert find_exit_status(denied) == 4
 
 
 def test_a_damaged_model_file_is_noticed(home: Home, tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def test_keys_and_stores(home: Home, tmp_path: Path) -> None:
     (first,) = done("key", "list", *here)
     current = done("key", "rotate", *here)["keyid"]
     assert done("key", "revoke", first["keyid"], "--after", "0", *here)["after"] == 0
-    states = [(one["keyid"], one["state"]) for one in done("key", "list", *here)]
+    states = [(item["keyid"], item["state"]) for item in done("key", "list", *here)]
     assert states == [(first["keyid"], "revoked"), (current, "current")]
     assert done("store", "add", "features", tmp_path, "--days", "30", *here)["store"] == "features"
     assert call("store", "add", "features", tmp_path, *here).exit_code == 4
@@ -538,7 +538,7 @@ def test_a_worker_outlives_what_is_in_its_way(
     monkeypatch.setattr(_command, "open_ledger", opened)
     result = call("worker", "--interval", "0.1")
     assert (result.exit_code, len(looks)) == (0, 3)
-    assert result.stderr.count("trying again") == 3
+    assert result.stderr.count("will retry") == 3
     assert call("worker", "--once").exit_code == status
 
 
@@ -552,7 +552,7 @@ def test_other_ids_are_refused_without_being_repeated(text: str) -> None:
     if text.removeprefix("-").isdecimal():
         assert parse_numbers([text]) == [int(text)]
     else:
-        with pytest.raises(ValueError, match="id 1 of the list is none"):
+        with pytest.raises(ValueError, match="id 1 of the list is not a number"):
             parse_numbers([text])
 
 

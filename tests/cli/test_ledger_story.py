@@ -15,7 +15,7 @@ from letheon import verifier
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in
 
 
-class Story(NamedTuple):
+class LedgerStory(NamedTuple):
     home: Path
     bundle: Path
     public: Path
@@ -24,7 +24,7 @@ class Story(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(tmp_path_factory: pytest.TempPathFactory) -> LedgerStory:
     """Play it: a model, a request of two people, a batch, a bundle."""
     folder = tmp_path_factory.mktemp("story")
     home, files = folder / "home", files_in(folder)
@@ -44,21 +44,23 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     assert [step["what"] for step in steps] == ["applied", "certified", "purged"]
     done("ledger", "export", folder / "bundle", "--tier", "auditor", *here)
     done("ledger", "export", folder / "public", *here)
-    return Story(home, folder / "bundle", folder / "public", key, asked["id"])
+    return LedgerStory(home, folder / "bundle", folder / "public", key, asked["id"])
 
 
-def test_the_home_is_closed_to_others(story: Story) -> None:
+def test_the_home_is_closed_to_others(story: LedgerStory) -> None:
     assert stat.S_IMODE(story.home.stat().st_mode) == 0o700
 
 
-def test_the_person_is_answered(story: Story) -> None:
+def test_the_person_is_answered(story: LedgerStory) -> None:
     shown = done("request", "show", story.request, "--ledger", story.home)
     assert (shown["state"], shown["certificate"]) == ("purged", 1)
-    assert {"received", "queued", "applied", "purged"} <= {one["kind"] for one in shown["timeline"]}
+    assert {"received", "queued", "applied", "purged"} <= {
+        item["kind"] for item in shown["timeline"]
+    }
     assert shown["timeline"][0].keys() == {"at", "kind", "details", "log_index"}
 
 
-def test_the_certificate_holds_by_number_and_by_file(story: Story) -> None:
+def test_the_certificate_holds_by_number_and_by_file(story: LedgerStory) -> None:
     by_number = done("cert", "verify", "1", "--ledger", story.home)
     file = story.public / "certificates" / "000001.json"
     by_file = done("cert", "verify", file, "--key", story.key)
@@ -68,9 +70,9 @@ def test_the_certificate_holds_by_number_and_by_file(story: Story) -> None:
     assert done("cert", "verify", purge, "--key", story.key)["kind"] == "attestation"
 
 
-def test_the_certificate_is_shown_with_what_it_does_not_claim(story: Story) -> None:
+def test_the_certificate_is_shown_with_what_it_does_not_claim(story: LedgerStory) -> None:
     said = call("cert", "show", "1", "--ledger", story.home).output
-    assert re.search(r"^erased +2 rows of data set m; 38 are left$", said, re.MULTILINE)
+    assert re.search(r"^erased +2 rows of data set m; 38 remain$", said, re.MULTILINE)
     assert "no-copy-kept-outside-inventory" in said
     assert re.search("^estimated +efficiency", said, re.MULTILINE)
     assert re.search("^by proof +consistency", said, re.MULTILINE)
@@ -78,38 +80,42 @@ def test_the_certificate_is_shown_with_what_it_does_not_claim(story: Story) -> N
     assert statement["predicate"]["guarantee"]["kind"] == "exact"
 
 
-def test_the_chain_is_listed_and_verified(story: Story) -> None:
-    found = done("cert", "chain", "--ledger", story.home)
-    (link,) = found["certificates"]
-    assert found["verified"]
+def test_the_chain_is_listed_and_verified(story: LedgerStory) -> None:
+    document = done("cert", "chain", "--ledger", story.home)
+    (link,) = document["certificates"]
+    assert document["verified"]
     assert (link["model"], link["kind"], link["rows"], link["purged"]) == ("m", "erase", 2, True)
 
 
 @pytest.mark.parametrize("level", ["replay", "report"])
-def test_the_audit_passes(story: Story, level: str) -> None:
+def test_the_audit_passes(story: LedgerStory, level: str) -> None:
     report = done("audit", level, story.bundle, "--key", story.key)
     assert report["passed"]
-    assert {one["level"] for one in report["results"]} >= {"V0", "V4"}
+    assert {result["level"] for result in report["results"]} >= {"V0", "V4"}
 
 
-def test_the_id_of_a_key_is_no_key(story: Story) -> None:
+def test_the_id_of_a_key_is_no_key(story: LedgerStory) -> None:
     (key,) = done("key", "list", "--ledger", story.home)
     result = call("audit", "report", story.public, "--key", key["keyid"])
     assert result.exit_code == 2
     assert "is the id of a key" in result.stderr
 
 
-def test_the_key_that_a_bundle_brings_is_not_used(story: Story, tmp_path: Path) -> None:
+def test_the_key_that_a_bundle_brings_is_not_used(story: LedgerStory, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(story.public, tmp_path / "bundle"))
     (bundle / "keys" / "root.pub").write_bytes(b"\xff" * 64)
     result = call("audit", "report", bundle, "--key", story.key, "--json")
-    failed = [one for one in json.loads(result.stdout)["results"] if one["verdict"] == "fail"]
-    assert [one["reason"] for one in failed] == [
+    failed = [
+        result_item
+        for result_item in json.loads(result.stdout)["results"]
+        if result_item["verdict"] == "fail"
+    ]
+    assert [item["reason"] for item in failed] == [
         "index.json: keys/root.pub is not the file that was signed"
     ]
 
 
-def test_the_key_may_be_a_file_and_the_report_a_page(story: Story, tmp_path: Path) -> None:
+def test_the_key_may_be_a_file_and_the_report_a_page(story: LedgerStory, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(story.key + "\n")
     words = ("audit", "report", story.public, "--key", tmp_path / "key")
     result = call(*words, "--html", tmp_path / "report.html")
@@ -121,26 +127,26 @@ def test_the_key_may_be_a_file_and_the_report_a_page(story: Story, tmp_path: Pat
     ("words", "code"), [(("replay",), 3), (("bound",), 3), (("report", "--strict"), 1)]
 )
 def test_what_could_not_be_shown_is_no_success(
-    story: Story, words: tuple[str, ...], code: int
+    story: LedgerStory, words: tuple[str, ...], code: int
 ) -> None:
     result = call("audit", *words, story.public, "--key", story.key)
     assert result.exit_code == code
     assert "no files of models" in " ".join(result.output.split())
 
 
-def test_an_incomplete_audit_has_an_exit_status_of_its_own(story: Story, tmp_path: Path) -> None:
+def test_an_incomplete_audit_has_its_own_exit_status(story: LedgerStory, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(story.bundle, tmp_path / "bundle"))
     for name in verifier.INDEX_FILES:
         (bundle / name).unlink()
     words = ("audit", "report", bundle, "--key", story.key)
     result = call(*words)
     assert result.exit_code == 3
-    assert result.output.startswith("audit of demo: INCOMPLETE\nit covers: an auditor's bundle, ")
-    found = json.loads(call(*words, "--json").stdout)
-    assert (found["verdict"], found["passed"]) == ("incomplete", False)
+    assert result.output.startswith("audit of demo: INCOMPLETE\nscope: an auditor's bundle, ")
+    document = json.loads(call(*words, "--json").stdout)
+    assert (document["verdict"], document["passed"]) == ("incomplete", False)
 
 
-def test_an_exact_model_has_no_bound_to_show(story: Story) -> None:
+def test_an_exact_model_has_no_bound_to_show(story: LedgerStory) -> None:
     words = ("audit", "bound", story.bundle, "--key", story.key)
     result = call(*words)
     assert result.exit_code == 3
@@ -164,31 +170,33 @@ def flip(path: Path, place: int) -> None:
     ],
 )
 def test_one_changed_byte_fails_the_audit(
-    story: Story, tmp_path: Path, file: str, level: str
+    story: LedgerStory, tmp_path: Path, file: str, level: str
 ) -> None:
     bundle = Path(shutil.copytree(story.bundle, tmp_path / "bundle"))
     flip(bundle / file, 60)
     result = call("audit", "report", bundle, "--key", story.key, "--json")
     failed = [
-        one["level"] for one in json.loads(result.stdout)["results"] if one["verdict"] == "fail"
+        result_item["level"]
+        for result_item in json.loads(result.stdout)["results"]
+        if result_item["verdict"] == "fail"
     ]
     assert result.exit_code == 1
     assert level in failed
 
 
-def test_a_changed_certificate_is_not_verified(story: Story, tmp_path: Path) -> None:
+def test_a_changed_certificate_is_not_verified(story: LedgerStory, tmp_path: Path) -> None:
     file = tmp_path / "certificate.json"
     shutil.copy(story.public / "certificates" / "000001.json", file)
     flip(file, 60)
     result = call("cert", "verify", file, "--key", story.key)
     assert result.exit_code == 1
-    assert "does NOT hold" in result.output
+    assert "NOT valid" in result.output
     other = call("cert", "verify", "1", "--key", "0" * 63 + "1", "--ledger", story.home, "--json")
     assert other.exit_code == 1
     assert json.loads(other.stdout)["verified"] is False
 
 
-def test_a_changed_file_in_the_home_is_noticed(story: Story) -> None:
+def test_a_changed_file_in_the_home_is_noticed(story: LedgerStory) -> None:
     file = story.home / "certificates" / "000001.json"
     before = file.read_bytes()
     assert call("ledger", "verify", "--ledger", story.home).exit_code == 0
@@ -203,7 +211,7 @@ def test_a_changed_file_in_the_home_is_noticed(story: Story) -> None:
     assert call("cert", "chain", "--key", "0" * 63 + "1", "--ledger", story.home).exit_code == 1
 
 
-def test_residue_is_found_and_never_printed(story: Story, tmp_path: Path) -> None:
+def test_residue_is_found_and_never_printed(story: LedgerStory, tmp_path: Path) -> None:
     (tmp_path / "export.csv").write_text(f"a,{LEAVING[0]},1\n")
     markers = "\n".join(LEAVING)
     words = ("audit", "residue", "--store", f"copies={tmp_path}", "--markers", "-")
@@ -228,7 +236,7 @@ def test_a_short_marker_is_searched_as_a_whole_value(tmp_path: Path) -> None:
     assert "'notes.txt' (file-kind)" in result.output
 
 
-def test_the_verifier_runs_without_letheon(story: Story, tmp_path: Path) -> None:
+def test_the_verifier_runs_without_letheon(story: LedgerStory, tmp_path: Path) -> None:
     file = tmp_path / "verifier.py"
     document = done("audit", "verifier", file)
     assert file.read_bytes() == Path(str(verifier.__file__)).read_bytes()
@@ -257,7 +265,7 @@ READ = [
 
 
 @pytest.mark.parametrize("words", READ, ids=" ".join)
-def test_answers_fit_80_columns_and_name_nobody(story: Story, words: tuple[str, ...]) -> None:
+def test_answers_fit_80_columns_without_ids(story: LedgerStory, words: tuple[str, ...]) -> None:
     filled = [story.request if word == "REQUEST" else word for word in words]
     result = call(*filled, "--ledger", story.home)
     assert result.exit_code == 0, result.output

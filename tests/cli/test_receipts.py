@@ -22,7 +22,7 @@ from tests.ledger.databases import SettableClock
 from tests.ledger.homes import IDS, X, Y, make, person
 
 
-class Story(NamedTuple):
+class ReceiptStory(NamedTuple):
     """A ledger whose first person was erased, with what they hold."""
 
     home: Path
@@ -34,7 +34,7 @@ class Story(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(tmp_path_factory: pytest.TempPathFactory) -> ReceiptStory:
     folder = tmp_path_factory.mktemp("receipts")
     with make(folder, clock=SettableClock(int(time.time()))) as ledger:
         home, key = ledger.folder, ledger.public_key
@@ -46,14 +46,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         waiting = ledger.requests.submit([person(2)], model="risk").id
     sealed = folder / "receipt.sealed"
     done("receipt", "export", request.id, "--out", sealed, "--ledger", home)
-    return Story(home, code, waiting, sealed, bundle, key)
+    return ReceiptStory(home, code, waiting, sealed, bundle, key)
 
 
-def test_a_receipt_is_opened_and_checked_offline(story: Story, tmp_path: Path) -> None:
+def test_a_receipt_is_opened_and_checked_offline(story: ReceiptStory, tmp_path: Path) -> None:
     file = tmp_path / "receipt.json"
     words = ("receipt", "open", "-", "--sealed", story.sealed, "--out", file)
     opened = done(*words, "--bundle", story.bundle, "--key", story.key, stdin=story.code + "\n")
-    levels = {one["level"]: one["passed"] for one in opened["levels"]}
+    levels = {level["level"]: level["passed"] for level in opened["levels"]}
     assert (opened["rows"], opened["left_out"]) == (2, 0)
     assert levels == {"V0": True, "V1": True, "V2": True, "V3": True, "W1": True}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -61,17 +61,17 @@ def test_a_receipt_is_opened_and_checked_offline(story: Story, tmp_path: Path) -
     assert (said.exit_code, "W1  pass    certificate 1 covers" in said.output) == (0, True)
 
 
-def test_salts_go_to_a_file_of_their_own(story: Story, tmp_path: Path) -> None:
+def test_salts_go_to_a_file_of_their_own(story: ReceiptStory, tmp_path: Path) -> None:
     file, salts = tmp_path / "receipt.json", tmp_path / "salts.json"
     words = ("receipt", "open", story.code, "--sealed", story.sealed, "--out", file)
     shown = call(*words, "--salts", salts)
     rows = json.loads(file.read_bytes())
-    found = json.loads(salts.read_bytes())
+    document = json.loads(salts.read_bytes())
     certificate = (story.bundle / "certificates" / "000001.json").read_bytes()
     opened = open_envelope(certificate, Pinned.from_pinned(story.key))
-    assert not any(one["salt"] in shown.output + file.read_text() for one in found)
+    assert not any(item["salt"] in shown.output + file.read_text() for item in document)
     contents = list(encode_rows(hold_rows(X[2:4], Y[2:4], IDS[2:4])))
-    for row, opening in zip(rows["rows"], found, strict=True):
+    for row, opening in zip(rows["rows"], document, strict=True):
         parts = {name: row[name] for name in ("slot", "before", "after")}
         parts |= {name: opening[name] for name in ("place", "salt")}
         receipt = json.dumps(
@@ -82,7 +82,7 @@ def test_salts_go_to_a_file_of_their_own(story: Story, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [(b'"slot":', b'"slot":1'), (b'"after":["', b'"after":["0')])
 def test_a_changed_receipt_does_not_hold(
-    change: tuple[bytes, bytes], story: Story, tmp_path: Path
+    change: tuple[bytes, bytes], story: ReceiptStory, tmp_path: Path
 ) -> None:
     file = tmp_path / "receipt.json"
     done("receipt", "open", story.code, "--sealed", story.sealed, "--out", file)
@@ -91,7 +91,7 @@ def test_a_changed_receipt_does_not_hold(
     assert (result.exit_code, "W1  FAIL" in result.output) == (1, True)
 
 
-def test_what_cannot_be_done_is_said(story: Story, tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_said(story: ReceiptStory, tmp_path: Path) -> None:
     file = tmp_path / "receipt.json"
     typo = story.code[:-1] + ("0" if story.code[-1] != "0" else "1")
     cases: list[tuple[int, tuple[Any, ...], str]] = [
@@ -116,16 +116,16 @@ def test_what_cannot_be_done_is_said(story: Story, tmp_path: Path) -> None:
         assert story.code not in result.output
 
 
-class _Answer(io.BytesIO):
+class _HttpResponse(io.BytesIO):
     """What `urlopen` returns."""
 
 
 def test_the_desk_gets_the_public_key_only(
-    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    story: ReceiptStory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[str, dict[str, str]]] = []
 
-    def answer(request: Any, timeout: float) -> _Answer:
+    def answer(request: Any, timeout: float) -> _HttpResponse:
         body = json.loads(request.data)
         sent.append((request.full_url, body))
         with Ledger.open(story.home) as ledger:
@@ -133,13 +133,13 @@ def test_the_desk_gets_the_public_key_only(
                 sealed = ledger.certificates.receipts.get_encrypted(
                     body["request"], body["public_key"]
                 )
-                found: Any = {"sealed": sealed and base64.b64encode(sealed).decode()}
+                values: Any = {"sealed": sealed and base64.b64encode(sealed).decode()}
             else:
                 covered = (
                     ledger.certificates.receipts.coverage(body["receipt"].encode()) is not None
                 )
-                found = {"covered": covered, "words": "as it is"}
-        return _Answer(json.dumps(found).encode())
+                values = {"covered": covered, "words": "as it is"}
+        return _HttpResponse(json.dumps(values).encode())
 
     monkeypatch.setattr(urllib.request, "urlopen", answer)
     file, desk = tmp_path / "receipt.json", "http://localhost:8000/"
@@ -155,14 +155,14 @@ def test_the_desk_gets_the_public_key_only(
     ("answer", "status"),
     [
         (HTTPError("http://localhost", 429, "", None, None), 4),  # type: ignore[arg-type]
-        (URLError("nobody there"), 5),
-        (_Answer(b"<html>"), 4),
-        (_Answer(b'{"sealed":null}'), 3),
+        (URLError("no server"), 5),
+        (_HttpResponse(b"<html>"), 4),
+        (_HttpResponse(b'{"sealed":null}'), 3),
     ],
-    ids=["too many", "nobody there", "no JSON", "not yet"],
+    ids=["too many", "no server", "no JSON", "not yet"],
 )
 def test_a_desk_that_does_not_help_is_said(
-    answer: Any, status: int, story: Story, monkeypatch: pytest.MonkeyPatch
+    answer: Any, status: int, story: ReceiptStory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def respond(request: Any, timeout: float) -> Any:
         if isinstance(answer, Exception):

@@ -27,15 +27,15 @@ from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = [sys.executable, "-c", "from letheon.cli import app; app()"]
 WAITS = r"1 request waits until (\d+ \w+ \d\d:\d\d) UTC \(50 rows or 72 h\); "
-WAITS += "`letheon batch apply --force` runs it now"
+WAITS += "`letheon batch apply --force` applies it now"
 
 
 def recipe(page: str) -> str:
     """The shell block of a page that erases people."""
     text = (ROOT / page).read_text("utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    (found,) = [block for block in blocks if "request add" in block]
-    return str(found)
+    (block_text,) = [block for block in blocks if "request add" in block]
+    return str(block_text)
 
 
 def write_files(folder: Path) -> None:
@@ -57,7 +57,7 @@ def run_worker(words: list[str], home: str) -> str:
 
 
 def require_erased(folder: Path) -> None:
-    """Nobody who left is in the model, and the request came to its end."""
+    """No removed id is in the model, and the request is closed."""
     with Ledger.open(folder / "erasures") as ledger:
         (request,) = ledger.requests.list()
         assert (request.state, request.n_ids) == ("purged", len(LEAVING))
@@ -88,9 +88,9 @@ def test_the_recipe_ends_with_the_person_erased(
             if words[0] == "init":
                 (key,) = re.findall(r"[0-9a-f]{64}", result.output)
     require_erased(tmp_path)
-    found = re.search(WAITS, said["worker"])
-    assert found
-    until = datetime.strptime(found[1], "%d %b %H:%M").replace(tzinfo=UTC)
+    match = re.search(WAITS, said["worker"])
+    assert match
+    until = datetime.strptime(match[1], "%d %b %H:%M").replace(tzinfo=UTC)
     expected = datetime.now(UTC) + timedelta(hours=72)
     assert abs(until.replace(year=expected.year) - expected) < timedelta(hours=1)
     assert "audit of clinic-1: passed" in said["audit report"]
@@ -150,8 +150,8 @@ def test_a_worker_says_once_until_when_requests_wait(monkeypatch: pytest.MonkeyP
     assert queue.looks == 5
     until = r"until 19 Nov 14:00 UTC \(50 rows or 72 h\); `letheon batch apply --force`"
     first, second = said.splitlines()
-    assert re.fullmatch(rf"\S+Z waits m 1 request waits {until} runs it now", first)
-    assert re.fullmatch(rf"\S+Z waits m 2 requests wait {until} runs them now", second)
+    assert re.fullmatch(rf"\S+Z waits m 1 request waits {until} applies it now", first)
+    assert re.fullmatch(rf"\S+Z waits m 2 requests wait {until} applies them now", second)
 
 
 RECEIVED = datetime(2026, 11, 16, 14, tzinfo=UTC)

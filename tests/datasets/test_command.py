@@ -34,4 +34,4 @@ def test_one_data_set_in_full(tmp_path: Path) -> None:
 def test_an_unknown_name_is_refused() -> None:
     result = call("nope")
     assert result.exit_code == 1
-    assert "no data set 'nope'" in result.stderr
+    assert "unknown data set 'nope'" in result.stderr

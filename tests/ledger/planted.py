@@ -8,7 +8,7 @@ from sqlalchemy import select, text
 
 from letheon.ledger.db.database import Database
 from letheon.ledger.keys.keyring import KeyRing
-from letheon.ledger.models.versions import find_head, signed_path
+from letheon.ledger.models.versions import find_head, locate_signed_file
 from letheon.ledger.purge import purge
 from letheon.ledger.tables import heads
 from letheon.ledger.worker import apply, worker
@@ -84,7 +84,7 @@ def _certificate_first() -> None:
         values = rest[4]
         with core.database.reading() as conn:
             row = conn.execute(text("SELECT value FROM meta WHERE key = 'sequence'"))
-            path = signed_path(core, "certificates", int(row.scalar_one()) + 1)
+            path = locate_signed_file(core, "certificates", int(row.scalar_one()) + 1)
         path.write_bytes(canonical({"subject": values["model_blob"]}))
         return publish(core, *rest)
 

@@ -27,8 +27,8 @@ from letheon.ledger.models.versions import (
     VersionRow,
     find_model_by_id,
     find_version,
+    locate_signed_file,
     proof_path,
-    signed_path,
 )
 from letheon.ledger.tables import (
     batches,
@@ -96,7 +96,7 @@ def require_sound(ledger: Ledger, n: int) -> list[verifier.SignedStatement]:
     """Check that there are n certificates, in one chain, in files and database alike."""
     envelopes = all_envelopes(ledger)
     core = core_of(ledger)
-    files = [signed_path(core, "certificates", each + 1).read_bytes() for each in range(n)]
+    files = [locate_signed_file(core, "certificates", each + 1).read_bytes() for each in range(n)]
     assert (len(envelopes), files) == (n, envelopes)
     assert counted(ledger) == (n, n)
     return check_chain(envelopes, core.keys.trust())
@@ -107,7 +107,7 @@ def refused(ledger: Ledger, match: str, error: type[Exception] = SignerRefusedEr
     with pytest.raises(error, match=match):
         certify_next(core_of(ledger))
     assert counted(ledger) == (0, 0)
-    assert not signed_path(core_of(ledger), "certificates", 1).exists()
+    assert not locate_signed_file(core_of(ledger), "certificates", 1).exists()
 
 
 def change(ledger: Ledger, statement: Any) -> None:
@@ -325,7 +325,7 @@ def test_a_transition_that_the_proof_does_not_show_is_not_signed(ledger: Ledger,
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"null", b'{"payload":"AAAA"}'])
 def test_a_number_is_never_signed_with_two_contents(ledger: Ledger, content: bytes) -> None:
-    path = signed_path(core_of(ledger), "certificates", 1)
+    path = locate_signed_file(core_of(ledger), "certificates", 1)
     path.write_bytes(content)
     with pytest.raises(SignerRefusedError, match="other content"):
         certify_next(core_of(ledger))
@@ -339,7 +339,7 @@ def test_a_certificate_of_this_number_from_a_fork_is_noticed(
     with copied(home, tmp_path / "fork", lambda: NOW + 60) as fork:
         certify_next(core_of(fork))
         [other] = all_envelopes(fork)
-    signed_path(core_of(ledger), "certificates", 1).write_bytes(other)
+    locate_signed_file(core_of(ledger), "certificates", 1).write_bytes(other)
     with pytest.raises(SignerRefusedError, match="fork"):
         certify_next(core_of(ledger))
 

@@ -90,7 +90,7 @@ def test_another_method_definition_or_rule_is_refused(maker: Maker) -> None:
     ):
         changed = deepcopy(facts)
         changed[part][name] = value
-        refused(model, changed, "erase", "the model is of")
+        refused(model, changed, "erase", "but the model has")
 
 
 CERTIFIED = [

@@ -102,7 +102,7 @@ def test_what_is_no_day_at_all_ends_no_hold(still_desk: LedgerSetup, until: Any)
 @pytest.mark.parametrize("how", ["model", "tenant"])
 def test_a_model_is_named_by_a_text(still_desk: LedgerSetup, how: str) -> None:
     given: dict[str, Any] = {"model": "risk", "tenant": "default", how: still_desk.model}
-    with pytest.raises(TypeError, match=f"{how} is a ModelRow; give its name"):
+    with pytest.raises(TypeError, match=f"{how} is a ModelRow; expected its name"):
         Ledger(still_desk.core).requests.submit(["person-1"], **given)
 
 

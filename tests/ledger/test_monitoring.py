@@ -222,12 +222,12 @@ def test_a_metric_without_a_name_is_refused() -> None:
 
 
 def test_files_that_the_ledger_does_not_know_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="make it without folder"):
+    with pytest.raises(ValueError, match="create it without folder"):
         pack_monitor(watched(folder=tmp_path / "own"))
 
 
 def test_a_monitor_that_keeps_people_is_refused() -> None:
-    with pytest.raises(ValueError, match="keeps people who are erased"):
+    with pytest.raises(ValueError, match="keeps erased people"):
         pack_monitor(watched(hold_forgotten_until_retrain=True))
 
 
@@ -240,11 +240,11 @@ def test_a_model_of_other_people_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda found: found | {"format": 2}, NewerFormatError),
-        (lambda found: {k: v for k, v in found.items() if k != "rows"}, CorruptFileError),
-        (lambda found: found | {"more": 1}, CorruptFileError),
-        (lambda found: [found], CorruptFileError),
-        (lambda found: {}, CorruptFileError),
+        (lambda parts: parts | {"format": 2}, NewerFormatError),
+        (lambda parts: {k: v for k, v in parts.items() if k != "rows"}, CorruptFileError),
+        (lambda parts: parts | {"more": 1}, CorruptFileError),
+        (lambda parts: [parts], CorruptFileError),
+        (lambda parts: {}, CorruptFileError),
     ],
 )
 def test_bytes_that_make_no_sense_are_refused(change: Any, error: type[Exception]) -> None:
@@ -305,12 +305,12 @@ def test_every_setting_is_part_of_the_policy() -> None:
         replace(QUICK, requests={"candidates": np.int64(50)}),
     ]
     exact = fitted(kind=NaiveUnlearner)  # nothing is rehearsed
-    found = [
+    items = [
         *(compute_policy_digest(watched(exact, calibration=one)) for one in calibrations),
         compute_policy_digest(watched(exact, tolerances=replace(LOOSE, budget=0.5))),
         compute_policy_digest(watched(exact, metric=f1_score)),
     ]
-    assert len(set(found)) == len(found)
+    assert len(set(items)) == len(items)
 
 
 def test_a_calibration_that_cannot_be_written_down_is_refused() -> None:

@@ -219,13 +219,13 @@ def test_a_repeat_with_another_receipt_key_is_refused(sqlite_ledger: Ledger) -> 
     first = sqlite_ledger.requests.submit([person(1)], receipt_key=keys[0], **given)
     again = sqlite_ledger.requests.submit([person(1)], receipt_key=keys[0], **given)
     assert again.id == first.id
-    with pytest.raises(IdempotencyError, match="another key"):
+    with pytest.raises(IdempotencyError, match="another receipt key"):
         sqlite_ledger.requests.submit([person(1)], receipt_key=keys[1], **given)
     assert sqlite_ledger.certificates.receipts.key(first.id) == keys[0]
 
 
 def test_a_receipt_is_for_one_person(sqlite_ledger: Ledger) -> None:
-    with pytest.raises(ValueError, match="one person, and this request names 2"):
+    with pytest.raises(ValueError, match="one person, but this request has 2 ids"):
         sqlite_ledger.requests.submit_with_code([person(1), person(2)], model="risk")
     request = sqlite_ledger.requests.submit([person(1), person(2)], model="risk")
     with pytest.raises(RequestStateError, match="has 2 people"):

@@ -46,14 +46,14 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no estimator of ours": ({"model": GaussianNB().fit(X, Y)}, CannotForgetError, "wrap it"),
     "class": ({"model": NaiveUnlearner}, CannotForgetError, "wrap it"),
     "not fitted": ({"model": EXACT["naive"]()}, NotFittedError, "call fit first"),
-    "other rows": ({"X": X + 1}, LedgerError, "a fresh fit on these rows gives another model"),
+    "other rows": ({"X": X + 1}, LedgerError, "a fresh fit on these rows gives a different model"),
     "other order": ({"X": X[::-1], "y": Y[::-1], "ids": IDS[::-1]}, LedgerError, "a fresh fit"),
-    "too few rows": ({"X": X[:9], "y": Y[:9], "ids": IDS[:9]}, LedgerError, "holds 60 rows"),
-    "other people": ({"ids": np.roll(IDS, 1)[::-1] + "x"}, LedgerError, "not those that the"),
+    "too few rows": ({"X": X[:9], "y": Y[:9], "ids": IDS[:9]}, LedgerError, "has 60 rows"),
+    "other people": ({"ids": np.roll(IDS, 1)[::-1] + "x"}, LedgerError, "not the ids of the model"),
     "other kind of ids": ({"ids": None}, LedgerError, "int ids"),
     "lengths": ({"y": Y[:-1]}, ValueError, "one target per row"),
     "stronger releases": ({"releases": "every-version"}, SignerRefusedError, "every-version"),
-    "no such releases": ({"releases": "secret"}, ValueError, "is not one of"),
+    "no such releases": ({"releases": "secret"}, ValueError, "is unknown"),
     "test": ({"test": X}, ValueError, "test must be"),
 }
 
@@ -88,7 +88,7 @@ def test_generators_and_notes_are_not_stored(ledger: Ledger) -> None:
     assert model.guarantee_.tuning is not None, "the caller's model is as it was"
     seeded = LogisticRegression(random_state=np.random.RandomState(0))
     inner = SISAClassifier(seeded, n_shards=2, random_state=0).fit(X, Y, ids=IDS)
-    with pytest.raises(LedgerError, match="estimator__random_state is a generator"):
+    with pytest.raises(LedgerError, match="estimator__random_state is a random generator"):
         ledger.models.register(inner, X, Y, ids=IDS, name="third")
 
 
@@ -96,7 +96,7 @@ def test_rows_with_risk_are_given_to_fit_again(ledger: Ledger) -> None:
     risk = np.repeat(np.linspace(0.1, 0.9, 30), 2)
     model = SISAClassifier(LogisticRegression(), n_shards=4, risk_edges=[0.3, 0.6], random_state=0)
     model.fit(X, Y, ids=IDS, risk=risk)
-    with pytest.raises(ValueError, match="give risk="):
+    with pytest.raises(ValueError, match="pass risk="):
         ledger.models.register(model, X, Y, ids=IDS, name="new")
     ledger.models.register(model, X, Y, ids=IDS, name="new", row_params={"risk": risk})
     ledger.requests.submit([person(4)], model="new", verified=True)

@@ -1,4 +1,4 @@
-"""Many clients at once that file requests: some twice, some hanging up before they are answered."""
+"""Many clients at once that file requests: some repeat a request, some hang up early."""
 
 import asyncio
 import contextlib
@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-__all__ = ["Answer", "Crowd", "Wish", "twice"]
+__all__ = ["FilingClients", "FilingOrder", "FilingResult", "repeat_each"]
 
 EVERY_NTH_HANGS_UP = 5
 
 
-class Wish(NamedTuple):
+class FilingOrder(NamedTuple):
     """One request that a client sends: its key and the person."""
 
     key: str
     person: int | str
 
 
-class Answer(NamedTuple):
+class FilingResult(NamedTuple):
     """What came of it."""
 
     key: str
@@ -30,16 +30,16 @@ class Answer(NamedTuple):
     seconds: float
 
 
-def twice(wishes: Iterable[Wish]) -> Iterator[Wish]:
-    """Yield each wish two times in a row, so that two clients send it at the same moment."""
-    for wish in wishes:
-        yield wish
-        yield wish
+def repeat_each(orders: Iterable[FilingOrder]) -> Iterator[FilingOrder]:
+    """Yield each order two times in a row, so that two clients send it at the same moment."""
+    for order in orders:
+        yield order
+        yield order
 
 
 @dataclass
-class Crowd:
-    """Clients that share a list of wishes.
+class FilingClients:
+    """Clients that share a list of orders.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Crowd:
         Whom they ask, and for what.
     n_clients : int
         How many there are; each has a connection of its own.
-    answers : list of Answer
+    answers : list of FilingResult
         In the order in which they came.
     """
 
@@ -55,36 +55,36 @@ class Crowd:
     token: str
     model: str
     n_clients: int = 200
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[FilingResult] = field(default_factory=list)
     n_hung_up: int = 0
 
-    def send(self, wishes: Iterable[Wish], *, until: float = float("inf")) -> None:
-        """Send all wishes, or as many as fit before a moment of `time.monotonic`."""
-        asyncio.run(self._send(iter(wishes), until))
+    def send(self, orders: Iterable[FilingOrder], *, until: float = float("inf")) -> None:
+        """Send all orders, or as many as fit before a moment of `time.monotonic`."""
+        asyncio.run(self._send(iter(orders), until))
 
-    async def _send(self, wishes: Iterator[Wish], until: float) -> None:
+    async def _send(self, orders: Iterator[FilingOrder], until: float) -> None:
         async with asyncio.TaskGroup() as group:
             for number in range(self.n_clients):
-                group.create_task(self._one(number, wishes, until))
+                group.create_task(self._one(number, orders, until))
 
-    async def _one(self, number: int, wishes: Iterator[Wish], until: float) -> None:
+    async def _one(self, number: int, orders: Iterator[FilingOrder], until: float) -> None:
         reader, writer = await self._connected()
-        for wish in wishes:
+        for order in orders:
             if time.monotonic() > until:
                 break
             if (number + len(self.answers)) % EVERY_NTH_HANGS_UP == 0:
-                await self._hang_up(wish)
+                await self._hang_up(order)
             start = time.perf_counter()
-            status, body = await _called(reader, writer, self._bytes(wish))
+            status, body = await _called(reader, writer, self._bytes(order))
             seconds = time.perf_counter() - start
             request = json.loads(body).get("id", body.decode())
-            self.answers.append(Answer(wish.key, status, request, seconds))
+            self.answers.append(FilingResult(order.key, status, request, seconds))
         await _closed(writer)
 
-    async def _hang_up(self, wish: Wish) -> None:
+    async def _hang_up(self, order: FilingOrder) -> None:
         """Send it and leave; whether it was read does not matter."""
         _, writer = await self._connected()
-        writer.write(self._bytes(wish))
+        writer.write(self._bytes(order))
         await writer.drain()
         self.n_hung_up += 1
         await _closed(writer)
@@ -93,14 +93,14 @@ class Crowd:
         place = urlsplit(self.url)
         return await asyncio.open_connection(place.hostname, place.port)
 
-    def _bytes(self, wish: Wish) -> bytes:
-        body = json.dumps({"model": self.model, "ids": [wish.person]}).encode()
+    def _bytes(self, order: FilingOrder) -> bytes:
+        body = json.dumps({"model": self.model, "ids": [order.person]}).encode()
         head = (
             "POST /api/v1/requests HTTP/1.1\r\n"
             "Host: localhost\r\n"
             f"Authorization: Bearer {self.token}\r\n"
             "Content-Type: application/json\r\n"
-            f"Idempotency-Key: {wish.key}\r\n"
+            f"Idempotency-Key: {order.key}\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body

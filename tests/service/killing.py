@@ -31,7 +31,7 @@ from letheon.service.worker import main as work
 __all__ = ["PLACES", "Kill"]
 
 MODEL = "example-forest"
-# Whoever makes the approver's token may not approve with it what they filed.
+# The token that created the approver's token may not approve its own requests with it.
 FILER = "operator"
 PATIENCE = 60.0
 SETTINGS = ServiceSettings(rate_per_token="1000000/minute", rate_failed="1000000/minute")
@@ -170,7 +170,7 @@ def _arm(kill: Kill, telling: int) -> None:
     faults.hook = reach
 
 
-class Client:
+class RetryingClient:
     """Sends a call again until it is answered.
 
     Parameters
@@ -213,69 +213,69 @@ class Client:
     def wait(self, path: str, is_so: Callable[[Any], bool]) -> Any:
         deadline = time.monotonic() + 2 * PATIENCE
         while time.monotonic() < deadline:
-            if is_so(found := self.get(path)):
-                return found
+            if is_so(response := self.get(path)):
+                return response
             time.sleep(0.05)
-        raise TimeoutError(f"{path} stays {found}")
+        raise TimeoutError(f"{path} stays {response}")
 
 
-def story(client: Client, processes: Processes) -> dict[str, Any]:
+def story(client: RetryingClient, processes: Processes) -> dict[str, Any]:
     """Go through the story, each step until it is done; return what came of it."""
-    # 201, or 409: the call before it was answered by nobody, and had been done.
+    # 201, or 409: the call before had no response, but was done.
     client.post("/api/v1/models/example", 201, 409, json={"kind": "forest", "name": MODEL})
     made = client.post("/api/v1/tokens", 201, json={"name": "second-eyes", "role": "approver"})
     client.tokens["approver"] = made["token"]
     codes = dict(_file(client, number) for number in range(2, 6))
     _file_many(client)
-    requests = [one["id"] for one in client.get("/api/v1/requests?limit=200")["items"]]
+    requests = [item["id"] for item in client.get("/api/v1/requests?limit=200")["items"]]
     for request in requests:
         client.post(f"/api/v1/requests/{request}/approve", 200, 409, role="approver")
     job = client.post(f"/api/v1/models/{MODEL}/apply", 202)["id"]
-    client.wait(f"/api/v1/jobs/{job}", lambda found: found["is_over"])
+    client.wait(f"/api/v1/jobs/{job}", lambda item: item["is_over"])
     for request in requests:
-        client.wait(f"/api/v1/requests/{request}", lambda found: found["state"] == "purged")
+        client.wait(f"/api/v1/requests/{request}", lambda item: item["state"] == "purged")
     passed = _audit(client, processes)
     for request in requests:
         client.post(f"/api/v1/requests/{request}/answer", 200, 409, json={"recipients": 0})
     return {"passed": passed, **_left(client, codes)}
 
 
-def _file(client: Client, number: int) -> tuple[str, str]:
+def _file(client: RetryingClient, number: int) -> tuple[str, str]:
     """File a request with a receipt; return its id and the code."""
     body = {"model": MODEL, "ids": [f"person-{number:04d}"], "verified": True, "receipt": True}
     headers = {"Idempotency-Key": f"person-{number}"}
     filed = client.post("/api/v1/requests", 200, 201, role=FILER, json=body, headers=headers)
     code = filed["receipt_code"]
-    if code is None:  # nobody got the answer that showed it
+    if code is None:  # the response with the code was lost
         code = client.post(f"/api/v1/requests/{filed['id']}/receipt-code", 201, role=FILER)["code"]
     return filed["id"], code
 
 
-def _file_many(client: Client) -> None:
+def _file_many(client: RetryingClient) -> None:
     items = [{"model": MODEL, "ids": [f"person-{n:04d}"], "key": f"bulk-{n}"} for n in (7, 8, 9)]
     client.post("/api/v1/requests/bulk", 200, role=FILER, json={"items": items})
     table = "model,id,key\n" + "".join(f"{MODEL},person-{n:04d},csv-{n}\n" for n in (12, 13))
     files = {"file": ("people.csv", table, "text/csv")}
     client.post("/api/v1/requests/upload", 200, role=FILER, files=files)
-    for one in client.get("/api/v1/requests?state=received&limit=200")["items"]:
-        client.post(f"/api/v1/requests/{one['id']}/verify", 200, 409, role=FILER)
+    for item in client.get("/api/v1/requests?state=received&limit=200")["items"]:
+        client.post(f"/api/v1/requests/{item['id']}/verify", 200, 409, role=FILER)
 
 
-def _audit(client: Client, processes: Processes) -> bool:
+def _audit(client: RetryingClient, processes: Processes) -> bool:
     """Audit; everything is killed once it has begun."""
     audit = client.post("/api/v1/audits", 202, json={})["id"]
-    client.wait(f"/api/v1/audits/{audit}", lambda found: found["state"] != "queued")
+    client.wait(f"/api/v1/audits/{audit}", lambda item: item["state"] != "queued")
     processes.kill()
     processes.start()
-    found = client.wait(f"/api/v1/audits/{audit}", lambda found: found["is_over"])
-    return bool(found["passed"])
+    state = client.wait(f"/api/v1/audits/{audit}", lambda item: item["is_over"])
+    return bool(state["passed"])
 
 
-def _left(client: Client, codes: dict[str, str]) -> dict[str, Any]:
+def _left(client: RetryingClient, codes: dict[str, str]) -> dict[str, Any]:
     requests = client.get("/api/v1/requests?limit=200&state=closed")
     timelines = [
-        [entry["code"] for entry in client.get(f"/api/v1/requests/{one['id']}/timeline")["items"]]
-        for one in requests["items"]
+        [entry["code"] for entry in client.get(f"/api/v1/requests/{item['id']}/timeline")["items"]]
+        for item in requests["items"]
     ]
     checks = [
         client.post("/api/v1/receipts/check", 200, json={"code": code}) for code in codes.values()
@@ -283,9 +283,9 @@ def _left(client: Client, codes: dict[str, str]) -> dict[str, Any]:
     return {
         "counts": {k: n for k, n in client.get("/api/v1/summary")["counts"].items() if n},
         "timelines": timelines,
-        "covered": [one["covered"] for one in checks],
-        "certificates": [one["sequence"] for one in client.get("/api/v1/certificates")["items"]],
-        "models": [one["name"] for one in client.get("/api/v1/models")["items"]],
+        "covered": [check["covered"] for check in checks],
+        "certificates": [item["sequence"] for item in client.get("/api/v1/certificates")["items"]],
+        "models": [item["name"] for item in client.get("/api/v1/models")["items"]],
         "live_rows": client.get(f"/api/v1/models/{MODEL}")["live_rows"],
         "readmitted": client.n_lost,
     }
@@ -300,14 +300,14 @@ def _kills() -> Iterator[Kill]:
         yield Kill("worker", place)
 
 
-def double(client: Client, _: Processes) -> dict[str, Any]:
+def double(client: RetryingClient, _: Processes) -> dict[str, Any]:
     """File a request as a client does that has no idempotency key: it must be found out."""
     client.post("/api/v1/models/example", 201, json={"kind": "sisa", "name": MODEL})
     client.post("/api/v1/requests", 201, json={"model": MODEL, "ids": ["person-0002"]})
     return {"counts": client.get("/api/v1/summary")["counts"]}
 
 
-Play = Callable[[Client, Processes], dict[str, Any]]
+Play = Callable[[RetryingClient, Processes], dict[str, Any]]
 
 
 def played(home: Path, play: Play, kills: Iterator[Kill]) -> dict[str, Any]:
@@ -322,7 +322,7 @@ def played(home: Path, play: Play, kills: Iterator[Kill]) -> dict[str, Any]:
     processes = Processes(home, port, kills)
     processes.start()
     try:
-        report = play(Client(processes, tokens), processes)
+        report = play(RetryingClient(processes, tokens), processes)
     finally:
         processes.kill()
     return report | {"died_of": processes.died_of[:-1]}

@@ -7,7 +7,7 @@ what was decided, not what the code says.
 from collections.abc import Iterable
 from typing import Any
 
-ANYBODY, PUBLIC = "any principal", "public"
+ANY_TOKEN, PUBLIC = "any principal", "public"
 # Things of the whole ledger: a token that is bound to a tenant is refused.
 LEDGER_WIDE = frozenset(
     {
@@ -28,7 +28,7 @@ API: dict[str, str] = {
     "GET /healthz": PUBLIC,
     "GET /readyz": PUBLIC,
     "GET /metrics": "metrics:read",
-    "GET /api/v1/me": ANYBODY,
+    "GET /api/v1/me": ANY_TOKEN,
     "GET /api/v1/tokens": "tokens:manage",
     "POST /api/v1/tokens": "tokens:manage",
     "DELETE /api/v1/tokens/{token_id}": "tokens:manage",
@@ -103,10 +103,10 @@ API: dict[str, str] = {
 }
 
 PAGES: dict[str, str] = {
-    "GET /": ANYBODY,
+    "GET /": ANY_TOKEN,
     "GET /login": PUBLIC,
     "POST /login": PUBLIC,
-    "POST /logout": ANYBODY,
+    "POST /logout": ANY_TOKEN,
     "GET /requests": _READ,
     "POST /requests/actions": _READ,
     "GET /requests/new": _FILE,

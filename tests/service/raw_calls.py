@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-__all__ = ["Answer", "call"]
+__all__ = ["RawResponse", "call"]
 
 
-class Answer(NamedTuple):
+class RawResponse(NamedTuple):
     """What an application answered, and how many bytes of the body it had taken until then."""
 
     status: int
@@ -25,7 +25,7 @@ def call(
     query: bytes = b"",
     headers: dict[str, str] | None = None,
     chunks: Iterable[bytes] = (),
-) -> Answer:
+) -> RawResponse:
     """Call an ASGI application with exactly these bytes."""
     scope = {
         "type": "http",
@@ -48,7 +48,7 @@ def call(
     return asyncio.run(_called(app, scope, iter(chunks)))
 
 
-async def _called(app: Any, scope: dict[str, Any], chunks: Any) -> Answer:
+async def _called(app: Any, scope: dict[str, Any], chunks: Any) -> RawResponse:
     sent: list[Any] = []
     n_read = 0
     is_sent = False
@@ -66,6 +66,6 @@ async def _called(app: Any, scope: dict[str, Any], chunks: Any) -> Answer:
 
     await app(scope, receive, send)
     head = sent[0]
-    found = {name.decode("latin-1"): value.decode("latin-1") for name, value in head["headers"]}
+    by_name = {name.decode("latin-1"): value.decode("latin-1") for name, value in head["headers"]}
     body = b"".join(message.get("body", b"") for message in sent[1:])
-    return Answer(head["status"], found, body, n_read)
+    return RawResponse(head["status"], by_name, body, n_read)

@@ -18,8 +18,8 @@ class Call(NamedTuple):
 
     @property
     def message(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.body)
-        return found
+        document: dict[str, Any] = json.loads(self.body)
+        return document
 
 
 Answering = Callable[[BaseHTTPRequestHandler, Call], None]
@@ -34,7 +34,7 @@ class Receiver:
         self.answer: Answering | None = None
         receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class ReceiverHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 length = int(self.headers.get("Content-Length", "0"))
                 headers = {name.lower(): value for name, value in self.headers.items()}
@@ -50,13 +50,13 @@ class Receiver:
             def log_message(self, *given: Any) -> None:
                 """Say nothing."""
 
-        class Server(ThreadingHTTPServer):
+        class ReceiverServer(ThreadingHTTPServer):
             daemon_threads = True
 
             def handle_error(self, request: Any, client_address: Any) -> None:
                 """A peer that hangs up, or refuses our certificate, is what tests are about."""
 
-        self._server = Server(("127.0.0.1", port), Handler)
+        self._server = ReceiverServer(("127.0.0.1", port), ReceiverHandler)
         if context is not None:
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.port = int(self._server.server_address[1])

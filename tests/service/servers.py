@@ -13,15 +13,15 @@ from typing import Any
 
 import httpx2
 
-__all__ = ["LETHEON", "Server", "serving", "wait_for"]
+__all__ = ["LETHEON", "DeskServer", "serving", "wait_for"]
 
 LETHEON = Path(sys.executable).with_name("letheon")
 PATIENCE = 60.0
-_TOKEN = re.compile(r"Token of the (\w+)[^:]*: (\S+)")
-_OPEN = re.compile(r"The desk is open at (\S+)")
+_TOKEN = re.compile(r"^(\w+) token[^:]*: (\S+)")
+_OPEN = re.compile(r"The desk is running at (\S+)")
 
 
-class Server:
+class DeskServer:
     """``letheon serve`` on a free port.
 
     Parameters
@@ -67,9 +67,9 @@ class Server:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.said.append(line.rstrip("\n"))
-            self.tokens.update(_TOKEN.findall(line))
-            if found := _OPEN.search(line):
-                self.url = found[1]
+            self.tokens.update((role.lower(), text) for role, text in _TOKEN.findall(line))
+            if match := _OPEN.search(line):
+                self.url = match[1]
                 return
         self._reap()
         raise AssertionError(f"no server: {self.errors.read_text()[-2000:]}")
@@ -118,9 +118,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(home: Path, *words: str) -> Iterator[Server]:
+def serving(home: Path, *words: str) -> Iterator[DeskServer]:
     """Yield a server that runs; it is killed at the end if it still does."""
-    server = Server(home, *words)
+    server = DeskServer(home, *words)
     server.start()
     try:
         yield server
@@ -132,7 +132,7 @@ def wait_for(look: Any, *, what: str) -> Any:
     """Return what `look` returns once that is true."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        if found := look():
-            return found
+        if value := look():
+            return value
         time.sleep(0.05)
     raise AssertionError(f"waited too long for: {what}")

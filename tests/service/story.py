@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.service.servers import Server
+from tests.service.servers import DeskServer
 
-__all__ = ["MODEL", "PERSON", "Stage", "Watch", "faults_of", "flip_a_byte"]
+__all__ = ["MODEL", "PERSON", "BrowserLog", "BrowserStory", "faults_of", "flip_a_byte"]
 
 MODEL = "example-forest"
 PERSON = "person-0002"
@@ -110,11 +110,11 @@ def faults_of(page: Any) -> list[str]:
     It scrolls sideways, something sticks out of it, a control has no name, an id stands twice, it
     has no main heading, or a text has less contrast than WCAG 2.2 AA asks for.
     """
-    found: list[str] = page.evaluate(_FAULTS)
-    return found
+    violations: list[str] = page.evaluate(_FAULTS)
+    return violations
 
 
-class Watch:
+class BrowserLog:
     """Notices errors on pages of a context, and whatever is fetched from elsewhere.
 
     Parameters
@@ -148,8 +148,8 @@ class Watch:
             self.errors.append(f"{response.status} {response.url}")
 
 
-class Stage:
-    """A server and a browser: somebody who goes from page to page and looks at each.
+class BrowserStory:
+    """A server and a browser that visits page after page and checks each.
 
     Parameters
     ----------
@@ -159,12 +159,12 @@ class Stage:
         Chromium.
     """
 
-    def __init__(self, server: Server, browser: Any) -> None:
+    def __init__(self, server: DeskServer, browser: Any) -> None:
         self.server = server
         self.url = server.url
         self.faults: list[str] = []
         self.seen: set[str] = set()
-        self.watches: list[Watch] = []
+        self.watches: list[BrowserLog] = []
         self._browser = browser
         self._n_looks = 0
         self._pictures = os.environ.get("LETHEON_PICTURES")
@@ -174,7 +174,7 @@ class Stage:
         context = self._browser.new_context(viewport={"width": WIDE, "height": HEIGHT}, **given)
         context.set_default_timeout(PATIENCE)
         if is_watched:
-            self.watches.append(Watch(context, self.url))
+            self.watches.append(BrowserLog(context, self.url))
         return context.new_page()
 
     def log_in(self, page: Any, role: str) -> None:
@@ -191,11 +191,11 @@ class Stage:
         for number, width in enumerate((WIDE, NARROW)):
             page.set_viewport_size({"width": width, "height": HEIGHT})
             theme = THEMES[(number + self._n_looks) % 2]
-            for each in THEMES if self._pictures else (theme,):
-                page.emulate_media(color_scheme=each, reduced_motion="reduce")
-                found = faults_of(page)
-                self.faults += [f"{name}, {each}, {width}: {one}" for one in found]
-                self._keep(page, f"{name}-{each}-{width}.png")
+            for theme_item in THEMES if self._pictures else (theme,):
+                page.emulate_media(color_scheme=theme_item, reduced_motion="reduce")
+                faults = faults_of(page)
+                self.faults += [f"{name}, {theme_item}, {width}: {item}" for item in faults]
+                self._keep(page, f"{name}-{theme_item}-{width}.png")
         page.emulate_media(color_scheme="light", reduced_motion="reduce")
         page.set_viewport_size({"width": WIDE, "height": HEIGHT})
 
@@ -215,10 +215,10 @@ class Stage:
         assert self.server.url == self.url
 
     def errors(self) -> list[str]:
-        return [one for watch in self.watches for one in watch.errors]
+        return [error for watch in self.watches for error in watch.errors]
 
     def elsewhere(self) -> list[str]:
-        return [one for watch in self.watches for one in watch.elsewhere]
+        return [item for watch in self.watches for item in watch.elsewhere]
 
 
 def _path(url: str, base: str) -> str:
@@ -228,7 +228,7 @@ def _path(url: str, base: str) -> str:
 def flip_a_byte(home: Path) -> Path:
     """Change one bit of the largest blob in the folder of a ledger; return its path."""
     blobs = [path for path in (home / "blobs").rglob("*") if path.is_file()]
-    path = max(blobs, key=lambda one: one.stat().st_size)
+    path = max(blobs, key=lambda blob: blob.stat().st_size)
     path.chmod(0o600)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -13,7 +13,7 @@ from letheon.service.addresses import (
     Target,
     parse_hosts,
     parse_url,
-    resolve,
+    resolve_target,
 )
 
 LIST = parse_hosts(
@@ -216,7 +216,7 @@ def test_a_careless_entry_of_the_list_is_refused(entry: object) -> None:
 def test_some_addresses_are_never_called(address: str) -> None:
     for target in (OUTSIDE, INSIDE):
         with pytest.raises(AddressRefusedError):
-            resolve(target, lambda host, port: [address])
+            resolve_target(target, lambda host, port: [address])
 
 
 @pytest.mark.parametrize(
@@ -228,42 +228,42 @@ def test_relays_are_not_called_whatever_python_says_of_them(
     for kind in (ipaddress.IPv4Address, ipaddress.IPv6Address):
         monkeypatch.setattr(kind, "is_global", True)
     with pytest.raises(AddressRefusedError):
-        resolve(OUTSIDE, lambda host, port: [address])
+        resolve_target(OUTSIDE, lambda host, port: [address])
 
 
 @pytest.mark.parametrize("address", INTERNAL)
 def test_private_addresses_need_the_operators_word(address: str) -> None:
-    assert resolve(INSIDE, lambda host, port: [address]) == (address,)
+    assert resolve_target(INSIDE, lambda host, port: [address]) == (address,)
     with pytest.raises(AddressRefusedError, match="internal = true"):
-        resolve(OUTSIDE, lambda host, port: [address])
+        resolve_target(OUTSIDE, lambda host, port: [address])
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses_are_called(address: str) -> None:
-    assert resolve(OUTSIDE, lambda host, port: [address]) == (address,)
+    assert resolve_target(OUTSIDE, lambda host, port: [address]) == (address,)
 
 
 @pytest.mark.parametrize("address", [*INTERNAL, *NEVER])
 def test_one_bad_address_among_good_ones_refuses_all(address: str) -> None:
     with pytest.raises(AddressRefusedError):
-        resolve(OUTSIDE, lambda host, port: ["93.184.216.34", address])
+        resolve_target(OUTSIDE, lambda host, port: ["93.184.216.34", address])
 
 
 def test_a_name_without_an_address_is_no_refusal() -> None:
     with pytest.raises(OSError, match="no address"):
-        resolve(OUTSIDE, lambda host, port: [])
+        resolve_target(OUTSIDE, lambda host, port: [])
 
 
 def test_the_systems_resolver_is_asked_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 443))] * 2
     monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: answer)
-    assert resolve(OUTSIDE) == ("8.8.8.8",)
+    assert resolve_target(OUTSIDE) == ("8.8.8.8",)
 
 
 @given(st.ip_addresses(v=4))
 def test_of_ipv4_only_what_registries_call_global_is_public(address: ipaddress.IPv4Address) -> None:
     try:
-        resolve(OUTSIDE, lambda host, port: [str(address)])
+        resolve_target(OUTSIDE, lambda host, port: [str(address)])
     except AddressRefusedError:
         return
     assert address.is_global

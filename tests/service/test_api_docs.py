@@ -29,10 +29,10 @@ def test_the_page_is_what_the_api_says() -> None:
 
 @cache
 def paths() -> list[tuple[str, str]]:
-    found = made()["document"]()["paths"]
+    path_list = made()["document"]()["paths"]
     return [
         (method, re.sub(r"\{\w+\}", "[^/]+", path))
-        for path, methods in found.items()
+        for path, methods in path_list.items()
         for method in methods
     ]
 
@@ -42,10 +42,10 @@ def test_every_address_in_an_example_exists(line: str) -> None:
     address = re.search(r"\$DESK(/[^\s?\"]*)", line)
     assert address is not None
     method = "post" if re.search(r" -[dF] ", line) else "get"
-    assert [one for one in paths() if one[0] == method and re.fullmatch(one[1], address[1])]
+    assert [path for path in paths() if path[0] == method and re.fullmatch(path[1], address[1])]
 
 
 def test_a_route_without_a_place_on_the_page_is_noticed() -> None:
-    found = {"paths": {"/x": {"get": {"tags": ["new"], "summary": "x", "x-public": True}}}}
+    values = {"paths": {"/x": {"get": {"tags": ["new"], "summary": "x", "x-public": True}}}}
     with pytest.raises(ValueError, match="no place for the routes of"):
-        list(made()["routes"](found))
+        list(made()["routes"](values))

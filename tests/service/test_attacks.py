@@ -45,9 +45,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 def csrf_of(client: TestClient) -> str:
-    found = re.search(r'name="csrf" value="([^"]+)"', client.get("/tokens").text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'name="csrf" value="([^"]+)"', client.get("/tokens").text)
+    assert match is not None
+    return match[1]
 
 
 class _Page(HTMLParser):
@@ -88,23 +88,23 @@ def pages(desk: Desk, method: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def query_of(dependant: Any) -> Iterator[str]:
-    yield from (one.alias for one in dependant.query_params)
+    yield from (param.alias for param in dependant.query_params)
     for inner in dependant.dependencies:
         yield from query_of(inner)
 
 
 def reflections(desk: Desk) -> list[str]:
     """Send the mark to every page in every value of its query and path; return what came of it."""
-    browser, found = desk.browser(), []
+    browser, items = desk.browser(), []
     for path, names in pages(desk, "GET"):
         for name in [*names, "unknown"]:
             answer = browser.get(path, params={name: MARK})
             assert answer.status_code < 500, (path, name)
-            found += [f"{path}?{name}: {one}" for one in evil_in(answer.text)]
+            items += [f"{path}?{name}: {item}" for item in evil_in(answer.text)]
         answer = browser.get(f"{path.rstrip('/')}/{MARK}")
         assert answer.status_code < 500, path
-        found += [f"{path}/...: {one}" for one in evil_in(answer.text)]
-    return found
+        items += [f"{path}/...: {item}" for item in evil_in(answer.text)]
+    return items
 
 
 def test_no_page_reflects_what_it_is_sent(desk: Desk) -> None:
@@ -144,7 +144,7 @@ def test_no_form_reflects_what_it_is_sent(desk: Desk, path: str, field: str) -> 
 def test_an_uploaded_file_is_not_reflected(desk: Desk) -> None:
     browser = desk.browser()
     for name, table in [
-        (MARK, "model,id\nrisk,nobody\n"),
+        (MARK, "model,id\nrisk,unknown\n"),
         ("a.csv", f"model,id\n{MARK},{MARK}\n"),
         ("a.csv", f"model,id,{MARK}\nrisk,{person(3)},x\n"),
     ]:
@@ -158,7 +158,7 @@ def test_an_uploaded_file_is_not_reflected(desk: Desk) -> None:
 
 
 def test_what_is_stored_is_shown_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even what somebody wrote into the database behind the desk's back."""
+    """Also values that were written directly into the database."""
     settings = replace(QUICK, webhook_hosts=("hooks.example.org",))
     desk = make_desk(tmp_path, settings=settings)
     client, browser = desk.client(), desk.browser()
@@ -343,7 +343,7 @@ def plain(answer: Any) -> tuple[int, dict[str, Any], str | None]:
 
 
 def test_wrong_tokens_are_all_answered_alike(desk: Desk) -> None:
-    """Nobody learns that a token was once valid, or how close a guess is."""
+    """The response does not reveal that a token was once valid, or how close a guess is."""
     right = desk.tokens["admin"].text
     guesses = [
         desk.tokens["revoked"].text,
@@ -372,8 +372,8 @@ def test_guessing_is_slowed_down(tmp_path: Path) -> None:
         app = create_app(ledger, ServiceSettings(rate_failed="20/minute", rate_login="5/minute"))
         client = TestClient(app, base_url=BASE, follow_redirects=False)
         spread = [f"Bearer lth_{number:043d}" for number in range(40)]
-        answers = [client.get("/api/v1/me", headers={"Authorization": one}) for one in spread]
-        assert [one.status_code for one in answers] == [401] * 20 + [429] * 20
+        answers = [client.get("/api/v1/me", headers={"Authorization": item}) for item in spread]
+        assert [response.status_code for response in answers] == [401] * 20 + [429] * 20
         assert int(answers[-1].headers["retry-after"]) >= 1
         forged = {"X-Forwarded-For": "192.0.2.7", "X-Real-IP": "192.0.2.7", "Forwarded": "for=x"}
         again = client.get("/api/v1/me", headers={"Authorization": spread[0], **forged})
@@ -385,7 +385,7 @@ def test_a_session_that_was_there_before_is_not_taken_over(desk: Desk) -> None:
     browser = desk.client(None)
     browser.cookies.set("letheon_session", planted)
     browser.post("/login", data={"token": desk.tokens["admin"].text})
-    cookies = {one.value for one in browser.cookies.jar if one.name == "letheon_session"}
+    cookies = {item.value for item in browser.cookies.jar if item.name == "letheon_session"}
     assert cookies - {planted}
     thief = desk.client(None)
     thief.cookies.set("letheon_session", planted)
@@ -433,11 +433,11 @@ def test_a_log_in_leads_to_this_desk_only(desk: Desk, where: str) -> None:
 def test_nothing_that_is_sent_reaches_the_log(desk: Desk) -> None:
     lines: list[str] = []
 
-    class _Kept(logging.Handler):
+    class _AttackLog(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(self.format(record))
 
-    logger, handler = logging.getLogger("letheon.desk"), _Kept()
+    logger, handler = logging.getLogger("letheon.desk"), _AttackLog()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     forged = '\r\n{"event": "call", "status": 200}\x1b[2J\u2028evil'
@@ -541,7 +541,7 @@ def test_of_a_key_that_stands_twice_only_one_counts(desk: Desk) -> None:
         assert answer.status_code != 201 or answer.json()["tenant"] == OTHER
 
 
-def test_nobody_makes_a_token_that_can_do_more(desk: Desk) -> None:
+def test_a_token_cannot_create_one_with_more_scopes(desk: Desk) -> None:
     """Of every token that can make tokens, all that it makes are its equals at most."""
     admin = desk.client()
     helper = {"name": "helper", "role": "admin", "scopes": ["tokens:manage", "requests:read"]}

@@ -1,4 +1,4 @@
-"""Bounds that hold only because somebody looks: tenants in a body, ends of sessions, rates."""
+"""Limits that need an explicit check: tenants in a body, ends of sessions, rates."""
 
 import dataclasses
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_a_tenants_token_files_for_that_tenant_only(desk: Desk, is_verified: boo
     alone = operator.post(URL, json=item | {"tenant": OTHER})
     everywhere = operator.post(URL, json=item | {"tenant": OTHER, "model": "*"})
     many = operator.post(f"{URL}/bulk", json={"items": [item], "tenant": OTHER})
-    assert [one.status_code for one in (alone, everywhere, many)] == [404, 404, 404]
+    assert [entry.status_code for entry in (alone, everywhere, many)] == [404, 404, 404]
     assert desk.ledger.requests.count().total == 0
 
 
@@ -69,8 +69,10 @@ def test_wrong_log_ins_are_counted(tmp_path: Path) -> None:
     desk = _slow_desk(tmp_path, rate_login="3/minute")
     try:
         stranger = desk.client(None)
-        found = [stranger.post("/login", data={"token": "wrong"}).status_code for _ in range(5)]
-        assert found == [401, 401, 401, 429, 429]
+        status_codes = [
+            stranger.post("/login", data={"token": "wrong"}).status_code for _ in range(5)
+        ]
+        assert status_codes == [401, 401, 401, 429, 429]
         assert desk.browser("operator").get("/requests").status_code == 200
     finally:
         desk.close()
@@ -80,8 +82,8 @@ def test_calls_of_a_session_are_counted(tmp_path: Path) -> None:
     desk = _slow_desk(tmp_path, rate_per_token="4/minute")
     try:
         browser = desk.browser("operator")
-        found = [browser.get("/requests").status_code for _ in range(6)]
-        assert found == [200, 200, 200, 200, 429, 429]
+        status_codes = [browser.get("/requests").status_code for _ in range(6)]
+        assert status_codes == [200, 200, 200, 200, 429, 429]
     finally:
         desk.close()
 

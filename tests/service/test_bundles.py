@@ -18,7 +18,7 @@ from sqlalchemy import select
 from letheon.audit import audit
 from letheon.exceptions import LedgerError
 from letheon.ledger.tables import actions, events
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.routes import evidence as bundles
 from letheon.service.routes.evidence import BundleResponse, zip_folder
 from letheon.service.temp_folders import sweep_temp_folders, temp_folder
@@ -57,7 +57,7 @@ def test_a_stranger_verifies_the_public_bundle(filled: Desk, tmp_path: Path) -> 
     assert 'filename="desk-test-public.zip"' in answer.headers["content-disposition"]
     folder = unpacked(answer.content, tmp_path)
     assert folder.name == "desk-test-public"
-    verdicts = {one.level: one.passed for one in verify_bundle(folder, filled.ledger.public_key)}
+    verdicts = {item.level: item.passed for item in verify_bundle(folder, filled.ledger.public_key)}
     assert verdicts == {"V0": True, "V1": True, "V2": None, "V3": True}
     assert not (folder / "models").exists()
     assert rooms(filled) == []
@@ -142,17 +142,17 @@ def test_a_client_that_does_not_read_is_left(filled: Desk, monkeypatch: pytest.M
 
 
 def test_few_bundles_are_sent_at_once(filled: Desk) -> None:
-    take = filled.app.state.context.limiter.bundles.take
+    take = filled.app.state.context.limiter.bundles.acquire
     tokens = [filled.tokens[name].id for name in ("auditor", "admin", "operator")]
     with take(tokens[1]):
         with take(tokens[0]):
             for token in (tokens[0], tokens[2]):
-                with pytest.raises(Problem, match="at a time"):
+                with pytest.raises(ApiProblem, match="in total"):
                     take(token).__enter__()
             assert filled.client("auditor").get("/api/v1/bundle").status_code == 429
         for _ in range(2):  # it was given back
             assert filled.client("auditor").get("/api/v1/bundle").status_code == 200
-    with take(tokens[0]), pytest.raises(Problem, match="at a time"):
+    with take(tokens[0]), pytest.raises(ApiProblem, match="in total"):
         take(tokens[0]).__enter__()
 
 

@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from letheon import client as client_module
-from letheon.client import Client, DeskError, NotAllowed, NotFound, Refused, TryAgain
+from letheon.client import CallRefused, Client, DeskError, NotAllowed, NotFound, TryAgain
 from letheon.ledger.db.tokens import PREFIX
 from letheon.service import Binding
 from letheon.verifier import VerificationError
@@ -50,8 +50,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 @pytest.fixture(scope="module")
 def url(desk: Desk) -> Iterator[str]:
-    with served(desk) as found:
-        yield found
+    with served(desk) as served_result:
+        yield served_result
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def test_the_story_of_a_request(desk: Desk, admin: Client) -> None:
     with pytest.raises(TimeoutError, match="queued"):
         admin.wait(filed["id"], timeout=0)
     desk.work()
-    found = admin.wait(filed["id"], until="certified", timeout=5)
-    assert found["certificate"] is not None
+    request = admin.wait(filed["id"], until="certified", timeout=5)
+    assert request["certificate"] is not None
     assert admin.timeline(filed["id"])[0]["code"] == "received"
 
 
@@ -94,7 +94,7 @@ def test_the_same_key_files_one_request(admin: Client) -> None:
     again = admin.request([person(2)], model="risk", key="mine-1")
     other = admin.request([person(2)], model="risk")
     assert first["id"] == again["id"] != other["id"]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         admin.request([person(3)], model="risk", key="mine-1")
     assert (refused.value.status, refused.value.code) == (422, "key-used")
 
@@ -102,34 +102,34 @@ def test_the_same_key_files_one_request(admin: Client) -> None:
 def test_lists_come_in_parts(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     filed = {admin.request([person(4)], model="risk")["id"] for _ in range(5)}
     monkeypatch.setattr(client_module, "_PAGE", 2)
-    every = [one["id"] for one in admin.requests(model="risk")]
+    every = [request["id"] for request in admin.requests(model="risk")]
     assert filed <= set(every)
     assert len(every) == len(set(every))
-    states = {one["state"] for one in admin.requests(state=["received", "cancelled"])}
+    states = {request["state"] for request in admin.requests(state=["received", "cancelled"])}
     assert states <= {"received", "cancelled"}
     assert list(admin.requests(model="risk", overdue=True)) == []
 
 
 def test_bulk_says_what_became_of_each(admin: Client) -> None:
     items = [{"model": "risk", "ids": [person(5)]}, {"model": "none", "ids": [person(5)]}]
-    found = admin.bulk(items, key="bulk-1")
-    assert (found["n_done"], found["n_refused"]) == (1, 1)
+    bulk_result = admin.bulk(items, key="bulk-1")
+    assert (bulk_result["n_done"], bulk_result["n_refused"]) == (1, 1)
     again = admin.bulk(items, key="bulk-1")
-    assert again["items"][0]["request"]["id"] == found["items"][0]["request"]["id"]
+    assert again["items"][0]["request"]["id"] == bulk_result["items"][0]["request"]["id"]
 
 
 def test_csv_files_are_uploaded(admin: Client, tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_text(f"model,id\nrisk,{person(6)}\nrisk,{person(7)}\n", encoding="utf-8")
-    found = admin.upload_csv(path, verified=True)
-    assert found["n_done"] == 2
-    assert {one["request"]["state"] for one in found["items"]} == {"queued"}
+    upload_result = admin.upload_csv(path, verified=True)
+    assert upload_result["n_done"] == 2
+    assert {item["request"]["state"] for item in upload_result["items"]} == {"queued"}
 
 
 @pytest.mark.parametrize("action", ["approve", "release", "retry"])
 def test_actions_at_the_wrong_time_are_refused(admin: Client, action: str) -> None:
     request = admin.request([person(8)], model="risk")["id"]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         getattr(admin, action)(request)
     assert (refused.value.status, refused.value.code) == (409, "wrong-state")
 
@@ -150,7 +150,7 @@ def test_requests_are_held_released_rejected_and_cancelled(admin: Client) -> Non
     second = admin.request([person(9)], model="risk")["id"]
     assert admin.reject(second, "gdpr.art17.3.e")["state"] == "rejected"
     for request in (first, second):
-        with pytest.raises(Refused, match="the request was"):
+        with pytest.raises(CallRefused, match="the request was"):
             admin.wait(request)
 
 
@@ -164,7 +164,7 @@ def test_errors_have_kinds(desk: Desk, url: str, admin: Client) -> None:
     with pytest.raises(NotAllowed) as narrow:
         Client(url, desk.tokens["narrow"].text).summary()
     assert narrow.value.status == 403
-    with pytest.raises(Refused) as invalid:
+    with pytest.raises(CallRefused) as invalid:
         admin.request([], model="risk")
     assert invalid.value.status == 422
     assert issubclass(TryAgain, DeskError)
@@ -173,14 +173,14 @@ def test_errors_have_kinds(desk: Desk, url: str, admin: Client) -> None:
 def test_tokens_are_made_and_revoked(url: str, admin: Client) -> None:
     made = admin.add_token("reader", "auditor", days=1)
     assert Client(url, made["token"]).me()["role"] == "auditor"
-    assert made["id"] in {one["id"] for one in admin.tokens()}
+    assert made["id"] in {token["id"] for token in admin.tokens()}
     admin.revoke_token(made["id"])
     with pytest.raises(NotAllowed):
         Client(url, made["token"]).me()
 
 
 def test_webhooks_that_are_not_allowed_are_refused(admin: Client) -> None:
-    with pytest.raises(Refused, match="webhook_hosts"):
+    with pytest.raises(CallRefused, match="webhook_hosts"):
         admin.add_webhook("https://hooks.example.org/", ["received"])
     assert list(admin.webhooks()) == []
     with pytest.raises(NotFound):
@@ -191,7 +191,7 @@ def test_models_certificates_and_bundle(desk: Desk, admin: Client, tmp_path: Pat
     admin.request([person(10)], model="risk", verified=True)
     desk.work()
     assert "risk" in {model["name"] for model in admin.models()}
-    number = max(one["sequence"] for one in admin.certificates())
+    number = max(certificate["sequence"] for certificate in admin.certificates())
     key = desk.ledger.public_key
     claims = admin.verify_certificate(number, key)
     assert claims["predicate"]["ledger"]["sequence"] == number
@@ -199,7 +199,7 @@ def test_models_certificates_and_bundle(desk: Desk, admin: Client, tmp_path: Pat
         admin.verify_certificate(number, "00" * 32)
     path = admin.bundle(tmp_path / "bundle.zip")
     assert path.read_bytes()[:2] == b"PK"
-    assert [one.name for one in tmp_path.iterdir()] == ["bundle.zip"]
+    assert [item.name for item in tmp_path.iterdir()] == ["bundle.zip"]
 
 
 def test_a_plan_is_shown(admin: Client) -> None:
@@ -212,24 +212,24 @@ def test_a_new_code_takes_the_place_of_the_first(desk: Desk, admin: Client) -> N
     desk.work()
     assert admin.check_receipt(code)["covered"] is True
     assert admin.check_receipt(filed["receipt_code"])["covered"] is False
-    with pytest.raises(Refused):
+    with pytest.raises(CallRefused):
         admin.new_receipt_code(filed["id"])
 
 
 def test_a_receipt_that_is_none_is_said_so(admin: Client) -> None:
-    found: Any
+    receipt: Any
     try:
-        found = admin.check_receipt("lethe-nothing")
-    except Refused as refused:
-        found = refused.status
-    assert found in (404, 422) or found["covered"] is False
+        receipt = admin.check_receipt("lethe-nothing")
+    except CallRefused as refused:
+        receipt = refused.status
+    assert receipt in (404, 422) or receipt["covered"] is False
 
 
 @pytest.mark.parametrize(
     "address", ["desk.example.org", "ftp://desk", "https://u:p@desk", "http://"]
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="no address of a desk"):
+    with pytest.raises(ValueError, match="is not valid: expected https"):
         Client(address, "token")
 
 
@@ -237,16 +237,16 @@ def test_the_token_is_not_shown() -> None:
     assert "secret" not in repr(Client("https://desk.example.org", "lth_secret"))
 
 
-class Moody(http.server.BaseHTTPRequestHandler):
+class Scripted(http.server.BaseHTTPRequestHandler):
     """Does what the test wants: each call takes the next mood."""
 
-    moods: list[Callable[["Moody"], None]]
+    moods: list[Callable[["Scripted"], None]]
     seen: list[tuple[str, str, str | None]]
 
     def _any(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
         self.seen.append((self.command, self.path, self.headers.get("Idempotency-Key")))
-        mood = self.moods.pop(0) if self.moods else Moody.fine
+        mood = self.moods.pop(0) if self.moods else Scripted.fine
         mood(self)
 
     do_GET = do_POST = do_DELETE = _any
@@ -281,23 +281,23 @@ class Moody(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def moody(
-    *moods: Callable[[Moody], None], context: ssl.SSLContext | None = None
-) -> Iterator[tuple[Client, type[Moody]]]:
-    class Handler(Moody):
+    *moods: Callable[[Scripted], None], context: ssl.SSLContext | None = None
+) -> Iterator[tuple[Client, type[Scripted]]]:
+    class ScriptedHandler(Scripted):
         pass
 
-    class Server(http.server.ThreadingHTTPServer):
+    class ScriptedServer(http.server.ThreadingHTTPServer):
         def handle_error(self, request: Any, client_address: Any) -> None:
             """Hanging up is what some moods do."""
 
-    Handler.moods, Handler.seen = list(moods), []
-    server = Server(("127.0.0.1", 0), Handler)
+    ScriptedHandler.moods, ScriptedHandler.seen = list(moods), []
+    server = ScriptedServer(("127.0.0.1", 0), ScriptedHandler)
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
-        yield Client(f"http://127.0.0.1:{server.server_address[1]}", "token"), Handler
+        yield Client(f"http://127.0.0.1:{server.server_address[1]}", "token"), ScriptedHandler
     finally:
         server.shutdown()
         thread.join()
@@ -305,14 +305,17 @@ def moody(
 
 
 def test_a_request_is_repeated_with_its_key_until_it_is_filed() -> None:
-    with moody(Moody.hang_up, Moody.busy, Moody.stop_short) as (client, server):
+    with moody(Scripted.hang_up, Scripted.busy, Scripted.stop_short) as (
+        client,
+        server,
+    ):
         assert client.request(["a"], model="risk")["id"] == "a"
     assert len(server.seen) == 4
     assert len({key for _, _, key in server.seen}) == 1
 
 
-def says(status: int, body: Any) -> Callable[[Moody], None]:
-    return lambda one: one.answer(status, body)
+def says(status: int, body: Any) -> Callable[[Scripted], None]:
+    return lambda item: item.answer(status, body)
 
 
 FILED_BEFORE = says(200, {"id": "a", "state": "received", "receipt_code": None})
@@ -321,7 +324,7 @@ TOO_LATE = says(409, {"type": "urn:letheon:problem:wrong-state", "title": "appli
 
 
 def test_a_code_that_was_lost_on_the_way_is_made_anew() -> None:
-    with moody(Moody.stop_short, FILED_BEFORE, NEW_CODE) as (client, server):
+    with moody(Scripted.stop_short, FILED_BEFORE, NEW_CODE) as (client, server):
         assert client.request(["a"], model="risk", receipt=True)["receipt_code"] == "lethe-new"
     assert server.seen[-1][:2] == ("POST", "/api/v1/requests/a/receipt-code")
 
@@ -330,12 +333,14 @@ def test_codes_of_all_models_are_made_anew_where_they_are_lost() -> None:
     both = [{"id": "a", "receipt_code": None}, {"id": "b", "receipt_code": "lethe-b"}]
     with moody(says(200, {"requests": both}), NEW_CODE) as (client, server):
         filed = client.request(["a"], model="*", receipt=True)["requests"]
-    assert [one["receipt_code"] for one in filed] == ["lethe-new", "lethe-b"]
+    assert [request["receipt_code"] for request in filed] == ["lethe-new", "lethe-b"]
     assert len(server.seen) == 2
 
 
-@pytest.mark.parametrize("mood", [TOO_LATE, Moody.hang_up], ids=["refused", "no answer"])
-def test_a_request_is_filed_even_if_no_code_can_be_had(mood: Callable[[Moody], None]) -> None:
+@pytest.mark.parametrize("mood", [TOO_LATE, Scripted.hang_up], ids=["refused", "no answer"])
+def test_a_request_is_filed_even_if_no_code_can_be_had(
+    mood: Callable[[Scripted], None],
+) -> None:
     with moody(FILED_BEFORE, mood) as (client, server):
         filed = client.request(["a"], model="risk", receipt=True)
     assert (filed["id"], filed["receipt_code"], len(server.seen)) == ("a", None, 2)
@@ -348,7 +353,7 @@ def test_a_repeat_with_a_key_does_not_end_the_code_of_the_first_call() -> None:
     assert len(server.seen) == 1
 
 
-def test_nobody_gets_a_code_who_did_not_ask_for_one() -> None:
+def test_no_code_is_fetched_without_receipt() -> None:
     with moody(FILED_BEFORE) as (client, server):
         client.request(["a"], model="risk")
     assert len(server.seen) == 1
@@ -358,7 +363,7 @@ def test_nobody_gets_a_code_who_did_not_ask_for_one() -> None:
     "host", ["desk.example.org", "10.0.0.7", "localhost.example.org", "127.example.org", "0.0.0.0"]
 )
 def test_the_token_does_not_leave_the_machine_in_clear(host: str) -> None:
-    with pytest.raises(ValueError, match="in clear"):
+    with pytest.raises(ValueError, match="unencrypted"):
         Client(f"http://{host}", "token")
     assert Client(f"http://{host}", "token", insecure=True).url == f"http://{host}"
     assert Client(f"https://{host}", "token").url == f"https://{host}"
@@ -382,28 +387,31 @@ def test_a_proxy_does_not_see_what_is_meant_for_this_machine(
 
 
 def test_an_action_is_not_repeated_when_it_may_have_been_done() -> None:
-    with moody(Moody.busy, Moody.hang_up) as (client, server), pytest.raises(TryAgain):
+    with (
+        moody(Scripted.busy, Scripted.hang_up) as (client, server),
+        pytest.raises(TryAgain),
+    ):
         client.verify("0" * 32)
     assert len(server.seen) == 2  # again after 503, which did nothing; not after silence
 
 
 def test_retries_come_to_an_end() -> None:
-    with moody(*[Moody.busy] * 20) as (client, server), pytest.raises(TryAgain) as last:
+    with moody(*[Scripted.busy] * 20) as (client, server), pytest.raises(TryAgain) as last:
         client.me()
     assert (last.value.status, last.value.code, len(server.seen)) == (503, "busy", 5)
 
 
 def test_a_refusal_is_not_repeated() -> None:
     problem = {"type": "urn:letheon:problem:wrong-state", "title": "no", "detail": "do this"}
-    moods = moody(lambda one: one.answer(409, problem))
-    with moods as (client, server), pytest.raises(Refused, match="no: do this"):
+    moods = moody(lambda item: item.answer(409, problem))
+    with moods as (client, server), pytest.raises(CallRefused, match="no: do this"):
         client.request(["a"], model="risk")
     assert len(server.seen) == 1
 
 
 def test_redirects_are_not_followed_with_the_token() -> None:
     with moody() as (other, elsewhere), moody() as (client, server):
-        server.moods = [lambda one: one.answer(307, Location=f"{other.url}/")]
+        server.moods = [lambda item: item.answer(307, Location=f"{other.url}/")]
         with pytest.raises(DeskError) as refused:
             client.me()
     assert refused.value.status == 307
@@ -411,18 +419,18 @@ def test_redirects_are_not_followed_with_the_token() -> None:
 
 
 def test_an_answer_that_is_no_problem_is_an_error_all_the_same() -> None:
-    with moody(lambda one: one.answer(400, ["odd"])) as (client, _), pytest.raises(Refused):
+    with moody(lambda item: item.answer(400, ["odd"])) as (client, _), pytest.raises(CallRefused):
         client.me()
 
 
-def test_nobody_there() -> None:
+def test_no_server() -> None:
     with moody() as (client, _):
         pass
     with pytest.raises(TryAgain, match=f"could not be reached: {client.url}: "):
         Client(client.url, "token", retries=0).verify("0" * 32)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_said_so_at_once(tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_reported_at_once(tmp_path: Path) -> None:
     context, certificate = certified(tmp_path, "localhost")
     with moody(context=context) as (client, server):
         url = client.url.replace("http://127.0.0.1", "https://localhost")
@@ -449,7 +457,7 @@ def test_a_job_is_waited_for_and_its_failure_raised() -> None:
         assert client.what_if("risk", people=3, tenant="acme") == over
         assert server.seen[0][1] == "/api/v1/models/risk/what-if?people=3&tenant=acme"
         server.moods = [says(200, started), says(200, failed)]
-        with pytest.raises(Refused, match="no memory"):
+        with pytest.raises(CallRefused, match="no memory"):
             client.audit(drill="log")
         server.moods = [says(200, started)]
         assert client.apply("risk", wait=False) == started

@@ -15,7 +15,7 @@ import pytest
 from letheon.ledger import Ledger
 from letheon.service import ServiceSettings
 from letheon.service.connections import AcceptedSocket, Connections, ListeningSocket
-from tests.service.servers import PATIENCE, Server, serving
+from tests.service.servers import PATIENCE, DeskServer, serving
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -31,7 +31,7 @@ idle_seconds = 1
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeskServer]:
     home = tmp_path_factory.mktemp("connections") / "home"
     Ledger.create(home, name="connections").close()
     (home / "service.toml").write_text(SETTINGS)
@@ -49,12 +49,12 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def dial(server: Server, source: str = "127.0.0.1") -> socket.socket:
+def dial(server: DeskServer, source: str = "127.0.0.1") -> socket.socket:
     host, _, port = server.url.removeprefix("http://").partition(":")
     return socket.create_connection((host, int(port)), PATIENCE, (source, 0))
 
 
-def ask(server: Server, source: str) -> int:
+def ask(server: DeskServer, source: str) -> int:
     """Return the status of a call that comes from an address."""
     with contextlib.closing(dial(server, source)) as sent:
         sent.sendall(WHOLE)
@@ -73,7 +73,9 @@ def is_cut(sent: socket.socket) -> bool:
     return True
 
 
-def test_half_sent_requests_of_one_address_hold_nobody_up(server: Server, many_files: None) -> None:
+def test_half_sent_requests_of_one_address_do_not_block_others(
+    server: DeskServer, many_files: None
+) -> None:
     held = []
     for _ in range(1100):
         sent = dial(server)
@@ -87,7 +89,7 @@ def test_half_sent_requests_of_one_address_hold_nobody_up(server: Server, many_f
         sent.close()
 
 
-def test_a_flood_of_many_addresses_makes_room_for_others(server: Server) -> None:
+def test_a_flood_of_many_addresses_makes_room_for_others(server: DeskServer) -> None:
     held = [dial(server, f"127.0.0.{2 + number % 8}") for number in range(2 * MOST)]
     assert [ask(server, f"127.0.1.{number}") for number in range(1, 6)] == [200] * 5
     assert all(map(is_cut, held))
@@ -95,7 +97,7 @@ def test_a_flood_of_many_addresses_makes_room_for_others(server: Server) -> None
         sent.close()
 
 
-def test_bytes_that_trickle_do_not_prolong_a_head(server: Server) -> None:
+def test_bytes_that_trickle_do_not_prolong_a_head(server: DeskServer) -> None:
     with contextlib.closing(dial(server)) as sent:
         sent.sendall(WHOLE)
         assert b"200 OK" in sent.recv(65536)
@@ -114,7 +116,7 @@ def test_bytes_that_trickle_do_not_prolong_a_head(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/api/v1/receipts/check"])
-def test_slow_bodies_are_cut(server: Server, path: str) -> None:
+def test_slow_bodies_are_cut(server: DeskServer, path: str) -> None:
     """The first is answered before its body came, the second is read."""
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n"
     head += "Content-Type: application/json\r\n\r\n{"
@@ -136,7 +138,7 @@ def test_slow_bodies_are_cut(server: Server, path: str) -> None:
         assert said.startswith(b"HTTP/1.1 40")
 
 
-def test_a_long_upload_that_makes_progress_is_not_cut(server: Server) -> None:
+def test_a_long_upload_that_makes_progress_is_not_cut(server: DeskServer) -> None:
     """It takes twice as long as a body may that does not grow."""
     head = "POST /api/v1/receipts/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: 400000\r\n"
     head += "Content-Type: application/json\r\n\r\n"
@@ -151,7 +153,7 @@ def test_a_long_upload_that_makes_progress_is_not_cut(server: Server) -> None:
         assert answer.status == 422
 
 
-def test_a_reader_that_takes_nothing_is_cut(server: Server) -> None:
+def test_a_reader_that_takes_nothing_is_cut(server: DeskServer) -> None:
     call = b"GET /static/vendor/htmx.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
     sent = socket.socket()
     sent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -167,22 +169,24 @@ def test_a_reader_that_takes_nothing_is_cut(server: Server) -> None:
         wait_for_end(server, number)
 
 
-def wait_for_end(server: Server, port: int) -> None:
+def wait_for_end(server: DeskServer, port: int) -> None:
     """Wait until the server has no socket any more to a port of this machine."""
     own = int(server.url.rpartition(":")[2])
     ends = (f":{own:04X}", f":{port:04X}")
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        found = [line for line in lines if line[1].endswith(ends[0]) and line[2].endswith(ends[1])]
+        log_lines = [
+            line for line in lines if line[1].endswith(ends[0]) and line[2].endswith(ends[1])
+        ]
         # The inode of a socket that no process holds is 0.
-        if not any(line[9] != "0" for line in found):
+        if not any(line[9] != "0" for line in log_lines):
             return
         time.sleep(0.1)
     raise AssertionError("the server still holds the connection")
 
 
-def test_pipelined_requests_are_all_answered(server: Server) -> None:
+def test_pipelined_requests_are_all_answered(server: DeskServer) -> None:
     with contextlib.closing(dial(server)) as sent:
         sent.sendall(WHOLE * 5 + HALF)
         said = b""
@@ -235,19 +239,19 @@ def settings_of(**given: Any) -> ServiceSettings:
 
 def busy(door: Door, places: Connections, host: str) -> Any:
     """Admit a connection on which a request is being served."""
-    found = door.admit(places, host)
-    if found is not None:
-        places.mark(found.fileno(), is_waiting=False)
-    return found
+    admitted = door.admit(places, host)
+    if admitted is not None:
+        places.set_waiting(admitted.fileno(), is_waiting=False)
+    return admitted
 
 
 def test_trusted_proxies_have_no_limit_of_their_own(door: Door) -> None:
     places = Connections(settings_of(trusted_proxies=("10.0.0.0/8", "::1")))
-    found = [door.admit(places, "10.1.1.1") for _ in range(3)]
-    found += [busy(door, places, "192.0.2.1") for _ in range(3)]
-    assert [one is not None for one in found] == [True] * 5 + [False]
-    everybody = Connections(settings_of(trusted_proxies=("*",)))
-    admitted = [door.admit(everybody, "192.0.2.1") for _ in range(4)]
+    values = [door.admit(places, "10.1.1.1") for _ in range(3)]
+    values += [busy(door, places, "192.0.2.1") for _ in range(3)]
+    assert [item is not None for item in values] == [True] * 5 + [False]
+    trusting = Connections(settings_of(trusted_proxies=("*",)))
+    admitted = [door.admit(trusting, "192.0.2.1") for _ in range(4)]
     assert None not in admitted
     door.close()
     assert len(places) == 0
@@ -256,7 +260,7 @@ def test_trusted_proxies_have_no_limit_of_their_own(door: Door) -> None:
 def test_a_house_of_ipv6_is_one_address(door: Door) -> None:
     places = Connections(settings_of())
     kept = [busy(door, places, f"2001:db8::{number}") for number in range(1, 4)]
-    assert [one is not None for one in kept] == [True, True, False]
+    assert [item is not None for item in kept] == [True, True, False]
 
 
 def test_an_address_makes_room_by_its_own_waiting_connections(door: Door) -> None:
@@ -265,7 +269,7 @@ def test_an_address_makes_room_by_its_own_waiting_connections(door: Door) -> Non
     other = door.admit(places, "192.0.2.7")
     mine = [door.admit(places, "192.0.2.1") for _ in range(5)]
     assert None not in mine
-    assert len(places) == 3, "the address has two places, whoever holds them"
+    assert len(places) == 3, "the address has two places"
     assert other is not None
     assert other.fileno() in places._open
 
@@ -273,12 +277,12 @@ def test_an_address_makes_room_by_its_own_waiting_connections(door: Door) -> Non
 def test_room_is_made_by_those_who_serve_nothing(door: Door) -> None:
     places = Connections(settings_of())
     kept = [door.admit(places, f"192.0.2.{number // 2}") for number in range(4)]
-    for one in kept:
-        assert one is not None
-        places.mark(one.fileno(), is_waiting=False)
+    for item in kept:
+        assert item is not None
+        places.set_waiting(item.fileno(), is_waiting=False)
     assert door.admit(places, "192.0.2.9") is None
     assert kept[2] is not None
-    places.mark(kept[2].fileno(), is_waiting=True)
+    places.set_waiting(kept[2].fileno(), is_waiting=True)
     newest = door.admit(places, "192.0.2.9")
     assert newest is not None
     assert len(places) == 4
@@ -296,9 +300,9 @@ def test_a_place_is_refused_at_the_door() -> None:
         with contextlib.ExitStack() as open_ones:
             open_ones.enter_context(socket.create_connection(door.getsockname()))
             first, _ = door.accept()
-            door.places.mark(first.fileno(), is_waiting=False)
+            door.places.set_waiting(first.fileno(), is_waiting=False)
             second = open_ones.enter_context(socket.create_connection(door.getsockname()))
-            with pytest.raises(ConnectionAbortedError, match="no place"):
+            with pytest.raises(ConnectionAbortedError, match="limit of connections"):
                 door.accept()
             assert second.recv(1) == b""
             first.close()
@@ -307,7 +311,7 @@ def test_a_place_is_refused_at_the_door() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"header_seconds": 0}, "header_seconds=0 must be a whole number from 1 on"),
+        ({"header_seconds": 0}, "header_seconds=0 must be a whole number of at least 1"),
         ({"max_connections": 10}, "connections_per_address=256 must be at most max_connections"),
     ],
 )

@@ -41,11 +41,11 @@ def test_requests_are_in_every_state_that_lasts(example: tuple[Path, DemoInfo]) 
 
 def test_models_have_certificates_purges_and_a_retrain(example: tuple[Path, DemoInfo]) -> None:
     with Ledger.open(example[0]) as ledger:
-        methods = {one.name: one.method for one in ledger.models.list()}
-        kinds = [one.kind for one in ledger.batches.list(limit=100).items]
+        methods = {model.name: model.method for model in ledger.models.list()}
+        kinds = [item.kind for item in ledger.batches.list(limit=100).items]
         last = ledger.certificates.sequences()[-1]
         assert ledger.certificates.purge_attestation(last)
-        assert [one.name for one in ledger.stores.list()] == ["exports"]
+        assert [store.name for store in ledger.stores.list()] == ["exports"]
     assert methods["credit"] == "dare"
     assert methods["churn"] == "sisa"
     assert methods["marketing"] == "influence"
@@ -55,8 +55,8 @@ def test_models_have_certificates_purges_and_a_retrain(example: tuple[Path, Demo
 
 def test_the_clock_of_the_ledger_is_right(example: tuple[Path, DemoInfo]) -> None:
     with Ledger.open(example[0]) as ledger:
-        clock = next(one for one in ledger.doctor() if one.check == "clock")
-        newest = max(one.received_at for one in ledger.requests.find(order="newest").items)
+        clock = next(item for item in ledger.doctor() if item.check == "clock")
+        newest = max(item.received_at for item in ledger.requests.find(order="newest").items)
         filed = ledger.requests.submit(["credit-person-0400"], model="credit")
         ledger.requests.cancel(filed.id)
     assert clock.level == "ok"
@@ -75,9 +75,9 @@ def test_the_tokens_open_the_desk(example: tuple[Path, DemoInfo]) -> None:
     assert set(ROLES) < info.tokens.keys()
     with Ledger.open(folder) as ledger:
         known = Tokens(ledger, ledger._core.clock)
-        found = {name: known.find_by_text(text) for name, text in info.tokens.items()}
-    assert all(found.values())
-    bound = found["operator of acme"]
+        by_name = {name: known.find_by_text(text) for name, text in info.tokens.items()}
+    assert all(by_name.values())
+    bound = by_name["operator of acme"]
     assert bound is not None
     assert bound.tenant == "acme"
 

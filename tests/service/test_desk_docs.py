@@ -12,8 +12,8 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "desk.md").read_text("utf
 def rows(head: str) -> dict[str, tuple[str, str]]:
     """Lines of the table with this head: what stands in code in the first cell, and the others."""
     table = PAGE.partition(f"{head}\n|---|---|---|\n")[2].partition("\n\n")[0]
-    found = re.findall(r"^\| `(\S+)` \| (.+) \| (.+) \|$", table, re.MULTILINE)
-    return {name: (second, third) for name, second, third in found}
+    matches = re.findall(r"^\| `(\S+)` \| (.+) \| (.+) \|$", table, re.MULTILINE)
+    return {name: (second, third) for name, second, third in matches}
 
 
 def test_every_scope_is_explained_with_the_roles_that_have_it() -> None:

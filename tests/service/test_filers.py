@@ -66,7 +66,7 @@ def _ordered(answer: Any) -> str:
     if answer.headers.get("content-type") == "application/json":
         body = answer.json()
         if isinstance(body, dict) and "items" in body:
-            body["items"].sort(key=lambda one: json.dumps({**one, "id": ""}))
+            body["items"].sort(key=lambda item: json.dumps({**item, "id": ""}))
         return json.dumps(body, separators=(",", ":"))
     return "\n".join(sorted(_RANDOM.sub("RANDOM", answer.text).splitlines()))
 
@@ -176,26 +176,26 @@ WAYS = (file_alone, file_everywhere, file_bulk, file_csv, file_page, file_opends
 
 def look(desk: Desk, filer: Filer) -> None:
     """Get everything that the token can get."""
-    found = desk.ledger.requests.find(filed_by=filer.token.id).items
-    models = {one.model: one.id for one in found}
+    items = desk.ledger.requests.find(filed_by=filer.token.id).items
+    models = {item.model: item.id for item in items}
     own = [one for _, one in sorted(models.items())]
-    searches = ["%231", "%232", *(one[:8] for one in own)]
+    searches = ["%231", "%232", *(entry[:8] for entry in own)]
     paths = [URL, f"{URL}.csv", "/api/v1/summary", "/api/v1/models", "/api/v1/models/risk"]
-    paths += [f"{URL}?search={one}" for one in searches]
+    paths += [f"{URL}?search={search}" for search in searches]
     if len(own) == 1:
         paths.append(f"{URL}?order=newest&limit=1")
     states = ("received", "queued", "duplicate", "rejected", "closed")
     paths += [f"{URL}?state={state}" for state in states]
     paths += [f"{URL}?overdue=true", "/api/v1/batches", "/api/v1/certificates", "/readyz"]
     paths += [f"{DSR}/{subject}" for subject in filer.requests]
-    for one in own:
-        paths += [f"{URL}/{one}", f"{URL}/{one}/timeline"]
-        filer.hear(filer.client.post(f"{URL}/{one}/receipt-code"))
-        filer.hear(filer.client.post(f"{URL}/{one}/cancel"))
+    for entry in own:
+        paths += [f"{URL}/{entry}", f"{URL}/{entry}/timeline"]
+        filer.hear(filer.client.post(f"{URL}/{entry}/receipt-code"))
+        filer.hear(filer.client.post(f"{URL}/{entry}/cancel"))
     for path in paths:
         filer.hear(filer.client.get(path))
     pages = ["/", "/requests", "/requests?state=all", "/requests?state=queued", "/models"]
-    for path in (*pages, *(f"/requests/{one}" for one in own)):
+    for path in (*pages, *(f"/requests/{entry}" for entry in own)):
         filer.hear(filer.browser.get(path))
 
 
@@ -209,16 +209,16 @@ def assert_alike(filers: dict[str, Filer]) -> None:
 def handle(desk: Desk, filers: dict[str, Filer]) -> None:
     """Do what operators and workers do, until every request has ended."""
     for filer in filers.values():
-        for one in desk.ledger.requests.find(filed_by=filer.token.id, states=("received",)).items:
-            desk.ledger.requests.verify(one.id)
+        for item in desk.ledger.requests.find(filed_by=filer.token.id, states=("received",)).items:
+            desk.ledger.requests.verify(item.id)
     for filer in filers.values():
-        for path in (URL, "/api/v1/summary", *(f"{DSR}/{one}" for one in filer.requests)):
+        for path in (URL, "/api/v1/summary", *(f"{DSR}/{request}" for request in filer.requests)):
             filer.hear(filer.client.get(path))
     desk.work()
     for filer in filers.values():
-        for one in desk.ledger.requests.find(filed_by=filer.token.id).items:
-            if one.is_open:
-                desk.ledger.requests.answer(one.id)
+        for item in desk.ledger.requests.find(filed_by=filer.token.id).items:
+            if item.is_open:
+                desk.ledger.requests.answer(item.id)
 
 
 _cases = given(
@@ -280,17 +280,19 @@ def test_after_the_last_day_an_ended_request_is_closed(desk: Desk) -> None:
         request = desk.ledger.requests.submit([person(number)], model="risk", verified=True)
         desk.work()
         desk.ledger.requests.answer(request.id)
-    people = dict(zip(KINDS, (person(5), person(0), "nobody-1"), strict=True))
+    people = dict(zip(KINDS, (person(5), person(0), "unknown-1"), strict=True))
     filers = {kind: make_filer(desk, who, vouches=False) for kind, who in people.items()}
     for filer in filers.values():
         file_alone(filer)
     handle(desk, filers)
     states = {
-        kind: [one.state for one in desk.ledger.requests.find(filed_by=filer.token.id).items]
+        kind: [item.state for item in desk.ledger.requests.find(filed_by=filer.token.id).items]
         for kind, filer in filers.items()
     }
     assert states == {"held": ["closed"], "erased": ["closed"], "unknown": ["rejected"]}
-    assert {one["state"] for one in filers["held"].client.get(URL).json()["items"]} == {"received"}
+    assert {item["state"] for item in filers["held"].client.get(URL).json()["items"]} == {
+        "received"
+    }
     desk.clock.now += 40 * 86_400
     for filer in filers.values():
         filer.client.cookies.clear()
@@ -313,33 +315,33 @@ def test_operators_see_what_there_is(desk: Desk) -> None:
     desk.work()
     requester, operator = desk.client("requester"), desk.client("operator")
     desk.ledger.models._people.clear()  # what is known of a model is a few seconds old at most
-    found = {}
-    for kind, who in zip(KINDS, (person(1), person(0), "nobody-1"), strict=True):
+    values = {}
+    for kind, who in zip(KINDS, (person(1), person(0), "unknown-1"), strict=True):
         made = requester.post(URL, json={"model": "risk", "ids": [who]}).json()["id"]
         rows = operator.get(f"{URL}/{made}").json()["n_rows"]
         verified = operator.post(f"{URL}/{made}/verify").json()
-        found[kind] = (rows, verified["state"], verified["reason"])
-    assert found == {
+        values[kind] = (rows, verified["state"], verified["reason"])
+    assert values == {
         "held": (2, "queued", None),
         "erased": (0, "duplicate", None),
         "unknown": (0, "rejected", "no-data-held"),
     }
     words = operator.get(f"{URL}/{made}/timeline").json()["items"][-1]["words"]
     assert words == "Rejected: the model holds no rows of these people."
-    unknown = operator.post(URL, json={"model": "risk", "ids": ["nobody-2"]})
+    unknown = operator.post(URL, json={"model": "risk", "ids": ["unknown-2"]})
     assert (unknown.status_code, unknown.json()["type"]) == (422, "urn:letheon:problem:unknown-ids")
 
 
 def test_of_known_and_unknown_people_the_known_are_erased(desk: Desk) -> None:
-    body = {"model": "risk", "ids": [person(1), "nobody-1", person(2)]}
+    body = {"model": "risk", "ids": [person(1), "unknown-1", person(2)]}
     made = desk.client("requester").post(URL, json=body).json()["id"]
     desk.ledger.requests.verify(made)
     desk.work()
-    found = desk.ledger.requests.get(made)
-    assert (found.state, found.n_rows) == ("purged", 4)
-    again = desk.client("requester").post(URL, json={"model": "risk", "ids": ["nobody-1"]}).json()
+    response = desk.ledger.requests.get(made)
+    assert (response.state, response.n_rows) == ("purged", 4)
+    again = desk.client("requester").post(URL, json={"model": "risk", "ids": ["unknown-1"]}).json()
     assert desk.ledger.requests.verify(again["id"]).state == "rejected"
-    mixed = desk.ledger.requests.submit([person(1), "nobody-1"], model="risk", accept_unknown=True)
+    mixed = desk.ledger.requests.submit([person(1), "unknown-1"], model="risk", accept_unknown=True)
     assert desk.ledger.requests.verify(mixed.id).state == "duplicate"
 
 
@@ -365,9 +367,9 @@ def test_an_operator_sees_nothing_less(erased_desk: Desk) -> None:
     """The comparison itself notices a difference: an operator's answers differ."""
     erased_desk.ledger.models._people.clear()
     bodies = [
-        erased_desk.client("operator").post(URL, json={"model": "risk", "ids": [who]})
-        for who in (person(11), person(3), "nobody")
+        erased_desk.client("operator").post(URL, json={"model": "risk", "ids": [item]})
+        for item in (person(11), person(3), "unknown")
     ]
-    shown = [json.dumps(one.json().get("n_rows")) for one in bodies]
-    assert [one.status_code for one in bodies] == [201, 201, 422]
+    shown = [json.dumps(body.json().get("n_rows")) for body in bodies]
+    assert [body.status_code for body in bodies] == [201, 201, 422]
     assert shown == ["2", "0", "null"]

@@ -65,14 +65,14 @@ def test_a_job_is_claimed_told_and_finished(desk_jobs: Jobs, clock: SettableCloc
     desk_jobs.add_progress(job, "begins", {"level": "V0"})
     clock.now += 5
     desk_jobs.finish(job, {"steps": []})
-    found = desk_jobs.find(asked.id)
-    assert found is not None
-    assert found.state == "done"
-    assert found.result == {"steps": []}
-    assert [one.words for one in found.progress] == ["begins"]
-    assert found.findings == ({"level": "V0"},)
-    assert found.finished_at == datetime.fromtimestamp(clock.now, UTC)
-    assert found.created_by == "ab"
+    job_record = desk_jobs.find(asked.id)
+    assert job_record is not None
+    assert job_record.state == "done"
+    assert job_record.result == {"steps": []}
+    assert [item.words for item in job_record.progress] == ["begins"]
+    assert job_record.findings == ({"level": "V0"},)
+    assert job_record.finished_at == datetime.fromtimestamp(clock.now, UTC)
+    assert job_record.created_by == "ab"
     assert desk_jobs.claim("a", LEASE) is None
 
 
@@ -86,8 +86,8 @@ def test_the_same_work_is_asked_for_once_while_it_waits(desk_jobs: Jobs) -> None
         desk_jobs.add("apply", tenant="default", model="risk", asked={"people": 3}),
         desk_jobs.add("audit"),
     ]
-    assert len({first.id, *(one.id for one in others)}) == 6
-    assert _claimed(desk_jobs).id in {first.id, *(one.id for one in others)}
+    assert len({first.id, *(other.id for other in others)}) == 6
+    assert _claimed(desk_jobs).id in {first.id, *(other.id for other in others)}
 
 
 def test_what_is_running_can_be_asked_for_again(desk_jobs: Jobs) -> None:
@@ -97,34 +97,34 @@ def test_what_is_running_can_be_asked_for_again(desk_jobs: Jobs) -> None:
 
 
 def test_threads_that_ask_at_once_get_one_job(desk_jobs: Jobs) -> None:
-    found: list[str] = []
+    items: list[str] = []
     threads = [
-        threading.Thread(target=lambda: found.append(desk_jobs.add("audit").id)) for _ in range(8)
+        threading.Thread(target=lambda: items.append(desk_jobs.add("audit").id)) for _ in range(8)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8
-    assert len(set(found)) == 1
+    assert len(items) == 8
+    assert len(set(items)) == 1
 
 
 def test_threads_that_claim_at_once_get_different_jobs(desk_jobs: Jobs) -> None:
     for number in range(4):
         desk_jobs.add("audit", model=f"m{number}")
-    found: list[str] = []
+    items: list[str] = []
 
     def claim() -> None:
         while (job := desk_jobs.claim(owner_name(), LEASE)) is not None:
-            found.append(job.id)
+            items.append(job.id)
 
     threads = [threading.Thread(target=claim) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    claim()  # a row that somebody had locked for a moment was passed over
-    assert len(found) == len(set(found)) == 4
+    claim()  # a row that was locked for a moment was skipped
+    assert len(items) == len(set(items)) == 4
 
 
 def test_a_lease_that_ended_is_taken_over_and_the_first_worker_is_fenced_off(
@@ -148,10 +148,10 @@ def test_a_lease_that_ended_is_taken_over_and_the_first_worker_is_fenced_off(
         with pytest.raises(StaleWorkerError):
             call()
     desk_jobs.finish(second, {"passed": True})
-    found = desk_jobs.find(first.id)
-    assert found is not None
-    assert found.result == {"passed": True}
-    assert not found.progress
+    job_record = desk_jobs.find(first.id)
+    assert job_record is not None
+    assert job_record.result == {"passed": True}
+    assert not job_record.progress
 
 
 def test_the_same_name_claims_again_and_is_fenced_off_all_the_same(
@@ -211,21 +211,21 @@ def test_after_three_starts_a_job_has_failed(desk_jobs: Jobs, clock: SettableClo
         _claimed(desk_jobs)
         clock.now += LEASE
     assert desk_jobs.claim("a", LEASE) is None
-    found = desk_jobs.find(job.id)
-    assert found is not None
-    assert found.state == "failed"
-    assert found.problem is not None
-    assert found.problem.code == "worker-ended"
+    job_record = desk_jobs.find(job.id)
+    assert job_record is not None
+    assert job_record.state == "failed"
+    assert job_record.problem is not None
+    assert job_record.problem.code == "worker-ended"
 
 
 def test_a_job_that_is_given_back_has_not_been_started(desk_jobs: Jobs) -> None:
     job = desk_jobs.add("audit")
     for _ in range(MOST_STARTS + 2):
         desk_jobs.release(_claimed(desk_jobs))
-    found = desk_jobs.find(job.id)
-    assert found is not None
-    assert found.state == "queued"
-    assert found.starts == 0
+    job_record = desk_jobs.find(job.id)
+    assert job_record is not None
+    assert job_record.state == "queued"
+    assert job_record.starts == 0
 
 
 def test_the_oldest_of_the_wanted_kinds_comes_first(desk_jobs: Jobs, clock: SettableClock) -> None:
@@ -290,7 +290,7 @@ def test_old_jobs_are_dropped_and_unfinished_ones_are_not(
     assert desk_jobs.forget_old() == 0
     clock.now += 1
     assert desk_jobs.forget_old() == 1
-    assert [one.id for one in desk_jobs.list_page().items] == [waiting.id]
+    assert [item.id for item in desk_jobs.list_page().items] == [waiting.id]
 
 
 def test_lines_of_progress_are_capped(desk_jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,9 +299,9 @@ def test_lines_of_progress_are_capped(desk_jobs: Jobs, monkeypatch: pytest.Monke
     job = _claimed(desk_jobs)
     for number in range(5):
         desk_jobs.add_progress(job, f"line {number}")
-    found = desk_jobs.find(job.id)
-    assert found is not None
-    assert [one.words for one in found.progress] == [
+    job_record = desk_jobs.find(job.id)
+    assert job_record is not None
+    assert [item.words for item in job_record.progress] == [
         "line 0",
         "line 1",
         "line 2",
@@ -314,12 +314,12 @@ def test_pages_together_are_the_whole_list(desk_jobs: Jobs, clock: SettableClock
         desk_jobs.add("audit", tenant="default" if number % 3 else "rival", model=f"m{number}")
     clock.now += 1
     for tenant, expected in ((None, 11), ("default", 7), ("rival", 4)):
-        before = {one.id for one in desk_jobs.list_page(tenant=tenant, limit=100).items}
+        before = {item.id for item in desk_jobs.list_page(tenant=tenant, limit=100).items}
         seen: list[str] = []
         after = None
         while (page := desk_jobs.list_page(tenant=tenant, after=after, limit=3)).items:
-            seen += [one.id for one in page.items]
-            desk_jobs.add("audit", model=f"newer-{tenant}-{len(seen)}", tenant="nobody")
+            seen += [item.id for item in page.items]
+            desk_jobs.add("audit", model=f"newer-{tenant}-{len(seen)}", tenant="unknown")
             if (after := page.next) is None:
                 break
         assert len(before) >= expected
@@ -372,15 +372,15 @@ class JobMachine(RuleBasedStateMachine):
     def claim(self, owner: str) -> None:
         job = self.found.claim(owner, LEASE)
         free = {
-            one
-            for one in self.starts
-            if one not in self.over and self.until.get(one, 0) <= self.clock.now
+            start
+            for start in self.starts
+            if start not in self.over and self.until.get(start, 0) <= self.clock.now
         }
-        for one in [one for one in free if self.starts[one] == MOST_STARTS]:
-            row = self.found.find(one)
+        for item in [item for item in free if self.starts[item] == MOST_STARTS]:
+            row = self.found.find(item)
             if row is not None and row.state == "failed":
-                self.over[one] = "failed"
-                free.discard(one)
+                self.over[item] = "failed"
+                free.discard(item)
         if job is None:
             assert not free
             return
@@ -395,7 +395,7 @@ class JobMachine(RuleBasedStateMachine):
     @rule(data=st.data(), end=st.sampled_from(["finish", "fail", "release", "renew", "progress"]))
     def act(self, data: st.DataObject, end: str) -> None:
         job = self.held[data.draw(st.sampled_from(sorted(self.held)))]
-        if job.id in self.over:  # it was begun too often, by whoever looked next
+        if job.id in self.over:  # it was started too often
             del self.held[job.id]
             return
         calls: dict[str, Any] = {
@@ -453,11 +453,11 @@ def test_any_sequence_of_workers_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def some(desk: Desk) -> Desk:
-    found = Jobs(desk.ledger)
-    found.add("apply", tenant="default", model="risk")
-    found.add("audit", tenant="default")
-    found.add("apply", tenant="rival", model="churn")
-    found.add("audit")
+    outcome = Jobs(desk.ledger)
+    outcome.add("apply", tenant="default", model="risk")
+    outcome.add("audit", tenant="default")
+    outcome.add("apply", tenant="rival", model="churn")
+    outcome.add("audit")
     return desk
 
 
@@ -465,7 +465,7 @@ def test_lists_hold_what_a_token_may_see(some: Desk) -> None:
     def seen(name: str) -> list[tuple[str, str | None]]:
         page = some.client(name).get("/api/v1/jobs").json()
         assert page["total"] == len(page["items"])
-        return sorted(((one["kind"], one["tenant"]) for one in page["items"]), key=str)
+        return sorted(((item["kind"], item["tenant"]) for item in page["items"]), key=str)
 
     everything = [("apply", "default"), ("apply", "rival"), ("audit", None), ("audit", "default")]
     assert seen("admin") == sorted(everything, key=str)

@@ -8,7 +8,7 @@ from sklearn.naive_bayes import GaussianNB
 
 from letheon import NaiveUnlearner
 from letheon.ledger import Ledger
-from tests.service.crowd import Crowd, Wish, twice
+from tests.service.crowd import FilingClients, FilingOrder, repeat_each
 from tests.service.servers import serving
 
 N_PEOPLE = 400
@@ -27,17 +27,17 @@ def make_ledger(home: Path) -> None:
 def test_a_crowd_loses_and_doubles_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     make_ledger(home)
-    wishes = [Wish(f"key-{number}", number) for number in range(N_PEOPLE)]
+    orders = [FilingOrder(f"key-{number}", number) for number in range(N_PEOPLE)]
     with serving(home, "--no-worker") as server:
-        crowd = Crowd(server.url, server.tokens["admin"], MODEL)
-        crowd.send(twice(wishes))
+        crowd = FilingClients(server.url, server.tokens["admin"], MODEL)
+        crowd.send(repeat_each(orders))
     assert len(crowd.answers) == 2 * N_PEOPLE
     assert crowd.n_hung_up > N_PEOPLE // 10
-    assert {one.status for one in crowd.answers} <= {200, 201}
-    ids = {(one.key, one.request) for one in crowd.answers}
+    assert {response.status for response in crowd.answers} <= {200, 201}
+    ids = {(response.key, response.request) for response in crowd.answers}
     assert len(ids) == N_PEOPLE, "one request for each key, the same for each repeat"
     with Ledger.open(home) as ledger:
-        stored = [one.id for one in ledger.requests.iterate()]
+        stored = [request_item.id for request_item in ledger.requests.iterate()]
     assert sorted(stored) == sorted(request for _, request in ids)
-    news = Counter(one.key for one in crowd.answers if one.status == 201)
+    news = Counter(response.key for response in crowd.answers if response.status == 201)
     assert max(news.values()) == 1, "at most one of those who asked was told that it is new"

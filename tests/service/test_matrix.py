@@ -15,13 +15,13 @@ from fastapi import APIRouter, Depends
 from fastapi.testclient import TestClient
 
 from letheon.service import create_app
-from letheon.service.auth import allows, gates_of
+from letheon.service.auth import allows, find_gates
 from letheon.service.routes import ROUTERS
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
-from tests.service.matrix import ANYBODY, API, LEDGER_WIDE, PAGES, PUBLIC, TABLE, names_of
+from tests.service.matrix import ANY_TOKEN, API, LEDGER_WIDE, PAGES, PUBLIC, TABLE, names_of
 
 HOOK = "http://127.0.0.1:9"
-NOBODY = ("none", "garbage", "expired", "revoked")
+INVALID = ("none", "garbage", "expired", "revoked")
 NOWHERE = {
     "request_id": "0" * 32,
     "subject_request_id": "0f0f0f0f-0000-4000-8000-000000000000",
@@ -44,7 +44,7 @@ QUERIES = {
 
 
 @dataclass
-class World:
+class Matrix:
     """A desk where both tenants have one of everything."""
 
     desk: Desk
@@ -53,7 +53,7 @@ class World:
 
     def path(self, name: str, things: dict[str, str]) -> str:
         path = name.partition(" ")[2]
-        filled = re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: things[found[1]], path)
+        filled = re.sub(r"\{(\w+)(?::\w+)?\}", lambda item: things[item[1]], path)
         return filled + QUERIES.get(name, "")
 
     def call(self, name: str, who: str, things: dict[str, str], *, csrf: bool = True) -> Any:
@@ -107,35 +107,35 @@ def make_things(desk: Desk, tenant: str, model: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
     settings = replace(QUICK, webhook_hosts=({"host": HOOK, "internal": True},))
     desk = make_desk(tmp_path_factory.mktemp("matrix"), settings=settings)
     things = {
         "default": make_things(desk, "default", "risk"),
         OTHER: make_things(desk, OTHER, "churn"),
     }
-    browsers = {who: browser_of(desk, who) for who in (*desk.tokens, "none", "garbage")}
-    yield World(desk, things, browsers)
+    browsers = {item: browser_of(desk, item) for item in (*desk.tokens, "none", "garbage")}
+    yield Matrix(desk, things, browsers)
     desk.close()
 
 
 def browser_of(desk: Desk, who: str) -> tuple[TestClient, str]:
     """Return a browser that has logged in, and its CSRF token; one that cannot has neither."""
     client = desk.client(None)
-    if who in NOBODY:
+    if who in INVALID:
         client.cookies.set("letheon_session", "x" * 43)
         return client, "x" * 43
     assert client.post("/login", data={"token": desk.tokens[who].text}).status_code == 303
-    found = re.search(r'name="csrf" value="([^"]+)"', client.get("/").text)
-    assert found is not None
-    return client, found[1]
+    match = re.search(r'name="csrf" value="([^"]+)"', client.get("/").text)
+    assert match is not None
+    return client, match[1]
 
 
 def needs(name: str) -> set[str]:
-    return set(TABLE[name].split()) if TABLE[name] not in (ANYBODY, PUBLIC) else set()
+    return set(TABLE[name].split()) if TABLE[name] not in (ANY_TOKEN, PUBLIC) else set()
 
 
-def holds(world: World, who: str, name: str) -> bool:
+def holds(world: Matrix, who: str, name: str) -> bool:
     """Whether a principal has a scope that the table asks for."""
     from letheon.service import ROLES
 
@@ -144,30 +144,30 @@ def holds(world: World, who: str, name: str) -> bool:
     return not needs(name) or not needs(name).isdisjoint(scopes)
 
 
-def test_every_route_has_a_row_and_every_row_a_route(world: World) -> None:
+def test_every_route_has_a_row_and_every_row_a_route(world: Matrix) -> None:
     assert names_of(world.desk.app.state.routes) == set(TABLE)
 
 
-def test_the_document_describes_the_api_and_its_scopes(world: World) -> None:
-    found = {}
+def test_the_document_describes_the_api_and_its_scopes(world: Matrix) -> None:
+    values = {}
     for path, operations in world.desk.app.openapi()["paths"].items():
         for method, operation in operations.items():
             scopes = " ".join(operation["x-scopes"])
             is_public = operation["x-public"]
-            found[f"{method.upper()} {path}"] = PUBLIC if is_public else scopes or ANYBODY
+            values[f"{method.upper()} {path}"] = PUBLIC if is_public else scopes or ANY_TOKEN
             assert ("security" in operation) == (not is_public)
-    assert found == API
+    assert values == API
 
 
-def test_gates_demand_what_the_table_says(world: World) -> None:
+def test_gates_demand_what_the_table_says(world: Matrix) -> None:
     for route in world.desk.app.state.routes:
-        (gate,) = gates_of(route)
+        (gate,) = find_gates(route)
         for name in names_of([route]):
             assert set(gate.scopes) == needs(name)
             assert gate.is_public == (TABLE[name] == PUBLIC)
 
 
-def test_a_new_route_without_a_row_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_route_without_a_row_is_found(world: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
     router = APIRouter()
 
     @router.get("/api/v1/new", dependencies=[Depends(allows())])
@@ -179,24 +179,24 @@ def test_a_new_route_without_a_row_is_found(world: World, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_cells_of_a_route(world: World, name: str) -> None:
+def test_cells_of_a_route(world: Matrix, name: str) -> None:
     """Every principal, with things of the tenant `default`."""
     cells = 0
-    for who in (*world.desk.tokens, "none", "garbage"):
+    for item in (*world.desk.tokens, "none", "garbage"):
         things = dict(world.things["default"])
-        if who.endswith(f"@{OTHER}"):
+        if item.endswith(f"@{OTHER}"):
             things |= ELSEWHERE
-        if who.startswith("requester"):
+        if item.startswith("requester"):
             things["request_id"] = things["own"]
-        if who == "requester" and name in OF_ONE_REQUEST:
+        if item == "requester" and name in OF_ONE_REQUEST:
             continue  # unbound, and not the one who filed it: see test_requesters_see_their_own
-        if name in DESTROYS and who not in NOBODY and holds(world, who, name):
-            things |= disposable(world, who)
-        found = world.call(name, who, things)
+        if name in DESTROYS and item not in INVALID and holds(world, item, name):
+            things |= disposable(world, item)
+        response = world.call(name, item, things)
         if name == "POST /logout":
-            world.browsers[who] = browser_of(world.desk, who)
-        problem = wrong(world, name, who, found)
-        assert problem is None, f"{name} as {who}: {problem}"
+            world.browsers[item] = browser_of(world.desk, item)
+        problem = wrong(world, name, item, response)
+        assert problem is None, f"{name} as {item}: {problem}"
         cells += 1
     assert cells >= len(world.desk.tokens) + 1
 
@@ -210,7 +210,7 @@ DESTROYS = {
 }
 
 
-def disposable(world: World, who: str) -> dict[str, str]:
+def disposable(world: Matrix, who: str) -> dict[str, str]:
     """Make what a cell destroys, in the tenant of the one who destroys it."""
     tenant = world.desk.tokens[who].tenant or "default"
     admin = world.desk.client(f"admin@{tenant}")
@@ -219,16 +219,16 @@ def disposable(world: World, who: str) -> dict[str, str]:
     return {"token_id": token, "webhook_id": hook.json()["id"]}
 
 
-def wrong(world: World, name: str, who: str, found: Any) -> str | None:
+def wrong(world: Matrix, name: str, who: str, found: Any) -> str | None:
     """Return what is wrong with an answer; None if it is what the table says."""
     status = found.status_code
     if status >= 500:
         return f"server error {status}"
     if TABLE[name] == PUBLIC:
-        refuses = (403,) if name == "POST /login" else (401, 403)  # an empty form logs nobody in
+        refuses = (403,) if name == "POST /login" else (401, 403)  # an empty form is not a log-in
         return f"refused with {status}" if status in refuses else None
-    if who in NOBODY:
-        return nobody_is_refused(name, found)
+    if who in INVALID:
+        return check_refusal(name, found)
     if not holds(world, who, name):
         return None if status == 403 else f"{status} instead of 403"
     tenant = world.desk.tokens[who].tenant
@@ -239,7 +239,7 @@ def wrong(world: World, name: str, who: str, found: Any) -> str | None:
     return f"refused with {status}" if status in (401, 403) else None
 
 
-def nobody_is_refused(name: str, found: Any) -> str | None:
+def check_refusal(name: str, found: Any) -> str | None:
     if name in PAGES:
         is_led = found.status_code == 303 and found.headers["location"].startswith("/login")
         return None if is_led else f"{found.status_code} instead of the log-in"
@@ -249,7 +249,7 @@ def nobody_is_refused(name: str, found: Any) -> str | None:
 
 
 # Marks of the tenant `default` that no other tenant may see.
-def marks(world: World) -> list[str]:
+def marks(world: Matrix) -> list[str]:
     things = world.things["default"]
     names = ("request_id", "own", "batch_id", "job_id", "audit_id", "webhook_id", "token_id")
     return [*(things[name] for name in names), '"risk"', ">risk<", "/risk"]
@@ -257,7 +257,7 @@ def marks(world: World) -> list[str]:
 
 @pytest.mark.parametrize("name", [name for name in TABLE if name.startswith("GET")])
 @pytest.mark.parametrize("role", ["requester", "operator", "approver", "auditor", "admin"])
-def test_a_tenant_sees_nothing_of_another(world: World, name: str, role: str) -> None:
+def test_a_tenant_sees_nothing_of_another(world: Matrix, name: str, role: str) -> None:
     who = f"{role}@{OTHER}"
     answers = [world.call(name, who, world.things[OTHER])]
     if "{" in name:
@@ -266,14 +266,14 @@ def test_a_tenant_sees_nothing_of_another(world: World, name: str, role: str) ->
         client = world.browsers[who][0] if name in PAGES else world.desk.client(who)
         path = world.path(name, {})
         answers.append(client.get(path, params={"tenant": "default"}))
-    seen = [mark for mark in marks(world) for one in answers if mark in one.text]
+    seen = [mark for mark in marks(world) for response in answers if mark in response.text]
     own = "" if "{" not in name else world.path(name, world.things["default"])
     assert [mark for mark in seen if mark not in own and mark.strip('"></') not in own] == []
 
 
 @pytest.mark.parametrize("name", [name for name in TABLE if "{" in name])
-def test_another_tenants_thing_is_like_none(world: World, name: str) -> None:
-    """Same status, same words: whoever guesses an id learns nothing."""
+def test_another_tenants_thing_is_like_none(world: Matrix, name: str) -> None:
+    """Same status, same words: guessing an id reveals nothing."""
     for role in ("requester", "operator", "approver", "auditor", "admin"):
         who = f"{role}@{OTHER}"
         others = world.things["default"] | ELSEWHERE
@@ -299,7 +299,7 @@ def nowhere(things: dict[str, str]) -> dict[str, str]:
     }
 
 
-def test_requesters_see_their_own(world: World) -> None:
+def test_requesters_see_their_own(world: Matrix) -> None:
     """A requester gets at requests that it filed, and others are as if they were not there."""
     things = world.things["default"]
     for name in sorted(OF_ONE_REQUEST):
@@ -310,21 +310,21 @@ def test_requesters_see_their_own(world: World) -> None:
         assert theirs.status_code == missing.status_code
         assert plain(theirs, world.path(name, things)) == plain(missing, world.path(name, none))
     listed = world.desk.client("requester@default").get("/api/v1/requests").json()
-    assert [one["id"] for one in listed["items"]] == [things["own"]]
+    assert [item["id"] for item in listed["items"]] == [things["own"]]
     assert listed["total"] == 1
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("POST")])
-def test_forms_without_their_token_are_refused(world: World, name: str) -> None:
+def test_forms_without_their_token_are_refused(world: Matrix, name: str) -> None:
     if TABLE[name] == PUBLIC:
         return
-    found = world.call(name, "admin", world.things["default"], csrf=False)
-    assert found.status_code == 403
+    response = world.call(name, "admin", world.things["default"], csrf=False)
+    assert response.status_code == 403
 
 
 @pytest.mark.parametrize("name", [name for name in API if not name.startswith("GET")])
 def test_a_session_changes_nothing_through_the_api_without_its_token(
-    world: World, name: str
+    world: Matrix, name: str
 ) -> None:
     if TABLE[name] == PUBLIC:
         return

@@ -27,15 +27,15 @@ ROOT = Path(__file__).resolve().parents[2]
 MARK = "4242.4242424242"
 
 
-class Files(NamedTuple):
-    """What somebody would upload."""
+class UploadFiles(NamedTuple):
+    """The files of an upload."""
 
     model: bytes
     rows: str
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+def files(tmp_path_factory: pytest.TempPathFactory) -> UploadFiles:
     """A saved model and its rows; one value is easy to look for in an answer."""
     X = np.random.default_rng(5).normal(size=(30, 2)).round(6)
     X[3, 0] = float(MARK)
@@ -48,7 +48,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         f"{who},{a!r},{label},{b!r}"
         for who, (a, b), label in zip(people, X.tolist(), y, strict=True)
     ]
-    return Files(path.read_bytes(), "\n".join(["who,a,label,b", *lines]) + "\n")
+    return UploadFiles(path.read_bytes(), "\n".join(["who,a,label,b", *lines]) + "\n")
 
 
 def send(desk: Desk, model: bytes, rows: str, *, who: str = "operator", **fields: str) -> Any:
@@ -64,7 +64,7 @@ def rooms(desk: Desk) -> list[Path]:
     return list((desk.ledger.folder / ".desk").glob("*"))
 
 
-def test_a_saved_model_is_registered_and_forgets(desk: Desk, files: Files) -> None:
+def test_a_saved_model_is_registered_and_forgets(desk: Desk, files: UploadFiles) -> None:
     made = send(desk, *files, dataset="visits")
     assert made.status_code == 201, made.text
     assert made.json()["live_rows"] == 30
@@ -76,43 +76,43 @@ def test_a_saved_model_is_registered_and_forgets(desk: Desk, files: Files) -> No
     assert rooms(desk) == []
 
 
-def _cut(files: Files) -> Files:
+def _cut(files: UploadFiles) -> UploadFiles:
     return files._replace(model=files.model[:-7])
 
 
-def _altered(files: Files) -> Files:
+def _altered(files: UploadFiles) -> UploadFiles:
     middle = len(files.model) // 2
     flipped = bytes([files.model[middle] ^ 1])
     return files._replace(model=files.model[:middle] + flipped + files.model[middle + 1 :])
 
 
-def _zipped(files: Files) -> Files:
+def _zipped(files: UploadFiles) -> UploadFiles:
     data = io.BytesIO()
     np.savez(data, X=np.zeros(3))
     return files._replace(model=data.getvalue())
 
 
-def _pickled(files: Files) -> Files:
+def _pickled(files: UploadFiles) -> UploadFiles:
     return files._replace(model=b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94.")
 
 
-def _other_value(files: Files) -> Files:
+def _other_value(files: UploadFiles) -> UploadFiles:
     return files._replace(rows=files.rows.replace(MARK, "1.0"))
 
 
-def _other_people(files: Files) -> Files:
+def _other_people(files: UploadFiles) -> UploadFiles:
     return files._replace(rows=files.rows.replace("client-003", "client-777"))
 
 
-def _texts_for_numbers(files: Files) -> Files:
+def _texts_for_numbers(files: UploadFiles) -> UploadFiles:
     return files._replace(rows=files.rows.replace("client-004,", f"client-004,x{MARK}"))
 
 
-def _no_header(files: Files) -> Files:
+def _no_header(files: UploadFiles) -> UploadFiles:
     return files._replace(rows=files.rows.partition("\n")[2])
 
 
-def _binary_rows(files: Files) -> Files:
+def _binary_rows(files: UploadFiles) -> UploadFiles:
     return files._replace(rows=f"who,a\n\0\0{MARK}\n" * 3)
 
 
@@ -131,7 +131,7 @@ def _binary_rows(files: Files) -> Files:
     ],
 )
 def test_what_cannot_be_used_is_refused_without_a_trace(
-    shared_desk: Desk, files: Files, spoil: Any, status: int, code: str
+    shared_desk: Desk, files: UploadFiles, spoil: Any, status: int, code: str
 ) -> None:
     answer = send(shared_desk, *spoil(files), name="spoilt")
     assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (status, code)
@@ -140,8 +140,8 @@ def test_what_cannot_be_used_is_refused_without_a_trace(
     assert "spoilt" not in [info.name for info in shared_desk.ledger.models.list()]
 
 
-def test_a_model_of_a_class_that_nobody_trusts_is_refused(
-    shared_desk: Desk, files: Files, tmp_path: Path
+def test_a_model_of_an_untrusted_class_is_refused(
+    shared_desk: Desk, files: UploadFiles, tmp_path: Path
 ) -> None:
     path = tmp_path / "own.letheon"
     X = np.random.default_rng(0).normal(size=(8, 2))
@@ -188,17 +188,17 @@ class OwnModel(GaussianNB):  # type: ignore[misc]
     ],
 )
 def test_fields_that_cannot_be_used_are_named_and_not_repeated(
-    shared_desk: Desk, files: Files, fields: dict[str, str]
+    shared_desk: Desk, files: UploadFiles, fields: dict[str, str]
 ) -> None:
     answer = send(shared_desk, files.model, files.rows, **dict[str, Any](fields))
     assert (answer.status_code, answer.json()["type"]) == (422, "urn:letheon:problem:invalid")
     (field,) = fields
     place = "body" if field == "unknown" else f"body/{field}"
-    assert [one["at"] for one in answer.json()["errors"]] == [place]
+    assert [error["at"] for error in answer.json()["errors"]] == [place]
     assert MARK not in answer.text
 
 
-def test_a_form_without_its_files_is_refused(shared_desk: Desk, files: Files) -> None:
+def test_a_form_without_its_files_is_refused(shared_desk: Desk, files: UploadFiles) -> None:
     client = shared_desk.client("operator")
     for parts in ({}, {"model": files.model}, {"rows": files.rows.encode()}):
         given = {name: ("x", data) for name, data in parts.items()} or {"other": ("x", b"")}
@@ -245,12 +245,12 @@ def test_one_model_is_registered_at_a_time(
     assert "example-forest" not in [info.name for info in shared_desk.ledger.models.list()]
 
 
-def test_a_name_that_is_taken_is_refused(shared_desk: Desk, files: Files) -> None:
+def test_a_name_that_is_taken_is_refused(shared_desk: Desk, files: UploadFiles) -> None:
     answer = send(shared_desk, *files, name="risk")
     assert (answer.status_code, answer.json()["type"]) == (409, "urn:letheon:problem:refused")
 
 
-def test_people_who_asked_to_be_erased_do_not_come_back(desk: Desk, files: Files) -> None:
+def test_people_who_asked_to_be_erased_do_not_come_back(desk: Desk, files: UploadFiles) -> None:
     assert send(desk, *files).status_code == 201
     desk.ledger.requests.submit(["client-001"], model="brought", verified=True)
     answer = send(desk, *files, name="again")
@@ -258,14 +258,14 @@ def test_people_who_asked_to_be_erased_do_not_come_back(desk: Desk, files: Files
     assert "client-001" not in answer.text
 
 
-def test_a_body_that_is_too_large_is_refused(tmp_path: Path, files: Files) -> None:
+def test_a_body_that_is_too_large_is_refused(tmp_path: Path, files: UploadFiles) -> None:
     desk = make_desk(tmp_path, settings=ServiceSettings(max_model_bytes=2_000))
     assert send(desk, *files).status_code == 413
     assert rooms(desk) == []
     desk.close()
 
 
-def test_a_tenants_operator_registers_for_that_tenant_only(desk: Desk, files: Files) -> None:
+def test_a_tenants_operator_registers_for_that_tenant_only(desk: Desk, files: UploadFiles) -> None:
     assert send(desk, *files, who="operator@rival").json()["tenant"] == "rival"
     assert send(desk, *files, who="operator@rival", tenant="default").status_code == 404
     assert desk.client("operator@default").get("/api/v1/models/brought").status_code == 404
@@ -279,16 +279,16 @@ def test_an_example_is_trained_with_a_seed_of_the_log(
     shared_desk: Desk, kind: str, guarantee: str
 ) -> None:
     made = shared_desk.client("operator").post("/api/v1/models/example", json={"kind": kind})
-    found = made.json()
-    assert (made.status_code, found["name"]) == (201, f"example-{kind}")
-    assert found["guarantee"]["kind"] == guarantee
+    document = made.json()
+    assert (made.status_code, document["name"]) == (201, f"example-{kind}")
+    assert document["guarantee"]["kind"] == guarantee
     if kind == "certified":
-        assert 0 == found["budget"]["spent"] < found["budget"]["budget"]
+        assert 0 == document["budget"]["spent"] < document["budget"]["budget"]
     else:
-        assert found["budget"] is None
-    everybody = [f"person-{number:04d}" for number in range(1, found["live_rows"] + 1)]
-    named = shared_desk.ledger.requests.submit(everybody, model=found["name"])
-    assert (named.n_ids, named.n_rows) == (found["live_rows"], found["live_rows"])
+        assert document["budget"] is None
+    everyone = [f"person-{number:04d}" for number in range(1, document["live_rows"] + 1)]
+    named = shared_desk.ledger.requests.submit(everyone, model=document["name"])
+    assert (named.n_ids, named.n_rows) == (document["live_rows"], document["live_rows"])
 
 
 def test_examples_get_names_that_are_free_and_leave_out_who_left(desk: Desk) -> None:
@@ -316,21 +316,21 @@ def test_another_tenants_model_is_like_none(shared_desk: Desk) -> None:
         return {k: v for k, v in client.get(path).json().items() if k != "instance"}
 
     for end in ("", "/versions", "/versions/0", "/compare?a=0&b=0", "/history"):
-        nobodys = told(f"/api/v1/models/nobodys{end}")
-        assert nobodys["status"] == 404
-        assert told(f"/api/v1/models/risk{end}") == nobodys
+        missing = told(f"/api/v1/models/missing{end}")
+        assert missing["status"] == 404
+        assert told(f"/api/v1/models/risk{end}") == missing
         joint = "&" if "?" in end else "?"
-        assert told(f"/api/v1/models/risk{end}{joint}tenant=default") == nobodys
-    assert [one["name"] for one in client.get("/api/v1/models").json()["items"]] == ["churn"]
+        assert told(f"/api/v1/models/risk{end}{joint}tenant=default") == missing
+    assert [item["name"] for item in client.get("/api/v1/models").json()["items"]] == ["churn"]
 
 
 def test_pages_of_models_are_the_whole_list(shared_desk: Desk) -> None:
-    client, found, after = shared_desk.client("auditor"), [], ""
+    client, items, after = shared_desk.client("auditor"), [], ""
     while after is not None:
         page = client.get(f"/api/v1/models?limit=1{after and '&after=' + after}").json()
-        found += [one["name"] for one in page["items"]]
+        items += [item["name"] for item in page["items"]]
         after = page["next"]
-    assert found == [info.name for info in shared_desk.ledger.models.list()]
+    assert items == [info.name for info in shared_desk.ledger.models.list()]
 
 
 @pytest.fixture(scope="module")
@@ -351,13 +351,13 @@ def test_versions_come_newest_first_page_by_page(worked: Desk) -> None:
     client = worked.client("auditor")
     first = client.get("/api/v1/models/risk/versions?limit=3").json()
     rest = client.get(f"/api/v1/models/risk/versions?after={first['next']}").json()
-    found = [*first["items"], *rest["items"]]
+    items = [*first["items"], *rest["items"]]
     kinds = ["erase", "retrain", "erase", "erase", "registration"]
-    assert [one["number"] for one in found] == [4, 3, 2, 1, 0]
-    assert [one["kind"] for one in found] == kinds
-    assert [one["rows_erased"] for one in found] == [4, 0, 2, 2, 0]
+    assert [item["number"] for item in items] == [4, 3, 2, 1, 0]
+    assert [item["kind"] for item in items] == kinds
+    assert [item["rows_erased"] for item in items] == [4, 0, 2, 2, 0]
     assert (first["total"], rest["next"]) == (5, None)
-    assert found[0] == client.get("/api/v1/models/risk/versions/4").json()
+    assert items[0] == client.get("/api/v1/models/risk/versions/4").json()
 
 
 def test_versions_agree_with_their_certificates(worked: Desk) -> None:
@@ -372,11 +372,11 @@ def test_versions_agree_with_their_certificates(worked: Desk) -> None:
 
 def test_two_versions_side_by_side(worked: Desk) -> None:
     client = worked.client("auditor")
-    found = client.get("/api/v1/models/risk/compare?a=4&b=1").json()
-    assert (found["a"]["number"], found["b"]["number"]) == (1, 4)
-    assert (found["rows_erased"], found["certificates"]) == (6, [2, 3, 4])
-    assert found["same_parameters"] is True
-    changed = {line["what"] for line in found["changes"] if line["changed"]}
+    comparison = client.get("/api/v1/models/risk/compare?a=4&b=1").json()
+    assert (comparison["a"]["number"], comparison["b"]["number"]) == (1, 4)
+    assert (comparison["rows_erased"], comparison["certificates"]) == (6, [2, 3, 4])
+    assert comparison["same_parameters"] is True
+    changed = {line["what"] for line in comparison["changes"] if line["changed"]}
     assert {"address", "live rows"} <= changed
     assert "method" not in changed
     same = client.get("/api/v1/models/risk/compare?a=2&b=2").json()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import theilslopes
 
 from letheon import InfluenceClassifier
-from letheon.ledger.models.models import _known
+from letheon.ledger.models.models import _cache
 from letheon.monitor import Monitor, MonitorTolerances
-from letheon.service.guarantees import forecast, slope
+from letheon.service.guarantees import compute_slope, forecast_budget
 from tests.ledger.databases import NOON
 from tests.service.desks import Desk, make_desk
 from tests.sharded.people import examples
@@ -30,7 +30,7 @@ points = st.lists(st.tuples(times, amounts), min_size=2, max_size=30)
 @given(points)
 def test_the_slope_is_that_of_theil_and_sen(found: list[tuple[int, float]]) -> None:
     x, y = zip(*found, strict=True)
-    ours = slope(found)
+    ours = compute_slope(found)
     if len(set(x)) == 1:
         assert ours is None
     else:
@@ -49,30 +49,33 @@ def line(days: int, per_day: float) -> list[tuple[int, float]]:
 def test_a_steady_rate_is_continued(days: int, per_day: float) -> None:
     spent = line(days, per_day)
     left = (1 - spent[-1][1]) / per_day
-    found = forecast(spent, 1.0, NOON)
-    assert found.on is not None
-    assert abs((found.on - TODAY).days - left) <= 1
+    outcome = forecast_budget(spent, 1.0, NOON)
+    assert outcome.on is not None
+    assert abs((outcome.on - TODAY).days - left) <= 1
 
 
 def test_one_large_request_does_not_move_the_forecast_as_a_line_would() -> None:
     spent = line(30, 0.01)
     jump = [(at, value + (0.3 if place >= 29 else 0)) for place, (at, value) in enumerate(spent)]
-    found = forecast(jump, 1.0, NOON).on
-    assert found is not None
-    assert abs((found - TODAY).days - (1 - 0.6) / 0.01) <= 5
+    due_day = forecast_budget(jump, 1.0, NOON).on
+    assert due_day is not None
+    assert abs((due_day - TODAY).days - (1 - 0.6) / 0.01) <= 5
 
 
 def test_days_without_requests_count() -> None:
     spent = [(NOON - 10 * DAY, 0.0), (NOON - 9 * DAY, 0.5)]
-    quiet, busy = forecast(spent, 1.0, NOON).on, forecast(spent, 1.0, NOON - 9 * DAY).on
+    quiet, busy = (
+        forecast_budget(spent, 1.0, NOON).on,
+        forecast_budget(spent, 1.0, NOON - 9 * DAY).on,
+    )
     assert quiet == TODAY + timedelta(days=10)
     assert busy == TODAY - timedelta(days=8)
 
 
 @pytest.mark.parametrize(
-    ("spent", "on", "words"),
+    ("spent", "due_day", "words"),
     [
-        ([(NOON, 0.0)], None, "Nothing was spent"),
+        ([(NOON, 0.0)], None, "Nothing has been spent"),
         ([(NOON, 0.5)], None, "too early"),
         ([(NOON - DAY, 0.9), (NOON, 0.5)], None, "too early"),
         ([(NOON - DAY, 0.0), (NOON, 1e-9)], None, "twenty years"),
@@ -80,11 +83,11 @@ def test_days_without_requests_count() -> None:
     ],
 )
 def test_what_cannot_be_foretold_says_why(
-    spent: list[tuple[int, float]], on: date | None, words: str
+    spent: list[tuple[int, float]], due_day: date | None, words: str
 ) -> None:
-    found = forecast(spent, 1.0, NOON)
-    assert found.on == on
-    assert words in found.words
+    outcome = forecast_budget(spent, 1.0, NOON)
+    assert outcome.on == due_day
+    assert words in outcome.words
 
 
 @pytest.fixture(scope="module")
@@ -121,15 +124,18 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 def test_tolerances_stand_beside_the_proxies(watched: Desk) -> None:
-    found = watched.client("approver").get("/api/v1/models/watched/history").json()
-    lines = {one["measure"]: (one["value"], one["side"]) for one in found["tolerances"]}
-    assert found["is_watched"] is True
-    assert found["assumption"].startswith("no rehearsals")
+    history = watched.client("approver").get("/api/v1/models/watched/history").json()
+    lines = {
+        tolerance["measure"]: (tolerance["value"], tolerance["side"])
+        for tolerance in history["tolerances"]
+    }
+    assert history["is_watched"] is True
+    assert history["assumption"].startswith("no rehearsals")
     assert lines["effectiveness"] == (0.5, "at most")
     assert lines["certifiability"] == (60.0, "at most")
     assert lines["efficiency"] == (0.001, "at least")
-    assert {one["measure"] for one in found["limits"]} == {"effectiveness", "certifiability"}
-    last = found["items"][-1]["measures"]
+    assert {limit["measure"] for limit in history["limits"]} == {"effectiveness", "certifiability"}
+    last = history["items"][-1]["measures"]
     bases = {name: one["basis"] for name, one in last.items()}
     assert bases["effectiveness"] == bases["certifiability"] == "proxy"
     assert (bases["consistency"], last["consistency"]["value"]) == ("not-measured", None)
@@ -137,10 +143,10 @@ def test_tolerances_stand_beside_the_proxies(watched: Desk) -> None:
 
 def test_history_is_oldest_first_and_agrees_with_the_certificates(watched: Desk) -> None:
     client = watched.client("auditor")
-    found = client.get("/api/v1/models/watched/history").json()
-    assert [point["version"] for point in found["items"]] == [0, 1, 2]
-    assert found["items"][0]["measures"] is None
-    for point in found["items"][1:]:
+    history = client.get("/api/v1/models/watched/history").json()
+    assert [point["version"] for point in history["items"]] == [0, 1, 2]
+    assert history["items"][0]["measures"] is None
+    for point in history["items"][1:]:
         said = client.get(f"/api/v1/certificates/{point['certificate']}").json()
         # Operators see times and what was spent; certificates of certified removals have neither.
         assert said["measures"].pop("efficiency")["basis"] == "not-measured"
@@ -159,12 +165,12 @@ def test_older_parts_of_a_long_history_follow(watched: Desk) -> None:
 
 
 def test_the_budget_is_shown_in_tenths(watched: Desk) -> None:
-    found = watched.client("operator").get("/api/v1/models/watched").json()
-    budget = found["budget"]
+    watched_model = watched.client("operator").get("/api/v1/models/watched").json()
+    budget = watched_model["budget"]
     assert (budget["rule"], budget["adds_up"]) == ("guo2020-residual-sum", True)
     assert budget["share"] * 10 == pytest.approx(round(budget["share"] * 10), abs=0.1)
-    assert found["deletions_since_retrain"] == 4
-    assert found["next_retrain"]["on"] is not None or found["next_retrain"]["words"]
+    assert watched_model["deletions_since_retrain"] == 4
+    assert watched_model["next_retrain"]["on"] is not None or watched_model["next_retrain"]["words"]
 
 
 def test_after_a_retrain_nothing_is_spent_and_the_budget_is_still_known(desk: Desk) -> None:
@@ -175,25 +181,25 @@ def test_after_a_retrain_nothing_is_spent_and_the_budget_is_still_known(desk: De
     desk.work()
     desk.clock.now += DAY
     desk.ledger.models.retrain("fresh")
-    found = client.get("/api/v1/models/fresh").json()
-    assert found["guarantee"]["kind"] == "exact"
-    assert (found["budget"]["spent"], found["budget"]["budget"]) == (0, budget)
+    fresh_model = client.get("/api/v1/models/fresh").json()
+    assert fresh_model["guarantee"]["kind"] == "exact"
+    assert (fresh_model["budget"]["spent"], fresh_model["budget"]["budget"]) == (0, budget)
     assert budget > 0
-    assert found["next_retrain"]["on"] is None
-    assert found["monitor"] == "retrained"
+    assert fresh_model["next_retrain"]["on"] is None
+    assert fresh_model["monitor"] == "retrained"
 
 
-def test_a_model_that_nobody_watches_has_no_tolerances(shared_desk: Desk) -> None:
-    found = shared_desk.client("approver").get("/api/v1/models/forest/history").json()
-    assert (found["is_watched"], found["tolerances"], found["limits"]) == (False, [], [])
-    assert [point["version"] for point in found["items"]] == [0]
+def test_a_model_without_a_monitor_has_no_tolerances(shared_desk: Desk) -> None:
+    history = shared_desk.client("approver").get("/api/v1/models/forest/history").json()
+    assert (history["is_watched"], history["tolerances"], history["limits"]) == (False, [], [])
+    assert [point["version"] for point in history["items"]] == [0]
 
 
 def test_what_another_thread_forgets_is_read_again(
     watched: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Emptied(dict[str, Any]):
-        """What is remembered, emptied by somebody else after each look."""
+        """A cache that another thread empties after each read."""
 
         def __contains__(self, key: object) -> bool:
             is_there = super().__contains__(key)
@@ -202,5 +208,5 @@ def test_what_another_thread_forgets_is_read_again(
 
     models = watched.ledger.models
     claims = models.claims("watched")
-    monkeypatch.setattr("letheon.ledger.models.models._known", Emptied(_known))
+    monkeypatch.setattr("letheon.ledger.models.models._cache", Emptied(_cache))
     assert models.claims("watched") == models.claims("watched") == claims

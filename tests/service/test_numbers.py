@@ -14,7 +14,7 @@ from sqlalchemy import select
 from letheon.ledger.db.cursor import decode_cursor, encode_cursor
 from letheon.ledger.db.webhooks import Webhooks
 from letheon.ledger.tables import deliveries
-from letheon.service.auth import Numbers
+from letheon.service.auth import CertificateNumbers
 from tests.service.desks import OTHER, QUICK, Desk, make_desk, person
 
 HOOK = "http://127.0.0.1:9"
@@ -100,27 +100,27 @@ def plain(text: str) -> str:
 def seen(desk: Desk, made: list[dict[str, Any]], who: str = "admin@default") -> dict[str, str]:
     """Return everything that a tenant's token gets; not the files that were signed."""
     client, browser = desk.client(who), desk.browser(who)
-    found = {}
+    values = {}
     paths = [f"/api/v1/{path}" for path in API]
-    paths += [f"/api/v1/requests/{one['id']}{end}" for one in made for end in ("", "/timeline")]
+    paths += [f"/api/v1/requests/{item['id']}{end}" for item in made for end in ("", "/timeline")]
     for number, path in enumerate(paths):
         answer = client.get(path)
-        found[f"{number} {plain(path)}"] = f"{answer.status_code} {plain(answer.text)}"
+        values[f"{number} {plain(path)}"] = f"{answer.status_code} {plain(answer.text)}"
     for path in PAGES:
         answer = browser.get(path)
         assert answer.status_code == 200, path
-        found[path] = plain(answer.text)
+        values[path] = plain(answer.text)
     for number, one in enumerate(made):
         checked = desk.client(None).post(
             "/api/v1/receipts/check", json={"code": one["receipt_code"]}
         )
         assert checked.json()["covered"]
-        found[f"receipt {number}"] = plain(checked.text)
+        values[f"receipt {number}"] = plain(checked.text)
     Webhooks(desk.ledger).write_new_messages()
     with desk.ledger._core.database.reading() as conn:
-        bodies = [json.loads(one) for one in conn.scalars(select(deliveries.c.body))]
-    found["webhooks"] = str(sorted(one["data"]["certificate"] for one in bodies))
-    return found
+        bodies = [json.loads(item) for item in conn.scalars(select(deliveries.c.body))]
+    values["webhooks"] = str(sorted(body["data"]["certificate"] for body in bodies))
+    return values
 
 
 def test_a_tenant_sees_the_same_whatever_others_do(both: Any) -> None:
@@ -140,8 +140,8 @@ def test_numbers_of_the_ledger_lead_nowhere(both: Any) -> None:
         assert tenant.get(f"/api/v1/certificates/{number}").status_code == status
         assert tenant.get(f"/api/v1/certificates/{number}/proof").status_code == status
         assert tenant.get(f"/api/v1/certificates/{number}/purge").status_code == status
-    found = tenant.get("/api/v1/requests?search=%232").json()["items"]
-    assert [one["id"] for one in found] == [made[1]["id"]]
+    requests = tenant.get("/api/v1/requests?search=%232").json()["items"]
+    assert [item["id"] for item in requests] == [made[1]["id"]]
     assert tenant.get("/api/v1/requests?search=%234").json()["total"] == 0
 
 
@@ -165,20 +165,23 @@ def test_pages_of_a_list_go_on_by_a_tenants_numbers(both: Any) -> None:
         numbers, after = [], ""
         while after is not None:
             page = client.get(f"/api/v1/{path}?limit=1{after and f'&after={after}'}").json()
-            numbers += [one[name] for one in page.get("items", page.get("purges"))]
+            numbers += [item[name] for item in page.get("items", page.get("purges"))]
             after = page["next"]
         assert numbers == [2, 1]
 
 
 def test_texts_of_jobs_have_a_tenants_numbers(both: Any) -> None:
     desk, _ = both[1]
-    own, all_numbers = Numbers(desk.ledger, "default"), Numbers(desk.ledger, None)
+    own, all_numbers = (
+        CertificateNumbers(desk.ledger, "default"),
+        CertificateNumbers(desk.ledger, None),
+    )
     steps = {"steps": [{"sequence": 4, "words": "purged, certificate 4: done", "model": "risk"}]}
-    assert own.in_json(steps) == {
+    assert own.renumber(steps) == {
         "steps": [{"sequence": 2, "words": "purged, certificate 2: done", "model": "risk"}]
     }
-    assert own.in_json("certificate 3 and Certificate 1") == "certificate ? and Certificate 1"
-    assert all_numbers.in_json(steps) == steps
+    assert own.renumber("certificate 3 and Certificate 1") == "certificate ? and Certificate 1"
+    assert all_numbers.renumber(steps) == steps
 
 
 def test_a_cursor_hides_its_key(both: Any) -> None:

@@ -175,9 +175,9 @@ def test_callbacks_go_only_where_a_webhook_goes(desk: Desk) -> None:
 
 def test_answers_are_signed_by_the_certified_key_of_the_ledger(desk: Desk) -> None:
     operator, body = desk.client("operator"), _body(person(5))
-    found = operator.get("/opendsr/v2/discovery").json()
-    assert found["supported_subject_request_types"] == ["erasure"]
-    pem = operator.get(found["processor_certificate"].removeprefix("http://localhost")).content
+    discovery = operator.get("/opendsr/v2/discovery").json()
+    assert discovery["supported_subject_request_types"] == ["erasure"]
+    pem = operator.get(discovery["processor_certificate"].removeprefix("http://localhost")).content
     key = x509.load_pem_x509_certificate(pem).public_key()
     assert isinstance(key, ed25519.Ed25519PublicKey)
     assert key.public_bytes_raw().hex() == desk.ledger.public_key

@@ -16,9 +16,9 @@ from tests.service.page_tools import send
 
 @given(st.text() | st.from_regex(r"[/\\]{1,3}[a-z\t\\/.@:?#]{0,12}", fullmatch=True))
 def test_a_log_in_leads_nowhere_else(text: str) -> None:
-    found = safe_path(text)
+    actual = safe_path(text)
     # As browsers read an address: no tabs or line ends, a backslash is a slash.
-    read = re.sub(r"[\t\r\n]", "", found).replace("\\", "/").strip()
+    read = re.sub(r"[\t\r\n]", "", actual).replace("\\", "/").strip()
     assert read.startswith("/")
     assert not read.startswith("//")
     assert urlsplit(read).netloc == ""
@@ -140,7 +140,7 @@ def test_a_token_bound_to_a_tenant_makes_only_such(desk: Desk) -> None:
 def test_a_token_with_a_wrong_name_is_refused_on_the_page(shared_desk: Desk) -> None:
     answer = send(shared_desk.browser(), "/tokens", name="Maria M.", role="operator")
     assert answer.status_code == 422  # type: ignore[attr-defined]
-    assert "Look at: name." in answer.text  # type: ignore[attr-defined]
+    assert "Check: name." in answer.text  # type: ignore[attr-defined]
 
 
 def test_a_webhook_to_a_host_that_is_not_listed_is_refused_on_the_page(shared_desk: Desk) -> None:

@@ -15,7 +15,7 @@ from letheon.methods import METHODS as REGISTERED
 from letheon.sandbox import TimeLimitError
 from letheon.service import jobs, what_if
 from letheon.service.jobs import READING_KINDS, JobRunner
-from letheon.service.what_if import RETRAIN, WhatIfOrder, measure
+from letheon.service.what_if import RETRAIN, WhatIfOrder, measure_methods
 from tests.service.desks import Desk, person
 from tests.service.test_worker import _call_here
 
@@ -44,11 +44,11 @@ def _order(model: Any, data: tuple[Any, Any, Any], **given: Any) -> WhatIfOrder:
 
 def _measured(order: WhatIfOrder) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     heard: list[dict[str, Any]] = []
-    measure(order, heard.append)
-    rows = {one["row"]["name"]: one["row"] for one in heard if "row" in one}
-    begun = [one["begin"] for one in heard if "begin" in one]
+    measure_methods(order, heard.append)
+    rows = {item["row"]["name"]: item["row"] for item in heard if "row" in item}
+    begun = [item["begin"] for item in heard if "begin" in item]
     assert begun == list(rows)
-    return heard[0]["scene"], rows
+    return heard[0]["sizes"], rows
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +59,17 @@ def forest() -> WhatIfOrder:
 def test_every_method_is_measured_against_a_retrain(forest: WhatIfOrder) -> None:
     scene, rows = _measured(forest)
     assert scene == {"rows_held": 200, "sample_rows": 200, "people": 3, "sample_people": 3}
-    assert {one["method"] for one in rows.values()} == METHODS
-    retrain = rows["train afresh"]
+    assert {row["method"] for row in rows.values()} == METHODS
+    retrain = rows["retrain"]
     assert retrain["speedup"] == 1.0
-    for one in rows.values():
-        assert one["basis"] == "measured", one
-        assert one["speedup"] == pytest.approx(retrain["seconds"] / one["seconds"], rel=0.02)
-    assert [one["method"] for one in rows.values() if one["is_current"]] == ["dare"]
+    for row in rows.values():
+        assert row["basis"] == "measured", row
+        assert row["speedup"] == pytest.approx(retrain["seconds"] / row["seconds"], rel=0.02)
+    assert [row["method"] for row in rows.values() if row["is_current"]] == ["dare"]
 
 
 def test_what_is_guaranteed_is_what_the_models_say(forest: WhatIfOrder) -> None:
-    rows = {one["method"]: one for one in _measured(forest)[1].values()}
+    rows = {item["method"]: item for item in _measured(forest)[1].values()}
     kinds = {name: row["kind"] for name, row in rows.items()}
     assert kinds == KINDS
     for row in rows.values():
@@ -81,16 +81,18 @@ def test_of_many_rows_a_sample_is_taken_and_called_so(forest: WhatIfOrder) -> No
     sampled = WhatIfOrder(forest.model, forest.rows, (), people=20, sample_rows=100)
     scene, rows = _measured(sampled)
     assert scene == {"rows_held": 200, "sample_rows": 100, "people": 20, "sample_people": 10}
-    assert {one["basis"] for one in rows.values()} == {"extrapolated"}
+    assert {row["basis"] for row in rows.values()} == {"extrapolated"}
 
 
 def test_seconds_and_bytes_of_a_sample_are_scaled(
     forest: WhatIfOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(what_if, "_tried", lambda scene, one: (2.0 * scene.scale, 10, _FACTS))
+    monkeypatch.setattr(
+        what_if, "_run_method", lambda inputs, method: (2.0 * inputs.scale, 10, _FACTS)
+    )
     sampled = WhatIfOrder(forest.model, forest.rows, (), people=20, sample_rows=50)
     rows = _measured(sampled)[1]
-    assert {(one["seconds"], one["storage_bytes"]) for one in rows.values()} == {(8.0, 40)}
+    assert {(row["seconds"], row["storage_bytes"]) for row in rows.values()} == {(8.0, 40)}
 
 
 _FACTS = {
@@ -107,7 +109,9 @@ def test_a_method_that_does_not_serve_the_task_says_why() -> None:
     from sklearn.tree import DecisionTreeRegressor
 
     model = SISARegressor(DecisionTreeRegressor(), n_shards=2, random_state=0)
-    rows = {one["method"]: one for one in _measured(_order(model, _rows(numbers=True)))[1].values()}
+    rows = {
+        item["method"]: item for item in _measured(_order(model, _rows(numbers=True)))[1].values()
+    }
     assert rows["sisa"]["is_current"]
     assert rows["dare"]["basis"] == rows["influence"]["basis"] == "measured"
     assert rows["fisher"]["basis"] == "not-run"
@@ -120,11 +124,11 @@ def test_an_error_of_a_method_is_not_quoted(
     def boom(*_: Any) -> Any:
         raise ValueError("row of alice: 12.5")
 
-    monkeypatch.setattr(what_if, "_trained", boom)
+    monkeypatch.setattr(what_if, "_train_method", boom)
     rows = _measured(forest)[1]
-    assert {one["basis"] for one in rows.values()} == {"not-run"}
+    assert {row["basis"] for row in rows.values()} == {"not-run"}
     assert "alice" not in str(rows)
-    assert all("ValueError" in one["note"] for one in rows.values())
+    assert all("ValueError" in row["note"] for row in rows.values())
 
 
 def _recorded(desk: Desk) -> list[str]:
@@ -139,11 +143,11 @@ def test_nothing_is_written_to_the_ledger_by_a_what_if(
     desk.ledger.requests.submit([person(1), person(2)], model="risk", verified=True)
     before = _recorded(desk), desk.ledger.models.list()
     job = desk.client("operator").post("/api/v1/models/risk/what-if").json()
-    assert JobRunner(desk.ledger, threading.Event()).do_all(READING_KINDS) == 1
+    assert JobRunner(desk.ledger, threading.Event()).run_all(READING_KINDS) == 1
     shown = desk.client("operator").get(f"/api/v1/jobs/{job['id']}").json()
     assert shown["result"]["people"] == 2
-    assert {one["method"] for one in shown["result"]["methods"]} >= METHODS - {"sisa"}
-    assert next(line["words"] for line in shown["progress"]) == "tries train afresh"
+    assert {method["method"] for method in shown["result"]["methods"]} >= METHODS - {"sisa"}
+    assert next(line["words"] for line in shown["progress"]) == "measuring retrain"
     assert (_recorded(desk), desk.ledger.models.list()) == before
 
 
@@ -164,10 +168,10 @@ def test_a_method_that_takes_too_long_is_left_out_and_the_rest_goes_on(
 
     monkeypatch.setattr(jobs, "call", stuck)
     job = Jobs(desk.ledger).add("what-if", tenant="default", model="forest", asked={"people": 1})
-    JobRunner(desk.ledger, threading.Event(), method_seconds=7).do_all(READING_KINDS)
-    found = Jobs(desk.ledger).find(job.id)
-    assert found is not None
-    rows = {one["method"]: one for one in (found.result or {})["methods"]}
+    JobRunner(desk.ledger, threading.Event(), method_seconds=7).run_all(READING_KINDS)
+    job_record = Jobs(desk.ledger).find(job.id)
+    assert job_record is not None
+    rows = {method["method"]: method for method in (job_record.result or {})["methods"]}
     assert rows["deltagrad"]["note"] == "it took more than 7 s"
     assert set(rows) == METHODS
     assert len(orders) == 2
@@ -249,7 +253,7 @@ def test_a_plan_names_the_job_that_is_not_over(desk: Desk) -> None:
 def test_another_tenants_model_is_as_if_it_were_not_there(desk: Desk, path: str) -> None:
     client = desk.client("operator@default")
     theirs = client.post(f"/api/v1/models/churn/{path}")
-    none = client.post(f"/api/v1/models/nobody/{path}")
+    none = client.post(f"/api/v1/models/missing/{path}")
     assert theirs.status_code == none.status_code == 404
     assert theirs.json() | {"instance": ""} == none.json() | {"instance": ""}
     assert client.post(f"/api/v1/models/churn/{path}?tenant=rival").status_code == 404

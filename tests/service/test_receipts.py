@@ -1,4 +1,4 @@
-"""Receipts at the desk: the code opens one receipt, and tells nothing else to anybody."""
+"""Receipts at the desk: a code decrypts one receipt, and reveals nothing else."""
 
 import base64
 import os
@@ -21,8 +21,10 @@ def filed(desk: Desk, number: int, *, by: str = "operator", **more: Any) -> dict
     body = {"model": "risk", "ids": [person(number)], "verified": True, "receipt": True} | more
     done = desk.client(by).post("/api/v1/requests", json=body)
     assert done.status_code == 201, done.text
-    found: dict[str, Any] = done.json()["requests"][0] if "requests" in done.json() else done.json()
-    return found
+    outcome: dict[str, Any] = (
+        done.json()["requests"][0] if "requests" in done.json() else done.json()
+    )
+    return outcome
 
 
 def check(desk: Desk, **body: str) -> Any:
@@ -30,8 +32,8 @@ def check(desk: Desk, **body: str) -> Any:
 
 
 def test_a_person_follows_their_receipt(desk: Desk) -> None:
-    found = filed(desk, 1)
-    code = found["receipt_code"]
+    filed_request = filed(desk, 1)
+    code = filed_request["receipt_code"]
     waiting = check(desk, code=code)
     assert (waiting.status_code, waiting.json()["covered"]) == (200, False)
     desk.work()
@@ -49,8 +51,8 @@ def test_a_person_follows_their_receipt(desk: Desk) -> None:
 
 
 def test_the_private_key_can_stay_with_the_person(desk: Desk) -> None:
-    found = filed(desk, 1)
-    code = ReceiptCode.parse(found["receipt_code"])
+    filed_request = filed(desk, 1)
+    code = ReceiptCode.parse(filed_request["receipt_code"])
     asked = {"request": code.request, "public_key": code.public}
     client = desk.client(None)
     assert client.post(SEALED, json=asked).json() == {"sealed": None}
@@ -67,10 +69,10 @@ def test_the_private_key_can_stay_with_the_person(desk: Desk) -> None:
 
 def test_a_person_may_draw_the_key(desk: Desk) -> None:
     private = os.urandom(32)
-    found = filed(desk, 1, receipt=False, receipt_key=public_of(private))
-    assert found["receipt_code"] is None
+    filed_request = filed(desk, 1, receipt=False, receipt_key=public_of(private))
+    assert filed_request["receipt_code"] is None
     desk.work()
-    verdict = check(desk, code=str(ReceiptCode(found["id"], private))).json()
+    verdict = check(desk, code=str(ReceiptCode(filed_request["id"], private))).json()
     assert (verdict["covered"], verdict["certificate"]) == (True, 1)
 
 
@@ -134,7 +136,7 @@ def test_codes_without_certificate_cost_the_same_work(states: Any) -> None:
         event.remove(engine, "before_cursor_execute", note)
         seen[name] = statements
     assert len({tuple(statements) for statements in seen.values()}) == 1
-    assert sum("requests.receipt" in one for one in seen["wrong key"]) == 1
+    assert sum("requests.receipt" in item for item in seen["wrong key"]) == 1
 
 
 @pytest.mark.parametrize("name", ["unknown request", "wrong key", "not certified"])
@@ -188,14 +190,14 @@ def test_bodies_of_other_forms_are_refused(body: dict[str, str], states: Any) ->
 def test_checks_are_limited_by_address(tmp_path: Path) -> None:
     desk = make_desk(tmp_path, settings=replace(QUICK, rate_receipt="3/minute"))
     code = str(ReceiptCode("0" * 32, os.urandom(32)))
-    found = [check(desk, code=code).status_code for _ in range(5)]
-    found.append(
+    status_codes = [check(desk, code=code).status_code for _ in range(5)]
+    status_codes.append(
         desk.client(None)
         .post(SEALED, json={"request": "0" * 32, "public_key": "0" * 64})
         .status_code
     )
     desk.close()
-    assert found == [200, 200, 200, 429, 429, 429]
+    assert status_codes == [200, 200, 200, 429, 429, 429]
 
 
 def test_a_lost_code_is_replaced(desk: Desk) -> None:
@@ -213,12 +215,14 @@ def test_a_lost_code_is_replaced(desk: Desk) -> None:
 
 
 def test_who_gave_out_a_code_stands_in_the_log(desk: Desk) -> None:
-    found = filed(desk, 1, verified=False)
-    desk.client("operator").post(f"/api/v1/requests/{found['id']}/receipt-code")
+    filed_request = filed(desk, 1, verified=False)
+    desk.client("operator").post(f"/api/v1/requests/{filed_request['id']}/receipt-code")
     given = [
-        one for one in desk.ledger.requests.timeline(found["id"]) if one.kind == "receipt-code"
+        request
+        for request in desk.ledger.requests.timeline(filed_request["id"])
+        if request.kind == "receipt-code"
     ]
-    assert [one.details["by"] for one in given] == [desk.tokens["operator"].id]
+    assert [item.details["by"] for item in given] == [desk.tokens["operator"].id]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +252,7 @@ def test_the_desk_keeps_nothing_of_a_code(desk: Desk, capfd: pytest.CaptureFixtu
     files = [path for path in desk.folder.rglob("*") if path.is_file()]
     content = b"".join(path.read_bytes() for path in files) + said.encode()
     assert len(files) > 10
-    assert not any(one in content for one in (private, private.hex().encode(), code.encode()))
+    assert not any(item in content for item in (private, private.hex().encode(), code.encode()))
 
 
 def test_receipts_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
@@ -256,8 +260,8 @@ def test_receipts_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
     code = filed(desk, 1)["receipt_code"]
     wrong = str(ReceiptCode(ReceiptCode.parse(code).request, os.urandom(32)))
     desk.work()
-    found = [check(desk, code=one).json()["covered"] for one in (code, wrong)]
+    verdicts = [check(desk, code=item).json()["covered"] for item in (code, wrong)]
     # A text that PostgreSQL cannot hold.
-    found.append(check(desk, receipt='{"certificate":"\\u0000"}').json()["covered"])
+    verdicts.append(check(desk, receipt='{"certificate":"\\u0000"}').json()["covered"])
     desk.close()
-    assert found == [True, False, False]
+    assert verdicts == [True, False, False]

@@ -25,7 +25,13 @@ from letheon.ledger.requests.states import (
     REQUEST_GROUNDS,
     STATES,
 )
-from letheon.service.request_views import ACTIONS, GROUND_WORDS, ActionName, RequestOut, sentence
+from letheon.service.request_views import (
+    ACTIONS,
+    GROUND_WORDS,
+    ActionName,
+    RequestOut,
+    describe_event,
+)
 from letheon.service.routes import filing
 from letheon.service.routes.requests import export_cell
 from tests.ledger.databases import NOON
@@ -53,9 +59,9 @@ def test_a_request_is_filed_verified_applied_certified_and_answered(desk: Desk) 
     request_id = filed.json()["id"]
     assert _act(operator, request_id, "verify").json()["state"] == "queued"
     desk.work()
-    found = operator.get(f"{URL}/{request_id}").json()
-    assert (found["state"], found["certificate"], found["version"]) == ("purged", 1, "risk@1")
-    assert (found["n_ids"], found["n_rows"], found["is_overdue"]) == (1, 2, False)
+    outcome = operator.get(f"{URL}/{request_id}").json()
+    assert (outcome["state"], outcome["certificate"], outcome["version"]) == ("purged", 1, "risk@1")
+    assert (outcome["n_ids"], outcome["n_rows"], outcome["is_overdue"]) == (1, 2, False)
     assert _act(operator, request_id, "tell", recipients=2).json()["state"] == "purged"
     assert _act(operator, request_id, "answer").json()["state"] == "closed"
     assert operator.get(f"{URL}/{request_id}").json()["days_left"] is None
@@ -76,7 +82,7 @@ def test_no_answer_holds_an_id_of_a_person(desk: Desk) -> None:
     ]
     assert [answer.status_code for answer in refused] == [422] * 4
     assert not any("person-" in text or "mallory" in text for text in texts)
-    assert not any("person-" in one.text or "mallory" in one.text for one in refused)
+    assert not any("person-" in item.text or "mallory" in item.text for item in refused)
 
 
 def test_the_same_key_and_content_give_the_same_request(desk: Desk) -> None:
@@ -118,7 +124,7 @@ def test_requesters_see_only_what_they_filed(desk: Desk) -> None:
     requester, operator = desk.client("requester"), desk.client("operator")
     mine, others = _file(requester, 5).json()["id"], _file(operator, 6).json()["id"]
     listed = requester.get(URL).json()
-    assert ([one["id"] for one in listed["items"]], listed["total"]) == ([mine], 1)
+    assert ([item["id"] for item in listed["items"]], listed["total"]) == ([mine], 1)
     assert requester.get("/api/v1/summary").json()["n_open"] == 1
     exported = list(csv.DictReader(io.StringIO(requester.get(f"{URL}.csv").text)))
     assert [line["id"] for line in exported] == [mine]
@@ -158,19 +164,19 @@ def test_every_model_that_knows_the_person_forgets_them(desk: Desk) -> None:
     headers = {"Idempotency-Key": "all"}
     first = operator.post(URL, json=wish, headers=headers)
     assert first.status_code == 201
-    assert [one["model"] for one in first.json()["requests"]] == ["risk", "twin"]
+    assert [request["model"] for request in first.json()["requests"]] == ["risk", "twin"]
     desk.work()
     again = operator.post(URL, json=wish, headers=headers)
     assert again.status_code == 200
     assert _ids(again) == _ids(first)
-    assert operator.post(URL, json=wish | {"ids": ["nobody"]}).status_code == 422
+    assert operator.post(URL, json=wish | {"ids": ["unknown"]}).status_code == 422
 
 
 def test_a_repeat_completes_what_a_crash_left_out(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _register_twin(desk)
-    operator, real, calls = desk.client("operator"), filing.submit, []
+    operator, real, calls = desk.client("operator"), filing.submit_request, []
 
     def dies_at_the_second(*given: Any, **more: Any) -> Any:
         calls.append(given)
@@ -180,7 +186,7 @@ def test_a_repeat_completes_what_a_crash_left_out(
 
     wish, headers = {"model": "*", "ids": [person(3)]}, {"Idempotency-Key": "all"}
     with monkeypatch.context() as patched:
-        patched.setattr(filing, "submit", dies_at_the_second)
+        patched.setattr(filing, "submit_request", dies_at_the_second)
         assert operator.post(URL, json=wish, headers=headers).status_code == 500
     assert desk.ledger.requests.count().total == 1
     again = operator.post(URL, json=wish, headers=headers)
@@ -193,22 +199,22 @@ def _register_twin(desk: Desk) -> None:
 
 
 def _ids(answer: Any) -> list[str]:
-    return [one["id"] for one in answer.json()["requests"]]
+    return [request["id"] for request in answer.json()["requests"]]
 
 
 def test_bulk_keeps_the_order_and_says_what_became_of_each(desk: Desk) -> None:
     items = [
         {"model": "risk", "ids": [person(1)]},
-        {"model": "risk", "ids": ["nobody"]},
+        {"model": "risk", "ids": ["unknown"]},
         {"model": "forest", "ids": [5], "regime": "ccpa"},
         {"model": "none", "ids": [5]},
         {"model": "risk", "ids": [person(2)], "ground": "ccpa.1798.105"},
     ]
     done = desk.client("operator").post(f"{URL}/bulk", json={"items": items}).json()
-    assert [one["index"] for one in done["items"]] == [0, 1, 2, 3, 4]
-    assert [one["status"] for one in done["items"]] == [201, 422, 201, 404, 422]
+    assert [item["index"] for item in done["items"]] == [0, 1, 2, 3, 4]
+    assert [item["status"] for item in done["items"]] == [201, 422, 201, 404, 422]
     assert (done["n_done"], done["n_refused"]) == (2, 3)
-    assert [one["request"] and one["request"]["model"] for one in done["items"][:3]] == [
+    assert [item["request"] and item["request"]["model"] for item in done["items"][:3]] == [
         "risk",
         None,
         "forest",
@@ -220,7 +226,7 @@ def test_a_repeated_bulk_gives_the_same_requests(
 ) -> None:
     items = [{"model": "risk", "ids": [person(number)]} for number in range(30)]
     operator, headers = desk.client("operator"), {"Idempotency-Key": "bulk-1"}
-    real = filing.submit
+    real = filing.submit_request
 
     def dies_at_some(who: Any, one: filing.RequestInput) -> Any:
         if str(one.ids[0]) >= person(15):
@@ -228,14 +234,14 @@ def test_a_repeated_bulk_gives_the_same_requests(
         return real(who, one)
 
     with monkeypatch.context() as patched:
-        patched.setattr(filing, "submit", dies_at_some)
+        patched.setattr(filing, "submit_request", dies_at_some)
         half = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
     first = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
     again = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
-    assert [one["status"] for one in first["items"]] == [200] * 15 + [201] * 15
-    assert [one["status"] for one in again["items"]] == [200] * 30
-    ids = [[one["request"]["id"] for one in many["items"]] for many in (first, again)]
-    assert [one["request"]["id"] for one in half["items"][:15]] == ids[0][:15]
+    assert [item["status"] for item in first["items"]] == [200] * 15 + [201] * 15
+    assert [item["status"] for item in again["items"]] == [200] * 30
+    ids = [[item["request"]["id"] for item in many["items"]] for many in (first, again)]
+    assert [item["request"]["id"] for item in half["items"][:15]] == ids[0][:15]
     assert ids[0] == ids[1]
     assert desk.ledger.requests.count().total == 30
 
@@ -244,8 +250,8 @@ def test_a_repeated_bulk_gives_the_same_requests(
 def test_a_key_stands_for_one_list(desk: Desk, n_before: int) -> None:
     operator, headers = desk.client("operator"), {"Idempotency-Key": "list"}
     # The first is refused, and is no request: what was filed still has the key.
-    people = ["nobody", *(person(number) for number in range(1, 6))]
-    items = [{"model": "risk", "ids": [one]} for one in people]
+    people = ["unknown", *(person(number) for number in range(1, 6))]
+    items = [{"model": "risk", "ids": [person_item]} for person_item in people]
     first = operator.post(f"{URL}/bulk", json={"items": items[: n_before + 1]}, headers=headers)
     assert first.json()["n_done"] == n_before
     others = (
@@ -254,8 +260,8 @@ def test_a_key_stands_for_one_list(desk: Desk, n_before: int) -> None:
         [{"model": "forest", "ids": [1]}, *items[1:]],
         [{"model": "risk", "ids": [person(9)], "key": "own"}] * 2,
     )
-    for other in others:
-        answer = operator.post(f"{URL}/bulk", json={"items": other}, headers=headers)
+    for other_item in others:
+        answer = operator.post(f"{URL}/bulk", json={"items": other_item}, headers=headers)
         assert answer.status_code == 422, answer.text
     assert desk.ledger.requests.count().total == n_before
 
@@ -277,10 +283,10 @@ def test_a_key_stands_for_one_request_to_all_models(desk: Desk) -> None:
 def test_of_many_posts_at_once_with_one_key_one_is_new(desk: Desk) -> None:
     with ThreadPoolExecutor(8) as pool:
         posts = [pool.submit(_file, desk.client("operator"), 1, key="k") for _ in range(16)]
-    assert sorted(one.result().status_code for one in posts) == [200] * 15 + [201]
+    assert sorted(post.result().status_code for post in posts) == [200] * 15 + [201]
 
 
-def test_nobody_approves_with_a_token_that_they_made_or_that_made_them(desk: Desk) -> None:
+def test_a_related_token_cannot_approve(desk: Desk) -> None:
     admin, large = desk.client("admin"), [person(number) for number in range(10, 14)]
 
     def made(by: TestClient, role: str) -> TestClient:
@@ -313,22 +319,22 @@ def test_what_one_call_vouches_for_counts_together(desk: Desk) -> None:
             {"model": "risk", "ids": [person(number)], "verified": verified} for number in numbers
         ]
         done = operator.post(f"{URL}/bulk", json={"items": items}).json()
-        return [one["request"] for one in done["items"]]
+        return [item["request"] for item in done["items"]]
 
     # Each person has two rows, and more than six need an approval.
-    assert {one["state"] for one in bulk(1, 2, 3)} == {"queued"}
+    assert {item["state"] for item in bulk(1, 2, 3)} == {"queued"}
     waiting = bulk(4, 5, 6, 7)
-    assert {one["state"] for one in waiting} == {"verified"}
+    assert {item["state"] for item in waiting} == {"verified"}
     desk.work()
     assert desk.ledger.requests.get(waiting[0]["id"]).state == "verified"
     assert _act(desk.client("approver"), waiting[0]["id"], "approve").json()["state"] == "queued"
     received = bulk(10, 11, 12, 13, verified=False)
-    assert {one["state"] for one in received} == {"received"}
+    assert {item["state"] for item in received} == {"received"}
 
     def verified(some: list[dict[str, Any]]) -> set[str]:
-        body = {"action": "verify", "requests": [one["id"] for one in some]}
+        body = {"action": "verify", "requests": [item["id"] for item in some]}
         done = operator.post(f"{URL}/actions", json=body).json()
-        return {one["request"]["state"] for one in done["items"]}
+        return {item["request"]["state"] for item in done["items"]}
 
     assert verified(received) == {"verified"}
     assert verified(bulk(14, 15, 16, verified=False)) == {"queued"}
@@ -341,8 +347,8 @@ def test_a_key_in_an_item_goes_before_the_key_of_all(desk: Desk) -> None:
     done = operator.post(
         f"{URL}/bulk", json={"items": items}, headers={"Idempotency-Key": "bulk"}
     ).json()
-    assert [one["request"]["id"] for one in done["items"]] == [alone, alone]
-    assert [one["status"] for one in done["items"]] == [200, 200]
+    assert [item["request"]["id"] for item in done["items"]] == [alone, alone]
+    assert [item["status"] for item in done["items"]] == [200, 200]
 
 
 def test_no_caller_can_send_a_derive_key() -> None:
@@ -363,7 +369,7 @@ def test_large_requests_wait_for_a_second_pair_of_eyes(desk: Desk) -> None:
     assert _act(approver, filed["id"], "approve").json()["state"] == "queued"
 
 
-def test_nobody_approves_their_own(desk: Desk) -> None:
+def test_a_token_cannot_approve_its_own_request(desk: Desk) -> None:
     admin = desk.client("admin")
     people = [person(number) for number in range(4)]
     filed = _file(admin, 0, ids=people, verified=True).json()
@@ -371,7 +377,7 @@ def test_nobody_approves_their_own(desk: Desk) -> None:
     assert _act(admin, filed["id"], "approve").status_code == 409
 
 
-def test_nobody_approves_what_they_verified(desk: Desk) -> None:
+def test_a_token_cannot_approve_what_it_verified(desk: Desk) -> None:
     people = [person(number) for number in range(4)]
     filed = _file(desk.client("operator"), 0, ids=people).json()
     admin, helper = desk.client("admin"), desk.client(None)
@@ -389,7 +395,7 @@ def test_an_action_on_many_needs_its_own_scope(desk: Desk) -> None:
     body = {"action": "verify", "requests": [*ids[:2], "0" * 32, ids[0]]}
     assert desk.client("auditor").post(f"{URL}/actions", json=body).status_code == 403
     done = operator.post(f"{URL}/actions", json=body).json()
-    assert [one["status"] for one in done["items"]] == [200, 200, 404, 409]
+    assert [item["status"] for item in done["items"]] == [200, 200, 404, 409]
     assert (done["n_done"], done["n_refused"]) == (2, 2)
     rejected = {"action": "reject", "requests": [ids[2]]}
     assert operator.post(f"{URL}/actions", json=rejected).status_code == 422
@@ -468,11 +474,11 @@ def test_racing_bulks_of_one_key_have_one_effect(desk: Desk) -> None:
 
     def send(_: int) -> list[str]:
         answer = desk.client("operator").post(f"{URL}/bulk", json={"items": items}, headers=headers)
-        return [one["request"]["id"] for one in answer.json()["items"]]
+        return [item["request"]["id"] for item in answer.json()["items"]]
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(send, range(4)))
-    assert all(one == found[0] for one in found)
+        results = list(pool.map(send, range(4)))
+    assert all(item == results[0] for item in results)
     assert desk.ledger.requests.count().total == 20
 
 
@@ -483,8 +489,8 @@ def test_the_same_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
         items = [{"model": "risk", "ids": [person(number)]} for number in range(10)]
         for status in (201, 200):
             done = operator.post(f"{URL}/bulk", json={"items": items}, headers=headers).json()
-            assert [one["status"] for one in done["items"]] == [status] * 10
-        ids = [one["request"]["id"] for one in done["items"]]
+            assert [item["status"] for item in done["items"]] == [status] * 10
+        ids = [item["request"]["id"] for item in done["items"]]
         body = {"action": "verify", "requests": ids}
         assert operator.post(f"{URL}/actions", json=body).json()["n_done"] == 10
         wish = {"model": "*", "ids": [person(1)]}
@@ -502,16 +508,16 @@ def test_filters_and_pages_of_the_list(desk: Desk) -> None:
     while True:
         given = {"limit": 2, **({"after": after} if after else {})}
         page = operator.get(URL, params=given).json()
-        pages.append([one["id"] for one in page["items"]])
+        pages.append([item["id"] for item in page["items"]])
         after = page["next"]
         if after is None:
             break
-    assert sorted(one for page in pages for one in page) == sorted(ids)
+    assert sorted(item for page in pages for item in page) == sorted(ids)
     assert [len(page) for page in pages] == [2, 2, 1]
     queued = operator.get(URL, params={"state": ["queued", "applied"]}).json()
-    assert [one["id"] for one in queued["items"]] == [ids[0]]
-    found = operator.get(URL, params={"search": ids[3][:8]}).json()
-    assert [one["id"] for one in found["items"]] == [ids[3]]
+    assert [item["id"] for item in queued["items"]] == [ids[0]]
+    document = operator.get(URL, params={"search": ids[3][:8]}).json()
+    assert [item["id"] for item in document["items"]] == [ids[3]]
     for wrong in ({"after": "x"}, {"limit": 0}, {"limit": 201}, {"state": "lost"}, {"other": 1}):
         assert operator.get(URL, params=wrong).status_code == 422
 
@@ -523,9 +529,9 @@ def test_what_is_late_is_counted_late(desk: Desk) -> None:
     _file(operator, 2)
     shown = operator.get("/api/v1/summary").json()
     assert (shown["n_open"], shown["n_overdue"], shown["counts"]["received"]) == (2, 1, 2)
-    assert [one["count"] for one in shown["by_days_left"]] == [1, 0, 0, 0, 1, 0]
+    assert [item["count"] for item in shown["by_days_left"]] == [1, 0, 0, 0, 1, 0]
     late = operator.get(URL, params={"overdue": True}).json()["items"]
-    assert [one["is_overdue"] for one in late] == [True]
+    assert [item["is_overdue"] for item in late] == [True]
     assert late[0]["days_left"] < 0
     assert late[0]["due_on"] == shown["earliest_due_on"]
     assert "extend" not in late[0]["actions"]
@@ -578,7 +584,9 @@ def test_the_table_permits_what_the_state_machine_does(action: ActionName, after
 
 
 def test_every_event_of_a_request_has_words() -> None:
-    plain = [sentence(LogEntry(_noon(), kind, {}, None)) for kind in (*STATES, "something-new")]
+    plain = [
+        describe_event(LogEntry(_noon(), kind, {}, None)) for kind in (*STATES, "something-new")
+    ]
     assert plain[-1] == "Something new."
     assert all(len(words.split()) > 1 for words in plain)
 
@@ -604,7 +612,7 @@ def test_what_is_offered_works_and_what_is_not_offered_is_refused(
 ) -> None:
     """Walk along actions: each that the answer offers succeeds, each other is refused.
 
-    Hold is left out: it is refused, too, while another request erases somebody whom it names.
+    Hold is left out: it is refused, too, while another request erases one of its ids.
     """
     client = walked.client("operator")
     body = {"model": "forest", "ids": [person], "verified": verified}

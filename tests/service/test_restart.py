@@ -41,13 +41,13 @@ def reports(folder: Path) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
-    found = reports(tmp_path)
-    story = found["story"]
+    report = reports(tmp_path)
+    story = report["story"]
     assert story["died_of"] == [
         *["server before-commit", "server after-commit"] * 3,
         *[f"worker {place}" for place in PLACES],
@@ -60,4 +60,4 @@ def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     assert story["covered"] == [True] * 4
     assert story["passed"]
     # A client without an idempotency key files twice what it got no answer to, and it shows.
-    assert sum(found["planted"]["counts"].values()) == 2, found["planted"]
+    assert sum(report["planted"]["counts"].values()) == 2, report["planted"]

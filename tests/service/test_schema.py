@@ -59,9 +59,9 @@ def try_operations(desk: Desk, things: dict[str, str], who: str, part: int, exam
     headers = {"Authorization": f"Bearer {desk.tokens[who].text}", "Host": "localhost"}
     schema = schemathesis.openapi.from_asgi("/openapi.json", desk.app, headers=headers)
     results: list[Any] = list(schema.get_all_operations())
-    operations = [found.ok() for found in results]
+    operations = [result.ok() for result in results]
     cases = 0
-    for operation in sorted(operations, key=lambda one: str(one.label))[part::PARTS]:
+    for operation in sorted(operations, key=lambda item: str(item.label))[part::PARTS]:
         for mode in MODES:
             cases += _try(operation, mode, things, headers, examples)
     return cases
@@ -89,11 +89,11 @@ def _try(
             case.path_parameters |= {
                 name: things[name] for name in case.path_parameters if name in things
             }
-        found = case.call(headers=headers)
+        response = case.call(headers=headers)
         # It does not know that a body may also be refused for its size.
-        is_judged = _is_wrong_body(case) and found.status_code != 413
+        is_judged = _is_wrong_body(case) and response.status_code != 413
         checks = [*CHECKS, negative_data_rejection] if is_judged else CHECKS
-        case.validate_response(found, checks=checks, headers=headers)
+        case.validate_response(response, checks=checks, headers=headers)
 
     if mode is GenerationMode.NEGATIVE:
         # Of an operation without a parameter nothing can be made wrong.

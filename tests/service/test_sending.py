@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from letheon.service import webhooks
 from letheon.service.addresses import parse_hosts
-from letheon.service.webhooks import send
+from letheon.service.webhooks import send_message
 from tests.service.receivers import Receiver, receiving
 
 
@@ -25,8 +25,10 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
-def _post(receiver: Receiver, url: str | None = None, **given: Any) -> webhooks.Answer:
-    return send(url or receiver.url, b"{}", {}, allowed=parse_hosts([receiver.entry]), **given)
+def _post(receiver: Receiver, url: str | None = None, **given: Any) -> webhooks.WebhookResult:
+    return send_message(
+        url or receiver.url, b"{}", {}, allowed=parse_hosts([receiver.entry]), **given
+    )
 
 
 def test_redirects_are_not_followed(receiver: Receiver) -> None:
@@ -39,7 +41,7 @@ def test_redirects_are_not_followed(receiver: Receiver) -> None:
             handler.end_headers()
 
         receiver.answer = redirect
-        assert _post(receiver) == webhooks.Answer("answered", 307)
+        assert _post(receiver) == webhooks.WebhookResult("answered", 307)
         assert inside.calls == []
 
 
@@ -49,7 +51,7 @@ def test_proxies_of_the_environment_are_not_used(
     with receiving() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "https_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        assert _post(receiver) == webhooks.Answer("delivered", 204, delivered=True)
+        assert _post(receiver) == webhooks.WebhookResult("delivered", 204, delivered=True)
         assert proxy.calls == []
 
 
@@ -67,7 +69,7 @@ def test_a_peer_that_drips_is_cut_off(receiver: Receiver, monkeypatch: pytest.Mo
     receiver.answer = drip
     answer = _post(receiver)
     is_over.set()
-    assert answer == webhooks.Answer("unreachable")
+    assert answer == webhooks.WebhookResult("unreachable")
 
 
 def test_a_large_answer_is_not_read_to_its_end(receiver: Receiver) -> None:
@@ -79,7 +81,7 @@ def test_a_large_answer_is_not_read_to_its_end(receiver: Receiver) -> None:
         sent.extend(handler.wfile.write(b"x" * 65536) for _ in range(1024))
 
     receiver.answer = flood
-    assert _post(receiver) == webhooks.Answer("delivered", 200, delivered=True)
+    assert _post(receiver) == webhooks.WebhookResult("delivered", 200, delivered=True)
     assert sum(sent) < 64 * 2**20
 
 
@@ -92,7 +94,9 @@ def test_a_name_is_asked_once_and_its_checked_address_called(receiver: Receiver)
 
     entry = {"host": f"http://hooks.test.example:{receiver.port}", "internal": True}
     url = f"http://hooks.test.example:{receiver.port}/in"
-    assert send(url, b"{}", {}, allowed=parse_hosts([entry]), lookup=rebinding).status == 204
+    assert (
+        send_message(url, b"{}", {}, allowed=parse_hosts([entry]), lookup=rebinding).status == 204
+    )
     assert asked == ["hooks.test.example"]
     assert receiver.calls[0].headers["host"] == f"hooks.test.example:{receiver.port}"
 
@@ -100,8 +104,8 @@ def test_a_name_is_asked_once_and_its_checked_address_called(receiver: Receiver)
 def test_a_name_that_leads_inside_is_refused(receiver: Receiver) -> None:
     allowed = parse_hosts([f"http://hooks.test.example:{receiver.port}"])
     url = f"http://hooks.test.example:{receiver.port}/in"
-    answer = send(url, b"{}", {}, allowed=allowed, lookup=lambda host, port: ["127.0.0.1"])
-    assert answer == webhooks.Answer("refused")
+    answer = send_message(url, b"{}", {}, allowed=allowed, lookup=lambda host, port: ["127.0.0.1"])
+    assert answer == webhooks.WebhookResult("refused")
     assert receiver.calls == []
 
 
@@ -138,17 +142,17 @@ def test_https_checks_the_name_and_the_issuer(
         hosts = [f"{name}.test.example:{receiver.port}" for name in ("hooks", "wrong")]
         allowed = parse_hosts([{"host": host, "internal": True} for host in hosts])
 
-        def post(host: str) -> webhooks.Answer:
+        def post(host: str) -> webhooks.WebhookResult:
             local = ["127.0.0.1"]
             url = f"https://{host}/"
-            return send(url, b"{}", {}, allowed=allowed, lookup=lambda host, port: local)
+            return send_message(url, b"{}", {}, allowed=allowed, lookup=lambda host, port: local)
 
-        assert post(hosts[0]) == webhooks.Answer(
+        assert post(hosts[0]) == webhooks.WebhookResult(
             "unreachable"
-        )  # nobody vouches for the certificate
+        )  # the certificate is not trusted
         trusting = ssl.create_default_context
         monkeypatch.setattr(ssl, "create_default_context", lambda: trusting(cafile=certificate))
-        assert post(hosts[0]) == webhooks.Answer("delivered", 204, delivered=True)
-        assert post(hosts[1]) == webhooks.Answer("unreachable")
+        assert post(hosts[0]) == webhooks.WebhookResult("delivered", 204, delivered=True)
+        assert post(hosts[1]) == webhooks.WebhookResult("unreachable")
         assert names[1] == "hooks.test.example"
         assert len(receiver.calls) == 1

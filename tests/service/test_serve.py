@@ -16,7 +16,7 @@ from letheon.cli import app
 from letheon.ledger import Ledger
 from letheon.service import Binding, ServiceSettings
 from tests.ledger.old_copies import copy_database
-from tests.service.servers import LETHEON, Server, serving, wait_for
+from tests.service.servers import LETHEON, DeskServer, serving, wait_for
 
 
 def run_serve(*words: str) -> Any:
@@ -59,7 +59,7 @@ def test_a_start_with_an_older_database_says_so(tmp_path: Path) -> None:
         copy_database(tmp_path / "old", home)
         server.said.clear()
         server.start()
-        (line,) = [one for one in server.said if "Nothing can be recorded" in one]
+        (line,) = [item for item in server.said if "The ledger is read-only" in item]
         assert "letheon ledger adopt" in line
         assert server.client().get("/readyz").status_code == 503
 
@@ -69,13 +69,13 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for path in text for child in path.read_text().split()]
 
 
-def worker_of(server: Server) -> int | None:
-    found = (
+def worker_of(server: DeskServer) -> int | None:
+    pids = (
         pid
         for pid in children_of(server.process.pid)
         if b"letheon.service.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
-    return next(found, None)
+    return next(pids, None)
 
 
 def test_a_worker_that_dies_is_started_again_and_leaves_with_the_server(tmp_path: Path) -> None:
@@ -83,7 +83,8 @@ def test_a_worker_that_dies_is_started_again_and_leaves_with_the_server(tmp_path
         first = wait_for(lambda: worker_of(server), what="a worker")
         os.kill(first, signal.SIGKILL)
         second = wait_for(
-            lambda: (found := worker_of(server)) not in (None, first) and found, what="another"
+            lambda: (worker_pid := worker_of(server)) not in (None, first) and worker_pid,
+            what="another",
         )
         os.kill(server.process.pid, signal.SIGKILL)
         wait_for(lambda: not is_alive(second), what="the worker to leave")
@@ -113,9 +114,9 @@ def test_scripts_get_one_document(tmp_path: Path) -> None:
         text += line
     server.terminate()
     server.communicate(timeout=60)
-    found = json.loads(text)
-    assert found["url"].startswith("http://127.0.0.1:")
-    assert set(found["tokens"]) == {"admin"}
+    document = json.loads(text)
+    assert document["url"].startswith("http://127.0.0.1:")
+    assert set(document["tokens"]) == {"admin"}
 
 
 def test_an_address_in_use_is_an_error_at_once(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_an_address_in_use_is_an_error_at_once(tmp_path: Path) -> None:
         port = str(other.getsockname()[1])
         done = run_serve("--ledger", str(tmp_path / "home"), "--port", port, "--no-worker")
     assert done.exit_code == 5
-    assert f"127.0.0.1:{port} is taken" in done.stderr
+    assert f"127.0.0.1:{port} is in use" in done.stderr
     assert not (tmp_path / "home").exists(), "a token would be lost that is shown once"
 
 
@@ -153,7 +154,7 @@ def test_a_wrong_certificate_is_told_before_anything_is_made(
 def test_a_first_start_that_failed_goes_on(tmp_path: Path) -> None:
     """A database that does not answer leaves a folder with keys; the next start takes it up."""
     home = tmp_path / "home"
-    nowhere = "postgresql://nobody@127.0.0.1:9/nothing?connect_timeout=2"
+    nowhere = "postgresql://unknown@127.0.0.1:9/nothing?connect_timeout=2"
     done = run_serve("--ledger", str(home), "--port", "0", "--database", nowhere)
     assert done.exit_code == 5
     assert "Traceback" not in done.stderr

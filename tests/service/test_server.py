@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from letheon.exceptions import LedgerError
 from letheon.ledger.db.events import HIGH_WATER
 from letheon.service import ServiceSettings, create_app
-from letheon.service.auth import address_of, allows
+from letheon.service.auth import allows, client_address
 from letheon.service.middleware import HEADERS
 from letheon.service.routes import ROUTERS
 from tests.service.desks import BASE, QUICK, Desk, person
@@ -30,18 +30,18 @@ from tests.service.servers import wait_for
 @pytest.fixture
 def lines() -> Iterator[list[dict[str, Any]]]:
     """What the server logs, line by line."""
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
 
-    class _Kept(logging.Handler):
+    class _ServerLog(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             text = record.getMessage()
             assert "\n" not in text
-            found.append(json.loads(text))
+            items.append(json.loads(text))
 
-    logger, handler = logging.getLogger("letheon.desk"), _Kept()
+    logger, handler = logging.getLogger("letheon.desk"), _ServerLog()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    yield found
+    yield items
     logger.removeHandler(handler)
 
 
@@ -57,7 +57,7 @@ def test_a_route_without_a_gate_is_refused(desk: Desk, monkeypatch: pytest.Monke
     def forgotten() -> None: ...
 
     monkeypatch.setattr("letheon.service.app.API", (*ROUTERS, router))
-    with pytest.raises(RuntimeError, match="/api/v1/forgotten names 0 gates"):
+    with pytest.raises(RuntimeError, match="/api/v1/forgotten has 0 gates"):
         create_app(desk.ledger, QUICK)
 
 
@@ -76,10 +76,10 @@ def test_a_route_with_two_gates_is_refused(desk: Desk, monkeypatch: pytest.Monke
     "path", ["/healthz", "/api/v1/me", "/login", "/nowhere", "/api/v1/nowhere"]
 )
 def test_every_answer_has_the_headers(shared_desk: Desk, path: str) -> None:
-    found = shared_desk.client(None).get(path)
-    assert {name: found.headers.get(name) for name in HEADERS} == dict(HEADERS)
-    assert "server" not in found.headers
-    assert len(found.headers["x-request-id"]) == 16
+    response = shared_desk.client(None).get(path)
+    assert {name: response.headers.get(name) for name in HEADERS} == dict(HEADERS)
+    assert "server" not in response.headers
+    assert len(response.headers["x-request-id"]) == 16
 
 
 def test_https_is_insisted_on_where_it_is_spoken(desk: Desk) -> None:
@@ -91,8 +91,8 @@ def test_https_is_insisted_on_where_it_is_spoken(desk: Desk) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "169.254.169.254"])
 def test_other_hosts_are_refused(shared_desk: Desk, host: str) -> None:
-    found = shared_desk.client().get("/api/v1/me", headers={"Host": host})
-    assert (found.status_code, found.json()["type"]) == (400, "urn:letheon:problem:host")
+    response = shared_desk.client().get("/api/v1/me", headers={"Host": host})
+    assert (response.status_code, response.json()["type"]) == (400, "urn:letheon:problem:host")
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_own_hosts_are_served(shared_desk: Desk, host: str) -> None:
 
 
 def test_problems_are_problem_json(shared_desk: Desk) -> None:
-    found = shared_desk.client(None).get("/api/v1/me")
-    assert found.headers["content-type"] == "application/problem+json"
-    assert found.headers["www-authenticate"] == "Bearer"
-    body = found.json()
+    response = shared_desk.client(None).get("/api/v1/me")
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers["www-authenticate"] == "Bearer"
+    body = response.json()
     assert set(body) == {"type", "title", "status", "detail", "instance"}
-    assert (body["status"], body["instance"]) == (401, found.headers["x-request-id"])
+    assert (body["status"], body["instance"]) == (401, response.headers["x-request-id"])
 
 
 def test_refused_values_are_not_echoed(shared_desk: Desk) -> None:
@@ -120,11 +120,11 @@ def test_refused_values_are_not_echoed(shared_desk: Desk) -> None:
         secret,
     ]
     for body in bodies:
-        found = shared_desk.client().post("/api/v1/tokens", json=body)
-        assert found.status_code in (403, 422)
+        response = shared_desk.client().post("/api/v1/tokens", json=body)
+        assert response.status_code in (403, 422)
         if not (isinstance(body, dict) and body.get("role") == "admin"):
-            assert found.json()["errors"]
-        assert secret not in found.text
+            assert response.json()["errors"]
+        assert secret not in response.text
 
 
 def test_bodies_stop_at_their_size(desk: Desk) -> None:
@@ -147,10 +147,10 @@ def test_bodies_stop_at_their_size(desk: Desk) -> None:
 
 def test_wrong_lengths_are_refused(shared_desk: Desk) -> None:
     for length in ("-1", "1e3", "99999999999999999999"):
-        found = shared_desk.client().post(
+        response = shared_desk.client().post(
             "/api/v1/tokens", content=b"{}", headers={"Content-Length": length}
         )
-        assert found.status_code == 413
+        assert response.status_code == 413
 
 
 def test_a_token_that_calls_too_often_is_slowed_down(desk: Desk) -> None:
@@ -184,7 +184,7 @@ def test_guessing_tokens_is_slowed_down_and_others_get_in(desk: Desk) -> None:
 )
 def test_addresses_are_counted_by_house(address: str, counted: str) -> None:
     request = Request({"type": "http", "client": (address, 1), "headers": []})
-    assert address_of(request) == counted
+    assert client_address(request) == counted
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/login", "/api/v1/me", "/static/desk.css"])
@@ -244,12 +244,12 @@ def test_a_mistake_tells_its_kind_only(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("person-007 is the reason")
 
-    monkeypatch.setattr("letheon.ledger.db.tokens.Tokens.listed", broken)
-    found = desk.client().get("/api/v1/tokens")
-    assert (found.status_code, found.json()["type"]) == (500, "urn:letheon:problem:internal")
-    assert "person-007" not in found.text + json.dumps(lines)
-    assert {name: found.headers.get(name) for name in HEADERS} == dict(HEADERS)
-    told = [line for line in lines if line["event"] == "mistake"]
+    monkeypatch.setattr("letheon.ledger.db.tokens.Tokens.list_newest", broken)
+    response = desk.client().get("/api/v1/tokens")
+    assert (response.status_code, response.json()["type"]) == (500, "urn:letheon:problem:internal")
+    assert "person-007" not in response.text + json.dumps(lines)
+    assert {name: response.headers.get(name) for name in HEADERS} == dict(HEADERS)
+    told = [line for line in lines if line["event"] == "internal-error"]
     assert [(line["kind"], line["at"].partition(":")[0]) for line in told] == [
         ("ZeroDivisionError", "account.py")
     ]
@@ -269,7 +269,7 @@ def test_a_mistake_under_a_real_server_prints_no_traceback(tmp_path: Path) -> No
     assert "person-007" not in done.stderr
     assert "Traceback" not in done.stderr
     events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
-    assert events.count("mistake") == 3
+    assert events.count("internal-error") == 3
 
 
 BROKEN_SERVER = """
@@ -279,7 +279,7 @@ from starlette.responses import StreamingResponse
 from fastapi import Depends
 from letheon.service import create_app, ServiceSettings
 from letheon.service.auth import public
-from letheon.service.middleware import configure
+from letheon.service.middleware import configure_logging
 from letheon.service.routes.account import router
 from letheon.ledger import Ledger
 
@@ -298,7 +298,7 @@ def half():
         raise KeyError("person-007")
     return StreamingResponse(parts(), headers={"Content-Length": "100"})
 
-configure()
+configure_logging()
 ledger = Ledger.create(pathlib.Path(sys.argv[1]) / "home", name="broken")
 app = create_app(ledger, ServiceSettings())
 config = uvicorn.Config(app, port=0, log_config=None, lifespan="off")
@@ -364,10 +364,10 @@ def test_metrics_count_calls_by_route_and_requests_by_state(desk: Desk) -> None:
 
 
 def test_unknown_methods_name_the_known_ones(shared_desk: Desk) -> None:
-    found = shared_desk.client().put("/api/v1/tokens", json={})
-    assert found.status_code == 405
-    assert "POST" in found.headers["allow"] or "GET" in found.headers["allow"]
-    assert found.headers["content-type"] == "application/problem+json"
+    response = shared_desk.client().put("/api/v1/tokens", json={})
+    assert response.status_code == 405
+    assert "POST" in response.headers["allow"] or "GET" in response.headers["allow"]
+    assert response.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize(
@@ -381,13 +381,13 @@ def test_unknown_methods_name_the_known_ones(shared_desk: Desk) -> None:
     ],
 )
 def test_a_mistyped_filter_is_refused(shared_desk: Desk, path: str, status: int) -> None:
-    found = shared_desk.client().get(path)
-    assert found.status_code == status, found.text
+    response = shared_desk.client().get(path)
+    assert response.status_code == status, response.text
 
 
 def test_the_filters_that_there_are_are_named(shared_desk: Desk) -> None:
     refused = shared_desk.client().get("/api/v1/summary?x=1").json()
-    assert refused["detail"] == "Known here: model, tenant."
+    assert refused["detail"] == "Expected: model, tenant."
 
 
 def test_scripts_and_styles_may_be_kept_and_pages_not(shared_desk: Desk) -> None:
@@ -400,14 +400,14 @@ def test_scripts_and_styles_may_be_kept_and_pages_not(shared_desk: Desk) -> None
 
 
 def test_long_calls_leave_room_for_short_ones(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many long calls as one likes: most are refused, and everybody else is served."""
+    """Many long calls: most are refused, and other calls are served."""
     goes_on = threading.Event()
 
     def wait(*_: Any, **__: Any) -> None:
         goes_on.wait(60)
         raise LedgerError("not now")
 
-    monkeypatch.setattr(sys.modules["letheon.service.routes.requests"], "_change", wait)
+    monkeypatch.setattr(sys.modules["letheon.service.routes.requests"], "_change_request", wait)
     body = {"action": "verify", "requests": ["0" * 32]}
     admin, operator = desk.client("admin"), desk.client("operator")
     with ThreadPoolExecutor(30) as pool:
@@ -416,10 +416,10 @@ def test_long_calls_leave_room_for_short_ones(desk: Desk, monkeypatch: pytest.Mo
             for client in [admin] * 15 + [operator] * 15
         ]
         refused = wait_for(
-            lambda: [one for one in asked if one.done()][21:] and [x for x in asked if x.done()],
+            lambda: [item for item in asked if item.done()][21:] and [x for x in asked if x.done()],
             what="refusals",
         )
-        assert {one.result().status_code for one in refused} == {429}
+        assert {item.result().status_code for item in refused} == {429}
         assert len(refused) == 22, "four of each token are served"
         assert desk.client("auditor").get("/api/v1/me").status_code == 200
         goes_on.set()

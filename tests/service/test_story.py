@@ -12,22 +12,22 @@ from letheon.ledger import Ledger, Policy
 from letheon.service.pages import ROUTERS
 from tests.browser import chromium
 from tests.service.servers import serving
-from tests.service.story import MODEL, PERSON, Stage, Watch, faults_of, flip_a_byte
+from tests.service.story import MODEL, PERSON, BrowserLog, BrowserStory, faults_of, flip_a_byte
 
 HOOK = "http://127.0.0.1:9"
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(tmp_path: Path) -> Iterator[BrowserStory]:
     """A desk over an empty ledger in which every request must be approved, and a browser."""
     home = tmp_path / "home"
     Ledger.create(home, name="story", policy=Policy(approve_above=0, pin_seconds=1)).close()
     (home / "service.toml").write_text(f'webhook_hosts = [{{host = "{HOOK}", internal = true}}]\n')
     with chromium() as browser, serving(home) as server:
-        yield Stage(server, browser)
+        yield BrowserStory(server, browser)
 
 
-def test_the_story(stage: Stage) -> None:
+def test_the_story(stage: BrowserStory) -> None:
     admin = stage.page()
     register_a_model(stage, admin)
     for role in ("operator", "approver"):
@@ -51,9 +51,11 @@ def test_the_story(stage: Stage) -> None:
 
 def unseen_pages(seen: set[str]) -> set[str]:
     """Return the routes of pages to which none of the paths leads."""
-    found = [route for router in ROUTERS for route in router.routes]
+    routers = [route for router in ROUTERS for route in router.routes]
     routes = {
-        one.path for one in found if isinstance(one, APIRoute) and "GET" in (one.methods or ())
+        item.path
+        for item in routers
+        if isinstance(item, APIRoute) and "GET" in (item.methods or ())
     }
     patterns = {route: re.sub(r"\{\w+\}", "[^/]+", route) for route in routes}
     return {
@@ -63,7 +65,7 @@ def unseen_pages(seen: set[str]) -> set[str]:
     }
 
 
-def register_a_model(stage: Stage, page: Any) -> None:
+def register_a_model(stage: BrowserStory, page: Any) -> None:
     page.goto(stage.url)
     stage.look(page, "login")
     stage.log_in(page, "admin")
@@ -75,7 +77,7 @@ def register_a_model(stage: Stage, page: Any) -> None:
     stage.look(page, "model-first")
 
 
-def make_a_token(stage: Stage, page: Any, role: str) -> str:
+def make_a_token(stage: BrowserStory, page: Any, role: str) -> str:
     stage.visit(page, "/tokens", f"tokens-before-{role}")
     form = page.get_by_role("form", name="New token")
     form.get_by_label("Name").fill(f"our-{role}")
@@ -86,7 +88,7 @@ def make_a_token(stage: Stage, page: Any, role: str) -> str:
     return text
 
 
-def file_a_request(stage: Stage) -> tuple[str, str]:
+def file_a_request(stage: BrowserStory) -> tuple[str, str]:
     """File a request with a receipt as an operator; return the path of its page, and the code."""
     page = stage.page()
     stage.log_in(page, "operator")
@@ -104,7 +106,7 @@ def file_a_request(stage: Stage) -> tuple[str, str]:
     return page.url.removeprefix(stage.url), code
 
 
-def approve_by_keyboard(stage: Stage) -> None:
+def approve_by_keyboard(stage: BrowserStory) -> None:
     """Log in and approve as the second person, with nothing but keys."""
     page = stage.page()
     page.goto(f"{stage.url}/login")
@@ -140,7 +142,7 @@ def tab_to(page: Any, selector: str) -> None:
     raise AssertionError(f"Tab does not lead to {selector}")
 
 
-def apply_the_batch(stage: Stage, page: Any) -> str:
+def apply_the_batch(stage: BrowserStory, page: Any) -> str:
     """Apply the batch; the server is killed as soon as it was asked for."""
     stage.visit(page, f"/models/{MODEL}/plan", "plan")
     page.get_by_role("button", name="Apply now…").click()
@@ -154,7 +156,7 @@ def apply_the_batch(stage: Stage, page: Any) -> str:
     return words
 
 
-def verify_the_certificate(stage: Stage, page: Any) -> None:
+def verify_the_certificate(stage: BrowserStory, page: Any) -> None:
     page.get_by_role("link", name="Certificate #1").click()
     page.get_by_role("button", name="Verify").click()
     # Until the purge is attested one check is open.
@@ -164,7 +166,7 @@ def verify_the_certificate(stage: Stage, page: Any) -> None:
 
 
 def audit(
-    stage: Stage, page: Any, name: str, *, drill: str = "none", restarts: bool = False
+    stage: BrowserStory, page: Any, name: str, *, drill: str = "none", restarts: bool = False
 ) -> str:
     """Start an audit and return its verdict; the page shows it as it comes."""
     page.goto(f"{stage.url}/audits")
@@ -183,7 +185,7 @@ def audit(
     return words
 
 
-def check_the_receipt(stage: Stage, code: str) -> None:
+def check_the_receipt(stage: BrowserStory, code: str) -> None:
     """Look as the person who asked: without a token, in a browser that knows nothing."""
     page = stage.page()
     stage.visit(page, "/receipt", "receipt")
@@ -194,7 +196,7 @@ def check_the_receipt(stage: Stage, code: str) -> None:
     stage.look(page, "receipt-covered")
 
 
-def see_the_rest(stage: Stage, page: Any, request: str) -> None:
+def see_the_rest(stage: BrowserStory, page: Any, request: str) -> None:
     page.goto(f"{stage.url}/webhooks")
     page.get_by_label("URL").fill(f"{HOOK}/hook")
     page.get_by_role("button", name="Create webhook").click()
@@ -227,18 +229,18 @@ def test_what_the_nets_catch() -> None:
     """Planted mistakes, each of which the story would fail of."""
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 400, "height": 400})
-        watch = Watch(page.context, "http://desk.invalid")
+        watch = BrowserLog(page.context, "http://desk.invalid")
         page.set_content(
             "<h1>a</h1><h1>b</h1><input><p id=x>x</p><p id=x>y</p><div class=wide>w</div>"
             "<p class=pale>pale</p><style>.wide {width: 900px} .pale {color: #999}</style>"
             "<script>console.error('planted')</script><img alt='' src='http://other.invalid/a.png'>"
         )
-        found = " ".join(faults_of(page))
+        page_text = " ".join(faults_of(page))
         with page.context.expect_event("weberror"):
             page.evaluate("setTimeout(() => { throw new Error('thrown') })")
     for words in ("sideways", "sticks out", "no name", "id twice: x", "2 main", "contrast 2.8"):
-        assert words in found
-    assert any("planted" in one for one in watch.errors)
-    assert any("thrown" in one for one in watch.errors)
+        assert words in page_text
+    assert any("planted" in error for error in watch.errors)
+    assert any("thrown" in error for error in watch.errors)
     assert watch.elsewhere == ["http://other.invalid/a.png"]
     assert "/audits/{audit_id}" in unseen_pages({"/audits"})

@@ -110,23 +110,23 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Desk, dict[
 
 def everything(desk: Desk) -> list[Any]:
     """Return all rows of the tenant `default`, and the events of its requests."""
-    found: list[Any] = []
+    items: list[Any] = []
     with desk.ledger._core.database.reading() as conn:
         for table in (models, requests, jobs, webhooks, tokens):
             rows = conn.execute(select(table).where(table.c.tenant == "default"))
-            found += [tuple(row) for row in rows]
+            items += [tuple(row) for row in rows]
         mine = select(requests.c.id).where(requests.c.tenant == "default")
-        found += [
+        items += [
             tuple(row) for row in conn.execute(select(events).where(events.c.about.in_(mine)))
         ]
-    return sorted(found, key=repr)
+    return sorted(items, key=repr)
 
 
 def filled(value: Any, things: dict[str, str]) -> Any:
     if isinstance(value, dict):
         return {name: filled(one, things) for name, one in value.items()}
     if isinstance(value, list):
-        return [filled(one, things) for one in value]
+        return [filled(item, things) for item in value]
     if isinstance(value, str) and "{" in value:
         return value.format(**things)
     return value
@@ -143,17 +143,19 @@ def call(desk: Desk, who: str, one: Try, things: dict[str, str]) -> Any:
 def test_every_route_that_changes_something_is_tried() -> None:
     public = {"POST /api/v1/receipts/check", "POST /api/v1/receipts/sealed"}
     changing = {name for name in API if not name.startswith("GET")} - public
-    assert {one.name for one in TRIES} == changing
+    assert {try_item.name for try_item in TRIES} == changing
 
 
-@pytest.mark.parametrize("one", TRIES, ids=lambda one: f"{one.name} {one.body or one.query}"[:70])
+@pytest.mark.parametrize(
+    "one", TRIES, ids=lambda item: f"{item.name} {item.body or item.query}"[:70]
+)
 def test_nothing_of_another_tenant_changes(both: tuple[Desk, dict[str, str]], one: Try) -> None:
     desk, things = both
     before = everything(desk)
     for role in ("operator", "approver", "auditor", "admin"):
-        found = call(desk, f"{role}@{OTHER}", one, things)
-        assert found.status_code < 500
-        assert found.status_code >= 400 or is_harmless(found), found.text
+        response = call(desk, f"{role}@{OTHER}", one, things)
+        assert response.status_code < 500
+        assert response.status_code >= 400 or is_harmless(response), response.text
         assert everything(desk) == before, f"as {role}"
 
 
@@ -162,7 +164,7 @@ def is_harmless(found: Any) -> bool:
     body = found.json()
     items = body.get("items") or body.get("outcomes") or []
     if items:
-        return all(one["status"] >= 400 for one in items)
+        return all(item["status"] >= 400 for item in items)
     return bool(body.get("tenant") == OTHER)
 
 
@@ -171,11 +173,11 @@ def test_the_same_calls_do_something_at_home(both: tuple[Desk, dict[str, str]]) 
     desk, things = both
     before = everything(desk)
     does = {
-        one.name
-        for one in TRIES
-        if "*" not in str(one.body)
+        try_item.name
+        for try_item in TRIES
+        if "*" not in str(try_item.body)
         for role in ("operator", "approver", "auditor", "admin")
-        if call(desk, f"{role}@default", one, things).status_code < 300
+        if call(desk, f"{role}@default", try_item, things).status_code < 300
     }
     assert everything(desk) != before
     assert {

@@ -1,4 +1,4 @@
-"""Tokens and sessions: random, kept as hashes, scoped, expiring; nobody grants beyond their own."""
+"""Tokens and sessions: random, stored as hashes, scoped, expiring; no grants beyond own scopes."""
 
 import threading
 from pathlib import Path
@@ -88,10 +88,10 @@ def test_what_cannot_be_is_refused_and_nothing_is_made(
 
 def test_pages_of_tokens_are_the_whole_list(desk: Desk) -> None:
     whole = [token.id for token in known(desk).list_newest(limit=1000)]
-    found: list[str] = []
-    while part := known(desk).list_newest(after=found[-1] if found else None, limit=4):
-        found += [token.id for token in part]
-    assert found == whole
+    items: list[str] = []
+    while part := known(desk).list_newest(after=items[-1] if items else None, limit=4):
+        items += [token.id for token in part]
+    assert items == whole
     assert len(whole) > 12
 
 
@@ -124,7 +124,7 @@ def test_the_api_makes_lists_and_revokes_tokens(desk: Desk) -> None:
     assert fresh.get("/api/v1/me").status_code == 401
 
 
-def test_nobody_grants_more_than_they_hold(desk: Desk) -> None:
+def test_a_token_cannot_grant_scopes_that_it_lacks(desk: Desk) -> None:
     made = desk.client().post(
         "/api/v1/tokens",
         json={"name": "helper", "role": "admin", "scopes": ["tokens:manage", "requests:read"]},
@@ -136,7 +136,7 @@ def test_nobody_grants_more_than_they_hold(desk: Desk) -> None:
         {"name": "x", "role": "operator"},
         {"name": "x", "role": "admin", "scopes": ["bundles:read"]},
     ]
-    assert [helper.post("/api/v1/tokens", json=one).status_code for one in asked] == [403] * 3
+    assert [helper.post("/api/v1/tokens", json=item).status_code for item in asked] == [403] * 3
     allowed = {"name": "x", "role": "approver", "scopes": ["requests:read"]}
     assert helper.post("/api/v1/tokens", json=allowed).status_code == 201
 
@@ -146,8 +146,8 @@ def made_with(desk: Desk, text: str, **wanted: object) -> dict[str, str]:
     client.headers["Authorization"] = f"Bearer {text}"
     made = client.post("/api/v1/tokens", json={"name": "x", "role": "admin"} | wanted)
     assert made.status_code == 201, made.text
-    found: dict[str, str] = made.json()
-    return found
+    document: dict[str, str] = made.json()
+    return document
 
 
 def test_a_token_ends_with_its_maker_at_the_latest(desk: Desk) -> None:
@@ -163,7 +163,7 @@ def test_a_stolen_token_is_taken_back_with_its_descendants(desk: Desk) -> None:
     other = made_with(desk, desk.tokens["admin"].text)
     path = f"/api/v1/tokens/{stolen['id']}"
     assert desk.client().delete(path, params={"descendants": True}).status_code == 204
-    found = {
+    by_name = {
         name: known(desk).find_by_text(one["token"]) is not None
         for name, one in {
             "stolen": stolen,
@@ -172,7 +172,7 @@ def test_a_stolen_token_is_taken_back_with_its_descendants(desk: Desk) -> None:
             "other": other,
         }.items()
     }
-    assert found == {"stolen": False, "child": False, "grandchild": False, "other": True}
+    assert by_name == {"stolen": False, "child": False, "grandchild": False, "other": True}
 
 
 def test_without_a_word_descendants_stay(desk: Desk) -> None:
@@ -182,12 +182,15 @@ def test_without_a_word_descendants_stay(desk: Desk) -> None:
     assert known(desk).find_by_text(child["token"]) is not None
 
 
-def test_nobody_revokes_who_holds_more(desk: Desk) -> None:
+def test_a_token_cannot_revoke_one_with_more_scopes(desk: Desk) -> None:
     narrow = made_with(desk, desk.tokens["admin"].text, scopes=["tokens:manage"])
     client = desk.client(None)
     client.headers["Authorization"] = f"Bearer {narrow['token']}"
-    found = client.delete(f"/api/v1/tokens/{desk.tokens['admin'].id}")
-    assert (found.status_code, found.json()["type"]) == (403, "urn:letheon:problem:beyond-own")
+    response = client.delete(f"/api/v1/tokens/{desk.tokens['admin'].id}")
+    assert (response.status_code, response.json()["type"]) == (
+        403,
+        "urn:letheon:problem:beyond-own",
+    )
     assert known(desk).find_valid(desk.tokens["admin"].id) is not None
 
 
@@ -197,7 +200,7 @@ def test_a_tenants_admin_stays_within_the_tenant(desk: Desk) -> None:
     assert made.json()["tenant"] == OTHER
     other = {"name": "x", "role": "operator", "tenant": "default"}
     assert bound.post("/api/v1/tokens", json=other).status_code == 404
-    seen = {one["tenant"] for one in bound.get("/api/v1/tokens").json()["items"]}
+    seen = {item["tenant"] for item in bound.get("/api/v1/tokens").json()["items"]}
     assert seen == {OTHER}
     unbound = desk.tokens["operator"].id
     assert bound.delete(f"/api/v1/tokens/{unbound}").status_code == 404
@@ -264,8 +267,8 @@ def test_settings_are_read_from_the_home(tmp_path: Path) -> None:
         'public_url = "https://desk.example.org"\nhosts = ["desk"]\nsession_hours = 3\n'
         'webhook_hosts = ["hooks.example.org", {host = "http://10.0.0.5:80", internal = true}]\n'
     )
-    found = ServiceSettings.read(tmp_path)
-    assert (found.session_hours, found.hosts, found.is_https) == (3, ("desk",), True)
+    outcome = ServiceSettings.read(tmp_path)
+    assert (outcome.session_hours, outcome.hosts, outcome.is_https) == (3, ("desk",), True)
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,12 @@ def test_writes_give_one_clear_answer(full_desk: Desk) -> None:
         full_desk.client("requester").post("/api/v1/requests", json=body),
         full_desk.client("admin").post("/api/v1/tokens", json={"name": "x", "role": "operator"}),
     ]
-    assert {one.status_code for one in answers} == {507}
-    assert {one.json()["type"] for one in answers} == {"urn:letheon:problem:unwritable"}
-    assert {one.json()["detail"] for one in answers} == {engines.CANNOT_WRITE}
+    assert {response.status_code for response in answers} == {507}
+    assert {response.json()["type"] for response in answers} == {"urn:letheon:problem:unwritable"}
+    assert {response.json()["detail"] for response in answers} == {engines.CANNOT_WRITE}
     many = client.post("/api/v1/requests/bulk", json={"items": [body]}).json()
-    assert [one["status"] for one in many["items"]] == [507]
-    assert str(full_desk.folder) not in "".join(one.text for one in answers)
+    assert [item["status"] for item in many["items"]] == [507]
+    assert str(full_desk.folder) not in "".join(response.text for response in answers)
     csrf = browser.get("/requests/new").text.partition('name="csrf" value="')[2].partition('"')[0]
     assert browser.post("/logout", data={"csrf": csrf}).status_code == 303
 

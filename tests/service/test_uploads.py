@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.routes import filing as uploads
 from tests.service.desks import OTHER, Desk, person
 from tests.sharded.people import examples
@@ -30,13 +30,13 @@ def test_each_line_becomes_a_request(desk: Desk) -> None:
     lines = [f"risk,{person(1)},gdpr", "forest,7,ccpa", f'risk,"{person(2)}",']
     answer = _send(desk, "\ufeffmodel,id,regime\r\n" + "\r\n".join(lines) + "\r\n\r\n")
     assert answer.status_code == 200
-    found = [one["request"] for one in answer.json()["items"]]
-    assert [(one["model"], one["regime"], one["n_rows"]) for one in found] == [
+    requests = [item["request"] for item in answer.json()["items"]]
+    assert [(item["model"], item["regime"], item["n_rows"]) for item in requests] == [
         ("risk", "gdpr", 2),
         ("forest", "ccpa", 2),
         ("risk", "gdpr", 2),
     ]
-    assert {one["state"] for one in found} == {"received"}
+    assert {item["state"] for item in requests} == {"received"}
 
 
 def test_columns_stand_in_any_order_and_people_may_be_vouched_for(desk: Desk) -> None:
@@ -49,14 +49,14 @@ def test_columns_stand_in_any_order_and_people_may_be_vouched_for(desk: Desk) ->
 def test_a_repeated_upload_gives_the_same_requests(desk: Desk) -> None:
     text = "model,id\n" + "".join(f"risk,{person(number)}\n" for number in range(20))
     first, again = (_send(desk, text, key="may").json()["items"] for _ in range(2))
-    assert [one["request"]["id"] for one in first] == [one["request"]["id"] for one in again]
-    assert [one["status"] for one in again] == [200] * 20
+    assert [item["request"]["id"] for item in first] == [item["request"]["id"] for item in again]
+    assert [item["status"] for item in again] == [200] * 20
     assert desk.ledger.requests.count().total == 20
 
 
-def test_somebody_unknown_is_told_by_the_line_and_harms_no_other(desk: Desk) -> None:
+def test_an_unknown_id_is_reported_by_line_and_other_lines_are_filed(desk: Desk) -> None:
     answer = _send(desk, f"model,id\nrisk,mallory\nrisk,{person(3)}\n").json()
-    assert [one["status"] for one in answer["items"]] == [422, 201]
+    assert [item["status"] for item in answer["items"]] == [422, 201]
     assert "mallory" not in str(answer)
 
 
@@ -106,7 +106,7 @@ def test_one_wrong_line_refuses_all_and_twenty_are_named(shared_desk: Desk) -> N
     text = f"model,id\nrisk,{person(1)}\n" + "forest,x\n" * 30
     answer = _send(shared_desk, text)
     assert answer.status_code == 422
-    assert [one["at"] for one in answer.json()["errors"]] == [f"line {n}" for n in range(3, 23)]
+    assert [error["at"] for error in answer.json()["errors"]] == [f"line {n}" for n in range(3, 23)]
     assert shared_desk.ledger.requests.count().total == before
 
 
@@ -181,8 +181,8 @@ _CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size
 def test_what_a_csv_writer_writes_is_read_again(rows: list[tuple[str, str]]) -> None:
     text = io.StringIO()
     csv.writer(text).writerows([("id", "model"), *rows])
-    found = [row for _, row in uploads.read_rows(text.getvalue().encode())]
-    assert [(row["id"], row["model"]) for row in found] == rows
+    values = [row for _, row in uploads.read_rows(text.getvalue().encode())]
+    assert [(row["id"], row["model"]) for row in values] == rows
 
 
 @examples(300)
@@ -190,7 +190,7 @@ def test_what_a_csv_writer_writes_is_read_again(rows: list[tuple[str, str]]) -> 
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
         rows = list(uploads.read_rows(b"model,id\n" + data))
-    except Problem as problem:
+    except ApiProblem as problem:
         assert problem.code == "csv"  # noqa: PT017  (either outcome is right)
     else:
         assert all(set(row) == {"model", "id"} for _, row in rows)

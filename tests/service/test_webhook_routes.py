@@ -92,9 +92,9 @@ def test_another_tenants_webhook_is_not_there(desk: Desk, receiver: Receiver) ->
     missing = f"{PATH}/{'0' * 16}"
     assert mine.get(place).json()["tenant"] == "default"
     for ask in (rival.get, rival.delete):
-        found, none = ask(place), ask(missing)
-        assert found.status_code == 404
-        assert {**found.json(), "instance": ""} == {**none.json(), "instance": ""}
+        answer_body, none = ask(place), ask(missing)
+        assert answer_body.status_code == 404
+        assert {**answer_body.json(), "instance": ""} == {**none.json(), "instance": ""}
     assert rival.post(f"{place}/test").status_code == 404
     assert rival.get(f"{place}/deliveries").status_code == 404
     assert rival.get(PATH).json()["items"] == []
@@ -112,12 +112,12 @@ def test_a_test_message_says_what_came_of_it(desk: Desk, receiver: Receiver) -> 
     assert [call.message["type"] for call in receiver.calls] == ["test", "test"]
 
 
-def test_a_test_message_to_nobody(desk: Desk, receiver: Receiver) -> None:
+def test_a_test_message_without_a_receiver(desk: Desk, receiver: Receiver) -> None:
     client = desk.client()
     place = f"{PATH}/{client.post(PATH, json=wanted(receiver)).json()['id']}/test"
     receiver.answer = lambda handler, call: handler.connection.close()
-    found = client.post(place).json()
-    assert found == {"delivered": False, "status": None, "outcome": "unreachable"}
+    document = client.post(place).json()
+    assert document == {"delivered": False, "status": None, "outcome": "unreachable"}
 
 
 def test_deliveries_are_listed_in_parts(desk: Desk, receiver: Receiver) -> None:
@@ -136,7 +136,7 @@ def test_deliveries_are_listed_in_parts(desk: Desk, receiver: Receiver) -> None:
         after = part["next"]
         if after is None:
             break
-    assert len({one["id"] for one in seen}) == len(seen) == 5
-    assert sorted(one["state"] for one in seen) == ["delivered"] * 4 + ["waiting"]
+    assert len({item["id"] for item in seen}) == len(seen) == 5
+    assert sorted(item["state"] for item in seen) == ["delivered"] * 4 + ["waiting"]
     wrong = client.get(f"{place}/deliveries", params={"after": f"msg_{'0' * 32}"})
     assert wrong.status_code == 422

@@ -1,4 +1,4 @@
-"""Webhooks: every event once, signed, at least once delivered, whoever is killed."""
+"""Webhooks: every event once, signed, delivered at least once, also after kills."""
 
 import base64
 import hashlib
@@ -29,7 +29,7 @@ from letheon.service.webhooks import (
     deliver_due,
     derive_secret,
     longest_pause,
-    sign,
+    sign_message,
 )
 from letheon.verifier import verify_bundle
 from tests.ledger.databases import (
@@ -68,7 +68,7 @@ def ledger(tmp_path: Path, clock: SettableClock) -> Iterator[Ledger]:
 
 
 def settings_for(*receivers: Receiver) -> ServiceSettings:
-    return ServiceSettings(webhook_hosts=tuple(one.entry for one in receivers))
+    return ServiceSettings(webhook_hosts=tuple(receiver_item.entry for receiver_item in receivers))
 
 
 def add(ledger: Ledger, url: str, *events: str, tenant: str | None = None) -> tuple[Webhook, str]:
@@ -84,7 +84,8 @@ def waiting(ledger: Ledger, *columns: Any) -> list[Any]:
 def told(receiver: Receiver) -> list[tuple[str, Any]]:
     messages = [call.message for call in receiver.calls]
     return [
-        (one["type"], one["data"].get("request", one["data"].get("version"))) for one in messages
+        (message["type"], message["data"].get("request", message["data"].get("version")))
+        for message in messages
     ]
 
 
@@ -106,7 +107,10 @@ def test_the_ledgers_own_checks_do_not_mind_the_desk(
     Webhooks(ledger).write_new_messages()
     assert [finding for finding in ledger.doctor() if finding.level == "error"] == []
     verdicts = verify_bundle(ledger.export(tmp_path / "bundle"), ledger.public_key)
-    assert {one.level: one.passed for one in verdicts}.items() >= {("V0", True), ("V1", True)}
+    assert {verdict.level: verdict.passed for verdict in verdicts}.items() >= {
+        ("V0", True),
+        ("V1", True),
+    }
 
 
 def test_secrets_are_derived_and_not_stored(ledger: Ledger) -> None:
@@ -122,8 +126,10 @@ def test_secrets_are_derived_and_not_stored(ledger: Ledger) -> None:
 def test_the_signature_is_that_of_standard_webhooks() -> None:
     # The example of the specification's own test suites.
     body = b'{"event_type":"ping","data":{"success":true}}'
-    found = sign("whsec_plJ3nmyCDGBKInavdOK15jsl", "msg_loFOjxBNrRLzqYUf", 1731705121, body)
-    assert found == "v1,rAvfW3dJ/X/qxhsaXPOyyCGmRKsaKWcsNccKXlIktD0="
+    outcome = sign_message(
+        "whsec_plJ3nmyCDGBKInavdOK15jsl", "msg_loFOjxBNrRLzqYUf", 1731705121, body
+    )
+    assert outcome == "v1,rAvfW3dJ/X/qxhsaXPOyyCGmRKsaKWcsNccKXlIktD0="
 
 
 def test_a_request_is_told_signed_and_without_the_person(
@@ -169,16 +175,16 @@ def test_everything_is_told_once(ledger: Ledger, receiver: Receiver, clock: Sett
     assert sorted(told(receiver), key=str) == sorted(
         [
             *(
-                (event, one.id)
+                (event, item.id)
                 for event in ("received", "certified")
-                for one in (first, behind, late)
+                for item in (first, behind, late)
             ),
             ("retrained", 2),
         ],
         key=str,
     )
     certified = [call.message["data"] for call in receiver.calls if b"certified" in call.body]
-    assert {one["certificate"] for one in certified if "request" in one} <= {None, 1}
+    assert {item["certificate"] for item in certified if "request" in item} <= {None, 1}
 
 
 def test_who_waits_behind_one_that_was_overtaken_is_told_too(
@@ -264,7 +270,7 @@ def test_a_receiver_that_was_down_gets_the_same_message_later(
         deliver_due(ledger, settings)
     first = before.calls[0].message["id"]
     clock.now += 60
-    assert deliver_due(ledger, settings) == 1  # nobody is there
+    assert deliver_due(ledger, settings) == 1  # the receiver is down
     clock.now += 600
     with receiving(port) as after:
         assert deliver_due(ledger, settings) == 1
@@ -285,7 +291,7 @@ def test_a_courier_killed_after_sending_sends_again(
     home = ledger.folder
 
     def killed() -> None:
-        monkeypatch.setattr(sending, "_note", lambda *given: die())
+        monkeypatch.setattr(sending, "_record_attempt", lambda *given: die())
         deliver_due(Ledger.open(home, clock=clock), settings)
 
     assert in_processes([killed]) == [-9]
@@ -327,9 +333,9 @@ def test_after_twelve_tries_it_is_given_up_and_visible(
         pauses.append(row.not_before - clock.now)
         clock.now += 6 * 3600
     assert len(receiver.calls) == TRIES
-    found = Webhooks(ledger).find(hook.id)
-    assert found is not None
-    assert (found.waiting, found.given_up) == (0, 1)
+    match = Webhooks(ledger).find(hook.id)
+    assert match is not None
+    assert (match.waiting, match.given_up) == (0, 1)
     assert all(5 <= pause <= longest_pause(n) for n, pause in enumerate(pauses[: TRIES - 1], 1))
 
 
@@ -351,9 +357,9 @@ def test_gone_switches_a_webhook_off(
     clock.now += DAY
     deliver_due(ledger, settings_for(receiver))
     assert len(receiver.calls) == 1
-    found = Webhooks(ledger).find(hook.id)
-    assert found is not None
-    assert found.disabled_at == datetime.fromtimestamp(NOON, UTC)
+    match = Webhooks(ledger).find(hook.id)
+    assert match is not None
+    assert match.disabled_at == datetime.fromtimestamp(NOON, UTC)
 
 
 def test_one_slow_receiver_leaves_room_for_others(
@@ -461,10 +467,10 @@ def test_an_event_committed_late_is_not_passed_by(postgres_url: str, tmp_path: P
         assert Webhooks(ledger).write_new_messages() == 1
     assert Webhooks(ledger).write_new_messages() == 1
     numbers = {row.about: row.id for row in desk.rows(events)}
-    found = {row.about for row in desk.rows(deliveries)}
+    request_ids = {row.about for row in desk.rows(deliveries)}
     desk.database.dispose()
     assert numbers[old.id] < numbers[quick.id]  # a cursor over numbers would have passed it by
-    assert found == {old.id, quick.id}
+    assert request_ids == {old.id, quick.id}
 
 
 @examples(20)
@@ -482,9 +488,9 @@ def test_each_event_gives_one_message_whatever_is_killed(
         else:
             _feed(ledger, is_killed=step == "killed feed")
     Webhooks(ledger).write_new_messages()
-    found = [row.about for row in desk.rows(deliveries)]
+    request_ids = [row.about for row in desk.rows(deliveries)]
     desk.database.dispose()
-    assert sorted(found) == sorted(filed)
+    assert sorted(request_ids) == sorted(filed)
 
 
 def _fresh(factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
@@ -497,12 +503,12 @@ def _feed(ledger: Ledger, *, is_killed: bool) -> None:
         Webhooks(ledger).write_new_messages()
         return
 
-    class Killed(Exception):
+    class Crash(Exception):
         pass
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("letheon.ledger.db.webhooks._feed_overdue", lambda *given: _raise(Killed()))
-        with pytest.raises(Killed):
+        patch.setattr("letheon.ledger.db.webhooks._feed_overdue", lambda *given: _raise(Crash()))
+        with pytest.raises(Crash):
             Webhooks(ledger).write_new_messages()
 
 
@@ -526,6 +532,6 @@ def test_bodies_are_plain_json(ledger: Ledger, clock: SettableClock) -> None:
     ledger.requests.submit([person(1)], model="risk")
     Webhooks(ledger).write_new_messages()
     (row,) = waiting(ledger)
-    found = json.loads(row.body)
-    assert list(found) == ["id", "type", "created_at", "data"]
-    assert found["id"] == row.id
+    document = json.loads(row.body)
+    assert list(document) == ["id", "type", "created_at", "data"]
+    assert document["id"] == row.id

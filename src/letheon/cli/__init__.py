@@ -1,6 +1,6 @@
-"""The `letheon` command: a demo, a planner, data sets, a benchmark, saved files, the ledger.
+"""The `letheon` command: demo, planner, data sets, benchmark, saved files, ledger and desk.
 
-Only what a command needs is imported, and only when it runs, so that ``letheon --help`` is quick.
+Each command imports what it needs when it runs, so that ``letheon --help`` is fast.
 """
 
 from typing import Annotated
@@ -14,7 +14,9 @@ from letheon.cli._command import ledger_command
 
 __all__ = ["app"]
 
-app = _command.make_group("letheon", "Models that can forget people.", cls=_command.ScriptedGroup)
+app = _command.make_group(
+    "letheon", "Train models that can forget people.", cls=_command.ScriptedGroup
+)
 
 
 def _show_version(wanted: bool) -> None:
@@ -31,7 +33,7 @@ def main(
         bool, _command.flag("--version", "Show the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Models that can forget people."""
+    """Train models that can forget people."""
 
 
 for command in (_tools.demo, _tools.plan, _tools.inspect, _tools.datasets, _tools.bench):

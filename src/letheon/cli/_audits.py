@@ -1,4 +1,4 @@
-"""`letheon audit`: check an exported bundle with its files and the public key alone."""
+"""`letheon audit`: check an exported bundle with nothing but its files and the public key."""
 
 import hashlib
 from contextlib import suppress
@@ -7,42 +7,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from letheon.cli import _command
-from letheon.cli._command import Answer, Listing, UsageError, argument, ledger_command, value
+from letheon.cli._command import CommandOutput, Listing, UsageError, argument, ledger_command, value
 from letheon.verifier import EXIT_CODES, SMALL, read_capped
 
 if TYPE_CHECKING:
     from letheon.audit import AuditReport
 
-audits = _command.make_group("audit", "Check what a ledger exported; needs no ledger.")
+audits = _command.make_group("audit", "Check an exported bundle; needs no ledger.")
 
 Bundle = Annotated[Path, argument("BUNDLE", "Folder that `letheon ledger export` wrote.")]
 Key = Annotated[
     str,
     value(
-        "KEY", "First public key of the ledger, not from the bundle: 64 digits, or a file of them."
+        "KEY",
+        "First public key of the ledger, from a trusted source other than the bundle: 64 "
+        "hexadecimal digits, or a file with them.",
     ),
 ]
-Model = Annotated[str | None, value("NAME", "This model only.")]
+Model = Annotated[str | None, value("NAME", "Check this model only.")]
 Trust = Annotated[
     list[str] | None,
-    value("CLASS", "A class that a model may use, with any settings.", name="--trust"),
+    value("CLASS", "Class that a model may use, with any settings; repeatable.", name="--trust"),
 ]
 Stores = Annotated[
-    list[str] | None, value("[NAME=]DIR", "A folder to be searched; repeatable.", name="--store")
+    list[str] | None, value("[NAME=]DIR", "Folder to search; repeatable.", name="--store")
 ]
 Markers = Annotated[
     str | None,
-    value("FILE", "Ids or texts that must not be found, one per line; - for standard input."),
+    value("FILE", "File with ids or texts to search for, one per line; - reads standard input."),
 ]
-# The kind of guarantee that a level is about.
+# The kind of guarantee that a level checks.
 _KIND = {"V4": "exact", "V5": "certified"}
 
 
 @ledger_command(audits, "replay", opens=False)
-def replay(bundle: Bundle, key: Key, model: Model = None, trusted: Trust = None) -> Answer:
-    """Train the exact models of an auditor's bundle again and compare every byte (V4).
+def replay_models(
+    bundle: Bundle, key: Key, model: Model = None, trusted: Trust = None
+) -> CommandOutput:
+    """Train the exact models of an auditor bundle again and compare every byte (V4).
 
-    The exit status is 1 if one differs, and 3 if one could not be compared.
+    The exit status is 1 if a model differs, and 3 if a model could not be compared.
 
     Example: letheon audit replay bundle --key ledger.pub
     """
@@ -50,10 +54,12 @@ def replay(bundle: Bundle, key: Key, model: Model = None, trusted: Trust = None)
 
 
 @ledger_command(audits, "bound", opens=False)
-def bound(bundle: Bundle, key: Key, model: Model = None, trusted: Trust = None) -> Answer:
-    """Compute (epsilon, delta) of the certified models from their rows and settings again (V5).
+def check_bounds(
+    bundle: Bundle, key: Key, model: Model = None, trusted: Trust = None
+) -> CommandOutput:
+    """Recompute (epsilon, delta) of the certified models from their rows and settings (V5).
 
-    The exit status is 1 if one does not follow, and 3 if one could not be computed.
+    The exit status is 1 if a bound does not hold, and 3 if a bound could not be computed.
 
     Example: letheon audit bound bundle --key ledger.pub --model churn
     """
@@ -62,51 +68,53 @@ def bound(bundle: Bundle, key: Key, model: Model = None, trusted: Trust = None) 
 
 def _audit_level(
     level: str, bundle: Path, key: str, model: str | None, trusted: list[str] | None
-) -> Answer:
+) -> CommandOutput:
     levels = ("V0", "V2", level)
-    report = _audit(bundle, key, levels=levels, model=model, trusted=trusted or ())
-    return _report_answer(report, _verdict_on(report, level))
+    report = _run_audit(bundle, key, levels=levels, model=model, trusted=trusted or ())
+    return _format_report(report, _judge_level(report, level))
 
 
 @ledger_command(audits, "residue", opens=False)
-def residue(
+def search_residue(
     bundle: Path | None = None,
     *,
     key: str | None = None,
     store: Stores = None,
     markers: Markers = None,
-) -> Answer:
-    """Search folders for people who should be gone, and check the purges attested (V3).
+) -> CommandOutput:
+    """Search folders for erased ids, and check the attested purges (V3).
 
-    The exit status is 1 if something was found, and 3 if something could not be read or searched.
-    What was found is never printed, only where. Short ids are searched as whole values of data
-    files; a file of another kind is then not searched, and named.
+    The exit status is 1 if an id was found, and 3 if a file could not be read or searched. The
+    output names files, never ids. Short ids are searched as whole values of data files; other kinds
+    of files are not searched for them, and are listed.
 
     Example: letheon audit residue --store backups=/mnt/backups --markers - < ids.txt
 
     Parameters
     ----------
     bundle : BUNDLE
-        A bundle, for the purges that were attested.
+        Bundle with the attested purges.
     key : KEY
-        First public key of the ledger; needed with BUNDLE.
+        First public key of the ledger; required with BUNDLE.
     """
     from letheon.audit import AuditReport, check_residue
 
     searched = _search_options(store, markers)
     if bundle is not None and key is None:
-        raise UsageError("a bundle is checked with --key KEY, from a source you trust")
+        raise UsageError("BUNDLE needs --key KEY, from a source that you trust")
     if bundle is not None:
-        report = _audit(bundle, str(key), levels=("V0", "V3"), **searched)
+        report = _run_audit(bundle, str(key), levels=("V0", "V3"), **searched)
     elif searched:
         report = AuditReport((check_residue(searched["stores"], searched["markers"]),))
     else:
-        raise UsageError("give BUNDLE with --key, or --store with --markers, or both")
-    return _report_answer(report, report.verdict)
+        raise UsageError(
+            "nothing to check: give BUNDLE with --key, or --store with --markers, or both"
+        )
+    return _format_report(report, report.verdict)
 
 
 @ledger_command(audits, "report", opens=False)
-def report(
+def report_audit(
     bundle: Bundle,
     *,
     key: Key,
@@ -118,11 +126,11 @@ def report(
     trusted: Trust = None,
     html: Path | None = None,
     strict: bool = False,
-) -> Answer:
-    """Check everything that the files permit, V0 to V5.
+) -> CommandOutput:
+    """Run every check that the files allow, V0 to V5.
 
     The exit status is 0 if the bundle passed, 1 if a level failed, and 3 if the audit is
-    incomplete: a level was skipped that the tier of the bundle promises.
+    incomplete: a level was skipped that the tier of the bundle should allow.
 
     Example: letheon audit report bundle --key ledger.pub --html report.html
 
@@ -133,11 +141,11 @@ def report(
     witness : KEY
         Verifier key of a witness; repeatable.
     html : FILE
-        Write the report as a page, too.
+        Also write the report as an HTML page.
     strict : bool
-        What was skipped counts as failed.
+        Count a skipped level as failed.
     """
-    outcome = _audit(
+    outcome = _run_audit(
         bundle,
         key,
         model=model,
@@ -148,19 +156,19 @@ def report(
     )
     if html is not None:
         outcome.to_html(html)
-    return _report_answer(outcome, "failed" if strict and outcome.skipped else outcome.verdict)
+    return _format_report(outcome, "failed" if strict and outcome.skipped else outcome.verdict)
 
 
 @ledger_command(audits, "verifier", opens=False)
-def verifier(file: Path) -> Answer:
-    """Write the stand-alone verifier: one file that needs Python and `cryptography` only.
+def write_verifier(file: Path) -> CommandOutput:
+    """Write the stand-alone verifier: one file that needs only Python and `cryptography`.
 
     Example: letheon audit verifier verifier.py
 
     Parameters
     ----------
     file : FILE
-        Where to write it.
+        File to write.
     """
     from letheon import verifier as module
 
@@ -170,38 +178,40 @@ def verifier(file: Path) -> Answer:
     digest = hashlib.sha256(content).hexdigest()
     document = {"file": file, "bytes": len(content), "sha256": digest}
     text = f"wrote {file}, sha256 {digest}\nrun: python {file} BUNDLE --key KEY"
-    return Answer(document, text)
+    return CommandOutput(document, text)
 
 
-def _audit(bundle: Path, key: str, **options: Any) -> "AuditReport":
-    # Through the package: it says what to install if the extra is missing.
+def _run_audit(bundle: Path, key: str, **options: Any) -> "AuditReport":
+    # Through the package: its error says which extra to install.
     import letheon
 
     _command.disable_core_dump()
     if (bundle / "letheon.toml").is_file():
-        raise UsageError(f"{bundle} is a ledger, no bundle; `letheon ledger export DIR` writes one")
+        raise UsageError(
+            f"{bundle} is a ledger, not a bundle; `letheon ledger export DIR` writes a bundle"
+        )
     pinned = _command.read_public_key(key)
     root = _command.require_folder(bundle) / "keys" / "root.pub"
     content = b""
     if root.is_file() and not root.is_symlink():
-        # What is wrong with the file is for the audit to say.
+        # The audit reports what is wrong with the file.
         with suppress(ValueError):
             content = bytes.fromhex(read_capped(root, SMALL).strip().decode("ascii"))
     if len(content) == 32 and hashlib.sha256(content).hexdigest() == pinned:
-        raise UsageError(f"{pinned[:16]}… is the id of a key; give the public key itself")
-    with _command.usage_errors():
+        raise UsageError(f"{pinned[:16]}… is the id of a key; --key needs the public key itself")
+    with _command.wrap_usage_errors():
         return letheon.audit.audit(bundle, key=pinned, **options)
 
 
 def _search_options(stores: list[str] | None, markers: str | None) -> dict[str, Any]:
-    """Return where to look for what; both or none."""
+    """Return folders and markers of the search; both are required, or neither."""
     if bool(stores) != (markers is not None):
-        raise UsageError("a search needs both: --store DIR and --markers FILE")
+        raise UsageError("a search needs both --store DIR and --markers FILE")
     if not stores or markers is None:
         return {}
     wanted = set(_command.read_lines(markers))
     if not wanted:
-        raise UsageError(f"{markers} has no marker; give one id or text per line")
+        raise UsageError(f"{markers} is empty; expected one id or text per line")
     folders = []
     for word in stores:
         name, is_named, folder = word.partition("=")
@@ -210,8 +220,8 @@ def _search_options(stores: list[str] | None, markers: str | None) -> dict[str, 
     return {"stores": folders, "markers": sorted(wanted)}
 
 
-def _verdict_on(report: "AuditReport", level: str) -> str:
-    """Return the verdict on the models that a level is about; other kinds are not asked for."""
+def _judge_level(report: "AuditReport", level: str) -> str:
+    """Return the verdict on the models that a level checks; other kinds of models do not count."""
     kinds = {subject["model"]: subject["guarantee"]["kind"] for subject in report.subjects}
     others = [
         result.level == level and kinds.get(result.model, _KIND[level]) != _KIND[level]
@@ -226,12 +236,12 @@ def _verdict_on(report: "AuditReport", level: str) -> str:
     return "incomplete" if verdict == "passed" and not is_shown else verdict
 
 
-def _report_answer(report: "AuditReport", verdict: str) -> Answer:
-    """Return a report; what was asked for and skipped is neither passed nor failed."""
+def _format_report(report: "AuditReport", verdict: str) -> CommandOutput:
+    """Return the output for a report."""
     document = report.to_dict() | {"verdict": verdict, "passed": verdict == "passed"}
     word = verdict if verdict == "passed" else verdict.upper()
-    parts = [f"audit of {report.ledger or 'what is there'}: {word}"]
-    parts += [f"it covers: {report.scope}"] if report.scope else []
+    parts = [f"audit of {report.ledger or 'the given files'}: {word}"]
+    parts += [f"scope: {report.scope}"] if report.scope else []
     words = {"fail": "FAIL"}
     rows = [
         (
@@ -244,4 +254,4 @@ def _report_answer(report: "AuditReport", verdict: str) -> Answer:
     ]
     columns = ("level", "model", "verdict", "reason")
     listing = Listing(columns, rows, empty="", folds="reason")
-    return Answer(document, *parts, listing, status=EXIT_CODES[verdict])
+    return CommandOutput(document, *parts, listing, status=EXIT_CODES[verdict])

@@ -1,4 +1,4 @@
-"""`letheon cert` and `letheon receipt`: read and verify certificates, and what a person keeps."""
+"""`letheon cert` and `letheon receipt`: read and verify certificates and receipts."""
 
 import json
 import os
@@ -11,7 +11,15 @@ from urllib.parse import urlsplit
 
 from letheon import verifier
 from letheon.cli import _command
-from letheon.cli._command import Answer, Listing, UsageError, argument, flag, ledger_command, value
+from letheon.cli._command import (
+    CommandOutput,
+    Listing,
+    UsageError,
+    argument,
+    flag,
+    ledger_command,
+    value,
+)
 from letheon.exceptions import LedgerError, LedgerMissingError
 from letheon.verifier import (
     SMALL,
@@ -27,30 +35,32 @@ if TYPE_CHECKING:
     from letheon.ledger import Ledger
     from letheon.ledger.certificates.receipt_codes import OpenedReceipt
 
-certs = _command.make_group("cert", "Certificates of unlearning.")
-receipts = _command.make_group("receipt", "Receipts of people who were erased.")
+certs = _command.make_group("cert", "Show and verify certificates of unlearning.")
+receipts = _command.make_group("receipt", "Receipts for erased people.")
 
-Certificate = Annotated[str, argument("CERTIFICATE", "Its number in the ledger, or its file.")]
+Certificate = Annotated[
+    str, argument("CERTIFICATE", "Number of the certificate in the ledger, or its file.")
+]
 Key = Annotated[
     str | None,
     value(
         "KEY",
-        "First public key of the ledger: 64 hexadecimal digits, or a file of them.",
-        "that of the ledger, for a number",
+        "First public key of the ledger: 64 hexadecimal digits, or a file with them.",
+        "the key of the ledger, for a number",
     ),
 ]
-Purge = Annotated[bool, flag("--purge", "The attestation of the purge that followed it.")]
+Purge = Annotated[bool, flag("--purge", "Use the attestation of the purge after the certificate.")]
 
 
 _LONGEST_NUMBER = 15
 _NOT_YET = "not yet"
-# A figure is called what it is: a proof or an estimate is no measurement.
+# A proof or an estimate is not labelled as a measurement.
 _BASIS = {"by-proof": "by proof", "proxy-estimate": "estimated"}
 
 
 @dataclass(frozen=True)
-class _Envelope:
-    """An envelope, where keys that may have signed it stand, and what became of the purge."""
+class _LoadedEnvelope:
+    """An envelope, the key statements for its signer, and the state of the purge."""
 
     data: bytes
     statements: list[bytes]
@@ -59,18 +69,23 @@ class _Envelope:
 
 
 def read_statements(folder: Path) -> list[bytes]:
-    """Return the rotations and revocations of a folder; they prove themselves."""
+    """Return the key rotations and revocations in a folder; they are signed."""
     return [read_capped(path, SMALL) for path in sorted(folder.glob("[0-9]*.json"))]
 
 
-def _find(word: str, folder: Path | None, *, purge: bool) -> _Envelope:
+def _load_envelope(word: str, folder: Path | None, *, purge: bool) -> _LoadedEnvelope:
     path = Path(word)
     if path.is_file():
         home = path.absolute().parent.parent
-        beside = [*read_statements(home / "keys"), *read_statements(home / "public" / "keys")]
-        return _Envelope(read_capped(path, SMALL), beside, None, None)
+        key_statements = [
+            *read_statements(home / "keys"),
+            *read_statements(home / "public" / "keys"),
+        ]
+        return _LoadedEnvelope(read_capped(path, SMALL), key_statements, None, None)
     if not (word.isascii() and word.isdecimal() and len(word) <= _LONGEST_NUMBER):
-        raise FileNotFoundError(f"there is no file {word}, and it is no number of a certificate")
+        raise FileNotFoundError(
+            f"there is no file {word}, and it is not the number of a certificate"
+        )
     with _command.open_ledger(folder) as opened:
         sequence, known = int(word), read_statements(opened.folder / "public" / "keys")
         data = (
@@ -78,21 +93,21 @@ def _find(word: str, folder: Path | None, *, purge: bool) -> _Envelope:
             if purge
             else opened.certificates.envelope(sequence)
         )
-        return _Envelope(data, known, opened.public_key, _purge_of(opened, sequence))
+        return _LoadedEnvelope(data, known, opened.public_key, _purge_state(opened, sequence))
 
 
-def _purge_of(opened: "Ledger", sequence: int) -> str:
-    """Return what became of the purge after a certificate."""
+def _purge_state(ledger: "Ledger", sequence: int) -> str:
+    """Return the state of the purge after a certificate."""
     try:
-        claims = _statement(opened.certificates.purge_attestation(sequence))["predicate"]
+        claims = _read_statement(ledger.certificates.purge_attestation(sequence))["predicate"]
     except LedgerMissingError:
         return _NOT_YET
     gaps = search_gaps(claims)
     return f"attested, not fully searched: {gaps}" if gaps else "attested"
 
 
-def _statement(envelope: bytes) -> dict[str, Any]:
-    """Return what an envelope says, in the form that the schema asks for; nobody vouches for it."""
+def _read_statement(envelope: bytes) -> dict[str, Any]:
+    """Return the statement in an envelope; the schema is checked, the signature is not."""
     verifier.certificate_id(envelope)
     statement: dict[str, Any] = verifier.parse_strict(
         verifier.from_base64(verifier.parse_strict(envelope)["payload"]), SMALL
@@ -104,13 +119,13 @@ def _statement(envelope: bytes) -> dict[str, Any]:
 @ledger_command(certs, "show", opens=False)
 def show_certificate(
     certificate: Certificate, purge: Purge = False, ledger: _command.Home = None
-) -> Answer:
-    """Show what a certificate says, and what it does not claim; a file is read unverified.
+) -> CommandOutput:
+    """Show the content of a certificate; a file is shown without verifying it.
 
     Example: letheon cert show 3
     """
-    envelope = _find(certificate, ledger, purge=purge)
-    statement, identity = _statement(envelope.data), verifier.certificate_id(envelope.data)
+    envelope = _load_envelope(certificate, ledger, purge=purge)
+    statement, identity = _read_statement(envelope.data), verifier.certificate_id(envelope.data)
     purged = None if envelope.purge is None else envelope.purge != _NOT_YET
     document = {"id": identity, "purged": purged, "purge": envelope.purge, "statement": statement}
     if statement["predicateType"] == UNLEARNING:
@@ -118,8 +133,8 @@ def show_certificate(
     elif statement["predicateType"] == verifier.PURGE:
         lines = _attestation_facts(statement["predicate"], identity)
     else:
-        raise VerificationError("it is neither a certificate nor the attestation of a purge")
-    return Answer(document, _command.list_facts(list(lines)))
+        raise VerificationError("the file is neither a certificate nor the attestation of a purge")
+    return CommandOutput(document, _command.make_fact_list(list(lines)))
 
 
 @ledger_command(certs, "verify", opens=False)
@@ -130,28 +145,30 @@ def verify_certificate(
     keys: Path | None = None,
     purge: Purge = False,
     ledger: _command.Home = None,
-) -> Answer:
-    """Verify signature, schema and key of one certificate; exit status 1 if one does not hold.
+) -> CommandOutput:
+    """Verify signature, schema and key of a certificate; exit status 1 if one is not valid.
 
-    Its place in the chain, and whether the work was done: letheon audit report.
+    `letheon audit report` also checks its place in the chain and whether the rows were removed.
 
     Example: letheon cert verify bundle/certificates/000003.json --key ledger.pub
 
     Parameters
     ----------
-    keys : DIR, by default beside the file's folder
+    keys : DIR, by default next to the file's folder
         Folder with the ledger's key rotations and revocations.
     """
-    envelope = _find(certificate, ledger, purge=purge)
+    envelope = _load_envelope(certificate, ledger, purge=purge)
     pinned = envelope.pinned if key is None else _command.read_public_key(key)
     if pinned is None:
-        raise UsageError("a file is verified with --key KEY, from a source that you trust")
-    beside = envelope.statements if keys is None else read_statements(_command.require_folder(keys))
+        raise UsageError("a file needs --key KEY, from a source that you trust")
+    key_statements = (
+        envelope.statements if keys is None else read_statements(_command.require_folder(keys))
+    )
     try:
-        opened = verifier.open_envelope(envelope.data, Trust.from_pinned(pinned, beside))
+        opened = verifier.open_envelope(envelope.data, Trust.from_pinned(pinned, key_statements))
     except VerificationError as error:
         document = {"verified": False, "reason": str(error), "key": pinned}
-        return Answer(document, f"does NOT hold: {error}", status=_command.FAILED)
+        return CommandOutput(document, f"NOT valid: {error}", status=_command.FAILED)
     is_certificate = opened.statement["predicateType"] == UNLEARNING
     document = {
         "verified": True,
@@ -162,41 +179,45 @@ def verify_certificate(
         "ledger": opened.predicate["ledger"]["id"],
     }
     text = (
-        f"{document['kind']} {opened.sequence} of ledger {document['ledger']} holds: "
-        f"signature, schema, key\nid {opened.id}"
+        f"{document['kind']} {opened.sequence} of ledger {document['ledger']} is valid: signature, "
+        f"schema and key\nid {opened.id}"
     )
-    return Answer(document, text)
+    return CommandOutput(document, text)
 
 
 @ledger_command(certs, "chain")
-def chain(opened: "Ledger", key: Key = None) -> Answer:
-    """List all certificates and verify that they are one chain; exit status 1 if they are not.
+def show_chain(ledger: "Ledger", key: Key = None) -> CommandOutput:
+    """List all certificates and verify that they form one chain; exit status 1 if they do not.
 
     Example: letheon cert chain
     """
-    envelopes = [opened.certificates.envelope(number) for number in opened.certificates.sequences()]
-    links = [_link(_statement(data), opened) for data in envelopes]
-    pinned = opened.public_key if key is None else _command.read_public_key(key)
+    envelopes = [ledger.certificates.envelope(number) for number in ledger.certificates.sequences()]
+    links = [_summarize_link(_read_statement(data), ledger) for data in envelopes]
+    pinned = ledger.public_key if key is None else _command.read_public_key(key)
     reason = None
     try:
-        known = read_statements(opened.folder / "public" / "keys")
+        known = read_statements(ledger.folder / "public" / "keys")
         verifier.check_chain(envelopes, Trust.from_pinned(pinned, known))
     except VerificationError as error:
         reason = str(error)
     document = {"verified": reason is None, "reason": reason, "certificates": links}
     parts = [_chain_listing(links)]
     if reason is not None:
-        return Answer(
-            document, *parts, f"the chain does NOT hold: {reason}", status=_command.FAILED
+        return CommandOutput(
+            document, *parts, f"the chain is NOT valid: {reason}", status=_command.FAILED
         )
-    held = [f"{len(links)} in one chain; signatures, schemas and links hold"] if links else []
-    return Answer(document, *parts, *held)
+    summary = (
+        [f"{len(links)} certificates in one chain; signatures, schemas and links are valid"]
+        if links
+        else []
+    )
+    return CommandOutput(document, *parts, *summary)
 
 
-def _link(statement: dict[str, Any], opened: "Ledger") -> dict[str, Any]:
+def _summarize_link(statement: dict[str, Any], opened: "Ledger") -> dict[str, Any]:
     claims = statement["predicate"]
     sequence = claims["ledger"]["sequence"]
-    purge = _purge_of(opened, sequence)
+    purge = _purge_state(opened, sequence)
     return {
         "sequence": sequence,
         "model": claims["model"]["id"],
@@ -224,7 +245,7 @@ def _chain_listing(links: list[dict[str, Any]]) -> Listing:
         )
         for link in links
     ]
-    columns = ("no.", "model", "kind", "rows", "left", "guarantee", "certified", "purged")
+    columns = ("no.", "model", "kind", "rows", "remaining", "guarantee", "issued", "purged")
     return Listing(columns, rows, empty="no certificate yet", folds="guarantee")
 
 
@@ -244,27 +265,27 @@ def _certificate_facts(
     yield "certificate", f"{claims['ledger']['sequence']} of ledger {claims['ledger']['id']}"
     yield "id", identity
     yield "model", str(claims["model"]["id"])
-    yield "its sha256", str(statement["subject"][0]["digest"]["sha256"])
-    yield "erased", f"{rows:,} rows of data set {data['id']}; {data['liveAfter']:,} are left"
+    yield "model sha256", str(statement["subject"][0]["digest"]["sha256"])
+    yield "erased", f"{rows:,} rows of data set {data['id']}; {data['liveAfter']:,} remain"
     yield "grounds", ", ".join(claims["erasure"]["grounds"])
     yield "method", f"{method['name']} {method['version']}, replay {claims['execution']['replay']}"
     covers = f"{guarantee['requests']} requests, releases {guarantee['releases']}"
     yield "guarantee", f"{_guarantee_text(guarantee)}; {covers}"
     if guarantee.get("assumptions"):
         yield "assumes", ", ".join(guarantee["assumptions"])
-    yield "account", _account(guarantee["accounting"])
+    yield "account", _account_text(guarantee["accounting"])
     for name in ("efficiency", "effectiveness", "consistency", "certifiability"):
         figure = claims["measurements"][name]
-        yield _BASIS.get(figure["basis"], "measured"), f"{name}: {_figure(figure)}"
+        yield _BASIS.get(figure["basis"], "measured"), f"{name}: {_figure_text(figure)}"
     yield "monitor", str(claims["monitor"]["decision"])
-    yield "received", f"from {times['oldestReceivedOn']} on, first due on {times['earliestDueOn']}"
-    yield "applied", f"{times['appliedAt']}, certified {times['certifiedAt']}"
+    yield "received", f"first on {times['oldestReceivedOn']}, first due on {times['earliestDueOn']}"
+    yield "applied", f"{times['appliedAt']}, certificate issued {times['certifiedAt']}"
     if purge is not None:
         yield "purged", purge
     yield "not claimed", ", ".join(claims["notClaimed"])
 
 
-def _account(account: dict[str, Any]) -> str:
+def _account_text(account: dict[str, Any]) -> str:
     rows = f"{account['deletionsSinceRetrain']:,} rows since the last retrain"
     if "budget" not in account:
         return rows
@@ -273,7 +294,7 @@ def _account(account: dict[str, Any]) -> str:
     return f"{account['spent']} of {account['budget']} spent; {rows}"
 
 
-def _figure(figure: dict[str, Any]) -> str:
+def _figure_text(figure: dict[str, Any]) -> str:
     if figure["metric"] == "not-measured":
         return "not measured"
     return f"{figure['metric']} {figure['value']}, {figure['basis']}"
@@ -294,51 +315,51 @@ def _attestation_facts(claims: dict[str, Any], identity: str) -> Iterator[tuple[
     yield "scanner", f"{looked} ({scanner['bytes']:,} bytes), {scanner['hits']} found"
     if gaps := search_gaps(claims):
         yield "not searched", gaps
-    yield "recipients", f"{claims['recipientsTold']} told"
+    yield "recipients", f"{claims['recipientsTold']} notified"
     yield "times", f"{times['startedAt']} to {times['purgedAt']}"
     yield "not claimed", ", ".join(claims["notClaimed"])
 
 
 RequestId = Annotated[str, argument("REQUEST", "Id of the request.")]
-Desk = Annotated[str | None, value("URL", "Address of the desk that took the request.")]
-Bundle = Annotated[Path | None, value("DIR", "Exported bundle to check the receipt against.")]
+Desk = Annotated[str | None, value("URL", "Address of the desk that received the request.")]
+Bundle = Annotated[Path | None, value("DIR", "Exported bundle to check the receipt with.")]
 BundleKey = Annotated[
-    str | None, value("KEY", "First public key of the ledger, or a file; for --bundle.")
+    str | None, value("KEY", "First public key of the ledger, or a file with it; for --bundle.")
 ]
 _WAIT_SECONDS = 30
 _WORDS = {True: "pass", False: "FAIL", None: "skipped"}
 
 
 @ledger_command(receipts, "code")
-def new_code(opened: "Ledger", request: RequestId) -> Answer:
-    """Make a receipt code for a request of one person; an older code ends.
+def create_code(ledger: "Ledger", request: RequestId) -> CommandOutput:
+    """Create a receipt code for a request about one person; it replaces an earlier code.
 
-    It is shown once and kept nowhere: hand it to the person. It can be had until the request is
-    applied.
+    The code is shown once and is not stored: give it to the person. A code can be created until the
+    request is applied.
 
     Example: letheon receipt code 0b5d4b1e6a7f4c0e9d2f3a4b5c6d7e8f
     """
-    code = opened.certificates.receipts.new_code(request)
-    return Answer({"request": request, "code": code}, code)
+    code = ledger.certificates.receipts.new_code(request)
+    return CommandOutput({"request": request, "code": code}, code)
 
 
 @ledger_command(receipts, "export")
-def export(opened: "Ledger", request: RequestId, *, out: Path) -> Answer:
-    """Write the sealed receipt of a request, for the person: only their code opens it.
+def export_receipt(ledger: "Ledger", request: RequestId, *, out: Path) -> CommandOutput:
+    """Write the encrypted receipt of a request; only the person's code decrypts it.
 
     Example: letheon receipt export 0b5d4b1e6a7f4c0e9d2f3a4b5c6d7e8f --out receipt.sealed
 
     Parameters
     ----------
     out : FILE
-        File to be written.
+        File to write.
     """
-    kept = opened.certificates.receipts
+    kept = ledger.certificates.receipts
     sealed = kept.get_encrypted(request, kept.key(request) or "")
     if sealed is None:
-        raise LedgerMissingError("there is no receipt for this request (yet)")
-    _write(out, sealed)
-    return Answer({"file": out, "bytes": len(sealed)}, f"written to {out}")
+        raise LedgerMissingError("there is no receipt for this request yet")
+    _write_file(out, sealed)
+    return CommandOutput({"file": out, "bytes": len(sealed)}, f"written to {out}")
 
 
 @ledger_command(receipts, "open", opens=False)
@@ -351,31 +372,31 @@ def open_receipt(
     salts: Path | None = None,
     bundle: Bundle = None,
     key: BundleKey = None,
-) -> Answer:
-    """Open a receipt on this machine; the code does not leave it.
+) -> CommandOutput:
+    """Decrypt a receipt on this machine; the code is not sent anywhere.
 
-    The receipt holds no secret: it can be checked by `letheon receipt check`, or by others.
+    A decrypted receipt contains no secrets: `letheon receipt check` or a third party can check it.
 
     Example: letheon receipt open - --desk https://desk.example.org --out receipt.json
 
     Parameters
     ----------
     code : CODE
-        The receipt code; - reads it from standard input, and no history keeps it.
+        The receipt code; - reads it from standard input, which keeps it out of the shell history.
     sealed : FILE
-        The sealed receipt.
+        The encrypted receipt.
     out : FILE, by default printed on the terminal
         File for the receipt.
     salts : FILE
-        File for its salts too; they are secrets of yours.
+        File for the salts of the receipt; keep them secret.
     """
     _command.disable_core_dump()
-    opened = _open(code, sealed, desk)
+    opened = _open_receipt(code, sealed, desk)
     if out is not None:
-        _write(out, opened.receipt)
+        _write_file(out, opened.receipt)
     if salts is not None:
-        _write(salts, json.dumps(opened.openings).encode())
-    verdicts = [] if bundle is None else _verify(opened.receipt, bundle, key)
+        _write_file(salts, json.dumps(opened.openings).encode())
+    verdicts = [] if bundle is None else _verify_receipt(opened.receipt, bundle, key)
     document = {
         "certificate": opened.certificate,
         "rows": len(opened.rows),
@@ -383,83 +404,88 @@ def open_receipt(
         "receipt": json.loads(opened.receipt),
         "levels": verdicts,
     }
-    about = f"{len(opened.rows)} rows left with certificate {opened.certificate}"
+    about = f"{len(opened.rows)} rows removed with certificate {opened.certificate}"
     if opened.left_out:
         about += f", and {opened.left_out} more that are not in the receipt"
     shown = opened.receipt.decode() if out is None else f"written to {out}"
     parts = filter(None, (about, shown, _verdict_lines(verdicts)))
-    return Answer(document, *parts, status=0 if _is_covered(verdicts) else _command.FAILED)
+    return CommandOutput(document, *parts, status=0 if _is_covered(verdicts) else _command.FAILED)
 
 
 @ledger_command(receipts, "check", opens=False)
-def check(file: Path, *, bundle: Bundle = None, key: BundleKey = None, desk: Desk = None) -> Answer:
-    """Check a receipt against a bundle, or ask the desk; exit status 1 if nothing covers it.
+def check_receipt(
+    file: Path, *, bundle: Bundle = None, key: BundleKey = None, desk: Desk = None
+) -> CommandOutput:
+    """Check a receipt with a bundle or at the desk; exit status 1 if no certificate covers it.
 
-    With a bundle nobody has to be believed but the public key: the rows stood in the data set
-    before, and their places are empty after.
+    With a bundle you need to trust only the public key: the check shows that the rows were in the
+    data set before the erasure and are not in it after.
 
     Example: letheon receipt check receipt.json --bundle bundle --key ledger.pub
 
     Parameters
     ----------
     file : FILE
-        An opened receipt.
+        A decrypted receipt.
     """
     receipt = read_capped(_command.require_file(file), SMALL)
     if (bundle is None) == (desk is None):
         raise UsageError("give --bundle DIR with --key KEY, or --desk URL")
     if desk is not None:
-        verdict = _post(desk, "check", {"receipt": receipt.decode("utf-8", "replace")})
+        verdict = _post_json(desk, "check", {"receipt": receipt.decode("utf-8", "replace")})
         status = 0 if verdict.get("covered") is True else _command.FAILED
-        return Answer(verdict, str(verdict.get("words", "")), status=status)
-    verdicts = _verify(receipt, Path(bundle or ""), key)
+        return CommandOutput(verdict, str(verdict.get("words", "")), status=status)
+    verdicts = _verify_receipt(receipt, Path(bundle or ""), key)
     is_covered = _is_covered(verdicts)
     document = {"covered": is_covered, "levels": verdicts}
-    return Answer(document, _verdict_lines(verdicts), status=0 if is_covered else _command.FAILED)
+    return CommandOutput(
+        document, _verdict_lines(verdicts), status=0 if is_covered else _command.FAILED
+    )
 
 
-def _open(code: str, sealed: Path | None, desk: str | None) -> "OpenedReceipt":
-    from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_receipt
+def _open_receipt(code: str, sealed: Path | None, desk: str | None) -> "OpenedReceipt":
+    from letheon.ledger.certificates import receipt_codes
 
     if (sealed is None) == (desk is None):
-        raise UsageError("give --sealed FILE or --desk URL: where the sealed receipt is")
+        raise UsageError("give --sealed FILE or --desk URL, the source of the encrypted receipt")
     try:
-        parsed = ReceiptCode.parse(sys.stdin.read() if code == "-" else code)
+        parsed = receipt_codes.ReceiptCode.parse(sys.stdin.read() if code == "-" else code)
     except VerificationError as error:
         raise UsageError(f"{error}; copy the whole code") from None
     if sealed is not None:
-        return open_receipt(parsed, read_capped(_command.require_file(sealed), SMALL))
+        return receipt_codes.open_receipt(parsed, read_capped(_command.require_file(sealed), SMALL))
     body = {"request": parsed.request, "public_key": parsed.public}
-    answer = _post(desk or "", "sealed", body).get("sealed")
+    answer = _post_json(desk or "", "sealed", body).get("sealed")
     if not isinstance(answer, str):
         raise LedgerMissingError(
-            "no certificate covers this code yet, or this desk does not know it"
+            "there is no receipt for this code: no certificate covers it yet, or the code is from "
+            "another desk"
         )
-    return open_receipt(parsed, verifier.from_base64(answer))
+    return receipt_codes.open_receipt(parsed, verifier.from_base64(answer))
 
 
-def _post(desk: str, name: str, body: dict[str, str]) -> dict[str, Any]:
+def _post_json(desk: str, name: str, body: dict[str, str]) -> dict[str, Any]:
     """Send a JSON document to the desk and return its answer."""
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
     if urlsplit(desk).scheme not in ("http", "https"):
-        raise UsageError(f"--desk {desk} is no address that begins with https:// or http://")
+        raise UsageError(f"--desk {desk} is not a valid address: expected https:// or http://")
     headers = {"Content-Type": "application/json"}
     data, address = json.dumps(body).encode(), f"{desk.rstrip('/')}/api/v1/receipts/{name}"
     try:
         with urlopen(Request(address, data, headers), timeout=_WAIT_SECONDS) as answer:
             document = json.loads(answer.read(SMALL))
     except HTTPError as error:
-        raise LedgerError(f"the desk answered {error.code}; ask it again later") from None
+        raise LedgerError(f"the desk returned HTTP status {error.code}; try again later") from None
     except ValueError:
-        raise LedgerError("the desk answered something else than JSON") from None
+        raise LedgerError("the response of the desk is not JSON") from None
     return document if isinstance(document, dict) else {}
 
 
-def _verify(receipt: bytes, bundle: Path, key: str | None) -> list[Verdict]:
+def _verify_receipt(receipt: bytes, bundle: Path, key: str | None) -> list[Verdict]:
     if key is None:
-        raise UsageError("a bundle is checked with --key KEY, from a source that you trust")
+        raise UsageError("--bundle needs --key KEY, from a source that you trust")
     return verifier.verify_bundle(
         _command.require_folder(bundle), _command.read_public_key(key), receipt=receipt
     )
@@ -476,8 +502,8 @@ def _verdict_lines(verdicts: list[Verdict]) -> str:
     )
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write a new file that its owner alone can read."""
+def _write_file(path: Path, data: bytes) -> None:
+    """Write a new file that only its owner can read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

@@ -1,7 +1,7 @@
-"""How commands are declared, read their input, answer and fail.
+"""Declare commands, read their input, print their output and report their errors.
 
-Scripts can rely on the exit status: 0 done; 1 checked, and it does not hold; 2 wrong usage; 3 not
-found; 4 refused; 5 try again; 70 a mistake in the program itself.
+Scripts can rely on the exit status: 0 success; 1 a check failed; 2 wrong usage; 3 not found; 4
+refused; 5 try again; 70 internal error.
 """
 
 import functools
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from letheon.ledger import Ledger
 
 FAILED, USAGE, NOT_FOUND, REFUSED, TRY_AGAIN = 1, 2, 3, 4, 5
-# As sysexits.h has it: internal software error.
+# EX_SOFTWARE of sysexits.h: internal software error.
 INTERNAL = 70
 
 
 class UsageError(ValueError):
-    """What was given on the command line, or in a file that it names, cannot be used."""
+    """A value on the command line, or in a file that it names, is not valid."""
 
 
-# The first that fits decides, so special cases stand above what they are cases of.
+# The first match decides, so subclasses come before their base classes.
 _STATUS: tuple[tuple[Any, ...], ...] = (
     (
         FAILED,
@@ -57,14 +57,16 @@ _STATUS: tuple[tuple[Any, ...], ...] = (
 # PostgreSQL: insufficient privilege, wrong role or password, no such database.
 _DENIED = frozenset({"42501", "28000", "28P01", "3D000"})
 _KEY = re.compile("[0-9a-f]{64}")
-# Wrong usage, as typer finds it: the class has no public name.
+# A bracket that Rich would read as the start of a tag.
+_MARKUP = re.compile(r"\[(?=[a-z#/@])")
+# The class that typer raises for wrong usage has no public name.
 _WRONG_USAGE: Any = typer.BadParameter.__base__
 
 
 def value(
     metavar: str, about: str, default: str = "", *, name: str | None = None, **options: Any
 ) -> Any:
-    """Return an option with a value; `default` says in words what is taken without it."""
+    """Return an option with a value; `default` describes the default in words."""
     names = () if name is None else (name,)
     return typer.Option(
         *names, metavar=metavar, help=about, show_default=default or True, **options
@@ -77,30 +79,41 @@ def flag(name: str, about: str, **options: Any) -> Any:
 
 
 def argument(metavar: str, about: str, **options: Any) -> Any:
-    """Return a word of the command line."""
+    """Return a positional argument."""
     return typer.Argument(metavar=metavar, help=about, **options)
 
 
 Home = Annotated[
     Path | None,
     value(
-        "DIR", "Folder of the ledger.", "the current one", name="--ledger", envvar="LETHEON_LEDGER"
+        "DIR",
+        "Folder of the ledger.",
+        "the current folder",
+        name="--ledger",
+        envvar="LETHEON_LEDGER",
     ),
 ]
-AsJson = Annotated[bool, flag("--json", "Print one JSON document and nothing else.")]
-Tenant = Annotated[str, value("NAME", "Whose model it is.")]
+AsJson = Annotated[bool, flag("--json", "Print a single JSON document.")]
+Tenant = Annotated[str, value("NAME", "Tenant that owns the model.")]
 
 
 class _Plain:
     """Help pages in the usual notation: ``ROWS`` instead of ``{rows}``, flags without a type."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Rich reads ``[service]`` as markup and does not print it.
+        entries: list[Any] = [self, *self.params]  # type: ignore[attr-defined]
+        for entry in entries:
+            entry.help = _MARKUP.sub(r"\\[", entry.help or "")
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line without braces."""
+        """Return the parts of the usage line without braces."""
         pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
         return [piece.strip("{}") for piece in pieces]
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return ``--help``, shown as the flag it is."""
+        """Return ``--help``, shown as a flag."""
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
             option.metavar = ""
@@ -112,7 +125,7 @@ class PlainCommand(_Plain, TyperCommand):
 
 
 class LedgerCommand(PlainCommand):
-    """A command whose help is as wide as the terminal, however its docstring is broken."""
+    """A command whose help fills the terminal, whatever the line breaks of its docstring."""
 
     def __init__(self, *words: Any, **options: Any) -> None:
         about = options.get("help") or ""
@@ -125,12 +138,12 @@ class PlainGroup(_Plain, TyperGroup):
 
 
 class ScriptedGroup(PlainGroup):
-    """All commands; wrong usage is one JSON document too where ``--json`` was asked for."""
+    """All commands; with ``--json``, wrong usage is reported as a JSON document too."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run the command that the words name."""
-        given = args[0] if args else options.get("args")
-        words = sys.argv[1:] if given is None else given
+        """Run the command that the arguments name."""
+        words = args[0] if args else options.get("args")
+        words = sys.argv[1:] if words is None else words
         if "--json" not in words or not options.get("standalone_mode", True):
             return super().main(*args, **options)
         try:
@@ -148,7 +161,7 @@ def make_group(name: str, about: str, **options: Any) -> typer.Typer:
         help=about,
         no_args_is_help=True,
         add_completion=False,
-        # A traceback with local variables would show rows of people.
+        # A traceback with local variables would show rows.
         pretty_exceptions_show_locals=False,
         **{"cls": PlainGroup, **options},
     )
@@ -162,11 +175,11 @@ class Listing:
     columns, rows : sequence
         Names and cells; None is an empty cell.
     empty : str
-        What is said where there are no rows.
+        Text that is printed instead of an empty table.
     folds : str
-        Column that may have several lines.
+        Column whose cells may have several lines.
     soft_wrap : bool, default=False
-        Leave it to the terminal to break lines.
+        Let the terminal wrap long lines.
     **look
         Options of `rich.table.Table`.
     """
@@ -185,7 +198,7 @@ class Listing:
         self.soft_wrap, self.look = soft_wrap, look
 
     def print(self) -> None:
-        """Print the table, or what is said where it is empty."""
+        """Print the table, or the text for an empty one."""
         if not self.rows:
             typer.echo(self.empty)
             return
@@ -198,14 +211,14 @@ class Listing:
         show(PlainConsole(soft_wrap=self.soft_wrap), table)
 
 
-def list_facts(lines: Sequence[tuple[str, str]], *, soft_wrap: bool = False) -> Listing:
-    """Return names with what they stand for; long texts go on below their beginning."""
+def make_fact_list(lines: Sequence[tuple[str, str]], *, soft_wrap: bool = False) -> Listing:
+    """Return a table of names and values; long values are indented under their first line."""
     columns = ("name", "fact")
     return Listing(columns, lines, folds="fact", soft_wrap=soft_wrap, show_header=False)
 
 
-class Answer:
-    """What a command answers.
+class CommandOutput:
+    """The output of a command.
 
     Parameters
     ----------
@@ -221,7 +234,7 @@ class Answer:
         self.document, self.parts, self.status = document, parts, status
 
     def print(self, as_json: bool) -> None:
-        """Print the document, or what people read."""
+        """Print the JSON document, or the text for people."""
         if as_json:
             typer.echo(json.dumps(self.document, indent=2, default=to_plain))
             return
@@ -238,9 +251,9 @@ _ENTRY = re.compile(r"^(\w+) : (.+)\n((?: {4}.+\n?)+)", re.MULTILINE)
 def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make the parameters of a function those of a command, with the help from its docstring.
 
-    Parameters that are given by position are arguments of the command line, others are options. In
-    the section Parameters the type is the placeholder that is shown, and ``by default`` says in
-    words what is taken without the option. Without docstrings (``python -OO``) only help is lost.
+    Positional parameters become arguments of the command line, keyword parameters become options.
+    In the Parameters section the type is the placeholder in the help, and ``by default`` describes
+    the default in words. Without docstrings (``python -OO``) only the help is missing.
     """
     about, _, section = (inspect.getdoc(function) or "").partition("\n\nParameters\n----------\n")
     entries = {name: (kind, text) for name, kind, text in _ENTRY.findall(section)}
@@ -267,21 +280,22 @@ def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def ledger_command(
     group: typer.Typer, name: str | None = None, *, opens: bool = True, **options: Any
-) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
-    """Return a decorator that makes a function which returns an `Answer` a command.
+) -> Callable[[Callable[..., CommandOutput]], Callable[..., CommandOutput]]:
+    """Return a decorator that turns a function which returns an `Answer` into a command.
 
-    The command also has ``--json`` and, where it opens a ledger, ``--ledger``; the function gets
-    the opened ledger first. Errors become one line, or one JSON document, and an exit status.
+    The command also has ``--json`` and, if it opens a ledger, ``--ledger``; the open ledger is the
+    first argument of the function. Errors become one line, or one JSON document, and an exit
+    status.
     """
 
-    def register(function: Callable[..., Answer]) -> Callable[..., Answer]:
-        def run(*, as_json: bool, **given: Any) -> None:
+    def register(function: Callable[..., CommandOutput]) -> Callable[..., CommandOutput]:
+        def run(*, as_json: bool, **values: Any) -> None:
             with report_errors(as_json):
                 if opens:
-                    with open_ledger(given.pop("ledger")) as opened:
-                        answer = function(opened, **given)
+                    with open_ledger(values.pop("ledger")) as opened:
+                        answer = function(opened, **values)
                 else:
-                    answer = function(**given)
+                    answer = function(**values)
                 answer.print(as_json)
             if answer.status:
                 raise typer.Exit(answer.status)
@@ -313,23 +327,22 @@ def report_errors(as_json: bool) -> Iterator[None]:
     """Turn errors into one line, or one JSON document, on the error stream and an exit status."""
     try:
         yield
-    except (typer.Exit, BrokenPipeError):  # the latter: the reader has seen enough
+    except (typer.Exit, BrokenPipeError):  # the latter: the reader closed the pipe
         raise
     except Exception as error:
-        status = status_of(error)
+        status = find_exit_status(error)
         if status == INTERNAL and os.environ.get("LETHEON_TRACEBACK") == "1":
             raise
         kind = "InternalError" if status == INTERNAL else type(error).__name__
-        _print_error(as_json, kind, error_text(error))
+        _print_error(as_json, kind, describe_error(error))
         raise typer.Exit(status) from error
 
 
 @contextmanager
-def usage_errors() -> Iterator[None]:
-    """Read an error of the library about values in this block as wrong usage.
+def wrap_usage_errors() -> Iterator[None]:
+    """Report an error of the library about values in this block as wrong usage.
 
-    The block is one call with what the user gave. Elsewhere a ValueError is a mistake in the
-    program.
+    The block is one call with values from the user. Elsewhere a ValueError is an internal error.
     """
     try:
         yield
@@ -341,7 +354,7 @@ def usage_errors() -> Iterator[None]:
 
 @contextmanager
 def print_warnings() -> Iterator[None]:
-    """Print what cannot be searched as lines on the error stream."""
+    """Print warnings about files that cannot be searched on the error stream."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", errors.SearchWarning)
         yield
@@ -355,7 +368,7 @@ def print_warnings() -> Iterator[None]:
 
 
 def _print_text(text: str, *, err: bool = False) -> None:
-    """Print words that may quote files of others."""
+    """Print a text that may quote untrusted files."""
     from letheon.terminal import hide_controls
 
     typer.echo(hide_controls(text), err=err)
@@ -368,14 +381,14 @@ def _print_error(as_json: bool, kind: str, text: str) -> None:
         _print_text(f"letheon: {text}", err=True)
 
 
-def refuse(message: str) -> NoReturn:
-    """Print on the error stream why nothing was done, and leave with status 1."""
+def exit_with_error(message: str) -> NoReturn:
+    """Print an error and exit with status 1."""
     _print_error(False, "", message)
     raise typer.Exit(FAILED)
 
 
-def status_of(error: BaseException) -> int:
-    """Return the exit status of an error; `INTERNAL` for a mistake in the program."""
+def find_exit_status(error: BaseException) -> int:
+    """Return the exit status for an error; `INTERNAL` for an unexpected one."""
     if _is_of_database(error):
         is_denied = getattr(getattr(error, "orig", None), "sqlstate", None) in _DENIED
         return REFUSED if is_denied else TRY_AGAIN
@@ -384,9 +397,9 @@ def status_of(error: BaseException) -> int:
     return next((line[0] for line in _STATUS if isinstance(error, line[1:])), INTERNAL)
 
 
-def error_text(error: BaseException) -> str:
-    """Return what an error says to people."""
-    status = status_of(error)
+def describe_error(error: BaseException) -> str:
+    """Return the text that is printed for an error."""
+    status = find_exit_status(error)
     if _is_of_database(error):
         verb = "refused" if status == REFUSED else "failed"
         return f"the database {verb}: {getattr(error, 'orig', error)}".strip()
@@ -394,45 +407,46 @@ def error_text(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror.lower()}"
     if status != INTERNAL:
         return str(error) or type(error).__name__
-    # Which mistake and where; its own words may hold values of rows.
+    # The kind of the error and its place; its own text may contain values of rows.
     line = errors.find_own_line(error)
     where = "" if line is None else f" in {line[0]}, line {line[1]}"
     return (
-        f"internal error: {type(error).__name__}{where}. This is a mistake in letheon, please "
-        "report it; what was acknowledged is kept. LETHEON_TRACEBACK=1 shows more, perhaps people"
+        f"internal error: {type(error).__name__}{where}. This is a bug in letheon, please report "
+        "it. Acknowledged requests are not lost. LETHEON_TRACEBACK=1 shows the traceback, which "
+        "may contain personal data"
     )
 
 
 def _is_missing_package(error: BaseException) -> bool:
-    """Whether an extra is not installed; a module of letheon that is not there is another thing."""
-    for each in (error, error.__cause__):
-        if isinstance(each, ModuleNotFoundError):
-            return (each.name or "letheon").partition(".")[0] != "letheon"
+    """Return whether a third-party package is missing, as opposed to a module of letheon."""
+    for item in (error, error.__cause__):
+        if isinstance(item, ModuleNotFoundError):
+            return (item.name or "letheon").partition(".")[0] != "letheon"
     return False
 
 
 def _is_of_database(error: BaseException) -> bool:
-    """Whether the disk or the connection failed below SQLAlchemy, which is not imported here."""
+    """Return whether the database driver failed; SQLAlchemy is not imported to check this."""
     known = ("sqlalchemy.exc", "DBAPIError")
     return any((kind.__module__, kind.__name__) == known for kind in type(error).__mro__)
 
 
 @contextmanager
 def open_ledger(folder: Path | None) -> "Iterator[Ledger]":
-    """Open the ledger in a folder, or in the current one."""
-    # Through the package: it says what to install if the extra is missing.
+    """Open the ledger in a folder; None is the current folder."""
+    # Through the package: its error says which extra to install.
     import letheon
 
     disable_core_dump()
     home = find_home(folder)
-    with usage_errors():
+    with wrap_usage_errors():
         ledger = letheon.Ledger.open(home)
     with ledger:
         yield ledger
 
 
 def disable_core_dump() -> None:
-    """Keep rows and keys, which this process may hold, out of a core file."""
+    """Keep rows and keys in the memory of this process out of a core file."""
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
@@ -440,79 +454,81 @@ def disable_core_dump() -> None:
 
 
 def find_home(folder: Path | None) -> Path:
-    """Return the folder of the ledger: as given, or the current one if it is one."""
+    """Return the folder of the ledger: `folder`, or the current one if it contains a ledger."""
     if folder is not None:
         return folder
     if not Path("letheon.toml").exists():
         raise errors.LedgerMissingError(
-            "no ledger here: give --ledger DIR or set LETHEON_LEDGER; `letheon init` makes one"
+            "no ledger in the current folder; use --ledger DIR, set LETHEON_LEDGER, or create a "
+            "ledger with `letheon init`"
         )
     return Path()
 
 
 def read_public_key(text: str) -> str:
-    """Return a public key: the 64 digits, or what a file of them holds."""
+    """Return a public key, from 64 hexadecimal digits or from the file that contains them."""
     if _KEY.fullmatch(text):
         return text
     if not Path(text).is_file():
         raise FileNotFoundError(f"--key {text} is neither 64 hexadecimal digits nor a file")
     content = Path(text).read_bytes()[:256].decode("ascii", "replace").strip()
     if not _KEY.fullmatch(content):
-        raise UsageError(f"{text} holds no public key; expected 64 hexadecimal digits")
+        raise UsageError(f"{text} does not contain a public key: expected 64 hexadecimal digits")
     return content
 
 
 def read_lines(name: str) -> list[str]:
-    """Return the lines of a file, or of standard input for a dash, that are not empty."""
+    """Return the non-empty lines of a file, or of standard input for ``-``."""
     try:
         content = sys.stdin.read() if name == "-" else Path(name).read_text("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"{name} is no text in UTF-8; expected one id per line") from None
+        raise UsageError(f"{name} is not UTF-8 text; expected one id per line") from None
     # Other line breaks than this one may be part of an id.
     return [line.strip() for line in content.split("\n") if line.strip()]
 
 
 def require_file(path: Path) -> Path:
-    """Return the path of a file that is there."""
+    """Return the path of an existing file."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     return path
 
 
 def require_folder(path: Path) -> Path:
-    """Return the path of a folder that is there."""
+    """Return the path of an existing folder."""
     if not path.is_dir():
         raise FileNotFoundError(f"there is no folder {path}")
     return path
 
 
-def whole_numbers(option: str, text: str) -> list[int]:
-    """Return the numbers of a list such as ``1,5,20``; reject anything else in plain words."""
+def parse_whole_numbers(option: str, text: str) -> list[int]:
+    """Return the numbers of a list such as ``1,5,20``."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
         raise typer.BadParameter(
-            f"{text!r}; expected whole numbers from 1, with commas: 1,5,20", param_hint=option
+            f"{text!r}; expected whole numbers of at least 1, separated by commas: 1,5,20",
+            param_hint=option,
         )
     return [int(word) for word in words]
 
 
-def whole_number(least: int) -> Callable[[str], int]:
-    """Return a reader of one whole number whose error repeats what was given."""
+def make_number_parser(least: int) -> Callable[[str], int]:
+    """Return a parser for one whole number; its error repeats the value."""
 
-    # Typer converts defaults too, and a default is a number already.
-    def whole_number(given: Any) -> int:
-        word = str(given).strip()
+    # Typer also parses the default, which is a number already.
+    def parse_whole_number(value: Any) -> int:
+        word = str(value).strip()
         if not (word.isascii() and word.isdigit() and int(word) >= least):
             raise typer.BadParameter(
-                f"{word!r}; expected a whole number from {least}, digits only: 100000"
+                f"{word!r}; expected a whole number of at least {least}, digits only: 100000"
             )
         return int(word)
 
-    return whole_number
+    return parse_whole_number
 
 
 def to_plain(value: Any) -> Any:
-    """Return what JSON knows in the place of a value that it does not know."""
+    """Return a value of a JSON type for one that JSON cannot encode."""
     if is_dataclass(value) and not isinstance(value, type):
         return {entry.name: getattr(value, entry.name) for entry in fields(value)}
     if isinstance(value, datetime | date):

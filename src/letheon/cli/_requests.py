@@ -1,4 +1,4 @@
-"""`letheon model` and `letheon request`: register models, take requests in, look after them."""
+"""`letheon model` and `letheon request`: register models, record and process requests."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from letheon.cli import _command
-from letheon.cli._command import Answer, Listing, UsageError, argument, ledger_command, value
+from letheon.cli._command import CommandOutput, Listing, UsageError, argument, ledger_command, value
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger, Model, ModelFiles, Request
 
-models = _command.make_group("model", "Models that people can be erased from.")
-requests = _command.make_group("request", "Requests of people to be erased.")
+models = _command.make_group("model", "Register and list models.")
+requests = _command.make_group("request", "Record and process erasure requests.")
 
-OfTenant = Annotated[str | None, value("NAME", "Of this tenant only.")]
+OfTenant = Annotated[str | None, value("NAME", "Only this tenant.")]
 RequestId = Annotated[str, argument("REQUEST", "Id of the request.")]
 Ground = Annotated[str, value("CODE", "Legal ground.")]
 
 
 @ledger_command(models, "add")
 def add_model(
-    opened: "Ledger",
+    ledger: "Ledger",
     file: Path,
     *,
     rows: Path,
@@ -36,10 +36,10 @@ def add_model(
     test: Path | None = None,
     releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
     max_memory: Annotated[int | None, typer.Option(min=1)] = None,
-) -> Answer:
-    """Register a saved model with the rows that it was fitted on.
+) -> CommandOutput:
+    """Register a saved model with its training rows.
 
-    An exact model is trained once more and compared.
+    An exact model is trained again to check that the rows are right.
 
     Example: letheon model add churn.letheon --name churn --rows train.csv --target churned
     --ids customer
@@ -47,25 +47,25 @@ def add_model(
     Parameters
     ----------
     file : FILE
-        A model that letheon.save wrote.
+        Model that letheon.save wrote.
     rows : FILE
-        Its training rows: .npz with X, y and ids, .csv or .parquet.
+        Training rows: .npz with X, y and ids, .csv or .parquet.
     name : NAME
         Name of the model in the ledger.
     target : COLUMN
-        Column of the target, in a table.
+        Column of the target, for a .csv or .parquet file.
     ids : COLUMN
-        Column of the ids, in a table.
+        Column of the ids, for a .csv or .parquet file.
     dataset : NAME, by default NAME
-        Name of the data.
+        Name of the data set.
     trusted : CLASS
-        A class that the file may use, with any settings.
+        Class that the file may use, with any settings; repeatable.
     test : FILE
-        Rows by which effectiveness is estimated, in the same form.
+        Test rows for estimating effectiveness, in the same format.
     releases : {"labels-only", "latest-only", "every-version"}, by default what its guarantee covers
-        What of the model leaves the house.
+        Which outputs of the model are published.
     max_memory : BYTES, by default 64 MiB + 4 x FILE
-        Memory that loading the model may take.
+        Memory limit for loading the model.
     """
     from letheon.ledger import ModelFiles
 
@@ -79,23 +79,25 @@ def add_model(
         max_memory=max_memory,
     )
     options = {"name": name, "tenant": tenant, "dataset": dataset, "releases": releases}
-    with _command.usage_errors(), _command.print_warnings():
-        info = _register(opened, files, **options)
+    with _command.wrap_usage_errors(), _command.print_warnings():
+        info = _register_model(ledger, files, **options)
     text = f"registered {info.name}: {info.method}, {info.n_rows:,} rows"
-    return Answer(info.to_dict(), text)
+    return CommandOutput(info.to_dict(), text)
 
 
-def _register(opened: "Ledger", files: "ModelFiles", **options: Any) -> "Model":
+def _register_model(ledger: "Ledger", files: "ModelFiles", **options: Any) -> "Model":
     from letheon.sandbox import EndedError, TimeLimitError
 
     try:
-        return opened.models.register_files(files, **options)
+        return ledger.models.register_files(files, **options)
     except TimeLimitError as error:
-        raise UsageError("reading and training took longer than an hour and was ended") from error
+        raise UsageError(
+            "reading the files and training the model took longer than an hour and was stopped"
+        ) from error
     except EndedError as error:
         raise UsageError(
-            f"reading the files and training the model again failed ({error}); give the rows as "
-            "they were given to fit, in that order"
+            f"reading the files and training the model again failed ({error}); --rows must have "
+            "the same rows in the same order as those passed to fit"
         ) from error
 
 
@@ -104,12 +106,12 @@ def _read_table(path: Path) -> tuple[str, bytes]:
 
 
 @ledger_command(models, "list")
-def list_models(opened: "Ledger", tenant: OfTenant = None) -> Answer:
+def list_models(ledger: "Ledger", tenant: OfTenant = None) -> CommandOutput:
     """List the registered models.
 
     Example: letheon model list --json
     """
-    entries = opened.models.list(tenant=tenant)
+    entries = ledger.models.list(tenant=tenant)
     rows = [
         (
             entry.name,
@@ -122,13 +124,15 @@ def list_models(opened: "Ledger", tenant: OfTenant = None) -> Answer:
         for entry in entries
     ]
     columns = ("model", "tenant", "method", "rows", "version", "certificate")
-    shown = Listing(columns, rows, empty="no model is registered yet", folds="model")
-    return Answer([entry.to_dict() for entry in entries], shown)
+    listing = Listing(columns, rows, empty="no model is registered yet", folds="model")
+    return CommandOutput([entry.to_dict() for entry in entries], listing)
 
 
 @ledger_command(models, "show")
-def show_model(opened: "Ledger", name: str, *, tenant: _command.Tenant = "default") -> Answer:
-    """Show the versions of a model, and what became of each.
+def show_model(
+    ledger: "Ledger", name: str, *, tenant: _command.Tenant = "default"
+) -> CommandOutput:
+    """Show the versions of a model and their states.
 
     Example: letheon model show churn
 
@@ -137,35 +141,35 @@ def show_model(opened: "Ledger", name: str, *, tenant: _command.Tenant = "defaul
     name : NAME
         Name of the model.
     """
-    versions = opened.models.versions(name, tenant=tenant)
+    versions = ledger.models.versions(name, tenant=tenant)
     rows = [
         (
             version.number,
             version.sequence,
             f"{version.live:,}",
             f"{version.published_at:%Y-%m-%d %H:%M}",
-            _state_of(version),
+            _version_state(version),
             f"{version.address[:16]}…",
         )
         for version in versions
     ]
-    columns = ("version", "certificate", "rows", "published", "is", "SHA-256")
-    return Answer(
+    columns = ("version", "cert.", "rows", "published", "state", "SHA-256")
+    return CommandOutput(
         [version.to_dict() for version in versions], Listing(columns, rows, empty="no version")
     )
 
 
-def _state_of(version: Any) -> str:
+def _version_state(version: Any) -> str:
     if version.purged_at is not None:
         return "purged"
     if version.sequence is None:
         return "registered"
-    return "published" if version.certified_at is None else "certified"
+    return "published" if version.certified_at is None else "certificate issued"
 
 
 @ledger_command(requests, "add")
 def add_request(
-    opened: "Ledger",
+    ledger: "Ledger",
     people: list[str] | None = None,
     *,
     model: str,
@@ -175,11 +179,11 @@ def add_request(
     regime: str = "gdpr",
     ground: str | None = None,
     tenant: _command.Tenant = "default",
-) -> Answer:
-    """Record that people are to be erased; it is on the disk when the command returns.
+) -> CommandOutput:
+    """Record an erasure request; it is stored durably when the command returns.
 
-    Ids on a command line stay in the shell's history: --ids-file - is better. Where the model holds
-    numbers as ids, they are read as numbers.
+    Ids on the command line stay in the shell history; --ids-file - avoids this. If the ids of the
+    model are numbers, the given ids are read as numbers.
 
     Example: letheon request add --model churn --verified --key case-4711 --ids-file - < ids.txt
 
@@ -188,25 +192,25 @@ def add_request(
     model : NAME
         Name of the model.
     people : ID
-        Ids of the people.
+        Ids to erase.
     ids_file : FILE
-        File with one id per line; - for standard input.
+        File with one id per line; - reads standard input.
     key : KEY
-        Idempotency key: the same key gives the same request again.
+        Idempotency key: repeating the command with the same key returns the same request.
     verified : bool
-        You vouch for the identity.
+        You have verified the identity of the requester.
     regime : CODE
-        gdpr or ccpa.
+        Law: gdpr or ccpa.
     ground : CODE, by default gdpr.art17.1.b or ccpa.1798.105
         Legal ground.
     """
     if bool(people) == (ids_file is not None):
-        problem = "both are" if people else "nobody is"
-        raise UsageError(f"{problem} named; give ids, or --ids-file FILE")
+        problem = "ids are given twice" if people else "no ids are given"
+        raise UsageError(f"{problem}; use either ID arguments or --ids-file FILE")
     ids = people or _command.read_lines(str(ids_file))
-    is_numeric = opened.models.has_integer_ids(model, tenant=tenant)
-    with _command.usage_errors():
-        request = opened.requests.submit(
+    is_numeric = ledger.models.has_integer_ids(model, tenant=tenant)
+    with _command.wrap_usage_errors():
+        request = ledger.requests.submit(
             parse_numbers(ids) if is_numeric else ids,
             model=model,
             key=key,
@@ -219,15 +223,17 @@ def add_request(
     if request.state == "received":
         text += f"\nverify the identity, then: letheon request verify {request.id}"
     if request.state == "verified":
-        text += f"\nit is large; once approved: letheon request approve {request.id}"
-    return Answer(request, text)
+        text += f"\nit needs approval because of its size: letheon request approve {request.id}"
+    return CommandOutput(request, text)
 
 
 def parse_numbers(words: list[str]) -> list[int]:
-    """Return ids of a model that holds numbers."""
+    """Return ids as integers, for a model whose ids are numbers."""
     for place, word in enumerate(words, start=1):
         if not word.removeprefix("-").isdecimal():
-            raise UsageError(f"this model holds numbers as ids; id {place} of the list is none")
+            raise UsageError(
+                f"the ids of this model are numbers; id {place} of the list is not a number"
+            )
     return [int(word) for word in words]
 
 
@@ -239,8 +245,8 @@ def _state_label(request: "Request") -> str:
 
 @ledger_command(requests, "list")
 def list_requests(
-    opened: "Ledger", *, model: str | None = None, state: str | None = None, tenant: OfTenant = None
-) -> Answer:
+    ledger: "Ledger", *, model: str | None = None, state: str | None = None, tenant: OfTenant = None
+) -> CommandOutput:
     """List requests, earliest due first.
 
     Example: letheon request list --state queued
@@ -248,13 +254,13 @@ def list_requests(
     Parameters
     ----------
     model : NAME
-        For this model only.
+        Only this model.
     state : STATE
-        In this state only.
+        Only this state.
     """
-    with _command.usage_errors():
-        entries = opened.requests.list(model=model, state=state, tenant=tenant)
-    now, calendar = datetime.now(UTC), opened.settings.calendar
+    with _command.wrap_usage_errors():
+        entries = ledger.requests.list(model=model, state=state, tenant=tenant)
+    now, calendar = datetime.now(UTC), ledger.settings.calendar
     rows = [
         (
             entry.id,
@@ -267,17 +273,17 @@ def list_requests(
         for entry in entries
     ]
     columns = ("request", "model", "state", "due on", "days", "cert.")
-    return Answer(entries, Listing(columns, rows, empty="no request", folds="model"))
+    return CommandOutput(entries, Listing(columns, rows, empty="no request", folds="model"))
 
 
 @ledger_command(requests, "show")
-def show_request(opened: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> Answer:
-    """Show a request and what happened to it.
+def show_request(ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> CommandOutput:
+    """Show a request and its history.
 
     Example: letheon request show 73fdb37cede78c1bdc82ac08614adaef
     """
-    request = opened.requests.get(request_id, tenant=tenant)
-    entries = opened.requests.timeline(request_id, tenant=tenant)
+    request = ledger.requests.get(request_id, tenant=tenant)
+    entries = ledger.requests.timeline(request_id, tenant=tenant)
     people = "1 person" if request.n_ids == 1 else f"{request.n_ids:,} people"
     about = [
         f"{request.id}: {_state_label(request)}",
@@ -293,83 +299,99 @@ def show_request(opened: "Ledger", request_id: RequestId, tenant: OfTenant = Non
         facts = {name: fact for name, fact in entry.details.items() if name != "request"}
         details = ", ".join(f"{name} {str(fact)[:24]}" for name, fact in facts.items())
         rows.append((f"{entry.at:%Y-%m-%d %H:%M:%S}", entry.kind, details))
-    columns = ("when (UTC)", "what", "details")
+    columns = ("time (UTC)", "event", "details")
     timeline = [
         {"at": entry.at, "kind": entry.kind, "details": entry.details, "log_index": entry.index}
         for entry in entries
     ]
     document = vars(request) | {"timeline": timeline}
-    return Answer(document, "\n".join(about), Listing(columns, rows, empty="", folds="details"))
+    return CommandOutput(
+        document, "\n".join(about), Listing(columns, rows, empty="", folds="details")
+    )
 
 
-def _change(method: Callable[..., "Request"], request_id: str, **options: Any) -> Answer:
-    """Call a method of the ledger on one request and say what became of it."""
-    with _command.usage_errors():
+def _change_request(
+    method: Callable[..., "Request"], request_id: str, **options: Any
+) -> CommandOutput:
+    """Call a method of the ledger on a request and return its new state."""
+    with _command.wrap_usage_errors():
         request = method(request_id, **options)
     due = f"; due on {request.due_on}" if request.is_open else ""
-    return Answer(request, f"{request_id}: {_state_label(request)}{due}")
+    return CommandOutput(request, f"{request_id}: {_state_label(request)}{due}")
 
 
 @ledger_command(requests, "verify")
-def verify(opened: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> Answer:
-    """Record that the identity was verified; the request is queued.
+def verify_request(
+    ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
+) -> CommandOutput:
+    """Record that the identity of the requester was verified; the request is queued.
 
-    One of more rows than the policy's approve_above waits for an approval.
+    A request with more rows than the policy's approve_above needs an approval first.
 
     Example: letheon request verify 73fdb37cede78c1bdc82ac08614adaef
     """
-    return _change(opened.requests.verify, request_id, tenant=tenant)
+    return _change_request(ledger.requests.verify, request_id, tenant=tenant)
 
 
 @ledger_command(requests, "approve")
-def approve(opened: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> Answer:
-    """Queue a verified request that is large enough to need a second pair of eyes.
+def approve_request(
+    ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
+) -> CommandOutput:
+    """Approve a verified request that needs approval because of its size; it is queued.
 
     Example: letheon request approve 73fdb37cede78c1bdc82ac08614adaef
     """
-    return _change(opened.requests.approve, request_id, tenant=tenant)
+    return _change_request(ledger.requests.approve, request_id, tenant=tenant)
 
 
 @ledger_command(requests, "await")
-def await_identity(opened: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> Answer:
-    """Record that the person was asked for a proof of identity: the GDPR's clock pauses.
+def await_identity(
+    ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
+) -> CommandOutput:
+    """Record that you asked for proof of identity; under the GDPR the deadline is paused.
 
     Example: letheon request await 73fdb37cede78c1bdc82ac08614adaef
     """
-    answer = _change(opened.requests.await_identity, request_id, tenant=tenant)
-    return Answer(answer.document, f"{answer.parts[0]}; its clock stands until it is verified")
+    output = _change_request(ledger.requests.await_identity, request_id, tenant=tenant)
+    return CommandOutput(
+        output.document, f"{output.parts[0]}; the deadline is paused until the identity is verified"
+    )
 
 
 @ledger_command(requests, "cancel")
-def cancel(opened: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> Answer:
-    """Withdraw a request whose people are not erased yet, and that no batch is erasing.
+def cancel_request(
+    ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
+) -> CommandOutput:
+    """Withdraw a request that is not applied and not in a running batch.
 
     Example: letheon request cancel 73fdb37cede78c1bdc82ac08614adaef
     """
-    return _change(opened.requests.cancel, request_id, tenant=tenant)
+    return _change_request(ledger.requests.cancel, request_id, tenant=tenant)
 
 
 @ledger_command(requests, "retry")
-def retry(opened: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> Answer:
-    """Queue a request again that is stuck or waits after a failure.
+def retry_request(
+    ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
+) -> CommandOutput:
+    """Queue a request again that failed or needs attention.
 
     Example: letheon request retry 73fdb37cede78c1bdc82ac08614adaef
     """
-    return _change(opened.requests.retry, request_id, tenant=tenant)
+    return _change_request(ledger.requests.retry, request_id, tenant=tenant)
 
 
 @ledger_command(requests, "hold")
-def hold(
-    opened: "Ledger",
+def hold_request(
+    ledger: "Ledger",
     request_id: RequestId,
     ground: Ground,
     until: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"])],
     tenant: OfTenant = None,
-) -> Answer:
-    """Put a request off on a legal ground; its clock goes on.
+) -> CommandOutput:
+    """Put a request on hold on a legal ground; its deadline does not change.
 
-    The hold is about the people: other requests that name one of them wait too. It ends when the
-    day begins at the controller's seat.
+    A hold applies to the people: other requests with one of these ids wait too. It ends when the
+    given day begins in the time zone of the controller.
 
     Example: letheon request hold 73fdb37cede78c1bdc82ac08614adaef --ground litigation-hold
     --until 2027-03-01
@@ -377,79 +399,83 @@ def hold(
     Parameters
     ----------
     until : DAY
-        Until this day.
+        Day on which the hold ends, as YYYY-MM-DD.
     """
-    return _change(
-        opened.requests.hold, request_id, tenant=tenant, ground=ground, until=until.date()
+    return _change_request(
+        ledger.requests.hold, request_id, tenant=tenant, ground=ground, until=until.date()
     )
 
 
 @ledger_command(requests, "release")
-def release(opened: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> Answer:
-    """End a hold.
+def release_request(
+    ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
+) -> CommandOutput:
+    """End the hold of a request.
 
     Example: letheon request release 73fdb37cede78c1bdc82ac08614adaef
     """
-    return _change(opened.requests.release, request_id, tenant=tenant)
+    return _change_request(ledger.requests.release, request_id, tenant=tenant)
 
 
 @ledger_command(requests, "reject")
-def reject(
-    opened: "Ledger", request_id: RequestId, ground: Ground, tenant: OfTenant = None
-) -> Answer:
-    """Refuse a request on a legal ground.
+def reject_request(
+    ledger: "Ledger", request_id: RequestId, ground: Ground, tenant: OfTenant = None
+) -> CommandOutput:
+    """Reject a request on a legal ground.
 
     Example: letheon request reject 73fdb37cede78c1bdc82ac08614adaef --ground gdpr.art17.3.e
     """
-    return _change(opened.requests.reject, request_id, tenant=tenant, ground=ground)
+    return _change_request(ledger.requests.reject, request_id, tenant=tenant, ground=ground)
 
 
 @ledger_command(requests, "extend")
-def extend(opened: "Ledger", request_id: RequestId, tenant: OfTenant = None) -> Answer:
-    """Put the due day off as far as the law permits; the person was told why.
+def extend_request(
+    ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
+) -> CommandOutput:
+    """Extend the deadline as far as the law permits; tell the requester why.
 
     Example: letheon request extend 73fdb37cede78c1bdc82ac08614adaef
     """
-    return _change(opened.requests.extend, request_id, tenant=tenant)
+    return _change_request(ledger.requests.extend, request_id, tenant=tenant)
 
 
 @ledger_command(requests, "tell")
-def tell(
-    opened: "Ledger",
+def record_recipients(
+    ledger: "Ledger",
     request_id: RequestId,
     recipients: Annotated[int, typer.Option(min=1)],
     tenant: OfTenant = None,
-) -> Answer:
-    """Record that recipients of the data were told of the erasure (GDPR, Article 19).
+) -> CommandOutput:
+    """Record that recipients of the data were notified of the erasure (GDPR, Article 19).
 
-    Those who were told before the purge are counted in its attestation.
+    Notifications before the purge are counted in its attestation.
 
     Example: letheon request tell 73fdb37cede78c1bdc82ac08614adaef --recipients 2
 
     Parameters
     ----------
     recipients : N
-        So many more recipients were told.
+        Number of newly notified recipients.
     """
-    return _change(
-        opened.requests.record_recipients, request_id, tenant=tenant, recipients=recipients
+    return _change_request(
+        ledger.requests.record_recipients, request_id, tenant=tenant, recipients=recipients
     )
 
 
 @ledger_command(requests, "close")
-def close(
-    opened: "Ledger",
+def close_request(
+    ledger: "Ledger",
     request_id: RequestId,
     recipients: Annotated[int, typer.Option(min=0)] = 0,
     tenant: OfTenant = None,
-) -> Answer:
-    """Close a purged request: the person was answered.
+) -> CommandOutput:
+    """Close a purged request after the requester was answered.
 
     Example: letheon request close 73fdb37cede78c1bdc82ac08614adaef --recipients 2
 
     Parameters
     ----------
     recipients : N
-        So many more recipients were told.
+        Number of newly notified recipients.
     """
-    return _change(opened.requests.answer, request_id, tenant=tenant, recipients=recipients)
+    return _change_request(ledger.requests.answer, request_id, tenant=tenant, recipients=recipients)

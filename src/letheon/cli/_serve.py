@@ -1,4 +1,4 @@
-"""`letheon batch`, `worker`, `serve` and `token`: apply what is queued; the desk of a ledger."""
+"""`letheon batch`, `worker`, `serve` and `token`: apply queued requests, run the desk."""
 
 import contextlib
 import json
@@ -13,82 +13,86 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from letheon.cli import _command
-from letheon.cli._command import Answer, Listing, UsageError, ledger_command, value
+from letheon.cli._command import CommandOutput, Listing, UsageError, ledger_command, value
 from letheon.exceptions import LedgerMissingError, OldDatabaseError
 
 if TYPE_CHECKING:
     from letheon.ledger import Ledger, Step
     from letheon.service import Tokens
 
-batches = _command.make_group("batch", "Requests that are applied together.")
-tokens = _command.make_group("token", "Tokens of the desk: who may come in, and what they may do.")
+batches = _command.make_group("batch", "Plan and apply batches of requests.")
+tokens = _command.make_group("token", "Access tokens of the desk.")
 
-Model = Annotated[str | None, value("NAME", "Of this model only.")]
+Model = Annotated[str | None, value("NAME", "Only this model.")]
 
 
 @ledger_command(batches, "plan")
-def plan(opened: "Ledger", model: Model = None, tenant: _command.Tenant = "default") -> Answer:
-    """Show what the next batch of each model would be, and when it will be applied.
+def plan_batches(
+    ledger: "Ledger", model: Model = None, tenant: _command.Tenant = "default"
+) -> CommandOutput:
+    """Show the next batch of each model, and when it will be applied.
 
     Example: letheon batch plan
     """
-    plans = opened.plan(model, tenant=tenant)
+    plans = ledger.plan(model, tenant=tenant)
     rows = [
         (
             plan.model,
             plan.n_requests,
             plan.n_rows,
             plan.earliest_due_on,
-            _when(plan.decision),
+            _format_time(plan.decision),
             plan.decision.reason,
         )
         for plan in plans
     ]
     columns = ("model", "requests", "rows", "first due", "applied (UTC)", "why")
-    return Answer(plans, Listing(columns, rows, empty="no model is registered yet", folds="model"))
+    return CommandOutput(
+        plans, Listing(columns, rows, empty="no model is registered yet", folds="model")
+    )
 
 
-def _when(decision: Any) -> str:
+def _format_time(decision: Any) -> str:
     if decision.seal:
         return f"now, {decision.kind}"
     return "" if decision.when_next is None else f"{decision.when_next:%Y-%m-%d %H:%M}"
 
 
 @ledger_command(batches, "apply")
-def apply(
-    opened: "Ledger",
+def apply_batches(
+    ledger: "Ledger",
     *,
     model: Model = None,
     tenant: _command.Tenant = "default",
     force: bool = False,
     retrain: str | None = None,
-) -> Answer:
-    """Apply, certify and purge what is due.
+) -> CommandOutput:
+    """Apply due requests, issue certificates and purge.
 
-    The exit status is 1 if a step failed, and 5 if another worker is at it.
+    The exit status is 1 if a step failed, and 5 if another worker is running.
 
     Example: letheon batch apply --force
 
     Parameters
     ----------
     force : bool
-        Now, however few requests there are.
+        Apply all queued requests now, without waiting for a full batch.
     retrain : NAME
-        Train this model afresh, with all that is queued.
+        Retrain this model on the remaining rows and apply its queued requests.
     """
     if retrain is not None and (force or model is not None):
-        raise UsageError("--retrain NAME goes without --force and --model")
+        raise UsageError("--retrain NAME cannot be combined with --force or --model")
     if retrain is not None:
-        steps = opened.models.retrain(retrain, tenant=tenant, apart=True)
+        steps = ledger.models.retrain(retrain, tenant=tenant, apart=True)
     else:
-        steps = opened.run_once(force=force, model=model, tenant=tenant, apart=True)
+        steps = ledger.run_once(force=force, model=model, tenant=tenant, apart=True)
     rows = [(step.what, step.model, step.sequence, step.detail) for step in steps]
-    waiting = [] if steps else [f"{step.model}: {step.detail}" for step in find_waiting(opened)]
+    waiting = [] if steps else [f"{step.model}: {step.detail}" for step in find_waiting(ledger)]
     empty = "\n".join(["nothing is due", *waiting])
     done = {step.what for step in steps}
     status = _command.FAILED if "failed" in done else _command.TRY_AGAIN if "waits" in done else 0
     columns = ("step", "model", "no.", "detail")
-    return Answer(steps, Listing(columns, rows, empty=empty, folds="detail"), status=status)
+    return CommandOutput(steps, Listing(columns, rows, empty=empty, folds="detail"), status=status)
 
 
 @_command.document_options
@@ -99,28 +103,28 @@ def worker(
     ledger: _command.Home = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
-    """Apply requests as they become due, until a signal says stop.
+    """Apply requests as they become due, until the process is stopped.
 
-    Several workers may run at once. SIGTERM and SIGINT end it after the step it is in, and within
-    10 seconds: a longer computation is begun again later. A kill at any moment loses nothing. What
-    fails is tried again at the next look; with --once the exit status tells. A mistake in letheon
-    itself ends it with status 70, and files that are newer than the database with status 4:
-    nothing is destroyed then. Where the extra letheon[service] is installed, it also does what the
-    desk was asked for, audits for one.
+    Several workers may run at once. SIGTERM and SIGINT stop a worker after its current step, at
+    most 10 seconds later: a longer computation starts again at the next run. Killing a worker loses
+    no data. Failed steps are retried at the next poll; with --once the exit status reports them. An
+    internal error ends the worker with status 70, and files that are newer than the database with
+    status 4; nothing is deleted then. If letheon[service] is installed, the worker also runs the
+    jobs of the desk, such as audits.
 
-    Requests wait for a batch of enough rows, or for a time. The worker says until when, once for
-    each change; `letheon batch apply --force` applies them now.
+    Requests wait until a batch has enough rows or a time limit is reached. The worker prints the
+    time once; `letheon batch apply --force` applies them now.
 
     Example: letheon worker --ledger erasures
 
     Parameters
     ----------
     interval : SECONDS
-        Pause between two looks.
+        Pause between two polls.
     once : bool
-        Look once, then stop.
+        Poll once, then exit.
     as_json : bool
-        Print one JSON document per line and step.
+        Print one JSON document per step, one per line.
     """
     with (
         _command.report_errors(as_json),
@@ -128,12 +132,14 @@ def worker(
         _command.open_ledger(ledger) as opened,
     ):
         if not (once or as_json):
-            words = f"a look every {interval:g} s; Ctrl-C or SIGTERM ends it after its step"
+            words = (
+                f"polling every {interval:g} s; Ctrl-C or SIGTERM stops it after its current step"
+            )
             typer.echo(f"letheon: worker started, {words}", err=True)
-        jobs = _job_runner(opened, stop)
-        said: list[Step] = []  # what the look before said of waiting requests
+        run_jobs = _job_runner(opened, stop)
+        printed_before: list[Step] = []  # waiting requests that the poll before printed
         while not stop.is_set():
-            status = _look(opened, stop, as_json, jobs, said)
+            status = _run_due_steps(opened, stop, as_json, run_jobs, printed_before)
             if once:
                 raise typer.Exit(status)
             stop.wait(interval)
@@ -141,7 +147,7 @@ def worker(
 
 @contextlib.contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """Yield what SIGTERM and SIGINT set, until the end of the block."""
+    """Yield an event that SIGTERM and SIGINT set, until the end of the block."""
     stop = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: stop.set())
@@ -154,74 +160,74 @@ def _stop_on_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _job_runner(opened: "Ledger", stop: threading.Event) -> Callable[[], int]:
-    """Return what does the jobs of the ledger's desk; nothing where its extra is missing."""
+def _job_runner(ledger: "Ledger", stop: threading.Event) -> Callable[[], int]:
+    """Return a function that runs the jobs of the desk; it does nothing without the extra."""
     try:
         from letheon.service.jobs import CHANGING_KINDS, READING_KINDS, JobRunner
     except ImportError:
         return lambda: 0
 
-    return lambda: JobRunner(opened, stop).do_all((*CHANGING_KINDS, *READING_KINDS))
+    return lambda: JobRunner(ledger, stop).run_all((*CHANGING_KINDS, *READING_KINDS))
 
 
-def _look(
-    opened: "Ledger",
+def _run_due_steps(
+    ledger: "Ledger",
     stop: threading.Event,
     as_json: bool,
-    jobs: Callable[[], int],
-    said: "list[Step]",
+    run_jobs: Callable[[], int],
+    printed_before: "list[Step]",
 ) -> int:
-    """Do what is due and return a status; what is in the way now waits for the next look.
+    """Run the steps that are due and return a status; a failed step is retried at the next poll.
 
-    Which requests wait for a batch is logged unless `said` has it from the look before.
+    Requests that wait for a batch are printed unless they are in `printed_before`.
     """
     from letheon.sandbox import StoppedError
 
     failed = False
     try:
-        generator = cast("Generator[Step, None, None]", opened.steps(apart=True, stop=stop))
-        # Closing it between two steps gives the lease back.
+        generator = cast("Generator[Step, None, None]", ledger.steps(apart=True, stop=stop))
+        # Closing the generator between two steps releases the lease.
         with contextlib.closing(generator) as steps, contextlib.suppress(StoppedError):
             for step in steps:
-                _log(step, as_json)
+                _print_step(step, as_json)
                 failed = failed or step.what == "failed"
                 if stop.is_set():
                     break
         if not stop.is_set():
-            jobs()
-            waiting = find_waiting(opened)
+            run_jobs()
+            waiting = find_waiting(ledger)
             for step in waiting:
-                if step not in said:
-                    _log(step, as_json)
-            said[:] = waiting
+                if step not in printed_before:
+                    _print_step(step, as_json)
+            printed_before[:] = waiting
     except Exception as error:
-        status = _command.status_of(error)
+        status = _command.find_exit_status(error)
         if status == _command.INTERNAL or isinstance(error, OldDatabaseError):
             raise
-        typer.echo(f"letheon: {_command.error_text(error)}; trying again", err=True)
+        typer.echo(f"letheon: {_command.describe_error(error)}; will retry", err=True)
         return status
     return _command.FAILED if failed else 0
 
 
-def find_waiting(opened: "Ledger") -> "list[Step]":
-    """Return a step for each model with requests that wait, with until when and what for."""
+def find_waiting(ledger: "Ledger") -> "list[Step]":
+    """Return a step for each model with waiting requests: until when they wait, and what for."""
     from letheon.ledger import Step
 
     steps = []
-    for plan in opened.plan():
+    for plan in ledger.plan():
         when, n = plan.decision.when_next, plan.n_requests
         if when is None:
             continue
-        requests, them = ("1 request waits", "it") if n == 1 else (f"{n} requests wait", "them")
+        requests, pronoun = ("1 request waits", "it") if n == 1 else (f"{n} requests wait", "them")
         detail = (
             f"{requests} until {when:%-d %b %H:%M} UTC ({plan.waits_for}); "
-            f"`letheon batch apply --force` runs {them} now"
+            f"`letheon batch apply --force` applies {pronoun} now"
         )
         steps.append(Step("waits", plan.model, None, detail))
     return steps
 
 
-def _log(step: "Step", as_json: bool) -> None:
+def _print_step(step: "Step", as_json: bool) -> None:
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     if as_json:
         typer.echo(json.dumps({"at": now} | vars(step)))
@@ -244,58 +250,59 @@ def serve(
     ledger: _command.Home = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
-    """Serve the desk: API, pages and a worker over one ledger.
+    """Run the erasure desk: HTTP API, web pages and a worker for one ledger.
 
-    The first start makes the ledger if the folder is empty or not there, and prints one token of an
-    admin: it is shown this once. The desk listens on this machine only unless --host says
-    otherwise. SIGTERM and Ctrl-C stop it after the calls and the step in hand; a kill at
-    any moment loses nothing. More is set in service.toml in the folder of the ledger.
+    The first start creates the ledger if the folder is empty or missing, and prints an admin token,
+    which is shown only once. Without --host the desk is reachable from this machine only. SIGTERM
+    and Ctrl-C stop it after the current calls and the current step; killing it loses no data.
+    Further settings are in service.toml in the folder of the ledger.
 
     Example: letheon serve --ledger erasures
 
     Parameters
     ----------
     host : ADDRESS
-        Where to listen; others than loopback need HTTPS.
+        Address to listen on; other addresses than loopback need HTTPS.
     port : N
-        Port; 0 for any that is free.
+        Port to listen on; 0 picks a free port.
     database : URL, by default a SQLite file in the folder
-        PostgreSQL database of a new ledger.
+        Database of a new ledger; for PostgreSQL: postgresql://user@host/name.
     worker : bool
-        Whether a worker runs beside the server.
+        Also run a worker in this process.
     certfile : FILE
-        Certificate of the server, for HTTPS.
+        TLS certificate of the server, for HTTPS.
     keyfile : FILE
-        Private key of the certificate.
+        Private key of the TLS certificate.
     insecure : bool
-        Serve others without HTTPS all the same.
+        Allow other addresses than loopback without HTTPS.
     demo : bool
-        Show a filled example, in a folder that is new.
+        Run an example with data, in a new folder.
     as_json : bool
-        Print address and new tokens as one JSON document.
+        Print the address and new tokens as a JSON document.
     """
     with _command.report_errors(as_json), contextlib.ExitStack() as stack:
         import letheon
 
-        desk = letheon.service  # by the package: it says what to install if the extra is missing
-        if demo and ledger is None:  # an example that is gone at the end
+        desk = letheon.service  # through the package: its error says which extra to install
+        if demo and ledger is None:  # an example that is deleted at the end
             place = stack.enter_context(tempfile.TemporaryDirectory(prefix="letheon-desk-"))
             ledger = Path(place) / "ledger"
         home = _find_home(ledger)
         _command.disable_core_dump()
         settings = desk.ServiceSettings.read(home)
         binding = desk.Binding(host, port, certfile, keyfile)
-        with _command.usage_errors():
+        with _command.wrap_usage_errors():
             binding.require_safe(settings, insecure=insecure)
             binding.require_certificate()
-        # Before anything is made: what is printed once must not be lost to an address in use.
+        # Before the ledger is created: an address in use must not lose the token that is printed
+        # once.
         listening = stack.enter_context(binding.listen())
-        opening = _fill_example(home, quiet=as_json) if demo else _open(home, database)
+        opening = _fill_example(home, quiet=as_json) if demo else _open_or_create(home, database)
         opened = stack.enter_context(opening.ledger)
 
-        def said(url: str) -> None:
+        def print_messages(url: str) -> None:
             document = {"url": url, "tokens": opening.tokens, "receipt_code": opening.receipt_code}
-            Answer(document, *_greeting(opening, url)).print(as_json)
+            CommandOutput(document, *_list_messages(opening, url)).print(as_json)
 
         desk.serve(
             opened,
@@ -304,43 +311,43 @@ def serve(
             listening=listening,
             with_worker=worker,
             is_demo=demo,
-            said=said,
+            on_ready=print_messages,
         )
 
 
 class _Opening(NamedTuple):
-    """A ledger that was opened, and what is told once: new tokens by role, a receipt code."""
+    """An open ledger, and what is printed once: new tokens by role, a receipt code."""
 
     ledger: "Ledger"
     tokens: dict[str, str]
     receipt_code: str | None = None
 
 
-def _greeting(opening: _Opening, url: str) -> Iterator[str]:
+def _list_messages(opening: _Opening, url: str) -> Iterator[str]:
     if opening.receipt_code is None:
         for text in opening.tokens.values():
-            yield f"Token of the admin, shown this once: {text}"
+            yield f"Admin token, shown only once: {text}"
     else:
         for role, text in opening.tokens.items():
-            yield f"Token of the {role}: {text}"
-        yield f"A person's receipt code, for /receipt: {opening.receipt_code}"
+            yield f"{role.capitalize()} token: {text}"
+        yield f"Receipt code of a person, for /receipt: {opening.receipt_code}"
     if not opening.tokens:
-        yield "Log in with a token; `letheon token add NAME --role admin` makes one"
+        yield "Log in with a token; `letheon token add NAME --role admin` creates one"
     if differences := "; ".join(opening.ledger.database_differences()):
         yield (
-            f"Nothing can be recorded: the files are newer than the database ({differences}). "
-            "Restore the newest database; `letheon ledger adopt` says what else can be done"
+            f"The ledger is read-only: its files are newer than the database ({differences}). "
+            "Restore the newest database, or see `letheon ledger adopt`"
         )
-    yield f"The desk is open at {url} (Ctrl-C closes it)"
+    yield f"The desk is running at {url} (Ctrl-C stops it)"
 
 
-def _open(home: Path, database: str | None) -> _Opening:
-    """Open the ledger, or make it with a token of an admin."""
-    from letheon.service.server import admin_token, open_or_create
+def _open_or_create(home: Path, database: str | None) -> _Opening:
+    """Open the ledger, or create it with an admin token."""
+    from letheon.service.server import create_admin_token, open_or_create
 
-    with _command.usage_errors():
+    with _command.wrap_usage_errors():
         opened = open_or_create(home, database=database)
-    token = admin_token(opened, days=365)
+    token = create_admin_token(opened, days=365)
     return _Opening(opened, {} if token is None else {"admin": token})
 
 
@@ -349,9 +356,9 @@ def _fill_example(home: Path, *, quiet: bool) -> _Opening:
     from letheon.demo.desk import make_demo
 
     if not quiet:
-        typer.echo("Filling an example ledger; this takes some seconds.")
-    made = make_demo(home)
-    return _Opening(letheon.Ledger.open(home), dict(made.tokens), made.receipt_code)
+        typer.echo("Creating an example ledger; this takes a few seconds.")
+    demo = make_demo(home)
+    return _Opening(letheon.Ledger.open(home), dict(demo.tokens), demo.receipt_code)
 
 
 def _find_home(folder: Path | None) -> Path:
@@ -359,57 +366,59 @@ def _find_home(folder: Path | None) -> Path:
         return _command.find_home(folder)
     except LedgerMissingError:
         raise LedgerMissingError(
-            "no ledger here: give --ledger DIR or set LETHEON_LEDGER; a folder that is new becomes "
-            "one. `letheon serve --demo` shows a filled example"
+            "no ledger in the current folder; use --ledger DIR (a new folder creates a ledger) or "
+            "set LETHEON_LEDGER. `letheon serve --demo` runs an example"
         ) from None
 
 
-def _tokens_of(opened: "Ledger") -> "Tokens":
+def _load_tokens(ledger: "Ledger") -> "Tokens":
     import letheon
 
-    return letheon.service.Tokens(opened, opened._core.clock)
+    return letheon.service.Tokens(ledger, ledger._core.clock)
 
 
 @ledger_command(tokens, "add")
 def add_token(
-    opened: "Ledger",
+    ledger: "Ledger",
     name: str,
     *,
     role: str,
     scopes: str | None = None,
     tenant: str | None = None,
     days: Annotated[int, typer.Option(min=1)] = 90,
-) -> Answer:
-    """Make a token and print it; it is shown this once.
+) -> CommandOutput:
+    """Create a token and print it; it is shown only once.
 
     Example: letheon token add reviewer --role auditor --days 30
 
     Parameters
     ----------
     name : NAME
-        What it is called in lists.
+        Name of the token in lists.
     role : ROLE
-        requester, operator, approver, auditor or admin.
+        Role: requester, operator, approver, auditor or admin.
     scopes : A,B, by default all of the role
-        Fewer scopes than the role has.
-    tenant : NAME, by default everybody's
-        Whose things it sees.
+        Restrict the token to these scopes.
+    tenant : NAME, by default all tenants
+        Restrict the token to this tenant.
     days : N
-        How long it is valid.
+        Days until the token expires.
     """
     wanted = None if scopes is None else [scope.strip() for scope in scopes.split(",")]
-    with _command.usage_errors():
-        text, token = _tokens_of(opened).create(name, role, scopes=wanted, tenant=tenant, days=days)
-    return Answer({"token": text} | _describe_token(token), text)
+    with _command.wrap_usage_errors():
+        text, token = _load_tokens(ledger).create(
+            name, role, scopes=wanted, tenant=tenant, days=days
+        )
+    return CommandOutput({"token": text} | _describe_token(token), text)
 
 
 @ledger_command(tokens, "list")
-def list_tokens(opened: "Ledger") -> Answer:
-    """Show the tokens, newest first; their texts are not kept.
+def list_tokens(ledger: "Ledger") -> CommandOutput:
+    """List the tokens, newest first; their secrets are not stored.
 
     Example: letheon token list
     """
-    listed = _tokens_of(opened).list_newest(limit=10_000)
+    listed = _load_tokens(ledger).list_newest(limit=10_000)
     rows = [
         (
             token.id,
@@ -422,29 +431,31 @@ def list_tokens(opened: "Ledger") -> Answer:
         for token in listed
     ]
     columns = ("id", "name", "role", "tenant", "expires", "revoked")
-    empty = "no token yet; `letheon token add` makes one"
-    return Answer([_describe_token(token) for token in listed], Listing(columns, rows, empty=empty))
+    empty = "no token yet; `letheon token add` creates one"
+    return CommandOutput(
+        [_describe_token(token) for token in listed], Listing(columns, rows, empty=empty)
+    )
 
 
 @ledger_command(tokens, "revoke")
-def revoke_token(opened: "Ledger", token: str, *, descendants: bool = False) -> Answer:
-    """Take a token back at once, with the browsers that were logged in with it.
+def revoke_token(ledger: "Ledger", token: str, *, descendants: bool = False) -> CommandOutput:
+    """Revoke a token at once, with the browser sessions that use it.
 
-    Of a token that was stolen, take back what was made with it as well.
+    If a token was stolen, use --descendants to revoke the tokens that were created with it too.
 
     Example: letheon token revoke 0123456789abcdef --descendants
 
     Parameters
     ----------
     token : ID
-        Id of the token, from the list.
+        Id of the token, from `letheon token list`.
     descendants : bool
-        Those too that were made with it.
+        Also revoke tokens that were created with this token.
     """
-    done = _tokens_of(opened).revoke(token, descendants=descendants)
+    done = _load_tokens(ledger).revoke(token, descendants=descendants)
     if not done:
-        raise UsageError("no such token, or it is revoked already; see `letheon token list`")
-    return Answer({"revoked": done}, f"revoked {done}")
+        raise UsageError(f"there is no active token {token!r}; see `letheon token list`")
+    return CommandOutput({"revoked": done}, f"revoked {done}")
 
 
 def _describe_token(token: Any) -> dict[str, Any]:

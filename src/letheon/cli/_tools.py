@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from letheon.cli import _command
-from letheon.cli._command import refuse, whole_number, whole_numbers
+from letheon.cli._command import exit_with_error, make_number_parser, parse_whole_numbers
 
 if TYPE_CHECKING:
     from letheon.bench import BenchmarkOptions
     from letheon.datasets import DatasetInfo
     from letheon.sharded import Plan
 
-# Batches that are shown when the caller names none.
+# Batches that are shown without --requests.
 _USUAL_REQUESTS = [1, 30]
 
 
 @_command.document_options
-def demo(seed: Annotated[int, typer.Option(parser=whole_number(0))] = 0) -> None:
-    """Train, forget, check and save on data that ships with scikit-learn (no download).
+def demo(seed: Annotated[int, typer.Option(parser=make_number_parser(0))] = 0) -> None:
+    """Train, forget, check and save models on data from scikit-learn (no download).
 
-    The exit status is 1 if a forgotten model differs from a fresh fit on the remaining rows.
+    The exit status is 1 if a model after forgetting differs from a fresh fit on the remaining rows.
 
     Parameters
     ----------
@@ -39,53 +39,53 @@ def demo(seed: Annotated[int, typer.Option(parser=whole_number(0))] = 0) -> None
 
 @_command.document_options
 def plan(
-    rows: Annotated[int, typer.Argument(parser=whole_number(2))],
+    rows: Annotated[int, typer.Argument(parser=make_number_parser(2))],
     *,
     requests: str | None = None,
     shards: str = "1,5,20",
     slices: str = "1,10",
-    epochs: Annotated[int | None, typer.Option(parser=whole_number(1))] = None,
+    epochs: Annotated[int | None, typer.Option(parser=make_number_parser(1))] = None,
     stage_data: Literal["cumulative", "new"] = "cumulative",
     one_by_one: bool = False,
     rows_per_person: Annotated[float, typer.Option(min=1)] = 1.0,
-    state_bytes: Annotated[int | None, typer.Option(parser=whole_number(0))] = None,
+    state_bytes: Annotated[int | None, typer.Option(parser=make_number_parser(0))] = None,
 ) -> None:
-    """Show what forgetting will cost for shards x slices x requests, before any training.
+    """Estimate the cost of forgetting for numbers of shards, slices and requests.
 
-    Numbers are expectations for people who leave whatever shard or slice they are in. Example:
-    letheon plan 100000 --shards 5,20 --slices 1,50 --requests 1,8,39
+    Nothing is trained. The numbers are expected values over the shards and slices of the removed
+    people. Example: letheon plan 100000 --shards 5,20 --slices 1,50 --requests 1,8,39
 
     Parameters
     ----------
     rows : ROWS
-        Rows to be trained on.
+        Number of training rows.
     requests : N,N, by default 1,30 where possible
-        People who leave; several numbers with commas are compared.
+        Numbers of people to remove, to compare.
     shards : N,N
         Numbers of shards to compare.
     slices : N,N
         Numbers of slices per shard to compare.
     epochs : N, by default as slices need
-        Passes of a model without slices.
+        Epochs of a model without slices.
     stage_data : {"cumulative", "new"}
-        A stage trains on all slices so far, or on its new one only.
+        Train a stage on all slices so far, or on its new slice only.
     one_by_one : bool
-        Serve requests singly, not in one batch.
+        Process requests one by one, not in one batch.
     rows_per_person : X
-        Mean rows of one person.
+        Mean number of rows per person.
     state_bytes : N
-        Size of one saved state; adds a storage column.
+        Size of a saved state; adds a storage column.
     """
     from letheon.sharded import compare_plans
     from letheon.terminal import PlainConsole, print_table
 
-    wanted = _USUAL_REQUESTS if requests is None else whole_numbers("--requests", requests)
+    wanted = _USUAL_REQUESTS if requests is None else parse_whole_numbers("--requests", requests)
     served = wanted
-    if requests is None:  # the first in any case, so that it is explained
+    if requests is None:  # always one line, so that the table is explained
         served = [k for k in wanted if k < rows / rows_per_person] or wanted[:1]
     shape = {
-        "n_shards": whole_numbers("--shards", shards),
-        "n_slices": whole_numbers("--slices", slices),
+        "n_shards": parse_whole_numbers("--shards", shards),
+        "n_slices": parse_whole_numbers("--slices", slices),
     }
     try:
         plans = compare_plans(
@@ -100,7 +100,7 @@ def plan(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    console = PlainConsole()
+    console = PlainConsole(markup=False)
     print_table(console, _plan_table(plans))
     console.print(_explain_plan(plans[0]))
     for note in _plan_notes(plans, [k for k in wanted if k not in served]):
@@ -132,20 +132,23 @@ def _plan_table(plans: "list[Plan]") -> Any:
 def _explain_plan(plan: "Plan") -> str:
     how = "in one batch" if plan.batch else "one after the other"
     return (
-        f"Of {plan.n_rows:,} rows, served {how}. Rows/pass: rows that are trained again, per pass "
-        "of a plain training. It and the speed-up over naive retraining are means over where "
-        "people happen to be. The best case needs all of them in the last slice of one shard. "
-        "More shards also mean fewer rows for each, which costs accuracy."
+        f"{plan.n_rows:,} rows; requests are processed {how}. Rows/pass: rows that are trained "
+        "again, "
+        "per pass of plain training. Rows/pass and speed-up (over full retraining) are means over "
+        "the "
+        "possible shards and slices of the people. In the best case all people are in the last "
+        "slice "
+        "of one shard. More shards have fewer rows each, which costs accuracy."
     )
 
 
 def _plan_notes(plans: "list[Plan]", dropped: list[int]) -> list[str]:
-    """Return what the table does not show, or shows although it makes no sense."""
+    """Return notes on missing lines and on numbers that mean little."""
     notes = []
     people = plans[0].n_rows / plans[0].rows_per_person
     if dropped:
         several = ", ".join(map(str, dropped))
-        notes.append(f"no lines for {several} people: nobody of {people:,.0f} would be left.")
+        notes.append(f"no lines for {several} people: none of {people:,.0f} would remain.")
     most = max(plans, key=lambda plan: plan.n_shards)
     if most.n_shards > people:
         notes.append(
@@ -157,25 +160,25 @@ def _plan_notes(plans: "list[Plan]", dropped: list[int]) -> list[str]:
 
 @_command.document_options
 def inspect(file: Annotated[Path, typer.Argument(exists=True, dir_okay=False)]) -> None:
-    """Say what is in a saved model: verified, and without building or running anything from it.
+    """Show the content of a saved model without loading it; its integrity is checked.
 
     Parameters
     ----------
     file : FILE
-        A file that letheon.save wrote.
+        File that letheon.save wrote.
     """
     from letheon.exceptions import StateError
     from letheon.persist import inspect as read_info
     from letheon.terminal import size_text
 
     def list_versions(versions: dict[str, str]) -> str:
-        # "letheon" stands for the format, which has its own line.
+        # "letheon" is the version of the format, which has its own line.
         return ", ".join(f"{name} {text}" for name, text in versions.items() if name != "letheon")
 
     try:
         info = read_info(file)
     except (StateError, OSError) as error:
-        refuse(str(error))
+        exit_with_error(str(error))
     lines = [
         ("format", info.format),
         ("class", info.class_name),
@@ -184,22 +187,22 @@ def inspect(file: Annotated[Path, typer.Argument(exists=True, dir_okay=False)]) 
     ]
     if trained := info.trained_with.items() - info.versions.items():
         lines.append(("trained with", list_versions(dict(sorted(trained)))))
-    lines.append(("names", "\n".join(info.classes)))
+    lines.append(("classes", "\n".join(info.classes)))
     if info.needs_trust:
         lines.append(("needs trust", info.needs_trust))
-    _command.list_facts(lines, soft_wrap=True).print()
+    _command.make_fact_list(lines, soft_wrap=True).print()
 
 
 @_command.document_options
 def datasets(name: str | None = None, *, folder: Path | None = None) -> None:
-    """List the survey's data sets: which are here, their terms, and how to get the others.
+    """List the data sets of the survey: which are available, their licences, how to get them.
 
     Parameters
     ----------
-    name : [NAME]
-        One of them, with everything known about it.
+    name : NAME
+        Show all details of this data set.
     folder : DIR, by default $LETHEON_DATA or ~/.cache/letheon
-        Where the files are.
+        Folder with the data files.
     """
     from letheon.datasets import data_home, info, names, present
 
@@ -207,27 +210,27 @@ def datasets(name: str | None = None, *, folder: Path | None = None) -> None:
         _list_datasets(folder)
         return
     if name not in names():
-        refuse(f"no data set {name!r}; there are {', '.join(names())}")
-    here = ("here", "yes" if present(name, folder) else "no")
-    lines = [*_dataset_facts(info(name), data_home(folder)), here]
-    _command.list_facts(lines, soft_wrap=True).print()
+        exit_with_error(f"unknown data set {name!r}; expected one of: {', '.join(names())}")
+    availability = ("available", "yes" if present(name, folder) else "no")
+    lines = [*_dataset_facts(info(name), data_home(folder)), availability]
+    _command.make_fact_list(lines, soft_wrap=True).print()
 
 
 def _list_datasets(folder: Path | None) -> None:
-    """Print a table of all data sets: present or not, rows and columns of the survey, terms."""
+    """Print a table of all data sets: available or not, rows and columns in the survey, licence."""
     from letheon.datasets import data_home, info, names, present
     from letheon.terminal import PlainConsole, make_table, print_table
 
     rows = []
     for about in map(info, names()):
-        survey, here = about.survey, "yes" if present(about.name, folder) else "-"
+        survey, availability = about.survey, "yes" if present(about.name, folder) else "-"
         numbers = (survey.size, survey.dimensionality, survey.classes)
-        rows.append((about.name, here, *numbers, about.subject_id, about.licence))
-    columns = ("name", "here", "rows", "columns", "classes", "subject id", "licence")
-    console = PlainConsole(soft_wrap=True)
+        rows.append((about.name, availability, *numbers, about.subject_id, about.licence))
+    columns = ("name", "available", "rows", "columns", "classes", "subject id", "licence")
+    console = PlainConsole(soft_wrap=True, markup=False)
     print_table(console, make_table(columns, rows, right=("rows", "columns"), box=None))
-    console.print(f"Looked in {data_home(folder)}; rows and columns as the survey prints them.")
-    console.print("What a data set needs: letheon datasets NAME")
+    console.print(f"Searched in {data_home(folder)}; rows and columns are those of the survey.")
+    console.print("Details of a data set: letheon datasets NAME")
 
 
 def _dataset_facts(about: "DatasetInfo", home: Path) -> list[tuple[str, str]]:
@@ -259,47 +262,47 @@ def bench(
     data: str | None = None,
     methods: str | None = None,
     removed: str | None = None,
-    seeds: Annotated[int | None, typer.Option(parser=whole_number(1))] = None,
-    rows: Annotated[int | None, typer.Option(parser=whole_number(200))] = None,
+    seeds: Annotated[int | None, typer.Option(parser=make_number_parser(1))] = None,
+    rows: Annotated[int | None, typer.Option(parser=make_number_parser(200))] = None,
     attacks: bool = True,
     only: Literal["all", "linear", "forest", "deep"] = "all",
     device: str = "cpu",
-    jobs: Annotated[int | None, typer.Option(parser=whole_number(1))] = None,
+    jobs: Annotated[int | None, typer.Option(parser=make_number_parser(1))] = None,
     out: Annotated[Path, typer.Option(file_okay=False)] = Path("letheon-bench"),
     resume: bool = False,
 ) -> None:
-    """Measure all methods as the survey's Tables 2 and 3 do, with its numbers beside.
+    """Run the benchmark of the survey's Tables 2 and 3 and compare with its numbers.
 
-    Every experiment is a file in DIR/cells; the report is DIR/report.html, .md and .json. Nets may
-    be run elsewhere (--only deep --device cuda) and their cells put into the same folder; a run
-    with --resume then counts them. The exit status is 1 if an experiment failed.
+    Every experiment is a file in DIR/cells; the report is DIR/report.html, .md and .json. Networks
+    can be trained on another machine (--only deep --device cuda): copy their cells into the same
+    folder and run with --resume. The exit status is 1 if an experiment failed.
 
     Parameters
     ----------
     quick : bool
-        Small models on data that ship with scikit-learn.
-    data : NAME,NAME, by default those of the survey's that are there
-        Data sets, in LETHEON_DATA.
+        Use small models on data from scikit-learn.
+    data : NAME,NAME, by default the available data sets of the survey
+        Data sets, from $LETHEON_DATA.
     methods : NAME,NAME, by default all
         Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, DeepObliviate.
     removed : N,N%, by default 1,100,1%,10%
-        People who leave: numbers, or shares of all.
+        People to remove: numbers, or percentages of all people.
     seeds : N, by default 5, quick: 2
         Repetitions of every experiment.
     rows : N, by default 5000
-        Training rows at most; nets get two fifths of them.
+        Maximum number of training rows; networks get two fifths of them.
     attacks : bool
-        Run attackers on models too.
+        Also run attacks on the models.
     only : {"all", "linear", "forest", "deep"}
-        One family of models.
+        Run one family of models only.
     device : DEVICE
-        Where nets are trained, such as cuda.
+        Device for training networks, such as cuda.
     jobs : N, by default 2 where there are two cores
-        Experiments at once, each on one core.
+        Number of experiments at once, each on one core.
     out : DIR
-        Where results are written.
+        Folder for the results.
     resume : bool
-        Go on where a run was stopped.
+        Continue a run that was stopped.
     """
     from letheon.bench import METHODS, BenchmarkOptions
 
@@ -327,12 +330,14 @@ def _parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, .
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
         if word not in by_name:
-            raise typer.BadParameter(f"{word!r}; there are {', '.join(known)}", param_hint=option)
+            raise typer.BadParameter(
+                f"{word!r}; expected one of: {', '.join(known)}", param_hint=option
+            )
     return tuple(dict.fromkeys(by_name[word] for word in words))
 
 
 def _find_datasets(text: str | None) -> tuple[str, ...]:
-    """Return the named data sets, or all of the survey's grid whose files are there."""
+    """Return the named data sets, or all of the survey whose files are available."""
     from letheon.bench import DATASETS, QUICK_DATASETS
     from letheon.datasets import names, present
 
@@ -341,18 +346,18 @@ def _find_datasets(text: str | None) -> tuple[str, ...]:
     else:
         chosen = tuple(name for name in DATASETS if present(name))
         if not chosen:
-            refuse(
-                f"no files of {', '.join(DATASETS)} in LETHEON_DATA; see letheon datasets, or "
-                "use --quick, which needs none"
+            exit_with_error(
+                f"no files of {', '.join(DATASETS)} in $LETHEON_DATA; see letheon datasets, or use "
+                "--quick, which needs no files"
             )
     absent = [name for name in chosen if name not in QUICK_DATASETS and not present(name)]
     if absent:
-        refuse(f"no files of {', '.join(absent)} in LETHEON_DATA; see letheon datasets")
+        exit_with_error(f"no files of {', '.join(absent)} in $LETHEON_DATA; see letheon datasets")
     return chosen
 
 
 def _run_bench(options: "BenchmarkOptions", out: Path, *, resume: bool, jobs: int) -> bool:
-    """Run, write and show; return whether every experiment went well."""
+    """Run the experiments and write the report; return whether every experiment succeeded."""
     from letheon.bench import brief_table, run, write_results
     from letheon.terminal import PlainConsole, print_table
 
@@ -360,7 +365,7 @@ def _run_bench(options: "BenchmarkOptions", out: Path, *, resume: bool, jobs: in
     records = run(options, out, resume=resume, jobs=jobs, progress=_print_progress)
     seconds = time.perf_counter() - begin
     files = write_results(records, options, out / "report", seconds=seconds)
-    console = PlainConsole()
+    console = PlainConsole(markup=False)
     table = replace(brief_table(records), title="", note="")
     shown = table.to_rich(no_wrap=table.names, pad_edge=False, collapse_padding=True)
     print_table(console, shown)
@@ -372,10 +377,10 @@ def _run_bench(options: "BenchmarkOptions", out: Path, *, resume: bool, jobs: in
 
 
 def _print_progress(done: int, total: int, record: dict[str, Any]) -> None:
-    """Print on the error stream what was done; the output stream has the table."""
+    """Print the progress on the error stream; the output stream has the table."""
     cell, error = record["cell"], record["error"]
     words = f"{cell['dataset']}, {cell['method']} ({cell['family']}), {cell['setting']}"
-    said = f"{done}/{total} {words}, {cell['removed']}, {cell['kind']}: {record['seconds']:.1f} s"
+    line = f"{done}/{total} {words}, {cell['removed']}, {cell['kind']}: {record['seconds']:.1f} s"
     if error is not None:
-        said += f"  FAILED {error['kind']}: {error['text']}"
-    typer.echo(said, err=True)
+        line += f"  FAILED {error['kind']}: {error['text']}"
+    typer.echo(line, err=True)

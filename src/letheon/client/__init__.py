@@ -1,4 +1,4 @@
-"""A client of the erasure desk that needs Python's standard library only.
+"""A dependency-free client of the erasure desk.
 
 ::
 
@@ -8,18 +8,17 @@
     request = desk.request(["c-17"], model="risk")
     desk.wait(request["id"], until="certified")
 
-Answers are plain dicts and lists, as the API's document (``/openapi.json``) describes them. Calls
-that are safe to repeat are repeated when the connection breaks or the desk is busy; `request` is
-safe, because it carries a key of its own. Redirects are not followed, so that the token goes to
-the desk and nowhere else.
+Results are plain dicts and lists, as described in ``/openapi.json``. Safe calls are repeated when
+the connection breaks or the desk is busy; `request` is safe, because it sends an idempotency key.
+Redirects are not followed, so that the token is sent only to the desk.
 
 ::
 
-    DeskError (LetheonError)       the desk said no, or nothing, or its certificate is not trusted
-    ├── NotAllowed                 401, 403: no valid token, or one that may not do that
-    ├── NotFound                   404: nothing of that name, or somebody else's
-    ├── Refused                    400, 409, 413, 422: not like that, or not now
-    └── TryAgain                   429, 5xx, no answer: the same call may go well later
+    DeskError (LetheonError)       any error of a call; also an untrusted TLS certificate
+    ├── NotAllowed                 401, 403: the token is not valid or lacks a scope
+    ├── NotFound                   404: there is no such object, or it belongs to another tenant
+    ├── CallRefused                400, 409, 413, 422: not valid, or not possible in this state
+    └── TryAgain                   429, 5xx, no response: try again later
 """
 
 import contextlib
@@ -35,16 +34,16 @@ from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 from letheon.client._transport import (
+    CallRefused,
     DeskError,
     Json,
     NotAllowed,
     NotFound,
-    Refused,
     Transport,
     TryAgain,
 )
 
-__all__ = ["Client", "DeskError", "NotAllowed", "NotFound", "Refused", "TryAgain"]
+__all__ = ["CallRefused", "Client", "DeskError", "NotAllowed", "NotFound", "TryAgain"]
 
 _LINE = (
     *("received", "verified", "queued", "applying", "applied", "certified", "purging", "purged"),
@@ -55,27 +54,27 @@ _PAGE = 200
 
 
 class Client:
-    """A client of one desk; threads may share it.
+    """A client of a desk; it is thread-safe.
 
     Parameters
     ----------
     url : str
-        Where the desk is: ``https://desk.example.org``, or ``http://localhost:8311``.
+        URL of the desk: ``https://desk.example.org``, or ``http://localhost:8311``.
     token : str
-        From ``letheon token add`` or the desk's page of tokens.
+        Access token, from ``letheon token add`` or the tokens page of the desk.
     timeout : float, default=30
-        Seconds to wait for an answer.
+        Time limit for a response, in seconds.
     retries : int, default=4
-        How often a call is repeated that may be.
+        Maximum number of repetitions of a safe call.
     context : ssl.SSLContext, optional
-        For a desk with a certificate of an own authority.
+        For a desk with a certificate of your own authority.
     insecure : bool, default=False
-        Whether the token may go over plain http to another machine.
+        Allow plain http to another machine, which sends the token unencrypted.
 
     Raises
     ------
     ValueError
-        The address is no http or https one, or http to another machine without `insecure`.
+        `url` is not an http or https URL, or is http to another machine without `insecure`.
 
     Examples
     --------
@@ -99,11 +98,11 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Where the desk is."""
+        """URL of the desk."""
         return self._desk.url
 
     def __repr__(self) -> str:
-        """Where the desk is; never the token."""
+        """Return the URL of the desk, without the token."""
         return f"Client({self.url!r})"
 
     def request(
@@ -114,46 +113,48 @@ class Client:
         key: str | None = None,
         **options: Any,
     ) -> Json:
-        """File a request; it is on the desk's disk when this returns.
+        """File an erasure request; the desk has stored it durably when this returns.
 
         Parameters
         ----------
         ids : sequence of int or of str
-            The people.
+            Ids to erase.
         model : str
-            From which model; ``*`` for every one that knows them.
+            Name of the model; ``*`` for every model that contains one of the ids.
         key : str, optional
-            Idempotency key: the same key with the same content gives the same request again. By
-            default a random one, so that a repeated call files one request.
+            Idempotency key: the same key with the same content returns the same request. By default
+            a random key, so that automatic repetitions file one request.
         **options
-            ``tenant``, ``regime``, ``ground``, ``verified``, ``receipt``, as the API has them.
+            ``tenant``, ``regime``, ``ground``, ``verified``, ``receipt``, as in the API.
 
         Returns
         -------
         dict
-            The request; for the model ``*``, ``requests`` is a list of them. With ``receipt`` each
-            has a ``receipt_code``, which the desk shows once. If the answer that had it was lost
-            on the way, a new one is fetched, unless you gave the `key`: a code of an earlier call
-            may be in somebody's hands, and a new one would end it. None: no code could be had;
-            `new_receipt_code` makes one as long as the request is not applied. A token that only
-            files gets no codes, and sees no counts, batches or certificates: `n_rows` is None.
+            The request; for the model ``*``, ``requests`` is a list of requests. With ``receipt``
+            each has a ``receipt_code``, which the desk shows once. If that response was lost, a new
+            code is fetched, unless you passed `key`: the person may already have the code of an
+            earlier call, which a new code would replace. None means that no code is available;
+            `new_receipt_code` creates one until the request is applied. A token that can only file
+            requests gets no codes, and sees no counts, batches or certificates: `n_rows` is None.
         """
         body = {"model": model, "ids": list(ids), **options}
-        filed = self._keyed("/api/v1/requests", body, key)
+        filed = self._post_with_key("/api/v1/requests", body, key)
         if options.get("receipt") and key is None:
             for request in filed.get("requests", [filed]):
-                self._complete(request)
+                self._complete_receipt(request)
         return filed
 
     def new_receipt_code(self, request_id: str) -> str:
-        """Return a new receipt code of a request about one person; earlier ones open nothing.
+        """Return a new receipt code for a request about one person; it replaces earlier codes.
 
         Raises
         ------
-        Refused
-            The request was applied or ended already, or names several people.
+        CallRefused
+            The request is already applied or closed, or is about several people.
         """
-        return str(self._post(f"/api/v1/requests/{_part(request_id)}/receipt-code")["code"])
+        return str(
+            self._post_json(f"/api/v1/requests/{_quote_segment(request_id)}/receipt-code")["code"]
+        )
 
     def bulk(
         self,
@@ -162,12 +163,12 @@ class Client:
         tenant: str | None = None,
         key: str | None = None,
     ) -> Json:
-        """File many requests, each for itself: ``{"model": …, "ids": […], …}``, 1000 at most.
+        """File several independent requests: ``{"model": …, "ids": […], …}``, at most 1000.
 
-        The answer's ``items`` say what became of each, in their order.
+        ``items`` of the result contains the results in the same order.
         """
-        body = {"items": [dict(item) for item in items]} | _given(tenant=tenant)
-        return self._keyed("/api/v1/requests/bulk", body, key)
+        body = {"items": [dict(item) for item in items]} | _without_none(tenant=tenant)
+        return self._post_with_key("/api/v1/requests/bulk", body, key)
 
     def upload_csv(
         self,
@@ -177,15 +178,15 @@ class Client:
         verified: bool = False,
         key: str | None = None,
     ) -> Json:
-        """File each line of a CSV file: columns model, id, and perhaps key, regime, ground."""
+        """File each line of a CSV file: columns model and id, optionally key, regime, ground."""
         data = file if isinstance(file, bytes) else Path(file).read_bytes()
-        fields = _given(tenant=tenant) | ({"verified": "true"} if verified else {})
-        body, kind = _form(data, fields)
+        fields = _without_none(tenant=tenant) | ({"verified": "true"} if verified else {})
+        body, kind = _make_form(data, fields)
         headers = {"Content-Type": kind, "Idempotency-Key": key or str(uuid.uuid4())}
-        return self._desk.json("POST", "/api/v1/requests/upload", body, headers)
+        return self._desk.call_json("POST", "/api/v1/requests/upload", body, headers)
 
     def requests(self, **filters: Any) -> Iterator[Json]:
-        """Yield requests, fetched part by part.
+        """Yield requests, fetched page by page.
 
         Parameters
         ----------
@@ -193,19 +194,23 @@ class Client:
             ``model``, ``tenant``, ``state`` (one or a list), ``regime``, ``overdue``,
             ``due_before``, ``search``, ``order``.
         """
-        return self._pages("/api/v1/requests", filters)
+        return self._iterate_pages("/api/v1/requests", filters)
 
     def find(self, request_id: str) -> Json:
-        """Return a request as it is now."""
-        return self._get(f"/api/v1/requests/{_part(request_id)}")
+        """Return the current state of a request."""
+        return self._get_json(f"/api/v1/requests/{_quote_segment(request_id)}")
 
     def timeline(self, request_id: str) -> list[Json]:
-        """Return what happened to a request, oldest first."""
-        return list(self._pages(f"/api/v1/requests/{_part(request_id)}/timeline", {}, limit=None))
+        """Return the events of a request, oldest first."""
+        return list(
+            self._iterate_pages(
+                f"/api/v1/requests/{_quote_segment(request_id)}/timeline", {}, limit=None
+            )
+        )
 
     def summary(self, **filters: Any) -> Json:
         """Return counts of requests by state and by days left."""
-        return self._get("/api/v1/summary", filters)
+        return self._get_json("/api/v1/summary", filters)
 
     def wait(
         self,
@@ -215,254 +220,270 @@ class Client:
         timeout: float = 600,
         pause: float = 1.0,
     ) -> Json:
-        """Return a request when it has come so far.
+        """Wait until a request has reached a state, and return it.
 
         Parameters
         ----------
         request_id : str
-            Which one.
+            Id of the request.
         until : str, default="certified"
-            A state on the way from ``received`` to ``closed``. Somebody who is erased by another
-            request is certified when that one is. A token that only files sees ``received``, and
-            ``closed`` after the last day.
+            A state on the way from ``received`` to ``closed``. A duplicate reaches ``certified``
+            together with the request that erases its ids. A token that can only file requests sees
+            ``received``, and ``closed`` after the deadline.
         timeout : float, default=600
-            Seconds.
+            Time limit in seconds.
         pause : float, default=1.0
-            Seconds between two looks.
+            Seconds between two polls.
 
         Raises
         ------
-        Refused
-            It was rejected or cancelled.
+        CallRefused
+            The request was rejected or cancelled.
         TimeoutError
-            It has not come so far yet.
+            The request has not reached the state in time.
         """
         if until not in _LINE:
             raise ValueError(f"until={until!r} must be one of {', '.join(_LINE)}")
         end = time.monotonic() + timeout
         while True:
-            found = self.find(request_id)
-            if _has_reached(found, until):
-                return found
-            if found["state"] in _SIDE:
-                raise Refused(409, found["state"], f"the request was {found['state']}")
+            request = self.find(request_id)
+            if _has_reached(request, until):
+                return request
+            if request["state"] in _SIDE:
+                raise CallRefused(409, request["state"], f"the request was {request['state']}")
             if time.monotonic() + pause > end:
-                raise TimeoutError(f"the request is {found['state']}, not yet {until}")
+                raise TimeoutError(f"the request is {request['state']}, not yet {until}")
             time.sleep(pause)
 
     def verify(self, request_id: str) -> Json:
-        """Record that the identity was verified; the request goes on."""
-        return self._act(request_id, "verify")
+        """Record that the identity of the requester was verified; the request is queued."""
+        return self._take_action(request_id, "verify")
 
     def await_identity(self, request_id: str) -> Json:
-        """Record that a proof of identity was asked for."""
-        return self._act(request_id, "await-identity")
+        """Record that proof of identity was requested."""
+        return self._take_action(request_id, "await-identity")
 
     def approve(self, request_id: str) -> Json:
-        """Let a large request go on, as a second pair of eyes."""
-        return self._act(request_id, "approve")
+        """Approve a request that needs approval because of its size."""
+        return self._take_action(request_id, "approve")
 
     def reject(self, request_id: str, ground: str) -> Json:
-        """Refuse a request on a legal ground."""
-        return self._act(request_id, "reject", {"ground": ground})
+        """Reject a request on a legal ground."""
+        return self._take_action(request_id, "reject", {"ground": ground})
 
     def cancel(self, request_id: str) -> Json:
-        """Withdraw a request that no batch has taken up."""
-        return self._act(request_id, "cancel")
+        """Withdraw a request that is not applied and not in a running batch."""
+        return self._take_action(request_id, "cancel")
 
     def hold(self, request_id: str, ground: str, until: str) -> Json:
-        """Put a request off on a legal ground, until a day YYYY-MM-DD."""
-        return self._act(request_id, "hold", {"ground": ground, "until": until})
+        """Put a request on hold on a legal ground, until a day YYYY-MM-DD."""
+        return self._take_action(request_id, "hold", {"ground": ground, "until": until})
 
     def release(self, request_id: str) -> Json:
-        """End a hold."""
-        return self._act(request_id, "release")
+        """End the hold of a request."""
+        return self._take_action(request_id, "release")
 
     def extend(self, request_id: str) -> Json:
-        """Put the due day off; the person was told."""
-        return self._act(request_id, "extend")
+        """Extend the deadline; tell the requester why."""
+        return self._take_action(request_id, "extend")
 
     def retry(self, request_id: str) -> Json:
-        """Try a failed request again."""
-        return self._act(request_id, "retry")
+        """Queue a failed request again."""
+        return self._take_action(request_id, "retry")
 
     def tell(self, request_id: str, recipients: int) -> Json:
-        """Record that so many recipients of the data were told."""
-        return self._act(request_id, "tell", {"recipients": recipients})
+        """Record the number of newly notified recipients of the data."""
+        return self._take_action(request_id, "tell", {"recipients": recipients})
 
     def answer(self, request_id: str, *, recipients: int = 0) -> Json:
-        """Close a purged request: the person was answered."""
-        return self._act(request_id, "answer", {"recipients": recipients})
+        """Close a purged request after the requester was answered."""
+        return self._take_action(request_id, "answer", {"recipients": recipients})
 
     def models(self, **filters: Any) -> list[Json]:
         """Return the models."""
-        return list(self._pages("/api/v1/models", filters))
+        return list(self._iterate_pages("/api/v1/models", filters))
 
     def model(self, name: str, **filters: Any) -> Json:
         """Return one model."""
-        return self._get(f"/api/v1/models/{_part(name)}", filters)
+        return self._get_json(f"/api/v1/models/{_quote_segment(name)}", filters)
 
     def history(self, model: str, **filters: Any) -> Json:
         """Return the measures of a model's versions over time."""
-        return self._get(f"/api/v1/models/{_part(model)}/history", filters)
+        return self._get_json(f"/api/v1/models/{_quote_segment(model)}/history", filters)
 
     def plan(self, model: str, **filters: Any) -> Json:
-        """Return what the next batch of a model would be."""
-        return self._get(f"/api/v1/models/{_part(model)}/plan", filters)
+        """Return the next batch of a model."""
+        return self._get_json(f"/api/v1/models/{_quote_segment(model)}/plan", filters)
 
     def what_if(self, model: str, *, wait: bool = True, **options: Any) -> Json:
-        """Have every method tried on a batch: its cost and what would be guaranteed."""
-        return self._job(f"/api/v1/models/{_part(model)}/what-if", options, wait=wait)
+        """Compare all methods on a batch: cost and guarantee."""
+        return self._start_job(
+            f"/api/v1/models/{_quote_segment(model)}/what-if", options, wait=wait
+        )
 
     def apply(self, model: str, *, wait: bool = True, **options: Any) -> Json:
-        """Apply what is queued for a model now."""
-        return self._job(f"/api/v1/models/{_part(model)}/apply", options, wait=wait)
+        """Apply the queued requests of a model now."""
+        return self._start_job(f"/api/v1/models/{_quote_segment(model)}/apply", options, wait=wait)
 
     def retrain(self, model: str, *, wait: bool = True, **options: Any) -> Json:
-        """Train a model afresh, with everything that is queued for it."""
-        return self._job(f"/api/v1/models/{_part(model)}/retrain", options, wait=wait)
+        """Retrain a model on the remaining rows, and apply its queued requests."""
+        return self._start_job(
+            f"/api/v1/models/{_quote_segment(model)}/retrain", options, wait=wait
+        )
 
     def job(self, job_id: str) -> Json:
-        """Return a job as it is now."""
-        return self._get(f"/api/v1/jobs/{_part(job_id)}")
+        """Return the current state of a job."""
+        return self._get_json(f"/api/v1/jobs/{_quote_segment(job_id)}")
 
     def certificates(self, **filters: Any) -> Iterator[Json]:
-        """Yield what certificates say in short, fetched part by part."""
-        return self._pages("/api/v1/certificates", filters)
+        """Yield summaries of certificates, fetched page by page."""
+        return self._iterate_pages("/api/v1/certificates", filters)
 
     def certificate(self, number: int) -> bytes:
-        """Return a certificate itself: the envelope, as it was signed."""
+        """Return the signed envelope of a certificate."""
         path = f"/api/v1/certificates/{int(number)}/envelope"
         return self._desk.call("GET", path, HTTPResponse.read)
 
     def verify_certificate(self, number: int, key: str) -> Json:
-        """Return what a certificate claims, after its signature was checked here.
+        """Verify the signature of a certificate locally, and return its statement.
 
-        It shows who signed it. That it has its place in the chain and in the log, and that the
-        proofs hold, is shown by the bundle: `bundle`, then `letheon.verifier.verify_bundle`.
+        This shows who signed it. To check the chain, the log and the proofs too, download the
+        `bundle` and call `letheon.verifier.verify_bundle`.
 
         Parameters
         ----------
         number : int
-            Which one, as the desk numbers it for this token.
+            Number of the certificate, as this token sees it.
         key : str
             The first public key of the ledger in hexadecimal digits, from another source.
 
         Raises
         ------
         letheon.verifier.VerificationError
-            The signature, the schema or the keys do not hold.
+            The signature, the schema or the keys are not valid.
         """
         from letheon.verifier import UNLEARNING, Trust, open_envelope, require
 
-        keys = self._get("/api/v1/keys")
+        keys = self._get_json("/api/v1/keys")
         statements = [text.encode() for text in keys.get("statements", [])]
         opened = open_envelope(self.certificate(number), Trust.from_pinned(key, statements))
-        require(opened.statement["predicateType"] == UNLEARNING, "this is no certificate")
-        # A tenant's certificates are counted apart, and the signed number counts all.
+        require(opened.statement["predicateType"] == UNLEARNING, "the file is not a certificate")
+        # A tenant has its own numbers; the signed number counts the certificates of all tenants.
         if self.me()["tenant"] is None:
-            require(opened.sequence == number, f"this is certificate {opened.sequence}")
+            require(opened.sequence == number, f"the desk returned certificate {opened.sequence}")
         else:
-            own = self._get(f"/api/v1/certificates/{int(number)}")
-            require(opened.id == own["id"], "this is another certificate than the desk lists")
+            own = self._get_json(f"/api/v1/certificates/{int(number)}")
+            require(opened.id == own["id"], "the desk returned another certificate than it lists")
         return opened.statement
 
     def bundle(self, path: str | Path, *, tier: Literal["public", "auditor"] = "public") -> Path:
-        """Write what others may verify into a zip file, and return its path."""
+        """Download a bundle that third parties can verify as a zip file, and return its path."""
         target = Path(path)
         query = urlencode({"tier": tier})
         part = target.with_name(f".{target.name}.partial")
         try:
-            self._desk.call("GET", f"/api/v1/bundle?{query}", lambda answer: _save(answer, part))
+            self._desk.call(
+                "GET", f"/api/v1/bundle?{query}", lambda answer: _save_response(answer, part)
+            )
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
         return target
 
     def audit(self, *, wait: bool = True, **options: Any) -> Json:
-        """Have the ledger audited: ``model``, ``levels``, ``drill`` as the API has them."""
-        started = self._post("/api/v1/audits", options)
-        return self._over(f"/api/v1/audits/{_part(started['id'])}", started) if wait else started
+        """Run an audit of the ledger; ``model``, ``levels`` and ``drill`` are as in the API."""
+        started = self._post_json("/api/v1/audits", options)
+        return (
+            self._wait_for_job(f"/api/v1/audits/{_quote_segment(started['id'])}", started)
+            if wait
+            else started
+        )
 
     def check_receipt(self, code: str) -> Json:
-        """Say whether a certificate covers a person's receipt; it needs no token."""
-        return self._post("/api/v1/receipts/check", {"code": code}, is_safe=True)
+        """Return whether a certificate covers a receipt; no token is needed."""
+        return self._post_json("/api/v1/receipts/check", {"code": code}, is_safe=True)
 
     def me(self) -> Json:
-        """Return what the desk knows about this token."""
-        return self._get("/api/v1/me")
+        """Return name, role, scopes and tenant of this token."""
+        return self._get_json("/api/v1/me")
 
     def tokens(self, **filters: Any) -> Iterator[Json]:
-        """Yield tokens, without their texts."""
-        return self._pages("/api/v1/tokens", filters)
+        """Yield tokens, without their secrets."""
+        return self._iterate_pages("/api/v1/tokens", filters)
 
     def add_token(self, name: str, role: str, **options: Any) -> Json:
-        """Make a token; its text is in the answer and nowhere else."""
-        return self._post("/api/v1/tokens", {"name": name, "role": role, **options})
+        """Create a token; only this result contains its secret."""
+        return self._post_json("/api/v1/tokens", {"name": name, "role": role, **options})
 
     def revoke_token(self, token_id: str) -> None:
-        """Take a token back."""
-        self._desk.json("DELETE", f"/api/v1/tokens/{_part(token_id)}", is_safe=False)
+        """Revoke a token."""
+        self._desk.call_json("DELETE", f"/api/v1/tokens/{_quote_segment(token_id)}", is_safe=False)
 
     def webhooks(self, **filters: Any) -> Iterator[Json]:
         """Yield webhooks, without their secrets."""
-        return self._pages("/api/v1/webhooks", filters)
+        return self._iterate_pages("/api/v1/webhooks", filters)
 
     def add_webhook(self, url: str, events: Sequence[str], **options: Any) -> Json:
-        """Make a webhook; its secret is in the answer and nowhere else."""
-        return self._post("/api/v1/webhooks", {"url": url, "events": list(events), **options})
+        """Create a webhook; only this result contains its secret."""
+        return self._post_json("/api/v1/webhooks", {"url": url, "events": list(events), **options})
 
     def remove_webhook(self, webhook_id: str) -> None:
-        """Remove a webhook."""
-        self._desk.json("DELETE", f"/api/v1/webhooks/{_part(webhook_id)}", is_safe=False)
+        """Delete a webhook."""
+        self._desk.call_json(
+            "DELETE", f"/api/v1/webhooks/{_quote_segment(webhook_id)}", is_safe=False
+        )
 
-    def _complete(self, request: Json) -> None:
-        """Fetch the receipt code that a request lacks; without one it is filed all the same."""
+    def _complete_receipt(self, request: Json) -> None:
+        """Fetch the receipt code of a filed request if it is missing; ignore errors."""
         if request.get("receipt_code") is None:
             with contextlib.suppress(DeskError):
                 request["receipt_code"] = self.new_receipt_code(request["id"])
 
-    def _act(self, request_id: str, action: str, body: Json | None = None) -> Json:
-        return self._post(f"/api/v1/requests/{_part(request_id)}/{action}", body)
+    def _take_action(self, request_id: str, action: str, body: Json | None = None) -> Json:
+        return self._post_json(f"/api/v1/requests/{_quote_segment(request_id)}/{action}", body)
 
-    def _keyed(self, path: str, body: Json, key: str | None) -> Json:
+    def _post_with_key(self, path: str, body: Json, key: str | None) -> Json:
         headers = {"Idempotency-Key": key or str(uuid.uuid4())}
-        return self._desk.json("POST", path, json.dumps(body).encode(), headers)
+        return self._desk.call_json("POST", path, json.dumps(body).encode(), headers)
 
-    def _job(self, path: str, options: Json, *, wait: bool) -> Json:
-        started = self._post(path + _query(options))
-        return self._over(f"/api/v1/jobs/{_part(started['id'])}", started) if wait else started
+    def _start_job(self, path: str, options: Json, *, wait: bool) -> Json:
+        started = self._post_json(path + _make_query(options))
+        return (
+            self._wait_for_job(f"/api/v1/jobs/{_quote_segment(started['id'])}", started)
+            if wait
+            else started
+        )
 
-    def _post(self, path: str, body: Json | None = None, *, is_safe: bool = False) -> Json:
+    def _post_json(self, path: str, body: Json | None = None, *, is_safe: bool = False) -> Json:
         data = None if body is None else json.dumps(body).encode()
-        return self._desk.json("POST", path, data, is_safe=is_safe)
+        return self._desk.call_json("POST", path, data, is_safe=is_safe)
 
-    def _over(self, path: str, started: Json) -> Json:
-        """Look at a job until it is over; one that failed is an error."""
-        found, pause = started, 0.2
-        while not found["is_over"]:
+    def _wait_for_job(self, path: str, started: Json) -> Json:
+        """Poll a job until it is finished; raise an error if it failed."""
+        job, pause = started, 0.2
+        while not job["is_over"]:
             time.sleep(pause)
             pause = min(1.5 * pause, 5.0)
-            found = self._get(path)
-        problem = found.get("problem")
+            job = self._get_json(path)
+        problem = job.get("problem")
         if problem:
-            raise Refused(None, problem["code"], "the job failed", problem["words"])
-        return found
+            raise CallRefused(None, problem["code"], "the job failed", problem["words"])
+        return job
 
-    def _pages(self, path: str, filters: Json, limit: int | None = _PAGE) -> Iterator[Json]:
-        after: Json = _given(limit=limit)
+    def _iterate_pages(self, path: str, filters: Json, limit: int | None = _PAGE) -> Iterator[Json]:
+        after: Json = _without_none(limit=limit)
         while True:
-            page = self._get(path, {**filters, **after})
+            page = self._get_json(path, {**filters, **after})
             yield from page["items"]
             if page["next"] is None:
                 return
-            after = _given(limit=limit, after=page["next"])
+            after = _without_none(limit=limit, after=page["next"])
 
-    def _get(self, path: str, query: Json | None = None) -> Json:
-        return self._desk.json("GET", path + _query(query or {}))
+    def _get_json(self, path: str, query: Json | None = None) -> Json:
+        return self._desk.call_json("GET", path + _make_query(query or {}))
 
 
-def _save(answer: HTTPResponse, path: Path) -> None:
+def _save_response(answer: HTTPResponse, path: Path) -> None:
     with path.open("wb") as file:
         shutil.copyfileobj(answer, file)
 
@@ -473,22 +494,22 @@ def _has_reached(request: Json, until: str) -> bool:
     return request["certificate"] is not None and _LINE.index(until) <= _LINE.index("certified")
 
 
-def _given(**values: Any) -> Json:
+def _without_none(**values: Any) -> Json:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _part(text: str) -> str:
-    """Return a text as one part of a path."""
+def _quote_segment(text: str) -> str:
+    """Return a text quoted as one segment of a path."""
     return quote(str(text), safe="")
 
 
-def _query(filters: Json) -> str:
-    kept = _given(**filters)
-    kept |= {name: str(one).lower() for name, one in kept.items() if isinstance(one, bool)}
+def _make_query(filters: Json) -> str:
+    kept = _without_none(**filters)
+    kept |= {name: str(value).lower() for name, value in kept.items() if isinstance(value, bool)}
     return f"?{urlencode(kept, doseq=True)}" if kept else ""
 
 
-def _form(data: bytes, fields: Mapping[str, str]) -> tuple[bytes, str]:
+def _make_form(data: bytes, fields: Mapping[str, str]) -> tuple[bytes, str]:
     """Return a multipart body with one CSV file, and its content type."""
     mark = uuid.uuid4().hex
     parts = [

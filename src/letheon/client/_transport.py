@@ -1,4 +1,4 @@
-"""Calls to a desk over HTTP: what is repeated, what an answer that is no means."""
+"""HTTP calls to a desk: retries and errors."""
 
 import ipaddress
 import json
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from letheon.exceptions import LetheonError
 
-__all__ = ["DeskError", "Json", "NotAllowed", "NotFound", "Refused", "Transport", "TryAgain"]
+__all__ = ["CallRefused", "DeskError", "Json", "NotAllowed", "NotFound", "Transport", "TryAgain"]
 
 Json = dict[str, Any]
 _T = TypeVar("_T")
@@ -25,16 +25,16 @@ _NOT_DONE = frozenset({429, 503})
 
 
 class DeskError(LetheonError):
-    """The desk said no, or nothing.
+    """A call to the desk failed.
 
     Attributes
     ----------
     status : int or None
-        Status of the answer; None if there was none.
+        HTTP status; None without a response.
     code : str
-        What programs look at, such as ``unknown-request``.
+        Code for programs, such as ``unknown-request``.
     title, detail : str
-        What happened, and what to do.
+        What is wrong, and what to do.
     """
 
     def __init__(self, status: int | None, code: str, title: str, detail: str = "") -> None:
@@ -45,27 +45,27 @@ class DeskError(LetheonError):
         self.detail = detail
 
 
-class NotAllowed(DeskError):  # noqa: N818 - what the desk says
-    """The token is not valid, or may not do that."""
+class NotAllowed(DeskError):  # noqa: N818
+    """The token is not valid or lacks a scope."""
 
 
 class NotFound(DeskError):  # noqa: N818
-    """There is nothing of that name, or it is somebody else's."""
+    """There is no such object, or it belongs to another tenant."""
 
 
-class Refused(DeskError):  # noqa: N818
-    """What was sent cannot be used, or not in this state."""
+class CallRefused(DeskError):  # noqa: N818
+    """The call is not valid, or not possible in this state."""
 
 
 class TryAgain(DeskError):  # noqa: N818
-    """The desk was busy or could not be reached; the same call may go well later."""
+    """The desk is busy or cannot be reached; try again later."""
 
 
 _KINDS: dict[int, type[DeskError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 
 
 class Transport:
-    """Carries calls to one desk, with the token; the parameters are those of `Client`."""
+    """Sends calls to a desk with a token; the parameters are those of `Client`."""
 
     def __init__(
         self,
@@ -79,23 +79,23 @@ class Transport:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ValueError(f"{url!r} is no address of a desk; expected https://desk.example.org")
+            raise ValueError(f"url={url!r} is not valid: expected https://desk.example.org")
         is_here = parts.scheme == "http" and _is_loopback(parts.hostname)
         if parts.scheme == "http" and not is_here and not insecure:
             raise ValueError(
-                f"{url!r} would send the token in clear; use https, or insecure=True if nobody "
-                "can listen on the way"
+                f"url={url!r} would send the token unencrypted; use https, or insecure=True in a "
+                "trusted network"
             )
         self.url = url.rstrip("/")
         self._token = token
         self._timeout = timeout
         self._retries = retries
         secure = urllib.request.HTTPSHandler(context=context or ssl.create_default_context())
-        # A proxy of the environment would see what is meant for this machine only.
+        # Calls to this machine do not use the proxy of the environment.
         proxies = urllib.request.ProxyHandler({} if is_here else None)
         self._opener = urllib.request.build_opener(secure, proxies, _NoRedirect())
 
-    def json(
+    def call_json(
         self,
         method: str,
         path: str,
@@ -104,10 +104,10 @@ class Transport:
         *,
         is_safe: bool = True,
     ) -> Json:
-        """Return the JSON of an answer; an empty one is an empty dict."""
+        """Return the JSON of a response; an empty dict for an empty response."""
         data = self.call(method, path, HTTPResponse.read, body, headers, is_safe=is_safe)
-        found: Json = json.loads(data) if data else {}
-        return found
+        content: Json = json.loads(data) if data else {}
+        return content
 
     def call(
         self,
@@ -119,7 +119,7 @@ class Transport:
         *,
         is_safe: bool = True,
     ) -> _T:
-        """Return what is read of an answer; repeat a call if that cannot do a thing twice."""
+        """Return what `read` returns for the response; repeat the call if that is safe."""
         sent = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if body is not None:
             sent["Content-Type"] = "application/json"
@@ -132,33 +132,35 @@ class Transport:
                     return read(answer)
             except urllib.error.HTTPError as error:
                 with error:
-                    failure, pause = _problem(error), _retry_after(error)
+                    failure, pause = _parse_problem(error), _retry_after(error)
                 may_repeat = error.code in (_BUSY if is_safe else _NOT_DONE)
             except (OSError, HTTPException) as error:
                 reason = error.reason if isinstance(error, urllib.error.URLError) else error
-                failure, pause = self._silence(reason), None
+                failure, pause = self._connection_error(reason), None
                 was_never_sent = isinstance(reason, ConnectionRefusedError)
                 may_repeat = isinstance(failure, TryAgain) and (is_safe or was_never_sent)
             tries += 1
             if not may_repeat or tries > self._retries:
                 raise failure
-            time.sleep(_pause(tries) if pause is None else min(pause, _LONGEST_PAUSE))
+            time.sleep(_draw_pause(tries) if pause is None else min(pause, _LONGEST_PAUSE))
 
-    def _silence(self, reason: BaseException | str) -> DeskError:
-        """Return the error of a call that got no answer."""
+    def _connection_error(self, reason: BaseException | str) -> DeskError:
+        """Return the error of a call without a response."""
         if isinstance(reason, ssl.SSLCertVerificationError):
-            advice = "for an authority of your own, context=ssl.create_default_context(cafile=...)"
+            advice = "for your own authority, use context=ssl.create_default_context(cafile=...)"
             words = f"{self.url}: {reason.verify_message}; {advice}"
-            return DeskError(None, "not-trusted", "the desk's certificate is not trusted", words)
+            return DeskError(
+                None, "not-trusted", "the TLS certificate of the desk is not trusted", words
+            )
         words = f"{self.url}: {reason}"
         return TryAgain(None, "unreachable", "the desk could not be reached", words)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leaves redirects alone: the token must not go anywhere else."""
+    """Does not follow redirects: the token must not be sent to another server."""
 
-    def redirect_request(self, *given: Any) -> None:
-        """Follow none; the answer becomes an error."""
+    def redirect_request(self, *args: Any) -> None:
+        """Follow no redirect; the response becomes an error."""
 
 
 def _is_loopback(host: str) -> bool:
@@ -168,16 +170,16 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _problem(error: urllib.error.HTTPError) -> DeskError:
-    """Return the error that an answer describes."""
+def _parse_problem(error: urllib.error.HTTPError) -> DeskError:
+    """Return the error that a response describes."""
     try:
-        found = json.loads(error.read())
-        code, title = str(found["type"]).rpartition(":")[2], str(found["title"])
-        detail = str(found.get("detail", ""))
+        problem = json.loads(error.read())
+        code, title = str(problem["type"]).rpartition(":")[2], str(problem["title"])
+        detail = str(problem.get("detail", ""))
     except (ValueError, LookupError, TypeError, OSError, HTTPException):
-        code, title, detail = "no-problem", f"the desk answered with status {error.code}", ""
+        code, title, detail = "no-problem", f"the desk returned HTTP status {error.code}", ""
     busy = error.code == 429 or error.code >= 500
-    kind = TryAgain if busy else _KINDS.get(error.code, Refused)
+    kind = TryAgain if busy else _KINDS.get(error.code, CallRefused)
     return kind(error.code, code, title, detail)
 
 
@@ -186,5 +188,5 @@ def _retry_after(error: urllib.error.HTTPError) -> float | None:
     return float(text) if text.isascii() and text.isdigit() else None
 
 
-def _pause(tries: int) -> float:
+def _draw_pause(tries: int) -> float:
     return random.uniform(0.05, min(_LONGEST_PAUSE, 0.2 * 2.0**tries))

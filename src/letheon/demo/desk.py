@@ -86,7 +86,7 @@ def make_demo(folder: Path) -> DemoInfo:
         clock.move_to(_DAYS)
         settings = {"levels": None, "drill": "none"}
         Jobs(ledger).add("audit", asked=settings, by=ids["auditor"])
-        JobRunner(ledger, threading.Event()).do_all(READING_KINDS)
+        JobRunner(ledger, threading.Event()).run_all(READING_KINDS)
         proven_now(ledger._core)  # continue with the clock of the machine
         return DemoInfo(texts, code)
 

@@ -1,7 +1,7 @@
-"""The erasure desk: an HTTP API and pages over a ledger.
+"""The erasure desk: an HTTP API and web pages for a ledger.
 
-`create_app` gives an ASGI application, `serve` runs it with a worker beside; the command
-``letheon serve`` does both. Roles and scopes stand in `ROLES` and `SCOPES`.
+`create_app` returns an ASGI application, `serve` runs it together with a worker; the command
+``letheon serve`` does both. `ROLES` and `SCOPES` list the roles and scopes of tokens.
 """
 
 from letheon.ledger.db.tokens import ROLES, SCOPES, Token, Tokens

@@ -1,10 +1,9 @@
-"""Where webhooks may go: hosts that the operator allows, and IP addresses that are safe.
+"""Destinations of webhooks: hosts that the operator allows, and IP addresses that are safe.
 
-A webhook is an address that a user types into the desk and that the desk then calls, from inside
-the operator's network. So three checks can refuse it: is the text an address of one plain form;
-does the operator's list name the host; do all addresses that the name has now lie where the list
-permits. The connection goes to one of the addresses that were checked: the name is not resolved
-again, so that it cannot have moved in between.
+A webhook is a URL that a user enters and that the desk calls from inside the operator's network.
+Three checks protect that network: the URL has one plain form; the operator's list contains the
+host; all IP addresses of the host are in ranges that the list permits. The connection goes to one
+of the checked addresses. The name is not resolved again, so it cannot change in between.
 """
 
 import ipaddress
@@ -25,8 +24,8 @@ _LABEL = re.compile(r"[0-9a-z](?:[0-9a-z-]{0,61}[0-9a-z])?")
 _ENTRY = re.compile(rf"(?:(https?)://)?(\*\.)?({_HOST})(?::([1-9][0-9]{{0,4}}))?", re.A)
 
 
-def network_of(host: str) -> str:
-    """Return what counts as one address: of IPv6 the network of a house."""
+def address_group(host: str) -> str:
+    """Return the key that counts as one address: an IPv4 address, or an IPv6 /64 network."""
     if ":" not in host:
         return host
     try:
@@ -35,25 +34,24 @@ def network_of(host: str) -> str:
         return host
 
 
-def _networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+def _parse_networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
     return tuple(map(ipaddress.ip_network, text.split()))
 
 
-# What `internal` allows: this machine, private networks, carriers' networks.
-_INTERNAL = _networks(
+# Ranges that `internal` allows: this machine, private networks, carrier-grade NAT.
+_INTERNAL = _parse_networks(
     "127.0.0.0/8 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 ::1/128 fc00::/7"
 )
-# Metadata services of clouds, which give credentials away, in ranges that look harmless; and
-# relays, assignments of protocols and documentation: which of them `is_global` lets pass depends on
-# the Python.
-_NEVER = _networks(
+# Cloud metadata services, which hand out credentials; and relays, protocol assignments and
+# documentation ranges, for which `is_global` depends on the Python version.
+_NEVER = _parse_networks(
     "100.100.100.200 168.63.129.16 192.0.0.0/24 192.88.99.0/24 fd00:ec2::254 fd20:ce::254 "
     "2001::/23 2002::/16 3fff::/20"
 )
 
 
 class AddressRefusedError(ValueError):
-    """The desk does not send there; the text says why and what to do."""
+    """The desk does not send to this address; the text says why and what to do."""
 
 
 class AllowedHost(NamedTuple):
@@ -62,15 +60,15 @@ class AllowedHost(NamedTuple):
     Attributes
     ----------
     scheme : {"https", "http"}
-        How it is called; "https" unless the entry says otherwise.
+        Scheme of the URL; "https" unless the entry says otherwise.
     host : str
-        A name or an IP address; with `is_suffix`, the name above all that are meant.
+        A name or an IP address; with `is_suffix`, the parent domain.
     port : int
-        The one port.
+        The only allowed port.
     is_suffix : bool
-        Whether the entry began with ``*.``: names below `host`, not itself.
+        Whether the entry began with ``*.``: subdomains of `host`, not `host` itself.
     is_internal : bool
-        Whether it may lie in a private network or on this machine.
+        Whether the host may be in a private network or on this machine.
     """
 
     scheme: str
@@ -80,18 +78,18 @@ class AllowedHost(NamedTuple):
     is_internal: bool = False
 
     def covers(self, scheme: str, host: str, port: int) -> bool:
-        """Whether this is one of the addresses that the entry means."""
+        """Return whether the entry allows this scheme, host and port."""
         if (scheme, port) != (self.scheme, self.port):
             return False
         if not self.is_suffix:
             return host == self.host
-        # Letters of other alphabets look like these; a name with them must be listed itself.
+        # Letters of other alphabets look like Latin ones; such a name must be listed in full.
         inside = host.removesuffix(f".{self.host}")
         return inside != host and not any(label.startswith("xn--") for label in inside.split("."))
 
 
 class Target(NamedTuple):
-    """An address that an entry of the list permits."""
+    """A URL that an entry of the list permits."""
 
     entry: AllowedHost
     host: str
@@ -105,7 +103,7 @@ class Target(NamedTuple):
 
 
 def parse_hosts(entries: Iterable[str | Mapping[str, object]]) -> tuple[AllowedHost, ...]:
-    """Return the operator's list of hosts, read strictly.
+    """Parse the operator's list of hosts strictly.
 
     Parameters
     ----------
@@ -117,7 +115,7 @@ def parse_hosts(entries: Iterable[str | Mapping[str, object]]) -> tuple[AllowedH
     Raises
     ------
     ValueError
-        An entry has another form.
+        An entry has a different form.
 
     Examples
     --------
@@ -133,7 +131,8 @@ def _parse_host(entry: str | Mapping[str, object]) -> AllowedHost:
     match = _ENTRY.fullmatch(host) if isinstance(host, str) else None
     if match is None or not isinstance(internal, bool) or set(table) - {"host", "internal"}:
         raise ValueError(
-            f"webhook_hosts: {entry!r} is no host; expected 'hooks.example.org', '*.example.org', "
+            f"webhook_hosts: {entry!r} is not a valid host; expected 'hooks.example.org', "
+            "'*.example.org', "
             "'hooks.example.org:8443', or { host = 'http://127.0.0.1:9000', internal = true }"
         )
     scheme, is_suffix = match[1] or "https", match[2] is not None
@@ -142,27 +141,29 @@ def _parse_host(entry: str | Mapping[str, object]) -> AllowedHost:
     except AddressRefusedError as error:
         raise ValueError(f"webhook_hosts: {entry!r}: {error}") from None
     if is_suffix and ("." not in name or _to_ip(name) is not None):
-        raise ValueError(f"webhook_hosts: {entry!r} would allow far too much; name a host")
+        raise ValueError(
+            f"webhook_hosts: {entry!r} is too broad; expected a host such as '*.example.org'"
+        )
     return AllowedHost(scheme, name, port, is_suffix, internal)
 
 
 def parse_url(url: str, allowed: Sequence[AllowedHost]) -> Target:
-    """Return the parts of an address that the list permits.
+    """Return the parts of a URL that the list permits.
 
-    Only one plain form is read: ``https://host[:port][/path][?query]`` in ASCII. Everything that
-    two programs could read differently is refused: names before an ``@``, backslashes, blanks,
-    fragments, numbers for hosts that are not four decimal ones, dots at the end.
+    Only one plain form is accepted: ``https://host[:port][/path][?query]`` in ASCII. Everything
+    that two programs could parse differently is rejected: user names, backslashes, blanks,
+    fragments, IPv4 addresses that are not four decimal numbers, trailing dots.
 
     Raises
     ------
     AddressRefusedError
-        It has another form, or the list does not name it.
+        The URL has a different form, or the list does not contain its host.
     """
     match = _URL.fullmatch(url) if len(url) <= LONGEST else None
     if match is None:
         raise AddressRefusedError(
-            "this is no plain web address; expected https://host/path in ASCII, without user "
-            f"names, fragments or blanks, at most {LONGEST} characters"
+            "the URL is not valid: expected https://host/path in ASCII, without user name, "
+            f"fragment or blanks, at most {LONGEST} characters"
         )
     scheme, host, port = match[1], _normalize_host(match[2]), _parse_port(match[3], match[1])
     entry = next((entry for entry in allowed if entry.covers(scheme, host, port)), None)
@@ -170,40 +171,40 @@ def parse_url(url: str, allowed: Sequence[AllowedHost]) -> Target:
         return Target(entry, host, (match[4] or "/") + (match[5] or ""))
     if allowed:
         raise AddressRefusedError(
-            "the operator's list of hosts does not name this one with this scheme and port; see "
-            "webhook_hosts in service.toml"
+            "this host, scheme and port are not in the operator's list; see webhook_hosts in "
+            "service.toml"
         )
     raise AddressRefusedError(
-        "this desk sends to no host; the operator lists those it may send to in service.toml: "
+        "webhooks are disabled; the operator lists the allowed hosts in service.toml: "
         'webhook_hosts = ["hooks.example.org"]'
     )
 
 
-def resolve(target: Target, lookup: Resolver | None = None) -> tuple[str, ...]:
-    """Return the IP addresses of a target, after a check of each.
+def resolve_target(target: Target, lookup: Resolver | None = None) -> tuple[str, ...]:
+    """Return the IP addresses of a target after checking each of them.
 
     Raises
     ------
     AddressRefusedError
-        One of them is not public. Those of private networks and of this machine are accepted of
-        a target that is listed as internal; those of clouds' metadata services, link-local,
-        multicast and reserved ones, and IPv4 inside IPv6, never are.
+        An address is not public. Private and loopback addresses are accepted for a target that is
+        listed as internal. Addresses of cloud metadata services, link-local, multicast and reserved
+        addresses, and IPv4 inside IPv6 are never accepted.
     OSError
         The name cannot be resolved.
     """
     literal = _to_ip(target.host)
-    texts = [str(literal)] if literal else (lookup or _lookup)(target.host, target.entry.port)
+    texts = [str(literal)] if literal else (lookup or _resolve_name)(target.host, target.entry.port)
     if not texts:
         raise OSError(f"no address for {target.host}")
     if not all(_is_safe(text, is_internal=target.entry.is_internal) for text in texts):
         raise AddressRefusedError(
-            "the host's address is not a public one; where that is meant, the operator lists "
-            "the host with internal = true"
+            "the host does not have a public address; for an internal host, the operator adds "
+            "internal = true to its entry in webhook_hosts"
         )
     return tuple(dict.fromkeys(texts))
 
 
-def _lookup(host: str, port: int) -> list[str]:
+def _resolve_name(host: str, port: int) -> list[str]:
     answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(entry[4][0]) for entry in answers]
 
@@ -224,24 +225,27 @@ def _is_safe(text: str, *, is_internal: bool) -> bool:
 def _parse_port(text: str | None, scheme: str) -> int:
     port = int(text) if text else _PORTS[scheme]
     if port > 65535:
-        raise AddressRefusedError(f"there is no port {port}")
+        raise AddressRefusedError(f"port {port} is not valid: expected at most 65535")
     return port
 
 
 def _normalize_host(text: str) -> str:
-    """Return the one spelling of a host, or refuse it."""
+    """Return the normal form of a host, or raise an error."""
     host = text.lower()
     if host.startswith("["):
         address = _to_ip(host[1:-1])
         if address is None or address.version != 6:
-            raise AddressRefusedError("what stands in brackets is no IPv6 address")
+            raise AddressRefusedError("the host in brackets is not an IPv6 address")
         return str(address)
     labels = host.split(".")
     if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):
-        raise AddressRefusedError("the host is no name of letters, digits, '-' and '.'")
-    # A last part that begins with a digit is read as a number by some: 2130706433, 0x7f.1, 127.1.
+        raise AddressRefusedError("the host is not valid: expected letters, digits, '-' and '.'")
+    # Some programs read a last part that begins with a digit as a number: 2130706433, 0x7f.1,
+    # 127.1.
     if labels[-1][0].isdigit() and str(_to_ip(host)) != host:
-        raise AddressRefusedError("the host looks like an address; write four decimal numbers")
+        raise AddressRefusedError(
+            "the host looks like an IP address; expected four decimal numbers"
+        )
     return host
 
 

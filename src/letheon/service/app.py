@@ -1,4 +1,4 @@
-"""`create_app`: the desk of a ledger as an ASGI application."""
+"""`create_app`: the erasure desk as an ASGI application."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -21,8 +21,8 @@ from letheon.exceptions import LetheonError
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Sessions, Tokens
 from letheon.service import middleware
-from letheon.service.auth import Context, Limiter, gates_of
-from letheon.service.errors import MEDIA_TYPE, Problem, problem_of, respond
+from letheon.service.auth import Context, Limiter, find_gates
+from letheon.service.errors import MEDIA_TYPE, ApiProblem, make_response, problem_of
 from letheon.service.pages import ROUTERS as PAGES
 from letheon.service.pages._shared import make_templates
 from letheon.service.routes import ROUTERS as API
@@ -33,10 +33,11 @@ from letheon.verifier import VerificationError
 _ATTRIBUTES = "\n\nAttributes\n----------\n"
 _ATTRIBUTE = re.compile(r"^(\w[\w, ]*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
 _PROBLEM = {"$ref": "#/components/schemas/ProblemOut"}
-_ABOUT = """The erasure desk: requests, models, certificates and audits of one ledger.
+_ABOUT = """API of the erasure desk: requests, models, certificates and audits of one ledger.
 
-Send `Authorization: Bearer TOKEN`. Errors are `application/problem+json`. Lists have `next`: give
-it back as `after`. A POST that is repeated with the same `Idempotency-Key` has one effect.
+Authenticate with `Authorization: Bearer TOKEN`. Errors are `application/problem+json` (RFC 9457).
+Lists are paginated: pass `next` of a page as `after` to get the following page. Repeating a POST
+with the same `Idempotency-Key` has no further effect.
 """
 _STATIC = Path(__file__).parent / "static"
 _FOR_PROGRAMS = ("/api/", "/opendsr/", "/metrics", "/healthz", "/readyz", "/openapi.json")
@@ -51,27 +52,27 @@ def create_app(
     is_demo: bool = False,
     has_worker: Callable[[], bool] | None = None,
 ) -> FastAPI:
-    """Return the desk of a ledger as an ASGI application.
+    """Return the erasure desk of a ledger as an ASGI application.
 
     Parameters
     ----------
     ledger : Ledger
-        It stays open as long as the application is used; its clock is the desk's.
+        The ledger, open as long as the application is used; the desk uses its clock.
     settings : ServiceSettings, optional
-        Default: what ``service.toml`` in the ledger's home says.
+        Default: the settings in ``service.toml`` in the folder of the ledger.
     bound : str
-        The address that the server listens at: a name by which it may be called.
+        The address that the server listens on; clients may use it as host name.
     is_secure : bool, optional
-        Whether browsers reach it by HTTPS; default: what ``public_url`` says.
+        Whether browsers use HTTPS; default: as in ``public_url``.
     is_demo : bool, default=False
-        Whether pages say that this is the filled example.
+        Whether pages say that this is the demo.
     has_worker : callable, optional
-        Whether a worker runs beside the server.
+        Returns whether the worker is running.
 
     Returns
     -------
     FastAPI
-        Run it with one process: limits on calls are counted in memory.
+        Run it in a single process: rate limits are counted in memory.
     """
     settings = ServiceSettings.read(ledger.folder) if settings is None else settings
     secure = settings.is_https if is_secure is None else is_secure
@@ -91,13 +92,16 @@ def create_app(
     app.state.metrics = metrics = middleware.Metrics(ledger, has_worker)
     routers = (*API, *PAGES)
     app.state.routes = routes = [
-        route for one in routers for route in one.routes if isinstance(route, APIRoute)
+        route
+        for router_item in routers
+        for route in router_item.routes
+        if isinstance(route, APIRoute)
     ]
     _require_gates(routes)
     for router in routers:
         app.include_router(router)
     app.mount("/static", _Assets(directory=_STATIC), name="static")
-    app.openapi = partial(_document, app, routes)  # type: ignore[method-assign]
+    app.openapi = partial(_make_document, app, routes)  # type: ignore[method-assign]
     for kind in (
         HTTPException,
         RequestValidationError,
@@ -105,45 +109,45 @@ def create_app(
         VerificationError,
         SQLAlchemyError,
     ):
-        app.add_exception_handler(kind, _answer)
+        app.add_exception_handler(kind, _respond_to_error)
     app.add_middleware(
         middleware.Guards,
         settings=settings,
-        hosts=middleware.allowed_hosts(settings, bound),
+        hosts=middleware.list_allowed_hosts(settings, bound),
         is_secure=secure,
         observe=metrics.observe,
-        answer=_answer,
+        answer=_respond_to_error,
     )
     return app
 
 
 class _Assets(StaticFiles):
-    """Scripts and styles; pages name them with a digest of their content, so they may be kept."""
+    """Scripts and styles; their URLs contain a digest, so browsers may cache them."""
 
-    def file_response(self, *words: Any, **given: Any) -> Response:
-        """Return a file that browsers keep."""
-        response = super().file_response(*words, **given)
+    def file_response(self, *words: Any, **options: Any) -> Response:
+        """Return a file that browsers may cache."""
+        response = super().file_response(*words, **options)
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
         return response
 
 
-async def _answer(request: Request, error: Exception) -> Response:
-    """Turn an error into an answer; of a mistake in the program only its kind is told."""
+async def _respond_to_error(request: Request, error: Exception) -> Response:
+    """Turn an error into a response; an internal error shows no details."""
     problem = problem_of(error)
     if problem is None:
-        middleware.log_mistake(error)
-        words = "Please report it; what was acknowledged is kept."
-        problem = Problem(500, "internal", "a mistake in letheon", words)
+        middleware.log_internal_error(error)
+        words = "This is a bug in letheon, please report it. Acknowledged requests are not lost."
+        problem = ApiProblem(500, "internal", "Internal error", words)
     if request.url.path.startswith(_FOR_PROGRAMS):
-        return respond(request, problem)
+        return make_response(request, problem)
     from letheon.service.pages._shared import problem_page
 
-    # It reads the session: the loop that serves everybody must not wait for the database.
+    # The page reads the session: the event loop must not wait for the database.
     return await run_in_threadpool(problem_page, request, problem)
 
 
-def _document(app: FastAPI, routes: Sequence[APIRoute]) -> dict[str, Any]:
-    """Return the OpenAPI document, made once, with scopes and problems on every operation."""
+def _make_document(app: FastAPI, routes: Sequence[APIRoute]) -> dict[str, Any]:
+    """Return the OpenAPI document with scopes and problems of every operation; it is cached."""
     if app.openapi_schema is None:
         document = get_openapi(
             title="letheon desk", version=__version__, description=_ABOUT, routes=app.routes
@@ -156,25 +160,25 @@ def _document(app: FastAPI, routes: Sequence[APIRoute]) -> dict[str, Any]:
             _describe_fields(schema)
         for route in routes:
             for method in (route.methods or ()) if route.include_in_schema else ():
-                _complete(document["paths"][route.path_format][method.lower()], route)
+                _complete_operation(document["paths"][route.path_format][method.lower()], route)
         app.openapi_schema = document
     return app.openapi_schema
 
 
 def _describe_fields(schema: dict[str, Any]) -> None:
-    """Move what the docstring of a record says about its attributes to the fields."""
+    """Move the attribute descriptions of a docstring to the fields of its schema."""
     about, is_found, attributes = schema.get("description", "").partition(_ATTRIBUTES)
     if is_found:
         schema["description"] = about
         for names, words in _ATTRIBUTE.findall(attributes):
             for name in names.split(", "):
-                # A reference to another schema may have no description beside it.
+                # A reference to another schema may not have a description.
                 if "$ref" not in schema["properties"].get(name, {"$ref": ""}):
                     schema["properties"][name]["description"] = " ".join(words.split())
 
 
-def _complete(operation: dict[str, Any], route: APIRoute) -> None:
-    gate = gates_of(route)[0]
+def _complete_operation(operation: dict[str, Any], route: APIRoute) -> None:
+    gate = find_gates(route)[0]
     operation |= {
         "operationId": route.name,
         "x-scopes": list(gate.scopes),
@@ -186,16 +190,16 @@ def _complete(operation: dict[str, Any], route: APIRoute) -> None:
     answers = operation["responses"]
     answers.pop("422", None)
     problem = {"content": {MEDIA_TYPE: {"schema": _PROBLEM}}}
-    words = "What was asked cannot be done; the problem says why."
+    words = "The request cannot be fulfilled; `title` and `detail` say why."
     answers["4XX"] = {"description": words} | problem
-    answers["503"] = {"description": "Try again."} | problem
+    answers["503"] = {"description": "Temporarily unavailable; try again."} | problem
 
 
 def _require_gates(routes: Iterable[APIRoute]) -> None:
-    """Refuse a route that does not say who may use it."""
+    """Raise an error for a route that does not declare its scopes."""
     for route in routes:
-        if len(gates_of(route)) != 1:
+        if len(find_gates(route)) != 1:
             raise RuntimeError(
-                f"{route.path} names {len(gates_of(route))} gates; each route has exactly one of "
-                "allows(...) or public()"
+                f"{route.path} has {len(find_gates(route))} gates; expected one allows(...) "
+                "or public()"
             )

@@ -1,8 +1,8 @@
-"""Who is asking, whether they may, and which numbers of certificates they see.
+"""Authentication, authorization, rate limits, and the certificate numbers that a tenant sees.
 
-Every route names its scope with `allows` or says that it is `public`; `create_app` refuses one that
-does neither. A bearer token is looked at first, then the cookie of a session. A session may change
-things only with its CSRF token, because a browser sends cookies whoever made the form.
+Every route declares its scopes with `allows`, or that it is `public`; `create_app` rejects a route
+that does neither. A bearer token is checked first, then the session cookie. A session may change
+data only with its CSRF token, because a browser sends cookies with forms of any website.
 """
 
 import re
@@ -25,31 +25,31 @@ from pydantic import BaseModel
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Session, Sessions, Token, Tokens
 from letheon.ledger.schemas import require_name
-from letheon.service.addresses import network_of
-from letheon.service.errors import Problem
+from letheon.service.addresses import address_group
+from letheon.service.errors import ApiProblem
 from letheon.service.settings import ServiceSettings
 
-# A token with none of these only files requests.
+# A token without these scopes can only file requests.
 _KNOWING = frozenset({"requests:read", "requests:handle", "requests:approve"})
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 COOKIE = "letheon_session"
 PAGE_OF_ROLE = {"requester": "/requests", "auditor": "/certificates"}
-"""Where a log-in leads; for all others to the first page."""
-_bearer = HTTPBearer(auto_error=False, description="A token of the desk.", scheme_name="token")
+"""Page after the log-in; for other roles the home page."""
+_bearer = HTTPBearer(auto_error=False, description="Access token of the desk.", scheme_name="token")
 _NUMBER_IN_TEXT = re.compile(r"(?<=\b[Cc]ertificate )[0-9]{1,15}\b")
 _NUMBER_KEYS = ("sequence", "certificate")
 
 
 @dataclass(frozen=True)
-class Places:
-    """Lets so much be done at a time.
+class ConcurrencyLimit:
+    """A limit on concurrent work.
 
     Attributes
     ----------
     each, most : int
-        How much of one key, and in all.
+        Maximum per key, and in total.
     status, code, title, words, retry : int or str
-        The problem beyond that, and after how many seconds to try again.
+        The problem when the limit is reached, and the seconds until a retry.
     """
 
     each: int
@@ -60,31 +60,31 @@ class Places:
     words: str
     retry: str
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _taken: Counter[str] = field(default_factory=Counter)
+    _in_use: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
-    def take(self, key: str) -> Iterator[None]:
-        """Take a place for a block, or raise the problem."""
+    def acquire(self, key: str) -> Iterator[None]:
+        """Take a place for the duration of a block, or raise the problem."""
         with self._lock:
-            if self._taken[key] >= self.each or self._taken.total() >= self.most:
-                raise self.problem()
-            self._taken[key] += 1
+            if self._in_use[key] >= self.each or self._in_use.total() >= self.most:
+                raise self.make_problem()
+            self._in_use[key] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._taken[key] -= 1
-                if not self._taken[key]:
-                    del self._taken[key]
+                self._in_use[key] -= 1
+                if not self._in_use[key]:
+                    del self._in_use[key]
 
-    def problem(self) -> Problem:
-        """Return the problem of a caller for whom there is no place."""
+    def make_problem(self) -> ApiProblem:
+        """Return the problem for a caller when the limit is reached."""
         headers = {"Retry-After": self.retry}
-        return Problem(self.status, self.code, self.title, self.words, headers=headers)
+        return ApiProblem(self.status, self.code, self.title, self.words, headers=headers)
 
 
 class Limiter:
-    """Counts calls by token and by address; long ones, bundles and models at a time.
+    """Rate limits by token and by address; limits on concurrent long calls, bundles and models.
 
     Parameters
     ----------
@@ -101,50 +101,51 @@ class Limiter:
             "failed": (by_address, parse(settings.rate_failed)),
             "receipt": (by_address, parse(settings.rate_receipt)),
         }
-        # They hold a thread of the server each; it has 40, and short ones must always find one.
-        words = "At most 4 of one token. Wait for the answers, then go on."
-        title = "too many long calls at a time"
-        self.long_calls = Places(4, 16, 429, "too-many-long-calls", title, words, "1")
-        words = "One at a time for each token, 2 in all; ask again later."
-        title = "bundles are being sent already"
-        self.bundles = Places(1, 2, 429, "too-many-bundles", title, words, "30")
-        words, title = "Try again when it is done.", "another model is being registered"
-        self.models = Places(1, 4, 503, "busy", title, words, "5")  # each takes memory
+        # Each long call occupies one of the 40 threads of the server; short calls need free
+        # threads.
+        words = "At most 4 per token. Wait for the responses, then continue."
+        title = "too many concurrent long calls"
+        self.long_calls = ConcurrencyLimit(4, 16, 429, "too-many-long-calls", title, words, "1")
+        words = "At most one per token and 2 in total. Try again later."
+        title = "too many concurrent bundle downloads"
+        self.bundles = ConcurrencyLimit(1, 2, 429, "too-many-bundles", title, words, "30")
+        words, title = "Try again when it is finished.", "another model is being registered"
+        self.models = ConcurrencyLimit(1, 4, 503, "busy", title, words, "5")  # each needs memory
 
-    def count(self, what: str, key: str) -> None:
-        """Count a call of a token, or from an address; or raise the problem 429.
+    def count(self, limit_name: str, key: str) -> None:
+        """Count a call of a token or from an address, or raise the problem 429.
 
-        From an address log-ins, wrong tokens and checks of receipts are counted.
+        Log-ins, invalid tokens and receipt checks are counted by address.
         """
-        limiter, rate = self._limits[what]
-        if not limiter.hit(rate, what, key):
+        limiter, rate = self._limits[limit_name]
+        if not limiter.hit(rate, limit_name, key):
             headers = {"Retry-After": str(min(rate.get_expiry(), 60))}
-            words = f"At most {rate}. Wait and try again."
-            raise Problem(429, "too-many", "too many calls", words, headers=headers)
+            words = f"The limit is {rate}. Wait, then try again."
+            raise ApiProblem(429, "too-many", "too many calls", words, headers=headers)
 
 
 @dataclass(frozen=True)
 class Context:
-    """The desk of one ledger.
+    """The state of a desk.
 
     Attributes
     ----------
     ledger : Ledger
-        What it is about.
+        The ledger of the desk.
     settings : ServiceSettings
-        What its operator decided.
+        Settings of the operator.
     tokens, sessions, limiter
-        Who may come in, and how often.
+        Access tokens, browser sessions and rate limits.
     templates : Jinja2Templates
-        Of the pages.
+        Templates of the pages.
     is_secure : bool
-        Whether browsers reach it by HTTPS, so that cookies may insist on it.
+        Whether browsers use HTTPS; cookies then require it.
     is_demo : bool
-        Whether it is the filled example.
+        Whether this is the demo.
     has_worker : callable
-        Whether a worker runs beside the server; None where none should.
+        Returns whether the worker is running; None if the server has no worker.
     stopping : Event
-        Set when the server was asked to stop; what it computes is ended then.
+        Set when the server shuts down; running computations then stop.
     """
 
     ledger: Ledger
@@ -160,23 +161,23 @@ class Context:
 
 
 def context(request: Request) -> Context:
-    """Return the desk that a call is for."""
+    """Return the desk of a call."""
     desk: Context = request.app.state.context
     return desk
 
 
-class Numbers:
-    """How one tenant numbers its certificates; without a tenant, as the ledger does.
+class CertificateNumbers:
+    """Certificate numbers as a tenant sees them; without a tenant, the numbers of the ledger.
 
-    The ledger counts all of its certificates together, so its numbers would tell a tenant how much
-    the others erase. The signed files have these numbers inside: the chain is checked by them.
+    The ledger numbers the certificates of all tenants together, so its numbers would reveal how
+    much other tenants erase. The signed files contain the ledger's numbers, which the chain needs.
 
     Parameters
     ----------
     ledger : Ledger
-        Where they are.
+        The ledger with the certificates.
     tenant : str or None
-        Whose certificates these are.
+        Owner of the certificates.
     """
 
     def __init__(self, ledger: Ledger, tenant: str | None) -> None:
@@ -187,20 +188,20 @@ class Numbers:
     def _sequences(self) -> tuple[int, ...]:
         return self._ledger.certificates.sequences(tenant=str(self.tenant))
 
-    def shown(self, sequence: int | None) -> int | None:
-        """Return the number that stands for a certificate of the ledger; None for another's."""
+    def tenant_number(self, sequence: int | None) -> int | None:
+        """Return the tenant's number of a certificate; None for another tenant's certificate."""
         if sequence is None or self.tenant is None:
             return sequence
         place = bisect_left(self._sequences, sequence)
         is_own = self._sequences[place : place + 1] == (sequence,)
         return place + 1 if is_own else None
 
-    def sequence(self, number: int) -> int:
+    def ledger_number(self, number: int) -> int:
         """Return the ledger's number of a certificate.
 
         Raises
         ------
-        Problem
+        ApiProblem
             404: the tenant has no certificate of that number.
         """
         if self.tenant is None:
@@ -209,37 +210,39 @@ class Numbers:
             raise unknown_certificate()
         return self._sequences[number - 1]
 
-    def in_json(self, value: Any, name: str = "") -> Any:
-        """Return JSON, or a text, with the numbers of certificates that are shown."""
+    def renumber(self, value: Any, name: str = "") -> Any:
+        """Return JSON, or a text, with the tenant's certificate numbers."""
         if self.tenant is None:
             return value
         if isinstance(value, int) and name in _NUMBER_KEYS:
-            return self.shown(value)
+            return self.tenant_number(value)
         if isinstance(value, dict):
-            return {key: self.in_json(one, key) for key, one in value.items()}
+            return {key: self.renumber(item, key) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.in_json(one) for one in value]
+            return [self.renumber(item) for item in value]
         if isinstance(value, str):
-            return _NUMBER_IN_TEXT.sub(lambda text: str(self.shown(int(text[0])) or "?"), value)
+            return _NUMBER_IN_TEXT.sub(
+                lambda text: str(self.tenant_number(int(text[0])) or "?"), value
+            )
         return value
 
 
-def unknown_certificate() -> Problem:
-    """Return the answer for a certificate that is another tenant's, or not there."""
-    words = "GET /api/v1/certificates lists those that you see."
-    return Problem(404, "unknown-certificate", "no such certificate", words)
+def unknown_certificate() -> ApiProblem:
+    """Return the problem for a certificate that does not exist or belongs to another tenant."""
+    words = "GET /api/v1/certificates lists your certificates."
+    return ApiProblem(404, "unknown-certificate", "no such certificate", words)
 
 
 @dataclass(frozen=True)
 class Principal(Token):
-    """Who is asking: a token, at a desk.
+    """The authenticated caller: a token at a desk.
 
     Attributes
     ----------
     desk : Context
-        The desk that is asked.
+        The desk of the call.
     session : Session or None
-        The browser that it came through.
+        The browser session, if any.
     """
 
     desk: Context = field(repr=False, compare=False)
@@ -251,48 +254,50 @@ class Principal(Token):
         return self.desk.ledger
 
     @cached_property
-    def numbers(self) -> Numbers:
-        """The numbers of certificates that it sees."""
-        return Numbers(self.ledger, self.tenant)
+    def numbers(self) -> CertificateNumbers:
+        """The certificate numbers that the caller sees."""
+        return CertificateNumbers(self.ledger, self.tenant)
 
     def may(self, *scopes: str) -> bool:
-        """Whether it has one of some scopes."""
+        """Return whether the token has one of these scopes."""
         return not set(scopes).isdisjoint(self.scopes)
 
-    def require(self, *scopes: str, title: str = "this token may not do that") -> None:
-        """Refuse what needs one of some scopes; none are needed where none is named."""
+    def require(self, *scopes: str, title: str = "not permitted for this token") -> None:
+        """Raise the problem 403 if the token has none of these scopes; empty allows any token."""
         if scopes and not self.may(*scopes):
-            words = f"It needs the scope {' or '.join(scopes)}; its role is {self.role}."
-            raise Problem(403, "not-allowed", title, words)
+            words = (
+                f"It needs the scope {' or '.join(scopes)}; the role of the token is {self.role}."
+            )
+            raise ApiProblem(403, "not-allowed", title, words)
 
     @property
     def sees_all_requests(self) -> bool:
-        """Whether it sees requests that others filed, and who is held and who was erased.
+        """Whether it sees requests of other tokens, and which ids are in a model or erased.
 
-        Others get one answer for a person who is held, erased or unknown.
+        Other tokens get the same response for ids that are in the model, erased or unknown.
         """
         return self.role != "requester" and self.may(*_KNOWING)
 
-    def tenant_for(self, asked: str | None) -> str:
-        """Return the tenant of one thing; another's things are as if they were not there."""
-        return self.tenant_filter(asked) or "default"
+    def tenant_for(self, requested: str | None) -> str:
+        """Return the tenant of a single object; objects of other tenants appear not to exist."""
+        return self.tenant_filter(requested) or "default"
 
-    def tenant_filter(self, asked: str | None) -> str | None:
-        """Return whose things a list shows; None for everybody's."""
-        if asked is None:
+    def tenant_filter(self, requested: str | None) -> str | None:
+        """Return the tenant whose objects a list shows; None for all tenants."""
+        if requested is None:
             return self.tenant
         with suppress(ValueError):
-            if self.tenant in (None, asked):
-                return require_name("tenant", asked)
-        raise Problem(404, "not-there", "not there", "There is nothing of that name.")
+            if self.tenant in (None, requested):
+                return require_name("tenant", requested)
+        raise ApiProblem(404, "not-there", "not found", "There is no object of that name.")
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What a route demands: one of some scopes; none for anybody with a token.
+    """The scopes of a route: the caller needs one of them; no scopes allow any token.
 
-    `is_public` marks a route that demands nothing, `is_long` one that may take its time: few of
-    these are served at once.
+    `is_public` marks a route that needs no token, `is_long` a route that may be slow: few of these
+    are served at once.
     """
 
     scopes: tuple[str, ...]
@@ -304,78 +309,78 @@ class Gate:
         request: Request,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None,
     ) -> Principal:
-        """Return who is asking, or refuse."""
+        """Return the authenticated caller, or raise a problem."""
         desk = context(request)
-        who = _identify(desk, request, credentials)
-        self.admit(request, who)
+        caller = _identify_caller(desk, request, credentials)
+        self.admit(request, caller)
         _require_known_query(request)
         if request.method not in ("GET", "HEAD"):
-            # Changes are refused where files are newer than the database: they would be lost.
+            # With files newer than the database, changes would be lost.
             desk.ledger.require_current_database()
-        self.enter(request, who)
-        return who
+        self.enter(request, caller)
+        return caller
 
-    def admit(self, request: Request, who: Principal, **words: str) -> None:
-        """Count the call of a token, and refuse it if the token has none of the scopes."""
-        request.scope["letheon_token"] = who.id
-        who.desk.limiter.count("token", who.id)
-        who.require(*self.scopes, **words)
+    def admit(self, request: Request, caller: Principal, **words: str) -> None:
+        """Count the call, and raise the problem 403 if the token has none of the scopes."""
+        request.scope["letheon_token"] = caller.id
+        caller.desk.limiter.count("token", caller.id)
+        caller.require(*self.scopes, **words)
 
-    def enter(self, request: Request, who: Principal) -> None:
-        """Take a place among the long calls if this is one; it is given back at the end."""
+    def enter(self, request: Request, caller: Principal) -> None:
+        """Take a place among the long calls if the route is long; it is released at the end."""
         if self.is_long:
-            held = ExitStack()
-            held.enter_context(who.desk.limiter.long_calls.take(who.id))
-            request.scope["letheon_release"] = held.close
+            places = ExitStack()
+            places.enter_context(caller.desk.limiter.long_calls.acquire(caller.id))
+            request.scope["letheon_release"] = places.close
 
 
 @dataclass(frozen=True)
-class _Open(Gate):
-    """A gate that stands open."""
+class _PublicGate(Gate):
+    """The gate of a public route."""
 
     async def __call__(self, request: Request) -> None:  # type: ignore[override]
-        """Let everybody in; without a thread, so that a full server can say that it is alive."""
+        """Accept every call, without a thread, so that a busy server can report its health."""
 
 
 def allows(*scopes: str, is_long: bool = False) -> Gate:
-    """Return a dependency: who is asking, if they have one of these scopes; none for anybody."""
+    """Return a dependency that requires one of these scopes; no scopes allow any token."""
     return Gate(scopes, is_long=is_long)
 
 
 def public() -> Gate:
-    """Return a dependency that marks a route as open to everybody."""
-    return _Open((), is_public=True)
+    """Return a dependency that marks a route as public."""
+    return _PublicGate((), is_public=True)
 
 
 def find_visitor(request: Request) -> Principal | None:
-    """Return whose session a browser shows; None when it, or its token, is no longer valid."""
+    """Return the caller of a browser session; None if session or token are no longer valid."""
     desk, cookie = context(request), request.cookies.get(COOKIE)
     session = None if cookie is None else desk.sessions.find(cookie)
     token = None if session is None else desk.tokens.find_valid(session.token_id)
     return None if token is None else Principal(**vars(token), desk=desk, session=session)
 
 
-def address_of(request: Request) -> str:
-    """Return the address that a call comes from, for counting; of IPv6 the network of a house."""
-    return "unknown" if request.client is None else network_of(request.client.host)
+def client_address(request: Request) -> str:
+    """Return the client address for rate limits, as `network_of` gives it."""
+    return "unknown" if request.client is None else address_group(request.client.host)
 
 
 def require_csrf(request: Request, session: Session, sent: str | None) -> None:
-    """Refuse a change that no page of this session has asked for."""
+    """Raise the problem 403 for a change that was not sent by a page of this session."""
     if not is_same_origin(request) or not session.accepts_csrf(sent):
-        words = "Load the page again and send its form; programs use a bearer token."
-        raise Problem(403, "csrf", "the form is not from this session", words)
+        words = "Reload the page and submit its form again; programs use a bearer token."
+        raise ApiProblem(403, "csrf", "the form is not from this session", words)
 
 
-def require_unbound(who: Principal) -> None:
-    """Refuse what concerns the whole ledger to whoever sees one tenant only."""
-    if who.tenant is not None:
+def require_unbound(caller: Principal) -> None:
+    """Raise the problem 403 for a token that is bound to a tenant."""
+    if caller.tenant is not None:
         words = "Use a token that is not bound to a tenant."
-        raise Problem(403, "needs-unbound-token", "this concerns all tenants", words)
+        raise ApiProblem(403, "needs-unbound-token", "this concerns all tenants", words)
 
 
 def is_same_origin(request: Request) -> bool:
-    """Whether a browser says that our own page made the call; old ones say nothing."""
+    """Return whether the call comes from our own page; old browsers do not send this."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")
@@ -386,35 +391,41 @@ def is_same_origin(request: Request) -> bool:
     return origin in ours or (public_url is not None and origin == public_url.rstrip("/"))
 
 
-def _identify(
+def _identify_caller(
     desk: Context, request: Request, credentials: HTTPAuthorizationCredentials | None
 ) -> Principal:
     if "authorization" in request.headers:
         token = desk.tokens.find_by_text("" if credentials is None else credentials.credentials)
         if token is None:
-            # Only wrong ones are counted and slowed down: others behind one address must get in.
-            desk.limiter.count("failed", address_of(request))
-            raise _no_token("the token is not valid", "It is unknown, expired or revoked.")
+            # Only invalid tokens count: other users behind the same address are not slowed down.
+            desk.limiter.count("failed", client_address(request))
+            raise _token_problem(
+                "the token is not valid", "The token is unknown, expired or revoked."
+            )
         return Principal(**vars(token), desk=desk)
-    who = find_visitor(request)
-    if who is None or who.session is None:
-        raise _no_token("no token", "Send the header Authorization: Bearer TOKEN.")
+    caller = find_visitor(request)
+    if caller is None or caller.session is None:
+        raise _token_problem("no token", "Send the header Authorization: Bearer TOKEN.")
     if request.method not in SAFE:
-        require_csrf(request, who.session, request.headers.get("x-csrf-token"))
-    return who
+        require_csrf(request, caller.session, request.headers.get("x-csrf-token"))
+    return caller
 
 
-def _no_token(title: str, detail: str) -> Problem:
-    return Problem(401, "no-token", title, detail, headers={"WWW-Authenticate": "Bearer"})
+def _token_problem(title: str, detail: str) -> ApiProblem:
+    return ApiProblem(401, "no-token", title, detail, headers={"WWW-Authenticate": "Bearer"})
 
 
-def gates_of(route: Any) -> list[Gate]:
+def find_gates(route: Any) -> list[Gate]:
     """Return the gates among the dependencies of a route."""
-    return [one.call for one in _dependants(route) if isinstance(one.call, Gate)]
+    return [
+        dependant.call
+        for dependant in _iterate_dependants(route)
+        if isinstance(dependant.call, Gate)
+    ]
 
 
-def _dependants(route: Any) -> Iterator[Any]:
-    """Yield what a route depends on, itself included."""
+def _iterate_dependants(route: Any) -> Iterator[Any]:
+    """Yield the dependants of a route, including the route itself."""
     waiting: list[Any] = [route.dependant]
     while waiting:
         dependant = waiting.pop()
@@ -423,17 +434,21 @@ def _dependants(route: Any) -> Iterator[Any]:
 
 
 def _require_known_query(request: Request) -> None:
-    """Refuse a filter that does not exist: whoever mistypes one must not be shown everything."""
+    """Reject unknown query parameters: a mistyped filter must not return everything."""
     if not request.query_params:
         return
-    params = [one for each in _dependants(request.scope["route"]) for one in each.query_params]
+    params = [
+        param
+        for dependant in _iterate_dependants(request.scope["route"])
+        for param in dependant.query_params
+    ]
     names: set[str] = set()
-    for one in params:
-        kind = one.field_info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):  # it stands for its fields
+    for param in params:
+        kind = param.field_info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):  # a model of several parameters
             names |= {field.alias or name for name, field in kind.model_fields.items()}
         else:
-            names.add(one.alias)
+            names.add(param.alias)
     if not request.query_params.keys() <= names:
         known = ", ".join(sorted(names)) or "none"
-        raise Problem(422, "query", "there is no such parameter", f"Known here: {known}.")
+        raise ApiProblem(422, "query", "unknown query parameter", f"Expected: {known}.")

@@ -1,8 +1,8 @@
-"""Connections: how many may be open, and how long each may keep the server waiting.
+"""Limits on connections: their number, and how long each may keep the server waiting.
 
-uvicorn has no limit for the time in which the head of a request comes, none for a reader that takes
-no bytes, and none by address. Connections are counted where they are accepted, so that a half-done
-TLS handshake counts too. Where all places are taken, one that serves nothing makes room.
+uvicorn limits neither the time for the head of a request, nor the time of a client that reads no
+bytes, nor the connections per address. Connections are counted when they are accepted, so that an
+unfinished TLS handshake counts too. When the limit is reached, an idle connection is closed.
 """
 
 import resource
@@ -17,7 +17,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from letheon.service.addresses import network_of
+from letheon.service.addresses import address_group
 from letheon.service.middleware import SLOWEST, log_line
 from letheon.service.settings import ServiceSettings
 
@@ -30,9 +30,9 @@ class AcceptedSocket(socket.socket):
     Attributes
     ----------
     address : str
-        As `network_of` gives it.
+        Client address, as `network_of` gives it.
     is_waiting : bool
-        Whether no request is being served on it.
+        Whether no request is being served on the connection.
     """
 
     address = ""
@@ -40,27 +40,27 @@ class AcceptedSocket(socket.socket):
     places: "Connections | None" = None
 
     def close(self) -> None:
-        """Close it and give its place back."""
+        """Close the connection and release its place."""
         if self.places is not None:
             self.places.release(self)
         super().close()
 
 
 class Connections:
-    """The places for open connections.
+    """The open connections of the server and their limits.
 
     Parameters
     ----------
     settings : ServiceSettings
-        The limits, and the proxies that no limit by address applies to.
+        The limits, and the proxies that are exempt from the limit per address.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # The database, the worker and downloads need files too.
+        # The database, the worker and downloads need file descriptors too.
         self.most = min(settings.max_connections, max(files * 3 // 4, 1))
         self.most_per_address = settings.connections_per_address
-        self._proxies = _networks(settings.trusted_proxies)
+        self._proxies = _parse_proxies(settings.trusted_proxies)
         self._open: dict[int, AcceptedSocket] = {}
         self._by_address: Counter[str] = Counter()
         self._logged_at = float("-inf")
@@ -69,14 +69,14 @@ class Connections:
         return len(self._open)
 
     def admit(self, accepted: AcceptedSocket, host: str) -> bool:
-        """Give a new connection a place, or refuse it."""
-        address = network_of(host)
+        """Count a new connection; return False if there is no place for it."""
+        address = address_group(host)
         is_full = self._by_address[address] >= self.most_per_address and not self._is_proxy(host)
         if is_full and not self._make_room(address):
-            self._note("address", address)
+            self._log_refusal("address", address)
             return False
         if len(self._open) >= self.most and not self._make_room():
-            self._note("all", address)
+            self._log_refusal("all", address)
             return False
         accepted.address, accepted.places = address, self
         self._open[accepted.fileno()] = accepted
@@ -84,26 +84,32 @@ class Connections:
         return True
 
     def release(self, accepted: AcceptedSocket) -> None:
-        """Give the place of a connection back; once."""
+        """Release the place of a connection; repeated calls have no effect."""
         if self._open.get(accepted.fileno()) is accepted:
             del self._open[accepted.fileno()]
             self._by_address[accepted.address] -= 1
             if not self._by_address[accepted.address]:
                 del self._by_address[accepted.address]
 
-    def mark(self, number: int, *, is_waiting: bool) -> None:
-        """Note whether the connection of a file number waits for a request."""
+    def set_waiting(self, number: int, *, is_waiting: bool) -> None:
+        """Record whether the connection of a file descriptor waits for a request."""
         if number in self._open:
             self._open[number].is_waiting = is_waiting
 
     def _make_room(self, address: str | None = None) -> bool:
-        """Close the oldest waiting connection: of an address, or of that with the most of them."""
-        mine = (one for one in self._open.values() if address in (None, one.address))
-        waiting = [one for one in mine if one.is_waiting]
+        """Close the oldest idle connection of an address; by default the address with the most."""
+        candidates = (
+            connection
+            for connection in self._open.values()
+            if address in (None, connection.address)
+        )
+        waiting = [connection for connection in candidates if connection.is_waiting]
         if not waiting:
             return False
-        counts = Counter(one.address for one in waiting)
-        victim = max(waiting, key=lambda one: counts[one.address])  # the first of the greatest
+        counts = Counter(connection.address for connection in waiting)
+        victim = max(
+            waiting, key=lambda connection: counts[connection.address]
+        )  # the oldest connection of that address
         self.release(victim)
         victim.shutdown(socket.SHUT_RDWR)
         return True
@@ -117,7 +123,7 @@ class Connections:
             return False
         return any(address in network for network in self._proxies)
 
-    def _note(self, limit: str, address: str) -> None:
+    def _log_refusal(self, limit: str, address: str) -> None:
         """Write a line to the log, at most once a minute."""
         now = time.monotonic()
         if now - self._logged_at >= _LOG_SECONDS:
@@ -125,21 +131,21 @@ class Connections:
             log_line("connection-refused", limit=limit, address=address)
 
 
-def _networks(proxies: Iterable[str]) -> list[Any] | None:
-    """Return the networks of the trusted proxies; None where every address is one."""
-    found = []
+def _parse_proxies(proxies: Iterable[str]) -> list[Any] | None:
+    """Return the networks of the trusted proxies; None if every address is trusted."""
+    networks = []
     for text in proxies:
         if text == "*":
             return None
         try:
-            found.append(ip_network(text, strict=False))
+            networks.append(ip_network(text, strict=False))
         except ValueError:
-            continue  # a name: uvicorn compares it as it is, and no address is equal to it
-    return found
+            continue  # a host name: uvicorn compares it as text, so it matches no address
+    return networks
 
 
 class ListeningSocket(socket.socket):
-    """A socket that listens and refuses connections for which there is no place."""
+    """A listening socket that closes connections for which there is no place."""
 
     places: Connections | None = None
 
@@ -149,22 +155,22 @@ class ListeningSocket(socket.socket):
         Raises
         ------
         ConnectionAbortedError
-            There is no place for it, and it was closed.
+            There was no place for the connection; it is closed.
         """
         plain, address = super().accept()
         accepted = AcceptedSocket(plain.family, plain.type, plain.proto, fileno=plain.detach())
         if self.places is not None and not self.places.admit(accepted, str(address[0])):
             accepted.close()
-            raise ConnectionAbortedError("there is no place for another connection")
+            raise ConnectionAbortedError("the limit of connections is reached")
         return accepted, address
 
 
 class LimitedProtocol(H11Protocol):
-    """HTTP with a limit for everything that a client can keep the server waiting with.
+    """HTTP with a time limit wherever the server waits for the client.
 
-    `look` is called every second. A connection that serves no request is closed when it has not
-    sent the head of one in time, whatever it sends meanwhile; one whose reader takes no bytes of
-    an answer, or does not let itself be closed, is cut.
+    `check_limits` is called every second. A connection is closed if the head of a request is not
+    complete in time. It is aborted if the client does not read the response, or if closing takes
+    too long.
     """
 
     places: Connections
@@ -178,35 +184,35 @@ class LimitedProtocol(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the head of the first request."""
+        """Start the time limit for the head of the first request."""
         super().connection_made(transport)
         self._head_ends = time.monotonic() + self.settings.header_seconds
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; the time for a head runs from its first byte."""
+        """Process received bytes; the time limit for a head starts with its first byte."""
         super().data_received(data)
-        self._watch()
+        self._update_head_limit()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request; uvicorn closes the connection if nothing at all comes."""
+        """Wait for the next request; uvicorn closes the connection if no byte arrives."""
         self._head_ends = None
         super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY:  # an answer came before the end of the body
-            self._watch()
-        self._mark()
+        if self.conn.their_state is h11.SEND_BODY:  # the response came before the end of the body
+            self._update_head_limit()
+        self._mark_waiting()
 
     def pause_writing(self) -> None:
-        """Begin to wait for a reader that does not keep up."""
+        """Start the time limit for a client that reads too slowly."""
         super().pause_writing()
         self._write_ends = self._time_to_flush()
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Continue writing."""
         super().resume_writing()
         self._write_ends = None
 
-    def look(self, now: float) -> None:
-        """Cut the connection if it has kept the server waiting for too long."""
+    def check_limits(self, now: float) -> None:
+        """Close or abort the connection if a time limit has passed."""
         if self.transport.is_closing():
             if self._close_ends is None:
                 self._close_ends = self._time_to_flush()
@@ -217,17 +223,17 @@ class LimitedProtocol(H11Protocol):
         elif self._head_ends is not None and now >= self._head_ends:
             self.transport.close()
 
-    def _watch(self) -> None:
+    def _update_head_limit(self) -> None:
         if not self._is_waiting:
             self._head_ends = None
         elif self._head_ends is None:
             self._head_ends = time.monotonic() + self.settings.header_seconds
-        self._mark()
+        self._mark_waiting()
 
-    def _mark(self) -> None:
-        found = self.transport.get_extra_info("socket")
-        if found is not None:
-            self.places.mark(found.fileno(), is_waiting=self._is_waiting)
+    def _mark_waiting(self) -> None:
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            self.places.set_waiting(connection.fileno(), is_waiting=self._is_waiting)
 
     def _time_to_flush(self) -> float:
         size = self.transport.get_write_buffer_size()
@@ -235,31 +241,31 @@ class LimitedProtocol(H11Protocol):
 
 
 def protocol_for(places: Connections, settings: ServiceSettings) -> type[LimitedProtocol]:
-    """Return the protocol of a server with these places and limits."""
+    """Return the protocol class of a server with these limits."""
     return type("Protocol", (LimitedProtocol,), {"places": places, "settings": settings})
 
 
 class LimitedServer(uvicorn.Server):
-    """A server that looks after its connections every second.
+    """A server that checks the time limits of its connections every second.
 
     Attributes
     ----------
     at_stop : callable
-        Called when it begins to stop.
+        Called when the server begins to stop.
     """
 
     at_stop: Callable[[], None] = staticmethod(lambda: None)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop: calls that are being served have some seconds to end."""
+        """Stop; current calls have a few seconds to finish."""
         self.at_stop()
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        """Look after the connections, and say whether to stop."""
+        """Check the time limits, and return whether to stop."""
         if counter % 10 == 0:
             now = time.monotonic()
             for connection in list(self.server_state.connections):
                 if isinstance(connection, LimitedProtocol):
-                    connection.look(now)
+                    connection.check_limits(now)
         return await super().on_tick(counter)

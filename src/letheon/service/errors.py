@@ -1,7 +1,7 @@
-"""Errors as ``application/problem+json`` (RFC 9457): what was given, expected, and what to do.
+"""Errors as ``application/problem+json`` (RFC 9457): what is wrong, what is expected, what to do.
 
-The text of an error of the library is shown where it holds codes and counts only. Errors about ids
-would quote people, so they have texts of their own here. A value that was refused is never echoed.
+The text of a library error is shown if it contains only codes and counts. Errors about ids could
+quote personal data, so they have their own texts here. A rejected value is never echoed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,25 +21,25 @@ from letheon.verifier import VerificationError
 PREFIX = "urn:letheon:problem:"
 MEDIA_TYPE = "application/problem+json"
 _RETRY_SECONDS = "1"
-# Deeper than any field of ours; a caller's own keys may be longer than is of use.
+# Longer than any of our field paths; keys of the caller may be longer.
 _LONGEST_PLACE = 200
 
 
-class Problem(HTTPException):
-    """An error to be shown to the caller.
+class ApiProblem(HTTPException):
+    """An error that is shown to the caller.
 
     Parameters
     ----------
     status : int
-        Status of the answer.
+        HTTP status.
     code : str
-        What programs look at; it becomes a part of ``type``.
+        Code for programs; it becomes a part of ``type``.
     title, detail : str
-        What happened; what to do about it.
+        What is wrong; what to do about it.
     headers : mapping, optional
-        Of the answer.
+        Headers of the response.
     fields : sequence of dict, optional
-        Which values were refused, and why.
+        Rejected fields, with reasons.
     """
 
     def __init__(
@@ -58,138 +58,138 @@ class Problem(HTTPException):
         self.fields = fields
 
     def to_dict(self, instance: str) -> dict[str, Any]:
-        """Return the document."""
-        found: dict[str, Any] = {
+        """Return the JSON document."""
+        document: dict[str, Any] = {
             "type": PREFIX + self.code,
             "title": self.title,
             "status": self.status_code,
             "detail": self.detail,
             "instance": instance,
         }
-        return found if self.fields is None else found | {"errors": self.fields}
+        return document if self.fields is None else document | {"errors": self.fields}
 
 
-# What differs is for operators, `letheon doctor` says it: numbers of the ledger are no tenant's.
-OLD_DATABASE = Problem(
+# `letheon doctor` shows the differences to operators; tenants must not see the ledger's counts.
+OLD_DATABASE = ApiProblem(
     503,
     "old-database",
     "the database is older than the files",
-    "Nothing is recorded until an operator puts the newer database back.",
+    "The desk is read-only until an operator restores the newer database.",
 )
 
-_LOOK = "Look at the ids that you sent."
-# Status, code, title, and a detail where the text of the error could name people. The first that
-# fits decides, so special cases stand above what they are cases of.
+_LOOK = "Check the ids in your request."
+# Status, code, title, and a detail if the text of the error could contain ids. The first match
+# decides, so subclasses come before their base classes.
 _KNOWN: tuple[tuple[Any, ...], ...] = (
     (
         errors.UnknownIdError,
         422,
         "unknown-ids",
-        "at least one id is not in the model; none was taken",
+        "at least one id is not in the model; no id was accepted",
         _LOOK,
     ),
     (
         errors.IdsTypeError,
         422,
         "ids",
-        "the ids are not of the kind that the model has: texts or numbers",
+        "the ids do not have the type of the model's ids: strings or integers",
         _LOOK,
     ),
     (errors.UnknownModelError, 404, "unknown-model", "no such model"),
     (errors.UnknownRequestError, 404, "unknown-request", "no such request"),
-    (errors.LedgerMissingError, 404, "not-there", "not there"),
+    (errors.LedgerMissingError, 404, "not-there", "not found"),
     (errors.IdempotencyError, 422, "key-used", "the idempotency key was used for something else"),
-    (errors.RequestStateError, 409, "wrong-state", "the request is not in a state for that"),
-    (errors.BlockedIdsError, 409, "blocked", "people who asked to be erased are among the rows"),
+    (errors.RequestStateError, 409, "wrong-state", "the request is in the wrong state"),
+    (errors.BlockedIdsError, 409, "blocked", "the rows contain ids with an erasure request"),
     (errors.LedgerBusyError, 503, "busy", "the ledger is busy"),
     (errors.StaleWorkerError, 503, "busy", "the ledger is busy"),
-    (errors.LedgerUnwritableError, 507, "unwritable", "the ledger cannot be written"),
-    (errors.ClockError, 503, "clock", "the clock of the server went wrong"),
-    (errors.CertificateError, 409, "certificate", "a certificate does not hold"),
-    (errors.ResidueError, 409, "residue", "something of an erased person was found"),
-    (errors.LedgerError, 409, "refused", "the ledger refused"),
-    (errors.StateError, 422, "model-file", "this is no model file that can be used"),
-    (errors.ForgetError, 422, "cannot-forget", "the model cannot forget that"),
-    (VerificationError, 409, "not-verified", "it does not verify"),
+    (errors.LedgerUnwritableError, 507, "unwritable", "the ledger is not writable"),
+    (errors.ClockError, 503, "clock", "the clock of the server is wrong"),
+    (errors.CertificateError, 409, "certificate", "a certificate is not valid"),
+    (errors.ResidueError, 409, "residue", "data of an erased person was found"),
+    (errors.LedgerError, 409, "refused", "refused by the ledger"),
+    (errors.StateError, 422, "model-file", "the model file cannot be used"),
+    (errors.ForgetError, 422, "cannot-forget", "the model cannot forget these ids"),
+    (VerificationError, 409, "not-verified", "the verification failed"),
 )
 
 
 @contextmanager
 def cursor_problems(detail: str = "") -> Iterator[None]:
-    """Turn a `ValueError` into the answer for a value of `after` that no part of the list gave."""
+    """Turn a `ValueError` into the problem for an invalid `after`."""
     try:
         yield
     except ValueError as error:
-        raise Problem(422, "cursor", "after cannot be used", detail or str(error)) from error
+        raise ApiProblem(422, "cursor", "after is not valid", detail or str(error)) from error
 
 
-def problem_of(error: BaseException) -> Problem | None:
-    """Return an error as it is shown, or None for a mistake in the program."""
-    if isinstance(error, Problem | errors.OldDatabaseError):
-        return error if isinstance(error, Problem) else OLD_DATABASE
+def problem_of(error: BaseException) -> ApiProblem | None:
+    """Return the problem that is shown for an error; None for an internal error."""
+    if isinstance(error, ApiProblem | errors.OldDatabaseError):
+        return error if isinstance(error, ApiProblem) else OLD_DATABASE
     if isinstance(error, RequestValidationError):
-        return _invalid(error)
+        return _validation_problem(error)
     if isinstance(error, HTTPException):
         title = str(error.detail or "refused").lower()
         code = {404: "not-found", 405: "method", 400: "body"}.get(error.status_code, "refused")
-        return Problem(
+        return ApiProblem(
             error.status_code,
             code,
             title,
             _ADVICE.get(error.status_code, title),
             headers=error.headers,
         )
-    return _of_library(error)
+    return _library_problem(error)
 
 
-def _of_library(error: BaseException) -> Problem | None:
+def _library_problem(error: BaseException) -> ApiProblem | None:
     for kind, status, code, title, *detail in _KNOWN:
         if isinstance(error, kind):
             headers = {"Retry-After": _RETRY_SECONDS} if status == 503 else None
-            return Problem(status, code, title, *(detail or [str(error)]), headers=headers)
-    if isinstance(error, errors.LetheonError):  # its text may quote what was given
-        return Problem(422, "refused", "letheon refused", f"It is a {type(error).__name__}.")
+            return ApiProblem(status, code, title, *(detail or [str(error)]), headers=headers)
+    if isinstance(error, errors.LetheonError):  # its text may quote the caller's values
+        return ApiProblem(422, "refused", "refused", f"The error is {type(error).__name__}.")
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
-        return _of_library(errors.LedgerUnwritableError(CANNOT_WRITE))
+        return _library_problem(errors.LedgerUnwritableError(CANNOT_WRITE))
     if isinstance(error, SQLAlchemyError):
         headers = {"Retry-After": _RETRY_SECONDS}
-        return Problem(503, "database", "the database failed", "Try again.", headers=headers)
+        return ApiProblem(503, "database", "the database failed", "Try again.", headers=headers)
     return None
 
 
 _ADVICE = {
-    404: "There is nothing under this address; /openapi.json lists what there is.",
-    405: "The Allow header names the methods that this address knows.",
-    400: "The body could not be read; send what the media type says.",
+    404: "There is no such resource; /openapi.json lists all routes.",
+    405: "The Allow header lists the methods of this resource.",
+    400: "The body could not be read; it must match its media type.",
 }
 
 
-def _invalid(error: RequestValidationError) -> Problem:
-    """Say which values were refused and why, without the values."""
+def _validation_problem(error: RequestValidationError) -> ApiProblem:
+    """Return the problem for invalid fields: their paths and reasons, not their values."""
     fields = [
-        {"at": "/".join(_place(one))[:_LONGEST_PLACE], "why": _reason(one)}
-        for one in error.errors()
+        {"at": "/".join(_field_path(error_item))[:_LONGEST_PLACE], "why": _field_reason(error_item)}
+        for error_item in error.errors()
     ]
     where = ", ".join(dict.fromkeys(field["at"] for field in fields))
-    detail = f"Look at: {where[:1000]}."
-    return Problem(422, "invalid", "some values cannot be used", detail, fields=fields)
+    detail = f"Check: {where[:1000]}."
+    return ApiProblem(422, "invalid", "some values are not valid", detail, fields=fields)
 
 
-def _place(found: Any) -> list[str]:
-    """Return where a value stood; a name that is not ours is the caller's, and not repeated."""
-    parts = [str(part) for part in found["loc"]]
-    return parts[:-1] if found["type"] == "extra_forbidden" else parts
+def _field_path(error: Any) -> list[str]:
+    """Return the path of a field; unknown names come from the caller and are not repeated."""
+    parts = [str(part) for part in error["loc"]]
+    return parts[:-1] if error["type"] == "extra_forbidden" else parts
 
 
-def _reason(found: Any) -> str:
-    """Return the validator's reason; one that was raised by hand may quote what was given."""
-    known = found["type"] not in ("value_error", "assertion_error", "json_invalid")
-    message = str(found["msg"]) if known or found.get("ctx", {}).get("safe") else "not usable"
+def _field_reason(error: Any) -> str:
+    """Return the reason of the validator; custom errors may quote the value."""
+    known = error["type"] not in ("value_error", "assertion_error", "json_invalid")
+    message = str(error["msg"]) if known or error.get("ctx", {}).get("safe") else "not valid"
     return message[:_LONGEST_PLACE]
 
 
-def respond(request: Request, problem: Problem) -> Response:
-    """Return a problem as an answer."""
+def make_response(request: Request, problem: ApiProblem) -> Response:
+    """Return a problem as a response."""
     return JSONResponse(
         problem.to_dict(str(request.scope.get("letheon_call", ""))),
         status_code=problem.status_code,

@@ -1,4 +1,4 @@
-"""Forms that were sent, to pages and to the API; files in them are kept in memory only."""
+"""Parse submitted forms of the pages and the API; uploaded files stay in memory."""
 
 import re
 import secrets
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
 
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 
 _KEY = re.compile("[0-9a-f]{32}")
 
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class MemoryParser(MultiPartParser):
-    """Keeps files in memory: rows and ids of people must not lie in a temporary file."""
+    """Keeps files in memory: rows and ids must not be written to a temporary file."""
 
     spool_max_size = 1 << 40
 
@@ -25,15 +25,15 @@ class MemoryParser(MultiPartParser):
 async def read_form(
     request: Request, *, most_files: int = 8, most_fields: int = 2000, longest_field: int = 1 << 20
 ) -> FormData:
-    """Return the form that was sent; an empty one for another kind of body.
+    """Return the submitted form; an empty form for other media types.
 
-    The size of the body is limited before it comes here. A handler asks for the form after the
-    principal, so that a stranger's body is not even read.
+    The size of the body is limited earlier. A handler reads the form after authentication, so that
+    the body of an unauthenticated call is not read.
 
     Raises
     ------
-    Problem
-        400: it cannot be read, or has too many parts.
+    ApiProblem
+        400: the form cannot be read, or has too many parts.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     limits = {"max_files": most_files, "max_fields": most_fields, "max_part_size": longest_field}
@@ -43,67 +43,67 @@ async def read_form(
         if kind == "application/x-www-form-urlencoded":
             return await FormParser(request.headers, request.stream()).parse()
     except (MultiPartException, UnicodeError) as error:
-        raise Problem(400, "form", "The form could not be read", "Load the page again.") from error
+        raise ApiProblem(400, "form", "The form could not be read", "Reload the page.") from error
     return FormData()
 
 
 async def read_parts(request: Request, *, most_fields: int = 8) -> FormData:
-    """Return the few parts of a multipart body that a program sent.
+    """Return the parts of a multipart body of an API call.
 
     Raises
     ------
-    Problem
-        422: it is no multipart body, cannot be read, or has too many parts.
+    ApiProblem
+        422: the body is not multipart, cannot be read, or has too many parts.
     """
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        raise malformed("the body is no multipart/form-data")
+        raise form_problem("the body is not multipart/form-data")
     try:
         return await read_form(
             request, most_files=most_fields, most_fields=most_fields, longest_field=1024
         )
-    except Problem as problem:
+    except ApiProblem as problem:
         if problem.code != "form":
             raise
-        raise malformed("the parts of the body cannot be read") from problem
+        raise form_problem("the parts of the body cannot be read") from problem
 
 
 def multipart_body(parts: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    """Return what the document of the API says about a form with these parts."""
+    """Return the OpenAPI description of a form with these parts."""
     schema = {"type": "object", "required": required, "additionalProperties": False}
     content = {"multipart/form-data": {"schema": schema | {"properties": parts}}}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def malformed(why: str) -> Problem:
-    """Return the answer to a program whose form cannot be used."""
+def form_problem(why: str) -> ApiProblem:
+    """Return the problem for an API call with an invalid form."""
     words = f"{why[0].upper()}{why[1:]}; send multipart/form-data with the CSV in the part `file`."
-    return Problem(422, "form", "the form cannot be used", words)
+    return ApiProblem(422, "form", "the form is not valid", words)
 
 
 def text_of(form: FormData, name: str) -> str:
-    """Return a field of a form, without space around it; nothing for one that is a file."""
+    """Return a stripped field of a form; an empty string for a file."""
     value = form.get(name, "")
     return value.strip() if isinstance(value, str) else ""
 
 
 def key_of(form: FormData) -> str:
-    """Return the idempotency key that a form carries, so that sending it twice has one effect."""
+    """Return the idempotency key of a form, so that submitting it twice has one effect."""
     key = text_of(form, "key")
     return key if _KEY.fullmatch(key) else secrets.token_hex(16)
 
 
 def check_form(kind: type[M], values: dict[str, Any]) -> M:
-    """Return what a form asks for; empty values are left out.
+    """Return the validated values of a form; empty values are left out.
 
     Raises
     ------
-    Problem
-        422: a value cannot be; it is not repeated.
+    ApiProblem
+        422: a value is not valid; the value is not repeated.
     """
-    given = {name: value for name, value in values.items() if value not in (None, "", [])}
+    filled = {name: value for name, value in values.items() if value not in (None, "", [])}
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(filled)
     except ValidationError as error:
-        names = [str(one["loc"][0]) for one in error.errors() if one["loc"]]
+        names = [str(error_item["loc"][0]) for error_item in error.errors() if error_item["loc"]]
         where = ", ".join(dict.fromkeys(names)) or "the form"
-        raise Problem(422, "invalid", "Some values cannot be used", f"Look at: {where}.") from error
+        raise ApiProblem(422, "invalid", "Some values are not valid", f"Check: {where}.") from error

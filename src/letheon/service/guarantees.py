@@ -1,4 +1,4 @@
-"""What is claimed about a model, in codes and in words; and when its budget will be spent."""
+"""Guarantees, measures and accounts of a model as the API shows them; budget forecasts."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -25,16 +25,16 @@ _FARTHEST_DAYS = 20 * 365
 
 
 class GuaranteeOut(Out):
-    """What is claimed about a model.
+    """The guarantee of a model.
 
     Attributes
     ----------
     epsilon : float or None
-        Of a certified guarantee.
+        Of a certified guarantee; otherwise null.
     words : str
-        What that means.
+        Explanation of the guarantee.
     assumptions : list of CodeOut
-        What must hold for it.
+        Assumptions of the guarantee.
     """
 
     kind: Kind
@@ -47,18 +47,18 @@ class GuaranteeOut(Out):
 
 
 class BudgetOut(Out):
-    """The budget of a certified method; what was spent is coarse, and in no certificate.
+    """The privacy budget of a certified method; `spent` is rounded and not in certificates.
 
     Attributes
     ----------
     rule : str
-        How it is counted.
+        Accounting rule.
     adds_up : bool
-        Whether what is spent grows from request to request.
+        Whether the spent amount grows with each request.
     spent : float or None
-        In tenths of the budget; null in certificates.
+        Spent amount, in tenths of the budget; null in certificates.
     share : float or None
-        Spent, as a share of the budget.
+        Spent share of the budget.
     """
 
     rule: str
@@ -70,16 +70,16 @@ class BudgetOut(Out):
 
 
 class MeasureOut(Out):
-    """One of the four measures; a proxy is never called a measurement.
+    """One of the four measures; `basis` distinguishes measurements from proxies.
 
     Attributes
     ----------
     metric : str
-        What was computed, a code.
+        Code of the metric.
     value : float or None
-        Null where nobody measured it.
+        Null if not measured.
     n : int
-        Rows or runs behind it; 0 by proof.
+        Number of rows or runs; 0 by proof.
     """
 
     metric: str
@@ -98,7 +98,7 @@ class ForecastOut(Out):
 
 
 def guarantee_out(section: Mapping[str, Any]) -> GuaranteeOut:
-    """Return the `guarantee` part of a certificate, with words; its numbers are texts."""
+    """Return the `guarantee` section of a certificate, with an explanation."""
     names = ("kind", "epsilon", "delta", "requests", "releases")
     claims: dict[str, Any] = {name: section.get(name) for name in names}
     return GuaranteeOut(
@@ -109,7 +109,7 @@ def guarantee_out(section: Mapping[str, Any]) -> GuaranteeOut:
 
 
 def budget_out(accounting: Mapping[str, Any]) -> BudgetOut:
-    """Return the account of a certificate."""
+    """Return the `accounting` section of a certificate."""
     spent, budget = accounting.get("spent"), float(accounting.get("budget") or 0)
     return BudgetOut(
         rule=accounting["rule"],
@@ -122,11 +122,11 @@ def budget_out(accounting: Mapping[str, Any]) -> BudgetOut:
 
 
 def measures_out(section: Mapping[str, Mapping[str, Any]]) -> dict[MeasureName, MeasureOut]:
-    """Return the `measurements` of a certificate, by name."""
-    return {name: _measure(section[name]) for name in get_args(MeasureName)}
+    """Return the `measurements` section of a certificate, by name."""
+    return {name: _measure_out(section[name]) for name in get_args(MeasureName)}
 
 
-def _measure(measure: Mapping[str, Any]) -> MeasureOut:
+def _measure_out(measure: Mapping[str, Any]) -> MeasureOut:
     known = {} if measure["metric"] == _NOT_MEASURED else measure
     return MeasureOut(
         metric=measure["metric"],
@@ -137,34 +137,34 @@ def _measure(measure: Mapping[str, Any]) -> MeasureOut:
 
 
 def codes_out(codes: Any, table: Mapping[str, str]) -> list[CodeOut]:
-    """Return codes with their words."""
+    """Return codes with their meanings."""
     return [CodeOut(code=code, words=words) for code, words in explain_codes(codes, table)]
 
 
-def slope(points: Sequence[tuple[float, float]]) -> float | None:
+def compute_slope(points: Sequence[tuple[float, float]]) -> float | None:
     """Return the Theil-Sen slope: the median over all pairs of ``(y_j - y_i) / (x_j - x_i)``.
 
-    A few large requests do not move it, as they would move a least squares line. Pairs of one time
-    are left out; None if there is no other.
+    Unlike a least-squares line, it is robust to a few large requests. Pairs with the same time are
+    left out; None if no pair remains.
     """
     pairs = combinations(points, 2)
     slopes = [(y_j - y_i) / (x_j - x_i) for (x_i, y_i), (x_j, y_j) in pairs if x_i != x_j]
     return median(slopes) if slopes else None
 
 
-def forecast(spent: Sequence[tuple[int, float]], budget: float, now: int) -> ForecastOut:
-    """Return the day on which the budget is spent, at the rate of the time since the last retrain.
+def forecast_budget(spent: Sequence[tuple[int, float]], budget: float, now: int) -> ForecastOut:
+    """Return the day on which the budget will be spent at the rate since the last retrain.
 
-    The rate is the Theil-Sen slope through what was spent after each version, beginning with the
-    retrain or registration, and through today: days without requests count. The day is that on
-    which the line from today's account reaches the budget.
+    The rate is the Theil-Sen slope through the account after each version, from the retrain or
+    registration to today, so days without requests count. The forecast is the day on which the line
+    from today's account reaches the budget.
 
     Parameters
     ----------
     spent : sequence of (int, float)
-        When how much was spent in all; oldest first, at least one.
+        Times and spent totals, oldest first, at least one.
     budget : float
-        What may be spent.
+        The limit.
     now : int
         Seconds since 1970.
     """
@@ -172,19 +172,19 @@ def forecast(spent: Sequence[tuple[int, float]], budget: float, now: int) -> For
     if last >= budget:
         return ForecastOut(on=today, words="The budget is spent: the next batch is a retrain.")
     if last <= 0:
-        return ForecastOut(on=None, words="Nothing was spent since the last retrain.")
+        return ForecastOut(on=None, words="Nothing has been spent since the last retrain.")
     start = spent[0][0]
     points = [((at - start) / _DAY, value) for at, value in spent]
-    rate = slope([*points, ((max(now, spent[-1][0]) - start) / _DAY, last)])
+    rate = compute_slope([*points, ((max(now, spent[-1][0]) - start) / _DAY, last)])
     if rate is None or rate <= 0:
-        return ForecastOut(on=None, words="It is too early to tell the rate of spending.")
+        return ForecastOut(on=None, words="It is too early to estimate the rate of spending.")
     days = (budget - last) / rate
     if days > _FARTHEST_DAYS:
-        return ForecastOut(on=None, words="At the present rate not within twenty years.")
+        return ForecastOut(on=None, words="At the current rate not within twenty years.")
     return ForecastOut(
         on=today + timedelta(days=int(days)),
         words=(
-            "At the present rate the budget is spent then; the rate is the median of all "
-            f"differences since the last retrain, {len(spent)} versions and today."
+            "The budget will be spent on this day at the current rate, the median rate since the "
+            f"last retrain over {len(spent)} versions."
         ),
     )

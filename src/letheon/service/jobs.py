@@ -1,9 +1,9 @@
-"""What a worker does with the jobs of a desk: apply, retrain, what-if, audit.
+"""The jobs of a desk that a worker runs: apply, retrain, what-if, audit.
 
-An audit looks at a bundle with the public key, in processes that have nothing else. Certificates,
-log and requests are one chain for all tenants: a tenant's token sees of the whole whether it holds,
-and of requests and models only what is the tenant's. A *drill* changes one byte of the copy first.
-Then the audit must fail; one that passes would be worth nothing. The ledger is never changed.
+An audit checks a bundle with the public key, in sandboxed processes. Certificates, log and requests
+are one chain for all tenants: a tenant's token sees whether the whole chain is valid, and only its
+own requests and models. A *drill* first changes one byte in the copy of the bundle. The audit must
+then fail, which shows that it detects changes. The ledger itself is never changed.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from letheon.sandbox import (
     modules_of,
 )
 from letheon.service.temp_folders import temp_folder
-from letheon.service.what_if import RETRAIN, WhatIfOrder, measure, row_not_run
+from letheon.service.what_if import RETRAIN, WhatIfOrder, measure_methods, row_not_run
 from letheon.verifier import overall
 
 __all__ = ["CHANGING_KINDS", "READING_KINDS", "SHOWN", "Drill", "JobRunner", "audit_verdict"]
@@ -49,35 +49,35 @@ _PATIENCE_SECONDS = 120.0
 _METHOD_SECONDS = 60.0
 _AGAIN_SECONDS = 0.5
 _WHAT_IF_SECONDS = 3600.0
-# Methods that may be ended before the rest is not tried.
+# After so many stopped methods the rest is not tried.
 _MOST_ROUNDS = 20
 _LARGEST_MESSAGE = 1 << 20
 _DONE_BY = ("applied", "retrained", "failed")
 
 Drill = Literal["none", "model", "certificate", "log"]
 
-# Levels that must notice a change.
+# Levels that must detect a change.
 _NOTICED_BY: dict[str, tuple[str, ...]] = {
     "none": (),
     "model": ("V0", "V2", "V4", "V5"),
     "certificate": ("V0",),
     "log": ("V0", "V1"),
 }
-# What an untrusted model raised may quote rows.
-_QUOTES = re.compile(r"(it could not be looked at: \w+):.*", re.DOTALL)
+# The error of an untrusted model may quote rows.
+_QUOTES = re.compile(r"(\braised \w+):.*", re.DOTALL)
 _LONGEST_REASON = 600
 _ROOT = b'"root":"'
-# What a tenant sees of all tenants' things: counts in other reasons would be of other tenants.
+# Reasons that a tenant sees for checks of all tenants: the original reasons contain counts.
 _OF_THE_WHOLE = {
-    "pass": "of the whole ledger: it holds",
-    "fail": "of the whole ledger: it does not hold; ask the operator of the desk",
-    "skipped": "of the whole ledger: it was not looked at",
+    "pass": "the whole ledger is valid",
+    "fail": "the whole ledger is not valid; contact the operator of the desk",
+    "skipped": "the whole ledger was not checked",
 }
 SHOWN = ("level", "name", "model", "verdict", "reason", "promised")
 
 
 class _JobError(Exception):
-    """A job could not be done: a code, and words without anything of a person."""
+    """A job failed: a code, and a text without personal data."""
 
     def __init__(self, code: str, words: str) -> None:
         super().__init__(words)
@@ -85,20 +85,20 @@ class _JobError(Exception):
 
 
 class JobRunner:
-    """Claims jobs and does them.
+    """Claims jobs and runs them.
 
     Parameters
     ----------
     ledger : Ledger
-        Whose desk asks.
+        The ledger of the desk.
     stop : Event
-        When it is set, work that only reads is ended and given back; a batch is finished first.
+        When set, jobs that only read are stopped and released; a batch is finished first.
     method_seconds : float, default=60
-        How long one method may take in a what-if.
+        Time limit of one method in a what-if.
 
     Notes
     -----
-    A worker does one job that changes a model and one that only reads at a time.
+    A worker runs at most one job that changes a model and one that only reads at a time.
     """
 
     def __init__(
@@ -109,28 +109,28 @@ class JobRunner:
         self._method_seconds = method_seconds
         self.jobs = Jobs(ledger)
 
-    def do_all(self, kinds: Iterable[Kind] = (*CHANGING_KINDS, *READING_KINDS)) -> int:
-        """Do jobs until none is left or `stop` is set; return how many."""
+    def run_all(self, kinds: Iterable[Kind] = (*CHANGING_KINDS, *READING_KINDS)) -> int:
+        """Run jobs until none is waiting or `stop` is set; return their number."""
         wanted, n_done = tuple(kinds), 0
-        while not self._stop.is_set() and self.do_next(wanted) is not None:
+        while not self._stop.is_set() and self.run_next(wanted) is not None:
             n_done += 1
         return n_done
 
-    def do_next(self, kinds: Iterable[Kind]) -> JobRecord | None:
-        """Do the next job of these kinds that waits; return it as it was claimed."""
+    def run_next(self, kinds: Iterable[Kind]) -> JobRecord | None:
+        """Run the next waiting job of these kinds; return the claimed job."""
         job = self.jobs.claim(owner_name(), kinds=kinds)
         if job is not None:
-            # A worker that took it over, after a pause of this process, goes on with it.
-            with contextlib.suppress(exceptions.StaleWorkerError), self._renewing(job):
-                self._do(job)
+            # Another worker may have taken the job over while this process was paused.
+            with contextlib.suppress(exceptions.StaleWorkerError), self._renew_lease(job):
+                self._run_job(job)
         return job
 
-    def _do(self, job: JobRecord) -> None:
+    def _run_job(self, job: JobRecord) -> None:
         work: dict[str, Callable[[JobRecord], dict[str, Any]]] = {
-            "apply": self._apply,
-            "retrain": self._retrain,
+            "apply": self._apply_requests,
+            "retrain": self._retrain_model,
             "what-if": self._what_if,
-            "audit": self._audit,
+            "audit": self._run_audit,
         }
         try:
             self.jobs.finish(job, work[job.kind](job))
@@ -141,22 +141,22 @@ class JobRunner:
         except _JobError as failure:
             self.jobs.fail(job, failure.code, str(failure))
         except EndedError as error:
-            self.jobs.fail(job, str(error), "the process that did it ended without a result")
+            self.jobs.fail(job, str(error), "the process of the job ended without a result")
         except exceptions.UnknownModelError:
             self.jobs.fail(job, "unknown-model", "there is no such model")
-        except Exception as error:  # noqa: BLE001  (a job must come to an end; texts may name people)
+        except Exception as error:  # noqa: BLE001  (its text may contain personal data)
             self.jobs.fail(
-                job, failure_code(error), "the worker met an error; its kind is the code"
+                job, failure_code(error), "the job failed; `code` is the type of the error"
             )
 
     @contextlib.contextmanager
-    def _renewing(self, job: JobRecord) -> Iterator[None]:
-        """Renew the lease in the background while something long is done."""
+    def _renew_lease(self, job: JobRecord) -> Iterator[None]:
+        """Renew the lease in the background during the block."""
         done = threading.Event()
 
         def renew_until_done() -> None:
             while not done.wait(LEASE_SECONDS / 3):
-                # If that fails the next change of the job raises.
+                # If renewing fails, the next change of the job raises an error.
                 with contextlib.suppress(Exception):
                     self.jobs.renew(job)
 
@@ -168,14 +168,14 @@ class JobRunner:
             done.set()
             thread.join()
 
-    def _apply(self, job: JobRecord) -> dict[str, Any]:
-        """Apply what is queued for a model now."""
+    def _apply_requests(self, job: JobRecord) -> dict[str, Any]:
+        """Apply the queued requests of a model now."""
         options: dict[str, Any] = {"model": job.model, "tenant": job.tenant}
         options |= {"force": True, "apart": True, "stop": self._stop}
-        return self._do_steps(job, lambda: self._ledger.steps(**options))
+        return self._run_steps(job, lambda: self._ledger.steps(**options))
 
-    def _retrain(self, job: JobRecord) -> dict[str, Any]:
-        def begin() -> Iterator[Step]:
+    def _retrain_model(self, job: JobRecord) -> dict[str, Any]:
+        def start_steps() -> Iterator[Step]:
             model, tenant = str(job.model), str(job.tenant)
             try:
                 yield from self._ledger.models.retrain(
@@ -188,79 +188,85 @@ class JobRunner:
             except exceptions.LedgerError as error:
                 raise _JobError("nothing-to-retrain", str(error)) from error
 
-        self.jobs.add_progress(job, "trains the model afresh")
-        return self._do_steps(job, begin)
+        self.jobs.add_progress(job, "retraining the model")
+        return self._run_steps(job, start_steps)
 
-    def _do_steps(self, job: JobRecord, begin: Callable[[], Iterator[Step]]) -> dict[str, Any]:
-        """Do steps, again while another worker has the model; return those that belong to it.
+    def _run_steps(
+        self, job: JobRecord, start_steps: Callable[[], Iterator[Step]]
+    ) -> dict[str, Any]:
+        """Run steps, and retry while another worker holds the model; return the steps of the job.
 
-        Others are not for the caller to see.
+        Steps of other models are not shown to the caller.
         """
-        own: list[Step] = []
+        own_steps: list[Step] = []
         sequences: set[int | None] = set()
         failure: str | None = None
-        for _ in self._retry("another worker is at this model"):
+        for _ in self._retry_while_busy("another worker is processing this model"):
             is_busy = False
-            with contextlib.closing(cast("Generator[Step, None, None]", begin())) as steps:
+            with contextlib.closing(cast("Generator[Step, None, None]", start_steps())) as steps:
                 for step in steps:
                     is_busy |= step.what == "waits" and step.model == job.model
                     if _is_attempt(step, job):
                         sequences |= {step.sequence} - {None}
                         failure = step.detail if step.what == "failed" else None
                     if _is_attempt(step, job) or step.sequence in sequences:
-                        own.append(step)
+                        own_steps.append(step)
                         number = "" if step.sequence is None else f", certificate {step.sequence}"
                         self.jobs.add_progress(job, f"{step.what}{number}: {step.detail}")
                     if self._stop.is_set():
-                        # What is begun is on the disk; the next worker goes on with it.
+                        # The state is on the disk; the next worker continues from it.
                         raise StoppedError
             if not is_busy:
                 break
         if failure is not None:
             raise _JobError("step-failed", f"the batch failed: {failure}")
-        return {"steps": [vars(one) for one in own]}
+        return {"steps": [vars(entry) for entry in own_steps]}
 
-    def _retry(self, why: str) -> Iterator[None]:
-        """Yield until the caller breaks off, with pauses; give up after a while."""
+    def _retry_while_busy(self, why: str) -> Iterator[None]:
+        """Yield with pauses until the caller breaks; give up after a time limit."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline:
             yield
             if self._stop.wait(_AGAIN_SECONDS):
                 raise StoppedError
-        raise _JobError("busy", f"{why}; ask again later")
+        raise _JobError("busy", f"{why}; try again later")
 
     def _what_if(self, job: JobRecord) -> dict[str, Any]:
         order = self._read_order(job)
         size = len(order.model) + len(order.rows)
         limits = replace(Limits.for_input(size, seconds=_WHAT_IF_SECONDS), result=_LARGEST_MESSAGE)
-        scene: dict[str, Any] = {}
+        sizes: dict[str, Any] = {}
         rows: list[dict[str, Any]] = []
-        trying: dict[str, Any] = {}
+        current_method: dict[str, Any] = {}
 
         def receive(message: dict[str, Any]) -> None:
-            scene.update(message.get("scene", {}))
+            sizes.update(message.get("sizes", {}))
             if "begin" in message:
-                trying.clear()
-                trying.update(message)
-                self.jobs.add_progress(job, f"tries {message['begin']}")
+                current_method.clear()
+                current_method.update(message)
+                self.jobs.add_progress(job, f"measuring {message['begin']}")
             if "row" in message:
                 rows.append(message["row"])
 
         for _ in range(_MOST_ROUNDS):
-            trying.clear()
-            baseline = next((one["seconds"] for one in rows if one["method"] == RETRAIN), None)
-            order = replace(order, done=tuple(one["name"] for one in rows), baseline=baseline)
+            current_method.clear()
+            baseline = next(
+                (entry["seconds"] for entry in rows if entry["method"] == RETRAIN), None
+            )
+            order = replace(order, done=tuple(entry["name"] for entry in rows), baseline=baseline)
             modules = modules_of(order.model, order.trusted)
             timing: dict[str, Any] = {"stop": self._stop, "silence": self._method_seconds}
             try:
-                call(measure, order, limits=limits, modules=modules, report=receive, **timing)
+                call(
+                    measure_methods, order, limits=limits, modules=modules, report=receive, **timing
+                )
                 break
             except (TimeLimitError, EndedError) as error:
-                rows.append(_row_of_ended(trying, error, self._method_seconds))
-        return {**scene, "methods": rows}
+                rows.append(_make_stopped_row(current_method, error, self._method_seconds))
+        return {**sizes, "methods": rows}
 
     def _read_order(self, job: JobRecord) -> WhatIfOrder:
-        """Return a model and its rows as bytes: the process that measures has no keys."""
+        """Return a model and its rows as bytes: the measuring process has no keys."""
         core = self._ledger._core
         with core.database.reading() as conn:
             model = versions.find_model(conn, str(job.model), str(job.tenant))
@@ -274,25 +280,26 @@ class JobRunner:
         people, settle = int(job.asked["people"]), core.settings.policy.settle
         return WhatIfOrder(content, rows, model.trusted, people, settle)
 
-    def _audit(self, job: JobRecord) -> dict[str, Any]:
+    def _run_audit(self, job: JobRecord) -> dict[str, Any]:
         start, drill, changed = time.monotonic(), job.asked["drill"], None
         with temp_folder(self._ledger, "audit") as folder:
-            self.jobs.add_progress(job, "exports the bundle of an auditor")
-            bundle = self._export(job, folder / "bundle")
+            self.jobs.add_progress(job, "exporting an auditor bundle")
+            bundle = self._export_bundle(job, folder / "bundle")
             if bundle is not None and drill != "none":
-                changed = tamper(bundle, drill)
+                changed = tamper_bundle(bundle, drill)
                 self.jobs.add_progress(job, f"drill: changed {changed}, in the copy only")
             report = self._report_damage(job) if bundle is None else self._audit_bundle(job, bundle)
         levels = [_to_plain(result) for result in report]
-        seen = [one for one in report.subjects if is_visible(job.tenant, str(one["model"]))]
+        seen = [entry for entry in report.subjects if is_visible(job.tenant, str(entry["model"]))]
         verdict = audit_verdict(levels)
         if job.tenant is not None and not seen and verdict == "passed":
-            # The whole ledger holds, and no certificate is the tenant's: nothing was shown.
+            # The ledger is valid but the tenant has no certificate, so nothing of the tenant was
+            # checked.
             verdict = "incomplete"
         return {
             **{name: getattr(report, name) for name in ("ledger", "key", "audited_at", "scope")},
             "levels": levels,
-            "subjects": [json.loads(json.dumps(dict(one), default=str)) for one in seen],
+            "subjects": [json.loads(json.dumps(dict(entry), default=str)) for entry in seen],
             "verdict": verdict,
             "passed": verdict == "passed",
             "drill": drill,
@@ -300,9 +307,9 @@ class JobRunner:
             "seconds": round(time.monotonic() - start, 2),
         }
 
-    def _export(self, job: JobRecord, folder: Path) -> Path | None:
-        """Return the bundle; None if the ledger's own files are not what it signed."""
-        for _ in self._retry("a batch is applied and not certified yet"):
+    def _export_bundle(self, job: JobRecord, folder: Path) -> Path | None:
+        """Return the bundle; None if files of the ledger differ from what it signed."""
+        for _ in self._retry_while_busy("a batch is applied and has no certificate yet"):
             try:
                 return self._ledger.export(
                     folder, tier="auditor", model=job.model, tenant=job.tenant
@@ -314,26 +321,33 @@ class JobRunner:
         return None
 
     def _report_damage(self, job: JobRecord) -> AuditReport:
-        """Return the report on a ledger that cannot hand out its own files as it signed them."""
-        reason = "the ledger cannot hand out a file as it signed it: it is damaged or missing"
-        result = LevelResult("V4", _certified_name(job) or "", "fail", reason)
+        """Return the report for a ledger whose files differ from what it signed."""
+        reason = "a file of the ledger is damaged or missing"
+        result = LevelResult("V4", _name_in_certificates(job) or "", "fail", reason)
         self._report_level(job, result)
         return AuditReport((result,), self._ledger.name, self._ledger.public_key)
 
     def _audit_bundle(self, job: JobRecord, bundle: Path) -> AuditReport:
-        model = _certified_name(job)
+        model = _name_in_certificates(job)
         if model is not None and not (bundle / "models").is_dir():
             raise _JobError(
-                "nothing-certified", "the model has no certificate yet; erase somebody first"
+                "nothing-certified",
+                "the model has no certificate yet; it needs at least one erasure",
             )
         listed = self._ledger.models.list(tenant=job.tenant)
-        own = [self._ledger.models.row(one.name, one.tenant) for one in listed]
-        asked, key = job.asked["levels"], self._ledger.public_key
-        # A drill adds the levels that must notice it.
-        levels = tuple(sorted({*asked, *_NOTICED_BY[job.asked["drill"]]})) if asked else None
+        own_models = [
+            self._ledger.models.row(model_info.name, model_info.tenant) for model_info in listed
+        ]
+        requested_levels, key = job.asked["levels"], self._ledger.public_key
+        # A drill adds the levels that must detect it.
+        levels = (
+            tuple(sorted({*requested_levels, *_NOTICED_BY[job.asked["drill"]]}))
+            if requested_levels
+            else None
+        )
 
         def for_tenant(result: LevelResult) -> LevelResult | None:
-            return _for_tenant(result, job.tenant, bundle, key, tuple(one.id for one in own))
+            return _for_tenant(result, job.tenant, bundle, key, tuple(row.id for row in own_models))
 
         def receive(result: LevelResult) -> None:
             shown = for_tenant(result)
@@ -347,11 +361,11 @@ class JobRunner:
             key=key,
             levels=levels,
             model=model,
-            trusted=tuple(sorted({name for model in own for name in model.trusted})),
+            trusted=tuple(sorted({name for model in own_models for name in model.trusted})),
             progress=receive,
             stop=self._stop,
         )
-        return replace(report, results=tuple(one for one in map(for_tenant, report) if one))
+        return replace(report, results=tuple(entry for entry in map(for_tenant, report) if entry))
 
     def _report_level(self, job: JobRecord, result: LevelResult) -> None:
         level = _to_plain(result)
@@ -361,23 +375,30 @@ class JobRunner:
 
 
 def _is_attempt(step: Step, job: JobRecord) -> bool:
-    """Whether a batch was tried; not a failed purge, where another tenant may have the name."""
+    """Return whether a step tried a batch; a failed purge may be another tenant's."""
     is_purge = step.what == "failed" and step.sequence is not None
     return step.model == job.model and step.what in _DONE_BY and not is_purge
 
 
-def _row_of_ended(trying: dict[str, Any], error: SandboxError, seconds: float) -> dict[str, Any]:
-    """Return the row of a method that was ended; raise if not even the rows could be read."""
-    if not trying:
+def _make_stopped_row(
+    current_method: dict[str, Any], error: SandboxError, seconds: float
+) -> dict[str, Any]:
+    """Return the row of a method that was stopped; raise if the rows could not be read."""
+    if not current_method:
         raise EndedError("process-ended") from error
     words = f"it took more than {seconds:g} s" if isinstance(error, TimeLimitError) else str(error)
-    return row_not_run(trying["method"], trying["begin"], words, is_current=trying["is_current"])
+    return row_not_run(
+        current_method["method"],
+        current_method["begin"],
+        words,
+        is_current=current_method["is_current"],
+    )
 
 
 def _for_tenant(
     result: LevelResult, tenant: str | None, bundle: Path, key: str, models: tuple[int, ...]
 ) -> LevelResult | None:
-    """Return a result as a tenant may see it; None if it is about others only.
+    """Return a result as a tenant may see it; None if it concerns only other tenants.
 
     `models` are the numbers of the tenant's models in the events of requests.
     """
@@ -388,8 +409,8 @@ def _for_tenant(
     return replace(result, reason=_OF_THE_WHOLE[result.verdict], details={})
 
 
-def _certified_name(job: JobRecord) -> str | None:
-    """Return the model of a job as certificates name it."""
+def _name_in_certificates(job: JobRecord) -> str | None:
+    """Return the name of a job's model in certificates."""
     if job.model is None or job.tenant == "default":
         return job.model
     return f"{job.tenant}/{job.model}"
@@ -402,9 +423,9 @@ def _to_plain(result: LevelResult) -> dict[str, Any]:
 
 
 def is_visible(tenant: str | None, model: str) -> bool:
-    """Whether what is said about a model, as certificates name it, may be seen by a tenant.
+    """Return whether a tenant may see results about a model, named as in certificates.
 
-    What is said about the whole ledger (no model) may be seen by all.
+    Results about the whole ledger (no model) are visible to all tenants.
     """
     if tenant is None or model == "":
         return True
@@ -413,31 +434,33 @@ def is_visible(tenant: str | None, model: str) -> bool:
 
 
 def audit_verdict(levels: Iterable[Mapping[str, Any]]) -> str:
-    """Return the verdict of the levels of a report, as plain values; older ones promise all."""
+    """Return the verdict for the levels of a report; older reports promise all levels."""
     words = {"pass": True, "fail": False, "skipped": None}
-    return overall((words[one["verdict"]], one.get("promised", True)) for one in levels)
+    return overall((words[entry["verdict"]], entry.get("promised", True)) for entry in levels)
 
 
-def tamper(bundle: Path, drill: str) -> str:
-    """Change one byte of a bundle, and return what was changed, in words."""
+def tamper_bundle(bundle: Path, drill: str) -> str:
+    """Change one byte of a bundle, and return a description of the change."""
     described = json.loads((bundle / "bundle.json").read_bytes())["models"]
     if drill == "log":
-        _flip(bundle / "log.json", _ROOT)
-        return "one byte of log.json, in the root of its tree"  # its size tells of other tenants
+        _flip_byte(bundle / "log.json", _ROOT)
+        return (
+            "one byte of log.json, in the root of its tree"  # its size would reveal other tenants
+        )
     if not described:
         raise _JobError(
-            "nothing-certified", "no model has a certificate yet; there is nothing to change"
+            "nothing-certified", "no model has a certificate yet; the drill has nothing to change"
         )
-    newest = max(described, key=lambda one: int(one["sequence"]))
+    newest = max(described, key=lambda entry: int(entry["sequence"]))
     if drill == "certificate":
         number = int(newest["sequence"])
-        place = _flip(bundle / "certificates" / f"{number:06d}.json")
+        place = _flip_byte(bundle / "certificates" / f"{number:06d}.json")
         return f"one byte of certificate {number}, {place}"
     path = bundle / "models" / newest["tenant"] / newest["name"] / "model.blob"
-    return f"one byte of the model file of {newest['name']}, {_flip(path)}"
+    return f"one byte of the model file of {newest['name']}, {_flip_byte(path)}"
 
 
-def _flip(path: Path, after: bytes = b"") -> str:
+def _flip_byte(path: Path, after: bytes = b"") -> str:
     data = bytearray(path.read_bytes())
     place = data.index(after) + len(after) if after else len(data) // 2
     data[place] ^= 1

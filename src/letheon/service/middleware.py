@@ -1,8 +1,7 @@
-"""What stands before every route: hosts, sizes, headers, limits on calls; a log line and metrics.
+"""Checks before every route (host, body size), response headers, the log and the metrics.
 
-Calls are counted in the memory of the server, and forgotten when it stops. A line of the log holds
-never a person, a body or a raw address: the template of the route is logged, not the path, which
-may hold what a caller put there.
+Metrics are kept in memory and are lost when the server stops. A log line never contains personal
+data, a body or a raw address: the template of the route is logged instead of the path.
 """
 
 import json
@@ -28,7 +27,7 @@ from letheon.exceptions import find_own_line
 from letheon.ledger import Ledger
 from letheon.ledger.db.jobs import Jobs
 from letheon.ledger.db.webhooks import Webhooks
-from letheon.service.errors import Problem, respond
+from letheon.service.errors import ApiProblem, make_response
 from letheon.service.settings import ServiceSettings
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -37,7 +36,7 @@ _logger = logging.getLogger("letheon.desk")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 SLOWEST = 10_000
-"""Bytes a second below which a body or an answer is too slow, after the seconds that it has."""
+"""Minimum bytes per second of a body or a response, after its time limit."""
 
 
 CONTENT_POLICY = (
@@ -61,36 +60,37 @@ _MODELS = frozenset({"/api/v1/models", "/models/new"})
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
-def allowed_hosts(settings: ServiceSettings, *bound: str) -> frozenset[str]:
-    """Return the names by which the desk may be addressed.
+def list_allowed_hosts(settings: ServiceSettings, *bound: str) -> frozenset[str]:
+    """Return the allowed host names of the desk.
 
-    Others are refused: a page of a stranger whose name leads to this machine must not reach it.
+    Other names are rejected: a foreign website whose name resolves to this machine (DNS rebinding)
+    must not reach the desk.
     """
     own = [] if settings.public_url is None else [urlsplit(settings.public_url).hostname or ""]
     return frozenset(name.lower() for name in (*_LOOPBACK, *settings.hosts, *bound, *own))
 
 
 class Guards:
-    """Stands before the routes: refuses, numbers, answers mistakes, logs and counts calls.
+    """Middleware that checks, identifies, logs and counts every call, and handles errors.
 
-    What is too large or meant for another host is refused. Every answer gets an id and headers.
-    Where the program itself fails, nothing but the kind and the place is told: what reaches the
-    server would be printed with a traceback, and the words of an error may name people.
+    Calls that are too large or for another host are rejected. Every response gets an id and
+    headers. Of an internal error only its type and place are logged: the server would print a
+    traceback, and the text of an error may contain personal data.
 
     Parameters
     ----------
     app : ASGI application
-        What lies behind.
+        The application behind the middleware.
     settings : ServiceSettings
-        Sizes.
+        Size limits.
     hosts : frozenset of str
-        As `allowed_hosts` gives them.
+        Allowed host names, as `allowed_hosts` gives them.
     is_secure : bool
-        Whether browsers shall insist on HTTPS from now on.
+        Whether to send Strict-Transport-Security.
     observe : callable
-        Takes method, route, status and seconds, for the metrics.
+        Called with method, route, status and seconds, for the metrics.
     answer : callable
-        Turns a call and an error into an answer.
+        Turns a call and an error into a response.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Guards:
             return
         call, start, status = secrets.token_hex(8), time.perf_counter(), 0
         method, is_head = scope["method"], scope["method"] == "HEAD"
-        # Every address that can be got can be asked about: its answer is sent without the body.
+        # HEAD is answered as GET without the body.
         scope = {**scope, "letheon_call": call, "method": "GET" if is_head else method}
 
         async def send_marked(message: Message) -> None:
@@ -132,22 +132,22 @@ class Guards:
 
         try:
             self._require_host(scope)
-            receive = self._capped(scope, receive)
+            receive = self._limit_body(scope, receive)
             await self.app(scope, receive, send_marked)
-        except Exception as error:  # noqa: BLE001  (whatever it is, it must not be printed)
-            if status:  # the server notices that the rest is missing, and hangs up
-                log_mistake(error)
-            elif isinstance(error, Problem):
-                await respond(Request(scope), error)(scope, receive, send_marked)
+        except Exception as error:  # noqa: BLE001  (its text must not be printed)
+            if status:  # the server notices that the rest is missing, and closes the connection
+                log_internal_error(error)
+            elif isinstance(error, ApiProblem):
+                await make_response(Request(scope), error)(scope, receive, send_marked)
             else:
                 response = await self.answer(Request(scope, receive), error)
                 await response(scope, receive, send_marked)
         finally:
             if release := scope.get("letheon_release"):
                 release()
-            self._log(scope, method, status or 500, time.perf_counter() - start)
+            self._log_call(scope, method, status or 500, time.perf_counter() - start)
 
-    def _log(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+    def _log_call(self, scope: Scope, method: str, status: int, seconds: float) -> None:
         route = str(getattr(scope.get("route"), "path", None) or "-")
         method = method if method in _METHODS else "-"
         self.observe(method, route, status, seconds)
@@ -165,12 +165,12 @@ class Guards:
         host = Headers(scope=scope).get("host", "").lower()
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         if name not in self.hosts:
-            words = "Put the name into `hosts` or `public_url` of service.toml."
-            raise Problem(400, "host", "this desk is not addressed by that name", words)
+            words = "Add the name to `hosts` or `public_url` in service.toml."
+            raise ApiProblem(400, "host", "unknown host name", words)
 
-    def _capped(self, scope: Scope, receive: Receive) -> Receive:
-        """Return a `receive` that stops at the largest body of this path."""
-        most = self._most(scope["path"])
+    def _limit_body(self, scope: Scope, receive: Receive) -> Receive:
+        """Return a `receive` that enforces the size limit of this path."""
+        most = self._size_limit(scope["path"])
         length = Headers(scope=scope).get("content-length", "0")
         if not length.isdigit() or int(length) > most:
             raise _too_large(most)
@@ -179,16 +179,17 @@ class Guards:
 
         async def receive_capped() -> Message:
             nonlocal seen, is_whole
-            if is_whole:  # what comes now is that the caller has gone
+            if is_whole:  # the next message is the disconnect of the caller
                 return await receive()
             try:
-                # What has come already gives it time: a long body that makes progress goes on.
+                # Received bytes extend the time limit, so a long body that makes progress is
+                # accepted.
                 with anyio.fail_after(ends_at + seen / SLOWEST - anyio.current_time()):
                     message = await receive()
             except TimeoutError:
                 headers = {"Connection": "close"}
-                title, words = "the body came too slowly", "Send it again."
-                raise Problem(408, "too-slow", title, words, headers=headers) from None
+                title, words = "the body arrived too slowly", "Send it again."
+                raise ApiProblem(408, "too-slow", title, words, headers=headers) from None
             seen += len(message.get("body", b""))
             if seen > most:
                 raise _too_large(most)
@@ -197,19 +198,19 @@ class Guards:
 
         return receive_capped
 
-    def _most(self, path: str) -> int:
+    def _size_limit(self, path: str) -> int:
         if path in _UPLOADS:
             return self.settings.max_upload_bytes
         return self.settings.max_model_bytes if path in _MODELS else self.settings.max_body_bytes
 
 
-def _too_large(most: int) -> Problem:
-    headers, words = {"Connection": "close"}, f"At most {most} bytes."
-    return Problem(413, "too-large", "the body is too large", words, headers=headers)
+def _too_large(most: int) -> ApiProblem:
+    headers, words = {"Connection": "close"}, f"The limit is {most} bytes."
+    return ApiProblem(413, "too-large", "the body is too large", words, headers=headers)
 
 
-def configure() -> None:
-    """Send the lines to the error stream, as they are; of libraries only what is known by heart."""
+def configure_logging() -> None:
+    """Write log lines to the error stream; messages of libraries are shortened."""
     if _logger.handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
@@ -224,11 +225,11 @@ def configure() -> None:
 
 def _log_thread(died: threading.ExceptHookArgs) -> None:
     if died.exc_value is not None:
-        log_mistake(died.exc_value)
+        log_internal_error(died.exc_value)
 
 
 class _Brief(logging.Handler):
-    """Logs what a library says without its values and without a traceback: they may name people."""
+    """Logs messages of libraries without values and traceback, which may contain personal data."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
@@ -240,29 +241,29 @@ class _Brief(logging.Handler):
 
 
 def log_line(event: str, **facts: Any) -> None:
-    """Write one line; values are codes, numbers and opaque ids."""
+    """Write one log line; values are codes, numbers and opaque ids."""
     if _logger.isEnabledFor(logging.INFO):
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         # JSON escapes line breaks and every control character.
         _logger.info(json.dumps({"time": now, "event": event} | facts, ensure_ascii=True))
 
 
-def log_mistake(error: BaseException) -> None:
-    """Log the kind of an error, and the file and line of ours that it comes from."""
+def log_internal_error(error: BaseException) -> None:
+    """Log the type of an internal error and its file and line in letheon."""
     line = find_own_line(error)
     at = "-" if line is None else f"{line[0]}:{line[1]}"
-    log_line("mistake", kind=type(error).__name__, at=at)
+    log_line("internal-error", kind=type(error).__name__, at=at)
 
 
 class Metrics(Collector):
-    """The metrics of one server; those of the ledger are read when they are asked for.
+    """The metrics of a server; those of the ledger are read at each scrape.
 
     Parameters
     ----------
     ledger : Ledger
-        Whose desk it is.
+        The ledger of the desk.
     has_worker : callable, optional
-        Whether the worker runs.
+        Whether the worker is running.
     """
 
     def __init__(self, ledger: Ledger, has_worker: Callable[[], bool] | None) -> None:
@@ -271,11 +272,11 @@ class Metrics(Collector):
         self._registry = registry = prometheus.CollectorRegistry()
         labels = ["method", "route", "status"]
         self._calls = prometheus.Counter(
-            "letheon_calls", "Calls of the desk.", labels, registry=registry
+            "letheon_calls", "HTTP calls of the desk.", labels, registry=registry
         )
         self._seconds = prometheus.Histogram(
             "letheon_call_seconds",
-            "Time of a call.",
+            "Duration of an HTTP call.",
             ["route"],
             buckets=_SECONDS,
             registry=registry,
@@ -291,13 +292,13 @@ class Metrics(Collector):
         yield by_state
         n_jobs, n_messages = Jobs(self._ledger).count_open(), Webhooks(self._ledger).count_waiting()
         gauges = [
-            ("letheon_requests_overdue", "Open requests past their day.", counts.overdue),
-            ("letheon_jobs_open", "Jobs that are not done.", n_jobs),
-            ("letheon_webhooks_waiting", "Calls of webhooks to be made.", n_messages),
+            ("letheon_requests_overdue", "Open requests past their deadline.", counts.overdue),
+            ("letheon_jobs_open", "Unfinished jobs.", n_jobs),
+            ("letheon_webhooks_waiting", "Webhook messages waiting for delivery.", n_messages),
         ]
         if self._has_worker is not None:
             is_up = int(self._has_worker())
-            gauges.append(("letheon_worker_up", "Whether the worker runs.", is_up))
+            gauges.append(("letheon_worker_up", "Whether the worker is running.", is_up))
         for name, words, value in gauges:
             yield GaugeMetricFamily(name, words, value=value)
 
@@ -306,6 +307,6 @@ class Metrics(Collector):
         self._calls.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def text(self) -> bytes:
-        """Return what a scrape gets."""
+    def to_text(self) -> bytes:
+        """Return the metrics in the text format of Prometheus."""
         return bytes(prometheus.generate_latest(self._registry))

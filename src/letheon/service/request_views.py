@@ -1,4 +1,4 @@
-"""A request as the desk shows it: to whom, with which actions; no field holds an id of a person."""
+"""Requests as the API shows them, with the possible actions; no field contains an id."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from letheon.ledger.requests import states
 from letheon.ledger.requests.deadlines import REGIMES, Regime
 from letheon.ledger.schemas import NAME, to_datetime
 from letheon.service.auth import Principal
-from letheon.service.errors import PREFIX, Problem, problem_of
+from letheon.service.errors import PREFIX, ApiProblem, problem_of
 from letheon.service.schemas import CodeOut, Hidden, ItemProblem, Out
 
 MOST_ITEMS = 1000
@@ -25,16 +25,16 @@ _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that can be done about a request.
+    """An action on a request.
 
     Attributes
     ----------
     words : str
-        As a button says it.
+        Label of the button.
     scopes : tuple of str
-        A token with one of these may do it.
+        A token needs one of these scopes.
     takes : tuple of str
-        The details that are given to the method; all are needed unless `is_optional`.
+        Arguments of the action; all are required unless `is_optional`.
     """
 
     words: str
@@ -58,21 +58,21 @@ ACTIONS: dict[str, Action] = {
     "reject": Action("Reject", ("requests:handle", "requests:approve"), ("ground",)),
     "cancel": Action("Withdraw", _HANDLE),
 }
-"""Every action, in the order in which a page offers them."""
+"""Every action, in the order of the buttons."""
 
 
 if TYPE_CHECKING:
     State = str
     ActionName = str
-else:  # the API document lists them
+else:  # OpenAPI lists them
     State, ActionName = Literal[tuple(REQUEST_STATES)], Literal[tuple(ACTIONS)]
 
 
 def _require_text(value: object) -> object:
-    """Refuse a day that is no text: a number would be taken for seconds since 1970."""
+    """Reject a day that is not a string: a number would be read as seconds since 1970."""
     if isinstance(value, date) or (isinstance(value, str) and _DAY.fullmatch(value)):
         return value
-    raise ValueError("a day is written YYYY-MM-DD")
+    raise ValueError("expected a day as YYYY-MM-DD")
 
 
 Day = Annotated[date, BeforeValidator(_require_text)]
@@ -85,36 +85,36 @@ Code = Annotated[StrictStr, Field(pattern="^[a-z0-9][a-z0-9.-]{0,62}$")]
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOut(Request):
-    """A request as it is now.
+    """The current state of a request.
 
-    A token that only files sees the same for people who are held, erased or unknown: the state is
-    `received` until the last day has passed and `closed` after an answer, and what would tell more
-    is null.
+    A token that can only file requests sees the same response for ids that are in the model, erased
+    or unknown: the state is `received` until the deadline has passed and `closed` after the answer,
+    and fields that would reveal more are null.
 
     Attributes
     ----------
     due_on : date
-        Last day; the extended one after an extension.
+        Deadline, after a possible extension.
     days_left : int or None
-        Negative when overdue; null when nothing is due.
+        Days until the deadline; negative if overdue, null if the request is not open.
     n_ids : int or None
-        How many people it names; null for who only files.
+        Number of ids; null for a token that can only file requests.
     n_rows : int or None
-        How many rows were theirs; null for who only files.
+        Number of rows; null for a token that can only file requests.
     certificate : int or None
         Number of the certificate.
     version : str or None
-        The model version that forgot them: name@number.
+        The first model version without the ids: name@number.
     reason : str or None
-        Why it is in a side state, as a code.
+        Code of the reason for the state, such as a failure.
     filed_by : str or None
         Id of the token that filed it.
     actions : list of str
-        What you may do about it now.
+        Actions that you may take now.
     """
 
     state: State
-    n_ids: int | None  # type: ignore[assignment]  # a filer may not know it
+    n_ids: int | None  # type: ignore[assignment]  # hidden from filers
     n_rows: int | None  # type: ignore[assignment]
     verified_by: Hidden[str | None] = None
     is_extended: Hidden[bool] = False
@@ -122,7 +122,7 @@ class RequestOut(Request):
     recipients: Hidden[int] = 0
     closed_at: Hidden[datetime | None] = None
     is_new: Hidden[bool] = False
-    days_left: int | None = None  # type: ignore[assignment]  # counted, by the desk's clock
+    days_left: int | None = None  # type: ignore[assignment]  # by the clock of the desk
     is_overdue: bool = False
     version: str | None = None
     needs_approval: bool = False
@@ -130,15 +130,15 @@ class RequestOut(Request):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of one of many: a request, or a problem.
+class BulkResult:
+    """The result of one item of a bulk call: a request, or a problem.
 
     Attributes
     ----------
     index : int
-        Place in what was sent, from 0.
+        Position of the item, from 0.
     status : int
-        As if it had been sent alone.
+        HTTP status as for a single call.
     """
 
     index: int
@@ -149,59 +149,64 @@ class Outcome:
 
 @dataclass(frozen=True)
 class BulkOut:
-    """What became of each, in the order in which they were sent."""
+    """The results of a bulk call, in the order of its items."""
 
-    items: list[Outcome]
+    items: list[BulkResult]
     n_done: int
     n_refused: int
 
 
-def find_visible(who: Principal, request_id: str) -> Request:
-    """Return a request that a token may see.
+def find_visible(caller: Principal, request_id: str) -> Request:
+    """Return a request if the token may see it.
 
     Raises
     ------
     UnknownRequestError
-        There is none; or it is another tenant's, or another token's where a token may see only
-        its own. The three cannot be told apart.
+        There is no such request, it belongs to another tenant, or it was filed with another token
+        and this token sees only its own requests. The error is the same in all cases.
     """
-    request = who.ledger.requests.get(request_id, tenant=who.tenant)
-    if not who.sees_all_requests and request.filed_by != who.id:
+    request = caller.ledger.requests.get(request_id, tenant=caller.tenant)
+    if not caller.sees_all_requests and request.filed_by != caller.id:
         raise UnknownRequestError("unknown request id; `letheon request list` shows all")
     return request
 
 
-def show_requests(who: Principal, requests: Sequence[Request]) -> list[RequestOut]:
-    """Return requests as a token sees them, in their order."""
-    now, calendar = to_datetime(who.ledger.clock()), who.ledger.settings.calendar
-    left = {one.id: one.days_left(now, calendar) for one in requests}
-    if not who.sees_all_requests:
-        return [_show_to_filer(one, left[one.id]) for one in requests]
-    has_left = any(one.batch or one.certificate for one in requests)
-    versions = who.ledger.requests.version_numbers(requests) if has_left else {}
+def show_requests(caller: Principal, requests: Sequence[Request]) -> list[RequestOut]:
+    """Return requests as a token sees them, in the same order."""
+    now, calendar = to_datetime(caller.ledger.clock()), caller.ledger.settings.calendar
+    left = {request.id: request.days_left(now, calendar) for request in requests}
+    if not caller.sees_all_requests:
+        return [_show_to_filer(request, left[request.id]) for request in requests]
+    has_left = any(request.batch or request.certificate for request in requests)
+    versions = caller.ledger.requests.version_numbers(requests) if has_left else {}
     family: frozenset[str | None] = frozenset()
-    if who.may("requests:approve") and any(one.state == "verified" for one in requests):
-        family = who.desk.tokens.find_family(who.id)
+    if caller.may("requests:approve") and any(request.state == "verified" for request in requests):
+        family = caller.desk.tokens.find_family(caller.id)
     shown = []
-    for one in requests:
-        is_overdue = one.is_open and left[one.id] < 0
-        is_own = not family.isdisjoint({one.filed_by, one.verified_by})
+    for request in requests:
+        is_overdue = request.is_open and left[request.id] < 0
+        is_own = not family.isdisjoint({request.filed_by, request.verified_by})
         values = {
-            "certificate": None if one.certificate is None else who.numbers.shown(one.certificate),
-            "days_left": left[one.id] if one.is_open else None,
+            "certificate": None
+            if request.certificate is None
+            else caller.numbers.tenant_number(request.certificate),
+            "days_left": left[request.id] if request.is_open else None,
             "is_overdue": is_overdue,
-            "version": f"{one.model}@{versions[one.id]}" if one.id in versions else None,
-            "needs_approval": one.state == "verified",
-            "actions": _actions_for(who, one, is_overdue=is_overdue, is_own=is_own),
+            "version": f"{request.model}@{versions[request.id]}"
+            if request.id in versions
+            else None,
+            "needs_approval": request.state == "verified",
+            "actions": _actions_for(caller, request, is_overdue=is_overdue, is_own=is_own),
         }
-        shown.append(RequestOut(**vars(one) | values))
+        shown.append(RequestOut(**vars(request) | values))
     return shown
 
 
 def _show_to_filer(request: Request, left: int) -> RequestOut:
-    """Return a request as a filer sees it who may not know whom a model holds or has forgotten.
+    """Return a request for a filer, who may not learn which ids are in a model or were erased.
 
-    How soon a request ends would tell that too, so it is closed only after its last day.
+    The time of closing would reveal that too, so the request is shown as closed only after its
+    deadline.
     """
     is_closed = not request.is_open and left < 0
     hidden = ("n_ids", "n_rows", "batch", "certificate", "reason", "duplicate_of")
@@ -215,15 +220,15 @@ def _show_to_filer(request: Request, left: int) -> RequestOut:
 
 
 def _actions_for(
-    who: Principal, request: Request, *, is_overdue: bool, is_own: bool
+    caller: Principal, request: Request, *, is_overdue: bool, is_own: bool
 ) -> list[ActionName]:
-    """Return what a token may do about a request as it is now.
+    """Return the actions that a token may take on a request now.
 
-    `is_own` says that its person filed or verified it, perhaps with another token. The ledger
-    decides again when it is done; this is for buttons.
+    `is_own` says that the same person filed or verified the request, perhaps with another token.
+    This is for buttons; the ledger checks again when the action is taken.
     """
     is_sensible = {
-        "approve": not is_own and who.id not in (request.filed_by, request.verified_by),
+        "approve": not is_own and caller.id not in (request.filed_by, request.verified_by),
         "await-identity": request.regime == "gdpr",
         "extend": not request.is_extended and not is_overdue,
         "retry": request.state != "stuck" or request.reason not in _RETRY_CANNOT_HELP,
@@ -235,53 +240,53 @@ def _actions_for(
         name
         for name, action in ACTIONS.items()
         if name in REQUEST_STATES[request.state].actions
-        and who.may(*action.scopes)
+        and caller.may(*action.scopes)
         and is_sensible.get(name, True)
     ]
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
-    """Turn what the ledger refuses into problems."""
+def raise_problems() -> Iterator[None]:
+    """Turn errors of the ledger into problems."""
     try:
         yield
     except (ValueError, LetheonError) as error:
         raise _problem_of(error) from error
 
 
-def _problem_of(error: Exception) -> Problem:
-    """Return an error as it is shown; a mistake in the program is raised again.
+def _problem_of(error: Exception) -> ApiProblem:
+    """Return the problem that is shown for an error; an internal error is raised again.
 
-    A plain `ValueError` of the ledger speaks of codes, days and counts: it is shown as it is.
+    The text of a `ValueError` of the ledger contains only codes, days and counts, so it is shown.
     """
     problem = problem_of(error)
     if problem is None and isinstance(error, ValueError | LetheonError):
-        return Problem(422, "refused-value", "that cannot be used", str(error))
+        return ApiProblem(422, "refused-value", "the value is not valid", str(error))
     if problem is None:
         raise error
     return problem
 
 
-def bulk_out(who: Principal, results: Sequence[Request | Exception]) -> BulkOut:
-    """Return what became of many: a request or a refusal each, in their order.
+def bulk_out(caller: Principal, results: Sequence[Request | Exception]) -> BulkOut:
+    """Return the results of a bulk call, in the order of its items.
 
     Raises
     ------
     Exception
-        A result that is a mistake in the program and no refusal.
+        A result is an internal error.
     """
-    requests = [one for one in results if isinstance(one, Request)]
-    shown = {one.id: one for one in show_requests(who, requests)}
+    requests = [result_item for result_item in results if isinstance(result_item, Request)]
+    shown = {request.id: request for request in show_requests(caller, requests)}
     items = []
     for index, result in enumerate(results):
         if isinstance(result, Request):
             status = 201 if result.is_new else 200
-            items.append(Outcome(index, status, shown[result.id]))
+            items.append(BulkResult(index, status, shown[result.id]))
         else:
             problem = _problem_of(result)
             kind, detail = PREFIX + problem.code, str(problem.detail)
             about = ItemProblem(type=kind, title=problem.title, detail=detail)
-            items.append(Outcome(index, problem.status_code, problem=about))
+            items.append(BulkResult(index, problem.status_code, problem=about))
     return BulkOut(items, len(requests), len(items) - len(requests))
 
 
@@ -309,16 +314,16 @@ GROUND_WORDS = {
     "internal": "internal decision",
     states.NO_DATA_HELD: "the model holds no rows of these people",
 }
-"""Every ground that a request, a rejection or a hold may name."""
+"""Every ground of requests, rejections and holds, with its meaning."""
 
 
 class Grounds(Out):
-    """All codes that a ground may be: there is no free text.
+    """The codes of legal grounds; free text is not possible.
 
     Attributes
     ----------
     request : dict of str to list of CodeOut
-        By law: why people may ask to be erased.
+        Grounds of requests, by law.
     """
 
     request: dict[Regime, list[CodeOut]]
@@ -335,7 +340,7 @@ GROUNDS = Grounds(
     reject=_in_words(states.REJECT_GROUNDS),
     hold=_in_words(states.HOLD_GROUNDS),
 )
-"""Every code with its words."""
+"""Every code with its meaning."""
 
 _RETRY_CANNOT_HELP = ("no-model-on-the-rest", "nobody-held")
 # What failed, and what to do.
@@ -353,7 +358,7 @@ _STUCK_WORDS = {
     "file, delete it, then retry.",
 }
 
-# By kind, or by kind and where the request came from, or why; see `sentence` for the names.
+# By event kind, optionally followed by the state before or by the reason; see `sentence`.
 _WORDS = {
     "received": "Request received{people}; due on {due} ({ground}).",
     "identity-asked": "Proof of identity requested; the deadline is paused.",
@@ -392,16 +397,16 @@ _WORDS = {
 }
 
 
-def stuck_words(reason: str) -> str:
+def explain_failure(reason: str) -> str:
     """Return what failed and what to do; codes without a text are names of errors."""
     other = "The computation failed. See the worker log, remove the cause, then retry."
     return _STUCK_WORDS.get(reason, other)
 
 
-def sentence(entry: LogEntry) -> str:
-    """Return what happened, in one sentence; codes and counts only.
+def describe_event(entry: LogEntry) -> str:
+    """Return a sentence for an event; it contains only codes and counts.
 
-    An event that this version has no words for is named by its code.
+    An unknown event is named by its code.
     """
     kind, details = entry.kind, entry.details
     names = [f"{kind} {details.get('from')}", f"{kind} {details.get('reason')}", kind]

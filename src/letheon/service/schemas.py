@@ -1,4 +1,4 @@
-"""What every call and every answer of the API has in common."""
+"""Types and helpers that all routes of the API share."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
@@ -9,46 +9,46 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from letheon.ledger import Page
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._:-]{0,62}$")]
-TenantFilter = Annotated[Name | None, Query(description="Of one tenant only.")]
-ModelFilter = Annotated[Name | None, Query(description="Of one model only.")]
-Tenant = Annotated[Name | None, Query(description="Whose; default: your own, or `default`.")]
+TenantFilter = Annotated[Name | None, Query(description="Only this tenant.")]
+ModelFilter = Annotated[Name | None, Query(description="Only this model.")]
+Tenant = Annotated[Name | None, Query(description="Tenant; default: your own, or `default`.")]
 Limit = Annotated[int, Query(ge=1, le=200)]
 Cursor = Annotated[str | None, Query(max_length=400)]
 
 S = TypeVar("S")
 T = TypeVar("T")
 Hidden = Annotated[T, Field(exclude=True)]
-"""A field of a record that is in no answer."""
+"""A field of a record that is not part of responses."""
 
 
 class Out(BaseModel):
-    """An answer that is read from texts, those of certificates for one."""
+    """A response that is parsed from text, such as a certificate."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class In(BaseModel):
-    """What a caller sends; a name that is not known is an error, not ignored."""
+    """A request body; unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
 
 
 class CodeOut(Out):
-    """A code, and what it means."""
+    """A code and its meaning."""
 
     code: str
     words: str
 
 
-def shape(*texts: str, **others: str | list[str]) -> WithJsonSchema:
-    """Return what the document of the API says about a dict: its names, and their kinds in JSON."""
+def object_schema(*texts: str, **others: str | list[str]) -> WithJsonSchema:
+    """Return the OpenAPI schema of a dict: its keys and their JSON types."""
     kinds = dict.fromkeys(texts, "string") | others
     properties = {name: {"type": kind} for name, kind in kinds.items()}
     return WithJsonSchema({"type": "object", "properties": properties, "required": [*kinds]})
 
 
 def describe_file(media_type: str, words: str, kind: str = "string") -> dict[str, Any]:
-    """Return what a route says about its answer that is a file."""
+    """Return the route options for a response that is a file."""
     answer = {"description": words, "content": {media_type: {"schema": {"type": kind}}}}
     return {"response_class": Response, "responses": {200: answer}}
 
@@ -56,23 +56,23 @@ def describe_file(media_type: str, words: str, kind: str = "string") -> dict[str
 def cut_page(
     items: Sequence[T], limit: int, key: Callable[[T], str], total: int | None = None
 ) -> Page[T]:
-    """Return the first `limit` of a list that holds one more where there is a next part."""
+    """Return the first `limit` items as a page; a longer list means that there is a next page."""
     shown = tuple(items[:limit])
     return Page(shown, key(shown[-1]) if len(items) > limit else None, total)
 
 
 def map_page(page: Page[S], change: Callable[[S], T]) -> Page[T]:
-    """Return a part of a list with every item changed."""
+    """Return a page with a function applied to each item."""
     return Page(tuple(map(change, page.items)), page.next, page.total)
 
 
 class ItemProblem(BaseModel):
-    """Why something was refused.
+    """Why an item was refused.
 
     Attributes
     ----------
     type : str
-        urn:letheon:problem: and a code
+        urn:letheon:problem: followed by a code
     """
 
     type: str = Field(pattern="^urn:letheon:problem:")
@@ -86,11 +86,11 @@ class ProblemOut(ItemProblem):
     Attributes
     ----------
     type : str
-        urn:letheon:problem: and a code
+        urn:letheon:problem: followed by a code
     instance : str
-        Id of this call, as the log of the server names it.
+        Id of this call in the log of the server.
     errors : list of dict or None
-        Which values were refused, and why.
+        Rejected fields, with reasons.
     """
 
     status: int = Field(ge=400, le=599)

@@ -1,7 +1,7 @@
-"""`serve`: the desk as a process, with a worker beside it.
+"""`serve`: run the desk and its worker.
 
-The worker is a process of its own, so that training takes no time from answers. It is started
-again when it ends, and ends when the server does; if the server is killed it notices and goes.
+The worker is a separate process, so that training does not slow responses. It is restarted when it
+ends, and stops with the server, also if the server is killed.
 """
 
 import errno
@@ -26,12 +26,12 @@ from letheon.ledger.db.tokens import Tokens
 from letheon.ledger.settings import FILE
 from letheon.service import connections
 from letheon.service.app import create_app
-from letheon.service.middleware import configure, log_line
+from letheon.service.middleware import configure_logging, log_line
 from letheon.service.settings import ServiceSettings
 from letheon.service.temp_folders import sweep_temp_folders
 
 _NAME = "desk"
-# A signal stops everything within 10 seconds: the calls and, beside them, the worker.
+# A signal stops everything within 10 seconds: the calls and the worker.
 _CALL_SECONDS = 3
 _STOP_SECONDS = 6
 _LATEST_SECONDS = 8.0
@@ -41,16 +41,16 @@ _BACKLOG = 2048
 
 @dataclass(frozen=True)
 class Binding:
-    """Where a desk listens.
+    """The address that a desk listens on.
 
     Attributes
     ----------
     host : str
-        Name or address.
+        Host name or IP address.
     port : int
-        0 for any that is free.
+        Port; 0 picks a free port.
     certificate, key : Path or None
-        Files of the server's certificate, for HTTPS.
+        Files of the TLS certificate and its private key, for HTTPS.
     """
 
     host: str = "127.0.0.1"
@@ -60,34 +60,34 @@ class Binding:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether the desk is reachable from this machine only."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     def require_safe(self, settings: ServiceSettings, *, insecure: bool) -> None:
-        """Refuse to send tokens over a network in the clear.
+        """Raise an error if tokens would be sent unencrypted over a network.
 
         Raises
         ------
         ValueError
-            Others reach the desk, and neither it nor a proxy before it speaks HTTPS.
+            Other machines can reach the desk, and neither the desk nor a proxy uses HTTPS.
         """
         if (self.certificate is None) != (self.key is None):
             raise ValueError("HTTPS needs both a certificate and its key")
         if self.is_loopback or self.certificate is not None or settings.is_https or insecure:
             return
         raise ValueError(
-            f"others would reach {self.host} without HTTPS and could read tokens on the way; give "
-            "--certfile and --keyfile, or put it behind a proxy and write its https:// address as "
-            "public_url into service.toml, or say --insecure"
+            f"--host {self.host} without HTTPS would send tokens unencrypted over the network; use "
+            "--certfile and --keyfile, or a proxy with its https:// address as public_url in "
+            "service.toml, or --insecure"
         )
 
     def require_certificate(self) -> None:
-        """Refuse files of a certificate that no browser could be served with.
+        """Raise an error if the TLS certificate or its key cannot be used.
 
         Raises
         ------
         FileNotFoundError, ValueError
-            A file is not there; or the two are no certificate and its key.
+            A file is missing; or the files are not a certificate and its key.
         """
         if self.certificate is None or self.key is None:
             return
@@ -98,20 +98,21 @@ class Binding:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
         except ssl.SSLError as error:
             raise ValueError(
-                f"{self.certificate} and {self.key} are no certificate with its private key (PEM); "
+                f"{self.certificate} and {self.key} are not a certificate and its private key "
+                "(PEM); "
                 "are --certfile and --keyfile swapped?"
             ) from error
 
     def listen(self) -> socket.socket:
-        """Return a socket that listens; an address in use is an error now, not later.
+        """Return a listening socket.
 
         Raises
         ------
         OSError
-            The address is taken, or not one of this machine.
+            The address is in use, or does not belong to this machine.
         """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        # The protocol by name: with 0 no answer is sent at once, and each waits 40 ms for an echo.
+        # With protocol 0, TCP_NODELAY is not set and each response waits 40 ms for an ACK.
         bound = connections.ListeningSocket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -122,15 +123,15 @@ class Binding:
             where = f"{self.host}:{self.port}"
             if error.errno == errno.EADDRINUSE:
                 raise OSError(
-                    f"{where} is taken by another program, perhaps a second desk; choose another "
+                    f"{where} is in use by another program, perhaps a second desk; choose another "
                     "port with --port N"
                 ) from error
-            raise OSError(f"cannot listen at {where}: {error.strerror}") from error
+            raise OSError(f"cannot listen on {where}: {error.strerror}") from error
         return bound
 
 
-class Worker:
-    """The worker process beside a server.
+class WorkerProcess:
+    """The worker process of a server.
 
     Parameters
     ----------
@@ -146,33 +147,33 @@ class Worker:
         self._thread = threading.Thread(target=self._keep_alive, daemon=True)
 
     def __enter__(self) -> Self:
-        """Start it, and again whenever it ends."""
+        """Start the worker, and restart it whenever it ends."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let it finish the step that it is in, if that is short, then end it."""
+        """Stop the worker after its current step; kill it if that takes too long."""
         self.ask_to_stop()
         self._thread.join(_STOP_SECONDS)
         if self.is_alive() and self._child is not None:
-            self._child.kill()  # nothing is lost: the next worker goes on from what is on the disk
+            self._child.kill()  # the next worker continues from the disk
             self._child.wait()
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether the worker is running."""
         return self._child is not None and self._child.poll() is None
 
     def ask_to_stop(self) -> None:
-        """Ask it to end after the step that it is in, and do not wait."""
+        """Ask the worker to stop after its current step, without waiting."""
         self._stopping.set()
         if self._child is not None:
             self._child.terminate()
 
-    def _run(self) -> int | None:
-        """Run it once; return its status, or None if it could not be started."""
+    def _run_once(self) -> int | None:
+        """Run the worker once; return its exit status, or None if it could not be started."""
         try:
             self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
-        except OSError as error:  # no memory, too many files: perhaps not for long
+        except OSError as error:  # no memory or too many files, perhaps temporarily
             log_line("worker-not-started", kind=type(error).__name__)
             return None
         if self._stopping.is_set():
@@ -183,7 +184,7 @@ class Worker:
         pause = 0.5
         while not self._stopping.is_set():
             start = time.monotonic()
-            status = self._run()
+            status = self._run_once()
             if self._stopping.is_set():
                 return
             log_line("worker-ended", status=status)
@@ -199,35 +200,35 @@ def serve(
     listening: socket.socket | None = None,
     with_worker: bool = True,
     is_demo: bool = False,
-    said: Callable[[str], None] = lambda _: None,
+    on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve the desk of a ledger until a signal says stop.
+    """Run the desk of a ledger until SIGTERM or SIGINT.
 
     Parameters
     ----------
     ledger : Ledger
-        It is closed by whoever opened it.
+        The ledger; the caller closes it.
     settings : ServiceSettings
-        What the operator decided.
+        Settings of the operator.
     binding : Binding
-        Where to listen.
+        Address to listen on.
     listening : socket, optional
-        As ``binding.listen()`` gave it; it is closed at the end.
+        Socket from ``binding.listen()``; it is closed at the end.
     with_worker : bool, default=True
-        Whether a worker process is started beside.
+        Whether to start a worker process.
     is_demo : bool, default=False
-        Whether pages say that this is the filled example.
+        Whether pages say that this is the demo.
     said : callable
-        Called with the address once the server listens.
+        Called with the URL when the server listens.
     """
-    configure()
-    with suppress(OSError):  # on a disk that cannot be written nothing can be swept
+    configure_logging()
+    with suppress(OSError):  # on a read-only disk nothing can be deleted
         sweep_temp_folders(ledger)
     bound = listening or binding.listen()
     places = connections.Connections(settings)
     if isinstance(bound, connections.ListeningSocket):
         bound.places = places
-    with bound, Worker(ledger.folder) if with_worker else nullcontext() as worker:
+    with bound, WorkerProcess(ledger.folder) if with_worker else nullcontext() as worker:
         is_secure = binding.certificate is not None or settings.is_https
         app = create_app(
             ledger,
@@ -263,15 +264,15 @@ def serve(
             _exit_in_time()
 
         server.at_stop = stop
-        with _signals_held(server):
+        with _hold_signals(server):
             scheme = "http" if binding.certificate is None else "https"
             host = f"[{binding.host}]" if ":" in binding.host else binding.host
-            said(f"{scheme}://{host}:{bound.getsockname()[1]}")
+            on_ready(f"{scheme}://{host}:{bound.getsockname()[1]}")
             server.run(sockets=[bound])
 
 
 def _exit_in_time() -> None:
-    """End the process soon, also if the thread of a call does not; nothing acknowledged is lost."""
+    """End the process after a time limit even if a call hangs; acknowledged requests are kept."""
 
     def exit_now() -> None:
         log_line("stopped-hard")
@@ -283,10 +284,10 @@ def _exit_in_time() -> None:
 
 
 @contextmanager
-def _signals_held(server: uvicorn.Server) -> Iterator[None]:
-    """Stop the server at a signal, also before it listens for them itself and after it has stopped.
+def _hold_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Stop the server at a signal, also before and after uvicorn handles signals itself.
 
-    It raises the signal once more at its end; the worker has to be ended after that.
+    uvicorn raises the signal again at its end; the worker must still be stopped after that.
     """
 
     def stop(*_: object) -> None:
@@ -302,29 +303,29 @@ def _signals_held(server: uvicorn.Server) -> Iterator[None]:
 
 
 def open_or_create(folder: Path, *, database: str | None = None, name: str | None = None) -> Ledger:
-    """Open the ledger in a folder; make it where there is none, or go on where that stopped.
+    """Open the ledger in a folder; create it if it is missing or only partly created.
 
     Raises
     ------
     LedgerError
-        The folder holds other things.
+        The folder contains other files.
     ValueError
-        A database was named, and the ledger that is there has another.
+        `database` differs from the database of the existing ledger.
     """
     if (folder / FILE).exists():
         ledger = Ledger.open(folder)
         if database is not None and database != ledger.settings.database:
             ledger.close()
             raise ValueError(
-                f"the ledger in {folder} has a database already, and it is not the one that was "
-                f"given; leave --database out, or change {FILE}"
+                f"the ledger in {folder} already uses another database; omit --database, or change "
+                f"{FILE}"
             )
         return ledger
     return Ledger.create(folder, name=name or _NAME, database=database)
 
 
-def admin_token(ledger: Ledger, *, days: int) -> str | None:
-    """Return the text of a new admin's token on the very first start; None later."""
+def create_admin_token(ledger: Ledger, *, days: int) -> str | None:
+    """Return a new admin token on the first start; None later."""
     tokens = Tokens(ledger)
     if tokens.has_any():
         return None

@@ -1,4 +1,4 @@
-"""``service.toml``: what an operator decides about the desk of a ledger; all of it is optional."""
+"""``service.toml``: the settings of a desk; all are optional."""
 
 import difflib
 import tomllib
@@ -17,38 +17,39 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """What an operator decides about the desk.
+    """The settings of a desk.
 
     Parameters
     ----------
     public_url : str or None
-        Where people reach the desk, ``https://desk.example.org``; needed behind a proxy.
+        Public URL of the desk, such as ``https://desk.example.org``; required behind a proxy.
     hosts : tuple of str
-        Further names by which the desk may be addressed.
+        Further allowed host names of the desk.
     trusted_proxies : tuple of str
-        Addresses of proxies whose ``X-Forwarded-For`` is believed.
+        Addresses of proxies whose ``X-Forwarded-For`` is trusted.
     session_hours, idle_minutes : int
-        How long a browser stays logged in, in all and without doing anything.
+        Maximum duration of a browser session, in total and without activity.
     token_days : int
-        Default life of a token.
+        Default lifetime of a token.
     rate_per_token, rate_login, rate_failed, rate_receipt : str
-        Most calls: of one token; log-ins, wrong tokens and checks of receipts from one address.
+        Rate limits: calls per token; log-ins, invalid tokens and receipt checks per address.
     max_body_bytes, max_upload_bytes, max_model_bytes : int
-        Largest body of a call, of a CSV upload, and of the upload of a model with its rows.
+        Maximum size of a body, of a CSV upload, and of the upload of a model with its rows.
     model_seconds : int
-        Longest time for reading an uploaded model and training it again.
+        Time limit for reading an uploaded model and training it again.
     allow_partial_sandbox : bool
-        Take models from outside although the kernel of the server cannot keep them from its files
-        or network; `letheon doctor` says what it can.
+        Accept uploaded models although the kernel of the server cannot isolate them from its files
+        or network; `letheon doctor` shows what it can isolate.
     max_connections, connections_per_address : int
-        Most open connections, in all and from one address; of trusted proxies only all are counted.
+        Maximum number of open connections, in total and per address; trusted proxies have no limit
+        per address.
     header_seconds, body_seconds, response_seconds, idle_seconds : int
-        How long the head of a request may take; how long a body and a reader of an answer may,
-        beyond a second for every 10,000 bytes; how long a connection may stay open unused.
+        Time limits for the head of a request; for a body and for reading a response, plus one
+        second per 10,000 bytes; for an idle connection.
     webhook_hosts : tuple of str or mapping
-        Where webhooks may go: ``hooks.example.org``, ``*.example.org``, with a port if needed, with
-        ``http://`` before it for plain HTTP; ``{host = ..., internal = true}`` for one in a private
-        network. Empty: nowhere.
+        Allowed hosts of webhooks: ``hooks.example.org``, ``*.example.org``, with a port if needed,
+        with ``http://`` for plain HTTP; ``{host = ..., internal = true}`` for a host in a private
+        network. Empty: webhooks are disabled.
     """
 
     public_url: str | None = None
@@ -75,7 +76,7 @@ class ServiceSettings:
     webhook_hosts: tuple[str | Mapping[str, object], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Check all settings."""
         for entry in fields(self):
             _require_kind(entry.name, getattr(self, entry.name), entry.default)
         _require_rates(self)
@@ -90,44 +91,44 @@ class ServiceSettings:
 
     @property
     def is_https(self) -> bool:
-        """Whether people reach the desk by HTTPS."""
+        """Whether the public URL uses HTTPS."""
         return self.public_url is not None and self.public_url.startswith("https://")
 
     @staticmethod
     def read(folder: Path) -> "ServiceSettings":
-        """Return what ``service.toml`` in the home of a ledger says; defaults without one.
+        """Return the settings in ``service.toml`` in the folder of a ledger; defaults without it.
 
         Raises
         ------
         LedgerError
-            It says something that cannot be.
+            A setting is not valid.
         """
         path = folder / FILE
         try:
-            found = tomllib.loads(path.read_text("utf-8"))
-            return _made(found)
+            values = tomllib.loads(path.read_text("utf-8"))
+            return _make_settings(values)
         except FileNotFoundError:
             return ServiceSettings()
         except (ValueError, TypeError) as error:
             raise LedgerError(f"{path}: {error}") from error
 
 
-def _made(found: Mapping[str, Any]) -> ServiceSettings:
+def _make_settings(table: Mapping[str, Any]) -> ServiceSettings:
     known = [entry.name for entry in fields(ServiceSettings)]
-    for key in found:
+    for key in table:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1) or [", ".join(known)]
-            raise ValueError(f"{key} is no setting; meant is perhaps {near[0]}")
+            raise ValueError(f"unknown setting {key}; did you mean {near[0]}?")
     values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in found.items()
+        key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
     }
     return ServiceSettings(**values)
 
 
 _KINDS = {
     bool: "true or false",
-    int: "a whole number from 1 on",
-    str: "a text",
+    int: "a whole number of at least 1",
+    str: "a string",
     tuple: "a list",
 }
 
@@ -137,8 +138,8 @@ def _require_kind(name: str, value: Any, default: Any) -> None:
     is_right = type(value) is kind and (kind is not int or value >= 1)
     if kind in _KINDS and not is_right:
         raise ValueError(f"{name}={value!r} must be {_KINDS[kind]}")
-    if name in ("hosts", "trusted_proxies") and not all(isinstance(one, str) for one in value):
-        raise ValueError(f"{name}={value!r} must be a list of texts")
+    if name in ("hosts", "trusted_proxies") and not all(isinstance(item, str) for item in value):
+        raise ValueError(f"{name}={value!r} must be a list of strings")
 
 
 def _require_rates(settings: ServiceSettings) -> None:
@@ -149,5 +150,6 @@ def _require_rates(settings: ServiceSettings) -> None:
             parse(getattr(settings, name))
         except ValueError as error:
             raise ValueError(
-                f"{name}={getattr(settings, name)!r} is no rate; write for example 100/minute"
+                f"{name}={getattr(settings, name)!r} is not a valid rate; expected for example "
+                "100/minute"
             ) from error

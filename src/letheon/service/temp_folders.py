@@ -1,9 +1,9 @@
-"""Private folders for what is at hand for a moment: bundles that are sent, models that arrive.
+"""Private temporary folders: for bundles that are sent and models that are uploaded.
 
-They lie in the ledger's home, which is readable by its owner only and which every purge searches:
-a purge waits until a room that holds an erased person is gone, for a day at most. A room is
-destroyed by whoever made it. If that process died, its lock is free, and the next start of the desk
-destroys the room.
+They are in the folder of the ledger, which only its owner can read and which every purge searches.
+A purge waits until no temporary folder contains an erased person, at most one day. The process
+that created a folder deletes it. If that process died, its lock is free, and the next start of the
+desk deletes the folder.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from letheon.ledger.purge.stores import SERVICE_FOLDERS as _FOLDER
 from letheon.ledger.purge.stores import SERVICE_LOCK as _LOCK
 
 
-def _hold(lock: Path) -> int:
-    """Make a file and hold its lock; again, if a sweep took it away in between."""
+def _lock_file(lock: Path) -> int:
+    """Create and lock a file; retry if a sweep removed it in between."""
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -33,63 +33,63 @@ def _hold(lock: Path) -> int:
 
 @contextlib.contextmanager
 def temp_folder(ledger: Ledger, kind: str) -> Iterator[Path]:
-    """Return a private folder, locked while its maker lives and destroyed at the end of the block.
+    """Return a private folder, locked by this process and deleted at the end of the block.
 
     Parameters
     ----------
     ledger : Ledger
-        In whose home it lies.
+        The ledger whose folder contains it.
     kind : str
-        What it is for, a word.
+        Prefix of its name: its purpose.
     """
     home = ledger.folder / _FOLDER
     home.mkdir(mode=0o700, exist_ok=True)
     folder = home / f"{kind}-{secrets.token_hex(8)}"
     lock = folder.with_name(folder.name + _LOCK)
-    held = _hold(lock)  # the lock comes first: a folder without one is swept
+    lock_descriptor = _lock_file(lock)  # the lock comes first: a folder without one is swept
     try:
         folder.mkdir(mode=0o700)
         yield folder
     finally:
         try:
-            _destroy(folder)
+            _delete_folder(folder)
             lock.unlink(missing_ok=True)
         finally:
-            os.close(held)
+            os.close(lock_descriptor)
 
 
 def sweep_temp_folders(ledger: Ledger) -> int:
-    """Destroy the rooms of processes that died; return how many."""
+    """Delete the temporary folders of dead processes; return their number."""
     home = ledger.folder / _FOLDER
     if not home.is_dir():
         return 0
     names = {path.name.removesuffix(_LOCK) for path in home.iterdir()}
-    return sum(_sweep(home / name) for name in sorted(names))
+    return sum(_sweep_folder(home / name) for name in sorted(names))
 
 
-def _sweep(folder: Path) -> bool:
+def _sweep_folder(folder: Path) -> bool:
     lock = folder.with_name(folder.name + _LOCK)
-    held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    lock_descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        _destroy(folder)
+        _delete_folder(folder)
         lock.unlink(missing_ok=True)
         return True
     finally:
-        os.close(held)
+        os.close(lock_descriptor)
 
 
-def _destroy(folder: Path) -> None:
-    """Overwrite what holds people, and remove everything.
+def _delete_folder(folder: Path) -> None:
+    """Overwrite files with personal data, and delete everything.
 
-    In a bundle that is what lies below ``models``. Else it is what lies in the room itself.
+    In a bundle these are the files below ``models``, otherwise the files in the folder itself.
     """
-    for here, _, names in os.walk(folder):
-        inside = Path(here).relative_to(folder).parts
+    for current, _, names in os.walk(folder):
+        inside = Path(current).relative_to(folder).parts
         if not inside or "models" in inside:
             for name in names:
-                destroy_file(Path(here, name))
+                destroy_file(Path(current, name))
     shutil.rmtree(folder, ignore_errors=True)

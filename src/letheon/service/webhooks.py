@@ -1,11 +1,11 @@
-"""Messages on their way to webhooks: signed, at least once, each try later than the last.
+"""Delivery of webhooks: signed, at least once, with growing pauses between attempts.
 
-A message keeps its id through all tries, so that a receiver can drop what it has seen. Before
-a try the message is claimed for five minutes: of two couriers one sends, and what a killed one had
-in hand is sent again. Nothing of the environment decides where a connection goes.
+A message keeps its id through all attempts, so that a receiver can drop duplicates. Before an
+attempt the message is claimed for five minutes: only one courier sends it, and messages of a killed
+courier are sent again. Environment variables such as proxies have no effect on connections.
 
 The secret of a webhook is derived, not stored: HKDF-SHA-256 of a key in the ledger's folder of
-keys and the webhook's id. Reading the database is not enough to sign.
+keys and the webhook's id. The database alone is not enough to sign messages.
 """
 
 import base64
@@ -46,20 +46,20 @@ _MOST_READ = 64 * 1024
 _GONE = 410
 _INFO = b"letheon/webhook/v1\n"
 
-Outcome = Literal["delivered", "answered", "unreachable", "refused"]
+BulkResult = Literal["delivered", "answered", "unreachable", "refused"]
 
 
 def derive_secret(key: bytes, webhook_id: str) -> str:
     """Return the secret of a webhook, ``whsec_`` and base64: HKDF(key, "webhook" | id).
 
-    Secrets of other webhooks tell nothing about it, and neither does the database.
+    Neither secrets of other webhooks nor the database reveal it.
     """
     info = _INFO + webhook_id.encode()
     derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(key)
     return "whsec_" + base64.b64encode(derived).decode()
 
 
-def sign(secret: str, message_id: str, at: int, body: bytes) -> str:
+def sign_message(secret: str, message_id: str, at: int, body: bytes) -> str:
     """Return the value of ``webhook-signature`` (Standard Webhooks, version 1).
 
     It is ``v1,`` and the base64 of HMAC-SHA-256 over ``id.timestamp.body``.
@@ -76,83 +76,82 @@ def sign_headers(secret: str, message_id: str, at: int, body: str) -> dict[str, 
         "User-Agent": f"letheon/{letheon.__version__}",
         "webhook-id": message_id,
         "webhook-timestamp": str(at),
-        "webhook-signature": sign(secret, message_id, at, body.encode()),
+        "webhook-signature": sign_message(secret, message_id, at, body.encode()),
     }
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came of one message.
+class WebhookResult:
+    """The result of sending one message.
 
     Attributes
     ----------
     outcome : {"delivered", "answered", "unreachable", "refused"}
-        "answered": with another status than 2xx; "refused": by the operator's list, or for its
-        address.
+        "answered": with a status other than 2xx; "refused": the address is not allowed.
     status : int or None
-        Status that the receiver answered with, if it did.
+        HTTP status of the receiver, if it responded.
     delivered : bool
-        Whether the receiver answered with a status of success.
+        Whether the status was 2xx.
     """
 
-    outcome: Outcome
+    outcome: BulkResult
     status: int | None = None
     delivered: bool = False
 
 
 def longest_pause(tries: int) -> int:
-    """Return the longest pause after so many tries: 5 s, four times as long each time, 6 h.
+    """Return the longest pause in seconds after so many attempts: 5, times four each, up to 6 h.
 
-    The pause itself is drawn from between 5 s and this, evenly: a receiver that came back is not
-    met by all senders at once.
+    The actual pause is drawn uniformly between 5 s and this value, so that a receiver that recovers
+    does not get all messages at once.
     """
     return int(min(_LONGEST, _SHORTEST * _GROWTH ** (tries - 1)))
 
 
-def send(
+def send_message(
     url: str,
     body: bytes,
     headers: dict[str, str],
     *,
     allowed: Sequence[hosts.AllowedHost],
     lookup: hosts.Resolver | None = None,
-) -> Answer:
-    """Post to an address that the operator's list permits; never raise.
+) -> WebhookResult:
+    """Send a POST request to a URL that the operator's list permits; never raise.
 
-    Redirects are not followed, proxies not used, certificates checked. All of it takes 15 seconds
-    at most, and 64 KiB of the answer are read at most and thrown away.
+    Redirects are not followed, proxies are not used, TLS certificates are checked. The limits are
+    15 seconds in total and 64 KiB of the response, which is discarded.
     """
     try:
         target = hosts.parse_url(url, allowed)
-        status = _post(target, hosts.resolve(target, lookup), body, headers)
+        status = _post_message(target, hosts.resolve_target(target, lookup), body, headers)
     except hosts.AddressRefusedError:
-        return Answer("refused")
+        return WebhookResult("refused")
     except (OSError, http.client.HTTPException, UnicodeError):
-        return Answer("unreachable")
+        return WebhookResult("unreachable")
     if 200 <= status < 300:
-        return Answer("delivered", status, delivered=True)
-    return Answer("answered", status)
+        return WebhookResult("delivered", status, delivered=True)
+    return WebhookResult("answered", status)
 
 
-def _post(
+def _post_message(
     target: hosts.Target, addresses: Sequence[str], body: bytes, headers: dict[str, str]
 ) -> int:
     port = target.entry.port
     connection = http.client.HTTPConnection(target.host, port, timeout=_CONNECT_SECONDS)
-    plain = _connect(addresses, port)
+    plain = _open_connection(addresses, port)
     with contextlib.closing(connection), _time_limit(plain) as was_cut:
-        connection.sock = _wrap(plain, target)
+        connection.sock = _start_tls(plain, target)
         connection.request("POST", target.path, body, {"Host": target.authority, **headers})
-        answer = connection.getresponse()
-        if was_cut.is_set():  # the end of a connection passes for the end of the headers
-            raise TimeoutError("the answer did not come in time")
+        result = connection.getresponse()
+        if was_cut.is_set():  # a cut connection looks like the end of the headers
+            raise TimeoutError("the response did not arrive in time")
         with contextlib.suppress(OSError, http.client.HTTPException):
-            answer.read(_MOST_READ)
-        return answer.status
+            result.read(_MOST_READ)
+        return result.status
 
 
-def _connect(addresses: Sequence[str], port: int) -> socket.socket:
-    """Return a connection to the first address that answers, of those that were checked."""
+def _open_connection(addresses: Sequence[str], port: int) -> socket.socket:
+    """Return a connection to the first checked address that accepts it."""
     last: OSError = OSError("no address")
     for address in addresses[:2]:
         try:
@@ -163,7 +162,7 @@ def _connect(addresses: Sequence[str], port: int) -> socket.socket:
     raise last
 
 
-def _wrap(plain: socket.socket, target: hosts.Target) -> socket.socket:
+def _start_tls(plain: socket.socket, target: hosts.Target) -> socket.socket:
     if target.entry.scheme == "http":
         return plain
     try:
@@ -175,16 +174,16 @@ def _wrap(plain: socket.socket, target: hosts.Target) -> socket.socket:
 
 @contextlib.contextmanager
 def _time_limit(plain: socket.socket) -> Iterator[threading.Event]:
-    """Cut a connection when all its time is over: a peer may send one byte every 4 seconds."""
-    twin = plain.dup()
+    """Cut a connection after the total time: a receiver could send one byte every 4 seconds."""
+    duplicate = plain.dup()
     was_cut = threading.Event()
 
-    def cut() -> None:
+    def cut_connection() -> None:
         was_cut.set()
         with contextlib.suppress(OSError):
-            twin.shutdown(socket.SHUT_RDWR)
+            duplicate.shutdown(socket.SHUT_RDWR)
 
-    timer = threading.Timer(_IN_ALL_SECONDS, cut)
+    timer = threading.Timer(_IN_ALL_SECONDS, cut_connection)
     timer.daemon = True
     timer.start()
     try:
@@ -192,7 +191,7 @@ def _time_limit(plain: socket.socket) -> Iterator[threading.Event]:
     finally:
         timer.cancel()
         timer.join()
-        twin.close()
+        duplicate.close()
 
 
 def deliver_due(
@@ -202,23 +201,23 @@ def deliver_due(
     overdue: bool = True,
     lookup: hosts.Resolver | None = None,
 ) -> int:
-    """Do one round: write the messages that became due, and send those whose time has come.
+    """Run one round: create messages for new events, and send the messages that are due.
 
     Parameters
     ----------
     ledger : Ledger
-        Whose events are reported; its clock is used.
+        The ledger with the events; its clock is used.
     settings : ServiceSettings
-        Where messages may go.
+        Allowed hosts.
     overdue : bool, default=True
-        Whether to look for requests that are past their last day, too.
+        Whether to look for overdue requests too.
     lookup : callable, optional
-        Used in place of the system's resolver.
+        Replaces the resolver of the system.
 
     Returns
     -------
     int
-        How many messages were tried.
+        Number of attempted messages.
     """
     hooks, clock = Webhooks(ledger), ledger.clock
     allowed = hosts.parse_hosts(settings.webhook_hosts)
@@ -228,29 +227,29 @@ def deliver_due(
         return 0
     key = read_service_key(ledger.folder)
 
-    def deliver(message: Message) -> None:
+    def deliver_message(message: Message) -> None:
         secret = derive_secret(key, message.webhook_id)
         headers = sign_headers(secret, message.id, clock(), message.body)
         body = message.body.encode()
-        answer = send(message.url, body, headers, allowed=allowed, lookup=lookup)
-        _note(hooks, message, answer)
+        result = send_message(message.url, body, headers, allowed=allowed, lookup=lookup)
+        _record_attempt(hooks, message, result)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(deliver, claimed))
+        list(pool.map(deliver_message, claimed))
     return len(claimed)
 
 
-def _note(hooks: Webhooks, message: Message, answer: Answer) -> None:
-    """Write down what came of a try: done, later, or given up."""
+def _record_attempt(hooks: Webhooks, message: Message, result: WebhookResult) -> None:
+    """Record the result of an attempt: delivered, retried later, or given up."""
     tries, pause = message.tries + 1, 0
     outcome: Literal["delivered", "gone", "given-up", "later"] = "delivered"
-    if answer.status == _GONE:
+    if result.status == _GONE:
         outcome = "gone"
-    elif not answer.delivered and tries >= TRIES:
+    elif not result.delivered and tries >= TRIES:
         outcome = "given-up"
-    elif not answer.delivered:
+    elif not result.delivered:
         outcome, pause = "later", random.randint(_SHORTEST, longest_pause(tries))
-    hooks.record_attempt(message, answer.status, outcome=outcome, pause=pause)
+    hooks.record_attempt(message, result.status, outcome=outcome, pause=pause)
 
 
 def _log_error(error: Exception) -> None:
@@ -258,19 +257,19 @@ def _log_error(error: Exception) -> None:
 
 
 class Courier:
-    """A thread that delivers, round after round, while the block that it is entered for runs.
+    """A thread that delivers messages for the duration of a block.
 
     Parameters
     ----------
     ledger : Ledger
-        Whose events are reported.
+        The ledger with the events.
     settings : ServiceSettings
-        Where messages may go.
+        Allowed hosts.
     pause : float, default=2.0
-        Seconds between two rounds that had nothing to do.
+        Seconds until the next round after a round without messages.
     report : callable, optional
-        Given the error of a round that failed; the next round is tried all the same. By default
-        its kind is logged.
+        Called with the error of a failed round; the next round runs anyway. By default the type of
+        the error is logged.
     """
 
     def __init__(
@@ -285,24 +284,24 @@ class Courier:
         self._pause, self._report = pause, report
         self._is_leaving = False
         self._awake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._run_rounds, name="courier", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End after the round in hand, which takes some seconds at most."""
+        """Stop after the current round, which takes a few seconds."""
         self._is_leaving = True
         self.wake()
         self._thread.join()
 
     def wake(self) -> None:
-        """Begin the next round at once."""
+        """Start the next round at once."""
         self._awake.set()
 
-    def _run(self) -> None:
+    def _run_rounds(self) -> None:
         minute = 0
         while not self._is_leaving:
             self._awake.clear()
@@ -310,10 +309,10 @@ class Courier:
             is_new_minute, minute = now != minute, now
             n_tried = 0
             try:
-                if is_new_minute:  # what is overdue changes with the day
+                if is_new_minute:  # deadlines pass with time
                     Webhooks(self._ledger).forget_old()
                 n_tried = deliver_due(self._ledger, self._settings, overdue=is_new_minute)
-            except Exception as error:  # noqa: BLE001 - the next round may go well
+            except Exception as error:  # noqa: BLE001 - the next round may succeed
                 self._report(error)
             if not n_tried:
                 self._awake.wait(self._pause)

@@ -1,13 +1,13 @@
-"""What a batch would cost under each method, and what would be guaranteed, before it runs.
+"""Estimate cost and guarantee of a batch under each method, before the batch runs.
 
-Every method of letheon that serves the task is trained on the rows of the model and made to forget
-as many people as the batch has, through the very function that a worker calls. Of many rows a
-sample of people is taken; times and sizes are then scaled by ``rows / rows of the sample`` and
-called *extrapolated*. People are drawn at random: who waits in the queue is not looked at.
+Every method that fits the task is trained on the rows of the model and then forgets as many people
+as the batch has, with the same function that the worker calls. A large data set is sampled by
+person; times and sizes are then scaled by ``rows / rows of the sample`` and marked *extrapolated*.
+The people are drawn at random, not taken from the queue.
 
-Speed-ups are against training the present model afresh on the remaining rows:
-``speedup = seconds(retrain of the present model) / seconds(method)``. Against its own retrain a
-method that trains slowly would look quick.
+Speed-ups are relative to retraining the current model on the remaining rows:
+``speedup = seconds(retrain of the current model) / seconds(method)``. Relative to its own retrain,
+a method that trains slowly would seem fast.
 """
 
 import warnings
@@ -31,7 +31,7 @@ RETRAIN = "retrain"
 SAMPLE_ROWS = 4000
 _SEED = 0
 _UNSEEDED = {"rule": "caller-seed-v1", "beacon": "none", "keyCommitment": "none"}
-# The first run of something short is slow for reasons of its own.
+# The first of several short runs is slower, so short runs are repeated.
 _SHORT, _REPEATS = 0.5, 2
 _CLAIMS = ("kind", "epsilon", "delta", "requests", "releases")
 _BASES = ("measured", "extrapolated")
@@ -39,9 +39,9 @@ _BASES = ("measured", "extrapolated")
 
 @dataclass(frozen=True)
 class WhatIfOrder:
-    """What the process is given: a model and its rows as bytes, and how many people leave.
+    """The input of the measuring process: a model, its rows, and the number of people to remove.
 
-    `done` names the methods that need not be tried (again); `baseline` is what a retrain took.
+    `done` lists methods to skip; `baseline` is the time of a retrain in seconds.
     """
 
     model: bytes
@@ -55,8 +55,8 @@ class WhatIfOrder:
 
 
 @dataclass(frozen=True)
-class _Scene:
-    """What is the same for every method."""
+class _SharedInputs:
+    """The inputs that all methods share."""
 
     order: WhatIfOrder
     present: Any
@@ -64,7 +64,7 @@ class _Scene:
     leaving: NDArray[Any]
     scale: float
 
-    def job(self, model: bytes, kind: Any, trusted: tuple[str, ...]) -> Computation:
+    def make_job(self, model: bytes, kind: Any, trusted: tuple[str, ...]) -> Computation:
         return Computation(
             kind=kind,
             model=model,
@@ -81,7 +81,7 @@ class _Scene:
 
 @dataclass(frozen=True)
 class _Method:
-    """Somebody to be tried, or why not."""
+    """A method to measure, or the reason why it cannot be measured."""
 
     method: str
     name: str
@@ -91,23 +91,23 @@ class _Method:
     kind: str = "erase"
 
 
-def measure(order: WhatIfOrder, tell: Callable[[Any], None]) -> None:
-    """Try every method; tell the scene, each name before it is tried, and each row after it."""
-    scene, baseline = _scene(order), order.baseline
-    n_sample = len(scene.rows)
-    sizes = {"rows_held": round(n_sample * scene.scale), "sample_rows": n_sample}
-    tell({"scene": {**sizes, "people": order.people, "sample_people": len(scene.leaving)}})
-    for one in _methods(scene.present):
-        if one.name in order.done:
+def measure_methods(order: WhatIfOrder, tell: Callable[[Any], None]) -> None:
+    """Measure every method; report the sizes first, then each method before and after its run."""
+    inputs, baseline = _prepare_inputs(order), order.baseline
+    n_sample = len(inputs.rows)
+    sizes = {"rows_held": round(n_sample * inputs.scale), "sample_rows": n_sample}
+    tell({"sizes": {**sizes, "people": order.people, "sample_people": len(inputs.leaving)}})
+    for method in _iterate_methods(inputs.present):
+        if method.name in order.done:
             continue
-        tell({"begin": one.name, "method": one.method, "is_current": one.is_current})
-        row = _row(scene, one, baseline)
-        if one.method == RETRAIN:
+        tell({"begin": method.name, "method": method.method, "is_current": method.is_current})
+        row = _measure_row(inputs, method, baseline)
+        if method.method == RETRAIN:
             baseline = row["seconds"]
         tell({"row": row})
 
 
-def _scene(order: WhatIfOrder) -> _Scene:
+def _prepare_inputs(order: WhatIfOrder) -> _SharedInputs:
     present = state.decode(order.model, trusted=order.trusted, max_memory=state.UNLIMITED)
     rows: Rows = state.decode(order.rows, max_memory=state.UNLIMITED)
     people = rows.ids.distinct()
@@ -117,18 +117,18 @@ def _scene(order: WhatIfOrder) -> _Scene:
     part = rows if share == 1.0 else rows.take(np.sort(rows.find(sampled).positions))
     scale = len(rows) / len(part)
     n_leaving = max(1, min(round(order.people / scale), len(sampled) // 2))
-    return _Scene(order, present, part, sampled.take(np.arange(n_leaving)).to_array(), scale)
+    return _SharedInputs(order, present, part, sampled.take(np.arange(n_leaving)).to_array(), scale)
 
 
-def _methods(present: Any) -> Iterator[_Method]:
-    """Yield a retrain, the method that is served, and all others of letheon."""
+def _iterate_methods(present: Any) -> Iterator[_Method]:
+    """Yield a retrain, the current method, and all other methods of letheon."""
     from letheon.select import Need, default_candidates, short_name
 
-    yield _Method(RETRAIN, "train afresh", present, kind="retrain")
+    yield _Method(RETRAIN, "retrain", present, kind="retrain")
     yield _Method(present.facts.method, short_name(present), present, is_current=True)
     task: Task = "regression" if is_regressor(present) else "classification"
     need = Need(task=task)
-    named, _ = default_candidates(need, task, _ordinary(present, task))
+    named, _ = default_candidates(need, task, _choose_inner_estimator(present, task))
     for name, candidate in named.items():
         method = candidate.facts.method
         if method != present.facts.method:
@@ -136,8 +136,8 @@ def _methods(present: Any) -> Iterator[_Method]:
             yield _Method(method, name, candidate.estimator, why_not=why_not)
 
 
-def _ordinary(present: Any, task: Task) -> Any:
-    """Return what SISA is to wrap: the estimator inside the present model, or a linear one."""
+def _choose_inner_estimator(present: Any, task: Task) -> Any:
+    """Return the estimator for SISA to wrap: the one inside the current model, or a linear one."""
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -149,58 +149,58 @@ def _ordinary(present: Any, task: Task) -> Any:
     return make_pipeline(StandardScaler(), linear)
 
 
-def _row(scene: _Scene, one: _Method, baseline: float | None) -> dict[str, Any]:
-    why_not = one.why_not
+def _measure_row(inputs: _SharedInputs, method: _Method, baseline: float | None) -> dict[str, Any]:
+    why_not = method.why_not
     try:
         if not why_not:
-            seconds, size, facts = _tried(scene, one)
+            seconds, size, facts = _run_method(inputs, method)
     except ComputationFailed as failure:
-        why_not = f"it could not forget these people: {failure}"
-    except Exception as error:  # noqa: BLE001  (a text may quote rows; its kind does not)
-        why_not = f"it does not serve these rows: {type(error).__name__}"
+        why_not = f"the method could not forget these people: {failure}"
+    except Exception as error:  # noqa: BLE001  (its text may quote rows)
+        why_not = f"the method does not support these rows: {type(error).__name__}"
     if why_not:
-        return row_not_run(one.method, one.name, why_not, is_current=one.is_current)
-    against = seconds if one.method == RETRAIN else baseline
+        return row_not_run(method.method, method.name, why_not, is_current=method.is_current)
+    against = seconds if method.method == RETRAIN else baseline
     return {
-        "method": one.method,
-        "name": one.name,
-        "is_current": one.is_current,
+        "method": method.method,
+        "name": method.name,
+        "is_current": method.is_current,
         "seconds": round_figure(seconds),
         "speedup": round_figure(against / seconds if against else None),
-        "basis": _BASES[scene.scale > 1.0],
-        "storage_bytes": round(size * scene.scale),
-        "note": _note(scene.present, one),
-        **_claimed(facts["guarantee"]),
+        "basis": _BASES[inputs.scale > 1.0],
+        "storage_bytes": round(size * inputs.scale),
+        "note": _describe_method(inputs.present, method),
+        **_extract_claims(facts["guarantee"]),
     }
 
 
-def _tried(scene: _Scene, one: _Method) -> tuple[float, int, dict[str, Any]]:
-    """Train a method on the rows and let a batch go; return seconds, bytes, and what it claims."""
+def _run_method(inputs: _SharedInputs, method: _Method) -> tuple[float, int, dict[str, Any]]:
+    """Train a method and run the batch; return seconds, bytes, and facts with the guarantee."""
     with warnings.catch_warnings():
-        # What they warn of stands in the guarantee.
+        # The guarantee contains the content of these warnings.
         warnings.simplefilter("ignore")
-        job = scene.job(_trained(scene, one), one.kind, scene.order.trusted)
+        job = inputs.make_job(_train_method(inputs, method), method.kind, inputs.order.trusted)
         product = compute(job)
         seconds = product.seconds
         for _ in range(_REPEATS if seconds < _SHORT else 0):
             seconds = min(seconds, compute(job).seconds)
-    return max(seconds * scene.scale, 1e-6), len(product.model), product.facts
+    return max(seconds * inputs.scale, 1e-6), len(product.model), product.facts
 
 
-def _trained(scene: _Scene, one: _Method) -> bytes:
-    """Return the model that a batch leaves: the one that is served, where all rows are there."""
-    if one.kind == "retrain" or (one.is_current and scene.scale == 1.0):
-        return scene.order.model
-    seed = None if one.is_current else _SEED
-    return state.encode(fresh_fit(one.estimator, scene.rows, seed=seed).model)
+def _train_method(inputs: _SharedInputs, method: _Method) -> bytes:
+    """Return the model before the batch: the current model if the rows are not sampled."""
+    if method.kind == "retrain" or (method.is_current and inputs.scale == 1.0):
+        return inputs.order.model
+    seed = None if method.is_current else _SEED
+    return state.encode(fresh_fit(method.estimator, inputs.rows, seed=seed).model)
 
 
-def _note(present: Any, one: _Method) -> str:
-    if one.method == RETRAIN:
-        return "the present model, trained on the remaining rows"
-    if one.is_current:
-        return "the method that is served now"
-    families = set(one.estimator.facts.families) - {"any"}
+def _describe_method(present: Any, method: _Method) -> str:
+    if method.method == RETRAIN:
+        return "the current model, retrained on the remaining rows"
+    if method.is_current:
+        return "the current method"
+    families = set(method.estimator.facts.families) - {"any"}
     mine = set(present.facts.families) - {"any"}
     if not families or families & mine:
         return "with its default settings"
@@ -208,17 +208,17 @@ def _note(present: Any, one: _Method) -> str:
 
 
 def row_not_run(method: str, name: str, note: str, *, is_current: bool = False) -> dict[str, Any]:
-    """Return the row of a method that gave no result."""
-    told = {"method": method, "name": name, "is_current": is_current, "note": note[:300]}
+    """Return the row of a method without a result."""
+    facts = {"method": method, "name": name, "is_current": is_current, "note": note[:300]}
     empty = ("seconds", "speedup", "storage_bytes", *_CLAIMS, "guarantee")
-    return {**told, "basis": "not-run", **dict.fromkeys(empty)}
+    return {**facts, "basis": "not-run", **dict.fromkeys(empty)}
 
 
-def _claimed(guarantee: Mapping[str, Any]) -> dict[str, Any]:
+def _extract_claims(guarantee: Mapping[str, Any]) -> dict[str, Any]:
     shown = {**guarantee, "accounting": make_published_account(guarantee["accounting"])}
     return {name: shown.get(name) for name in _CLAIMS} | {"guarantee": explain_guarantee(shown)}
 
 
 def round_figure(value: float | None) -> float | None:
-    """Return three digits: a time says no more."""
+    """Return a number with three significant digits."""
     return None if value is None else float(f"{value:.3g}")

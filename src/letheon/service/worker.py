@@ -1,8 +1,8 @@
 """The worker of a desk: ``python -m letheon.service.worker HOME [--parent PID | --poll SECONDS]``.
 
-It applies what is due, does the jobs that the desk was asked for, and delivers webhooks. Several
-may run at once. SIGTERM and SIGINT end it after the step that it is in; it also ends when the
-process that started it does. A kill at any moment loses nothing.
+It applies due requests, runs the jobs of the desk, and delivers webhooks. Several workers may run
+at once. SIGTERM and SIGINT stop it after its current step; it also stops when its parent process
+ends. Killing it loses no data.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from letheon.ledger import Ledger, Step
 from letheon.ledger.worker.compute import failure_code
 from letheon.sandbox import StoppedError
 from letheon.service.jobs import CHANGING_KINDS, READING_KINDS, JobRunner
-from letheon.service.middleware import configure, log_line
+from letheon.service.middleware import configure_logging, log_line
 from letheon.service.settings import ServiceSettings
 from letheon.service.temp_folders import sweep_temp_folders
 from letheon.service.webhooks import Courier
@@ -34,23 +34,24 @@ _ASK_TO_STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 class DeskWorker:
-    """Does what is due, until somebody says stop.
+    """Applies due requests, runs jobs and delivers webhooks until it is stopped.
 
     Parameters
     ----------
     ledger : Ledger
-        Whose desk it works for.
+        The ledger of the desk.
     settings : ServiceSettings, optional
-        Where webhooks may go; none are delivered without.
+        Settings with the allowed hosts of webhooks; without them no webhooks are delivered.
     poll : float, default=0.5
-        Seconds between two looks for something new; at most 1.
+        Seconds between two polls; at most 1.
     parent : int, optional
-        The process that it ends with; it may be gone already. Default: the one that is there now.
+        Process id of the parent; the worker stops when its parent is another process. Default: the
+        current parent.
 
     Attributes
     ----------
     stop : Event
-        Set it, and the worker leaves after the step that it is in.
+        When set, the worker stops after its current step.
     """
 
     def __init__(
@@ -71,29 +72,29 @@ class DeskWorker:
         self._look_at = self._tidy_at = 0.0
 
     def run(self) -> None:
-        """Work until `stop` is set or the parent is gone."""
+        """Work until `stop` is set or the parent process ends."""
         sweep_temp_folders(self._ledger)
-        looker = threading.Thread(target=self._look_long, name="letheon-long-jobs")
-        looker.start()
+        reading_thread = threading.Thread(target=self._run_reading_jobs, name="letheon-long-jobs")
+        reading_thread.start()
         courier = None if self._settings is None else Courier(self._ledger, self._settings)
         try:
             with courier or contextlib.nullcontext():
-                while not self._is_told_to_stop():
-                    self._safely(self._round)
+                while not self._should_stop():
+                    self._run_safely(self._run_round)
                     self.stop.wait(self._poll)
         finally:
             self.stop.set()
-            looker.join()
+            reading_thread.join()
 
-    def _look_long(self) -> None:
-        """Do the jobs that only look, one after the other, beside everything else."""
+    def _run_reading_jobs(self) -> None:
+        """Run the jobs that only read, one after the other, in their own thread."""
         while not self.stop.is_set():
-            self._safely(lambda: self._runner.do_all(READING_KINDS))
+            self._run_safely(lambda: self._runner.run_all(READING_KINDS))
             self.stop.wait(self._poll)
 
-    def _round(self) -> None:
-        done, now = self._runner.do_all(CHANGING_KINDS), time.monotonic()
-        # Whether anything was recorded since the last look: a request, a verification, a step.
+    def _run_round(self) -> None:
+        done, now = self._runner.run_all(CHANGING_KINDS), time.monotonic()
+        # A new event since the last poll: a request, a verification, a step.
         newest = self._runner.jobs.read_newest_event()
         is_new, self._seen = newest != self._seen, newest
         if done or now >= self._look_at or is_new:
@@ -104,62 +105,64 @@ class DeskWorker:
             self._runner.jobs.forget_old()
 
     def _apply_due(self) -> None:
-        # Closing it between two steps gives the lease back.
-        found = cast("Generator[Step, None, None]", self._ledger.steps(apart=True, stop=self.stop))
-        with contextlib.closing(found) as steps, contextlib.suppress(StoppedError):
+        # Closing the generator between two steps releases the lease.
+        generator = cast(
+            "Generator[Step, None, None]", self._ledger.steps(apart=True, stop=self.stop)
+        )
+        with contextlib.closing(generator) as steps, contextlib.suppress(StoppedError):
             for step in steps:
-                # What failed may name a file of a store, so only its kind is logged.
+                # The detail of a failure may name a file of a store, so it is not logged.
                 detail = None if step.what == "failed" else step.detail
                 facts = {"what": step.what, "model": step.model, "sequence": step.sequence}
                 log_line("step", **facts, detail=detail)
-                if self._is_told_to_stop():
+                if self._should_stop():
                     return
 
-    def _is_told_to_stop(self) -> bool:
+    def _should_stop(self) -> bool:
         if os.getppid() != self._parent:
             self.stop.set()
         return self.stop.is_set()
 
-    def _safely(self, work: Any) -> None:
-        """Do something; what is in the way now is tried again."""
+    def _run_safely(self, work: Any) -> None:
+        """Call a function; after an error, log its type and pause."""
         try:
             work()
-        except Exception as error:  # noqa: BLE001  (texts may name people; a kind does not)
+        except Exception as error:  # noqa: BLE001  (its text may contain personal data)
             log_line("worker-error", error=failure_code(error))
             self.stop.wait(_AFTER_AN_ERROR)
 
 
 def main(arguments: list[str]) -> int:
-    """Run a worker over the ledger in a folder; return the exit status."""
-    home, parent, poll = _read(arguments)
-    configure()
-    # Blocked here and in every process started from here: a signal to the whole group must not end
-    # what computes, only ask this one to stop.
+    """Run a worker for the ledger in a folder; return the exit status."""
+    home, parent, poll = _parse_arguments(arguments)
+    configure_logging()
+    # Blocked here and in child processes: a signal to the process group must not end a computation,
+    # only ask this process to stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ASK_TO_STOP)
     _end_with_parent()
     with Ledger.open(home) as ledger:
         worker = DeskWorker(ledger, ServiceSettings.read(home), poll=poll, parent=parent)
-        _listen(worker.stop)
+        _watch_signals(worker.stop)
         log_line("worker-started")
         worker.run()
         log_line("worker-stopped")
     return 0
 
 
-def _listen(stop: threading.Event) -> None:
-    """Set the event at a signal, whichever thread the kernel gives it to."""
-    # Threads that libraries began before the signals were blocked take them, too.
+def _watch_signals(stop: threading.Event) -> None:
+    """Set the event at a signal, whichever thread receives it."""
+    # Threads that libraries started before the signals were blocked receive them too.
     for number in _ASK_TO_STOP:
         signal.signal(number, lambda *_: stop.set())
 
-    def wait() -> None:
+    def wait_for_signal() -> None:
         signal.sigwait(_ASK_TO_STOP)
         stop.set()
 
-    threading.Thread(target=wait, name="letheon-signals", daemon=True).start()
+    threading.Thread(target=wait_for_signal, name="letheon-signals", daemon=True).start()
 
 
-def _read(arguments: list[str]) -> tuple[Path, int | None, float]:
+def _parse_arguments(arguments: list[str]) -> tuple[Path, int | None, float]:
     match arguments:
         case [home]:
             return Path(home), None, 0.5
@@ -174,7 +177,7 @@ def _read(arguments: list[str]) -> tuple[Path, int | None, float]:
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel for a SIGTERM when the parent ends; elsewhere than on Linux `run` notices."""
+    """Ask the Linux kernel for a SIGTERM when the parent ends; on other systems `run` notices."""
     set_death_signal = 1
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)

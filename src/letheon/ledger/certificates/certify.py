@@ -51,11 +51,11 @@ from letheon.ledger.models.versions import (
     VersionRow,
     find_model_by_id,
     find_version,
+    locate_signed_file,
     proof_path,
     read_model,
     read_row_slots,
     read_rows,
-    signed_path,
 )
 from letheon.ledger.requests.people import lock_current_key, move_requests, read_body
 from letheon.ledger.schemas import CertificateLine, Checkpoint
@@ -152,7 +152,7 @@ def _write_checkpoints(core: Core) -> None:
         newest = select(checkpoints.c.size, checkpoints.c.note).order_by(checkpoints.c.size.desc())
         rows = conn.execute(newest.limit(_RECENT)).all()
     for size, note in rows:
-        path = signed_path(core, "checkpoints", size)
+        path = locate_signed_file(core, "checkpoints", size)
         if not path.exists():
             _write_file(path, note.encode())
 
@@ -206,7 +206,7 @@ def certify_next(core: Core) -> int | None:
     certificate_id = hashlib.sha256(pae(PAYLOAD_TYPE, canonical(statement))).hexdigest()
     claimed = SignedStatement(statement, (), certificate_id)
     receipts = make_receipts(core, covered.model, covered.parent, version, claimed)
-    path = signed_path(core, "certificates", sequence)
+    path = locate_signed_file(core, "certificates", sequence)
     envelope = _sign_statement(core, path, sequence, statement)
     fault_point("certify.signed")
     _write_file(path, envelope)

@@ -1,9 +1,9 @@
 """The commitment to the rows of a model: a Merkle tree over salted slots.
 
 Leaf i is ``SHA-256(00 || HMAC-SHA256(salt_i, row_i))``, an empty slot is `TOMBSTONE`, a node is
-``SHA-256(01 || left || right)``. Erasing rows replaces their leaves by the tombstone, so the
-leaves and the siblings of their paths give both roots: a proof that exactly these leaves left and
-that nothing else changed (`letheon.verifier.transition_roots`). It needs no row and no salt.
+``SHA-256(01 || left || right)``. Erasing rows replaces their leaves by the tombstone. The old
+leaves and the siblings of their paths give both roots: a proof that exactly these leaves were
+removed and nothing else changed (`letheon.verifier.transition_roots`). It needs no row and no salt.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ _SIZE = 32
 
 
 def count_slots(n_rows: int) -> int:
-    """Return the number of slots: a power of two, 8 or more, with one or more that stay empty."""
+    """Return the number of slots: a power of two, at least 8, with at least one empty slot."""
     return max(_FEWEST, 1 << n_rows.bit_length())
 
 
 def draw_slots(slots: int, n_rows: int) -> NDArray[np.int64]:
-    """Return a place for each row, drawn by the operating system's randomness.
+    """Return a random slot for each row, from the randomness of the operating system.
 
-    The order of the slots must not show the order in which people arrived.
+    The order of the slots must not reveal the order of the rows.
     """
     if not 0 <= n_rows <= slots:
         raise ValueError(f"{n_rows} rows do not fit into {slots} slots")
@@ -45,9 +45,9 @@ def draw_slots(slots: int, n_rows: int) -> NDArray[np.int64]:
 
 
 class SlotTree:
-    """All nodes of the tree. Immutable: `without` and `transition` return another.
+    """All nodes of the tree. Immutable: `without` and `transition` return a new tree.
 
-    `levels[0]` holds the leaves side by side, the last level holds the root.
+    `levels[0]` has the concatenated leaves, the last level has the root.
     """
 
     def __init__(self, levels: Sequence[bytes | bytearray]) -> None:
@@ -71,10 +71,10 @@ class SlotTree:
         Raises
         ------
         ValueError
-            If a slot is taken twice or does not exist, or a leaf is none.
+            A slot is used twice or does not exist, or a leaf is not valid.
         """
         if slots < 1 or slots.bit_count() != 1:
-            raise ValueError(f"slots={slots} is no power of two")
+            raise ValueError(f"slots={slots} is not a power of two")
         places = np.asarray(positions, np.int64)
         _require_slots(places, slots)
         level = bytearray(TOMBSTONE * slots)
@@ -114,41 +114,41 @@ class SlotTree:
         Raises
         ------
         ValueError
-            If a slot is empty already, is named twice, or does not exist.
+            A slot is empty already, is given twice, or does not exist.
         """
         places = np.sort(np.asarray(positions, np.int64))
         _require_slots(places, self.slots)
         levels = [bytearray(level) for level in self.levels]
-        wanted: list[int] = places.tolist()
-        for place in wanted:
+        changed: list[int] = places.tolist()
+        for place in changed:
             if _read_node(levels[0], place) == TOMBSTONE:
-                raise ValueError(f"slot {place} is empty; nobody can leave it")
+                raise ValueError(f"slot {place} is empty already")
             levels[0][place * _SIZE : (place + 1) * _SIZE] = TOMBSTONE
         for below, level in pairwise(levels):
-            wanted = _list_parents(wanted)
-            for place in wanted:
+            changed = _list_parents(changed)
+            for place in changed:
                 both = (_read_node(below, 2 * place), _read_node(below, 2 * place + 1))
                 level[place * _SIZE : (place + 1) * _SIZE] = node_hash(*both)
         return type(self)(levels)
 
     def transition(self, positions: NDArray[np.int64] | Sequence[int]) -> tuple[bytes, Self]:
-        """Return the proof that these slots became empty, and the tree after."""
+        """Return the proof that these slots became empty, and the new tree."""
         after = self.without(positions)
         old = {int(place): self.leaf(int(place)) for place in positions}
         return transition_between(after, old), after
 
 
 def transition_between(after: SlotTree, old_leaves: Mapping[int, bytes]) -> bytes:
-    """Return the proof that the tree with these leaves became `after`.
+    """Return the proof that removing these leaves gives the tree `after`.
 
-    Several transitions in a row are one: give the leaves of all of them.
+    Several transitions can be proved as one: give the leaves of all of them.
 
     Parameters
     ----------
     after : SlotTree
         The newest tree; the slots are empty in it.
     old_leaves : mapping of int to bytes
-        What was in these slots before.
+        The leaves of these slots before.
 
     Returns
     -------
@@ -158,7 +158,7 @@ def transition_between(after: SlotTree, old_leaves: Mapping[int, bytes]) -> byte
     """
     places = sorted(old_leaves)
     if not places:
-        raise ValueError("no slot was emptied; there is nothing to prove")
+        raise ValueError("old_leaves is empty; there is nothing to prove")
     _require_slots(np.array(places, np.int64), after.slots)
     for place in places:
         _require_leaf(old_leaves[place])
@@ -175,7 +175,7 @@ def transition_between(after: SlotTree, old_leaves: Mapping[int, bytes]) -> byte
 
 
 def _list_siblings(tree: SlotTree, places: list[int]) -> Iterator[bytes]:
-    """Nodes beside the paths of these slots that are on none of the paths themselves."""
+    """Yield the siblings of the paths of these slots that are on none of the paths."""
     for level in tree.levels[:-1]:
         on_a_path = set(places)
         for place in places:
@@ -185,22 +185,22 @@ def _list_siblings(tree: SlotTree, places: list[int]) -> Iterator[bytes]:
 
 
 def _list_parents(places: list[int]) -> list[int]:
-    """Return the parents of sorted places, each once."""
+    """Return the distinct parents of sorted positions."""
     return list(dict.fromkeys([place >> 1 for place in places]))
 
 
 def _hash_parents(level: bytes) -> Iterator[bytes]:
-    """Hash the parents of a level; parents of two tombstones or the like are hashed once."""
-    pair, known = 2 * _SIZE, {}
+    """Yield the hashes of the parents of a level; equal pairs of children are hashed once."""
+    pair, hashes = 2 * _SIZE, {}
     for begin in range(0, len(level), pair):
         both = level[begin : begin + pair]
         left, right = both[:_SIZE], both[_SIZE:]
         if left != right:
             yield node_hash(left, right)
             continue
-        if both not in known:
-            known[both] = node_hash(left, right)
-        yield known[both]
+        if both not in hashes:
+            hashes[both] = node_hash(left, right)
+        yield hashes[both]
 
 
 def _read_node(level: bytes | bytearray, place: int) -> bytes:
@@ -209,14 +209,14 @@ def _read_node(level: bytes | bytearray, place: int) -> bytes:
 
 def _require_slots(places: NDArray[np.int64], slots: int) -> None:
     if places.size and not (places.min() >= 0 and places.max() < slots):
-        raise ValueError(f"a slot outside of 0..{slots - 1}")
+        raise ValueError(f"a slot is outside of 0..{slots - 1}")
     if len(np.unique(places)) != len(places):
-        raise ValueError("a slot is named twice")
+        raise ValueError("a slot is given twice")
 
 
 def _require_leaf(leaf: bytes) -> None:
     if len(leaf) != _SIZE or leaf == TOMBSTONE:
-        raise ValueError("a leaf has 32 bytes and is not the tombstone")
+        raise ValueError("a leaf must have 32 bytes and must not be the tombstone")
 
 
 _MAGIC = b"letheon-row-v1\n"
@@ -227,24 +227,24 @@ _PRESENT, _MISSING = b"\1", b"\0"
 
 
 class _RowPart(NamedTuple):
-    """One part of every row: its form, a plain value, and its bytes row by row."""
+    """One part of every row: a description of its format, and its bytes row by row."""
 
     form: Any
     values: Iterable[bytes]
 
 
 def encode_rows(rows: Rows) -> Iterator[bytes]:
-    """Yield the canonical bytes of each row, in held order.
+    """Yield the canonical bytes of each row, in order.
 
     Parameters
     ----------
     rows : Rows
-        Dense or sparse numbers, texts, objects that have canonical bytes, pandas or polars frames.
+        Dense or sparse numbers, strings, objects with canonical bytes, pandas or polars frames.
 
     Raises
     ------
     UnsupportedStateError
-        If a value has no canonical bytes.
+        A value has no canonical bytes.
     """
     if isinstance(rows.ids, IntIds):
         people = _RowPart("int", _iterate_fixed(np.asarray(rows.ids.values, "<i8")))
@@ -259,10 +259,10 @@ def encode_rows(rows: Rows) -> Iterator[bytes]:
 
 
 def compute_ranks(rows: Rows) -> NDArray[np.int64]:
-    """Return the place of each cell in the order of its column's categories, -1 where missing.
+    """Return the rank of each cell among the ordered categories of its column, -1 if missing.
 
-    One column for every column of a frame whose categories have an order of their own. The order
-    is no part of `row_bytes`: places close up when the last row of a category leaves.
+    There is one column for every frame column with ordered categories. The ranks are not part of
+    `encode_rows`: they change when the last row of a category is removed.
     """
     codec = codec_of(type(rows.X))
     columns = codec.encode(rows.X)["columns"] if codec and codec.name in _FRAMES else []
@@ -281,7 +281,7 @@ def _read_ranks(column: dict[str, Any]) -> NDArray[np.int64] | None:
 
 
 def _encode_labels(y: NDArray[Any] | None, length: int) -> _RowPart:
-    """Return labels by value: their dtype may depend on rows that are gone, such as its width."""
+    """Return labels by value: their dtype, such as its width, may depend on removed rows."""
     if y is None:
         return _RowPart("none", (b"" for _ in range(length)))
     return _RowPart(["values", list(y.shape[1:])], map(_encode_objects, y.astype(object)))
@@ -320,8 +320,8 @@ def _encode_frame(frame: Any) -> _RowPart:
     codec = codec_of(type(frame))
     if codec is None or codec.name not in _FRAMES:
         raise UnsupportedStateError(
-            f"a table of type {type(frame).__name__} has no canonical bytes; give a NumPy array, "
-            "a sparse matrix, a pandas or a polars frame"
+            f"a table of type {type(frame).__name__} has no canonical bytes; use a NumPy array, "
+            "a sparse matrix, or a pandas or polars frame"
         )
     plain = codec.encode(frame)
     columns = [_encode_column(column) for column in plain["columns"]]
@@ -330,9 +330,9 @@ def _encode_frame(frame: Any) -> _RowPart:
 
 
 def _encode_column(column: dict[str, Any]) -> _RowPart:
-    """Return a column of a frame: its dtype, and values with missing ones marked.
+    """Return a column of a frame: its dtype, and values with missing values marked.
 
-    The set of categories and their common dtype are no part of it: both change when others leave.
+    The set of categories and their dtype are not part of it: both change when rows are removed.
     """
     dtype, values = column["dtype"], column["values"]
     if dtype == "category":
@@ -342,16 +342,18 @@ def _encode_column(column: dict[str, Any]) -> _RowPart:
     if values.dtype.kind == "O":
         return _RowPart(dtype, map(_encode_object, values.tolist()))
     numbers = _to_little_endian(values)
-    # A dtype of pandas may name the order of bytes, which is an affair of memory.
+    # A pandas dtype may name the byte order, which is a matter of memory only.
     form = ["" if dtype == str(values.dtype) else dtype, numbers.dtype.str]
     if "mask" not in column:
         return _RowPart(form, _iterate_fixed(numbers))
     marked = zip(_iterate_fixed(numbers), column["mask"].tolist(), strict=True)
-    return _RowPart(form, (_MISSING if gone else _PRESENT + cell for cell, gone in marked))
+    return _RowPart(
+        form, (_MISSING if is_missing else _PRESENT + cell for cell, is_missing in marked)
+    )
 
 
 def _encode_categories(column: dict[str, Any]) -> Iterable[bytes]:
-    """Return the categories of pandas by value; those that are times say in which unit."""
+    """Return pandas categories by value; times include their unit."""
     values = column["values"]
     if values.dtype.kind in "mM":
         return (
@@ -361,9 +363,9 @@ def _encode_categories(column: dict[str, Any]) -> Iterable[bytes]:
 
 
 def _to_little_endian(array: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers in little-endian order; a true is 1."""
+    """Return numbers in little-endian order; True is 1."""
     if array.dtype.names is not None:
-        raise UnsupportedStateError("a structured array is no table; give one column per field")
+        raise UnsupportedStateError("structured arrays are not supported; use one column per field")
     truth = array.dtype.kind == "b"
     numbers: NDArray[Any] = (
         array.view(np.uint8) != 0 if truth else array.astype(plain_descr(array.dtype), copy=False)
@@ -383,14 +385,14 @@ def _iterate_fixed(array: NDArray[Any]) -> Iterator[bytes]:
 
 
 def _encode_objects(row: Any) -> bytes:
-    """Return the values of one row of objects, one after the other; each says where it ends."""
+    """Return the concatenated values of a row of objects; each includes its length."""
     if isinstance(row, np.ndarray):
         return b"".join(map(_encode_object, row.ravel().tolist()))
     return _encode_object(row)
 
 
 def _encode_object(value: Any) -> bytes:
-    """Return a value as state writes it: a tag, its length, its bytes."""
+    """Return a value in the encoding of `letheon.state`: tag, length, bytes."""
     return to_bytes(to_tree(value))
 
 
@@ -403,11 +405,11 @@ SALT_BYTES = 32
 
 
 class RowSlots(NamedTuple):
-    """Slot, salt and place of every row, in held order.
+    """Slot, salt and place of every row, in order.
 
-    The place is the row's position at registration, kept for its life: places rise strictly, so
-    that nobody can bring the rows that remain into another order. The ranks of its cells in
-    columns of ordered categories are kept alike: ranks close up when a category leaves.
+    The place is the position of the row at registration. It never changes, and places increase
+    strictly, so that the remaining rows cannot be reordered. The ranks of its cells in columns of
+    ordered categories are kept as well, because they change when a category is removed.
     """
 
     slots: NDArray[np.int64]
@@ -416,15 +418,15 @@ class RowSlots(NamedTuple):
     ranks: NDArray[np.int64]
 
     def take(self, positions: NDArray[np.int64]) -> "RowSlots":
-        """Return what belongs to the rows at these positions."""
+        """Return the values of the rows at these positions."""
         return RowSlots(**{name: part[positions] for name, part in self._asdict().items()})
 
 
 def draw_row_slots(n_rows: int, n_slots: int, ranks: NDArray[np.int64] | None = None) -> RowSlots:
     """Draw a slot and a salt for every row, and number the rows.
 
-    The slots are a secret permutation: the order in which people came must not show. Each salt is
-    drawn on its own; one that is derived from a master key could not be destroyed alone.
+    The slots are a secret permutation, so that they do not reveal the order of the rows. Each salt
+    is drawn independently: a salt derived from a master key could not be destroyed separately.
     """
     salts = np.frombuffer(secrets.token_bytes(SALT_BYTES * n_rows), np.uint8)
     return RowSlots(
@@ -436,13 +438,13 @@ def draw_row_slots(n_rows: int, n_slots: int, ranks: NDArray[np.int64] | None = 
 
 
 def build_tree(rows: Rows, row_slots: RowSlots, n_slots: int) -> SlotTree:
-    """Return the tree over all slots; those without a row are tombstones.
+    """Return the tree over all slots; slots without a row are tombstones.
 
     Raises
     ------
     ValueError
-        Rows or ordered categories are not in the order of their registration, or slots and salts
-        are none.
+        Rows or ordered categories are not in the order of their registration, or slots or salts
+        are not valid.
     """
     codes = compute_ranks(rows)
     _require_row_slots(row_slots, codes)
@@ -464,7 +466,7 @@ def build_tree(rows: Rows, row_slots: RowSlots, n_slots: int) -> SlotTree:
 
 
 def _is_same_order(codes: NDArray[np.int64], ranks: NDArray[np.int64]) -> bool:
-    """Whether categories have the order of their ranks, and what is missing is missing."""
+    """Return whether categories have the order of their ranks, with the same missing values."""
     distinct, first, inverse = np.unique(ranks, return_index=True, return_inverse=True)
     rising = bool((np.diff(codes[first]) > 0).all())
     missing = bool(((distinct < 0) == (codes[first] < 0)).all())
@@ -477,17 +479,17 @@ def _require_row_slots(row_slots: RowSlots, codes: NDArray[np.int64]) -> None:
     for name, value in row_slots._asdict().items():
         kind = np.uint8 if name == "salts" else np.int64
         if not isinstance(value, np.ndarray) or value.dtype != kind:
-            raise ValueError(f"{name} are no array of {np.dtype(kind)}")
+            raise ValueError(f"{name} must be an array of {np.dtype(kind)}")
         if value.shape != shapes.get(name, (n_rows,)):
-            raise ValueError(f"{name} of shape {value.shape} for {n_rows} rows")
+            raise ValueError(f"{name} has the shape {value.shape} for {n_rows} rows")
     if n_rows and (row_slots.places[0] < 0 or bool((np.diff(row_slots.places) <= 0).any())):
         raise ValueError("the rows are not in the order of their registration")
 
 
 def require_root(tree: SlotTree, root: str) -> None:
-    """Raise unless rows and salts are those that the ledger committed to."""
+    """Raise unless rows and salts match the commitment of the ledger."""
     if tree.root.hex() != root:
         raise CorruptFileError(
-            "the rows of this version do not give the root that the ledger has recorded; "
-            "they were altered. Nothing was changed."
+            "the rows of this version do not match the root recorded in the ledger: they were "
+            "altered. Nothing was changed."
         )

@@ -1,8 +1,8 @@
-"""Looking a model over before it is registered: it must be the one that its rows give.
+"""Checks before a model is registered: its rows must reproduce it.
 
-`examine_model` looks at an object of this process. `examine_files` does the same for files from
-elsewhere, in a sandboxed process: reading the table, building the model and training it again are
-computations that the sender of the files chose.
+`examine_model` checks an object of this process. `examine_files` checks untrusted files in a
+sandboxed process: reading the table, building the model and retraining it run computations that
+the sender of the files chose.
 """
 
 import copy
@@ -38,16 +38,16 @@ from letheon.parallel import one_thread
 
 
 class FreshFit(NamedTuple):
-    """A model, and how long its training took."""
+    """A model and the duration of its training."""
 
     model: Any
     seconds: float
 
 
 def hold_rows(X: Any, y: Any, ids: Any, extra: dict[str, Any] | None = None) -> Rows:
-    """Return rows in memory of the ledger's own; without ids they are numbered from 0.
+    """Return a copy of rows; without ids they are numbered from 0.
 
-    `extra` holds further arguments of `fit` with one value per row, such as SISA's `risk`.
+    `extra` has further arguments of `fit` with one value per row, such as `risk` of SISA.
     """
     table, target = hold_table(X), None if y is None else hold_target(y)
     length = table_length(table)
@@ -61,14 +61,14 @@ def hold_rows(X: Any, y: Any, ids: Any, extra: dict[str, Any] | None = None) -> 
 
 
 def fresh_fit(like: Any, rows: Rows, *, seed: int | None = None) -> FreshFit:
-    """Train on these rows, in held order, with the settings of a model and one thread.
+    """Train on these rows, in their order, with the settings of a model and one thread.
 
     Parameters
     ----------
     like : estimator
-        Its settings are taken, and its seeds unless `seed` is given. It is not changed.
+        Its settings are used, and its seeds unless `seed` is given. It is not changed.
     rows : Rows
-        The rows; what is in ``rows.extra`` goes to `fit` by name.
+        The rows; ``rows.extra`` is passed to `fit` by name.
     seed : int, optional
         Another seed.
     """
@@ -80,7 +80,7 @@ def fresh_fit(like: Any, rows: Rows, *, seed: int | None = None) -> FreshFit:
     return FreshFit(fresh, time.perf_counter() - start)
 
 
-# Rows in a file name these and nothing else.
+# Encoded rows may contain these classes only.
 _ROW_CLASSES = ("letheon.rows.", "pandas.", "polars.", "scipy.sparse.", "numpy.")
 
 
@@ -97,18 +97,18 @@ class ExaminedModel:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model that somebody brings, as files.
+    """The files of a model to register.
 
     Attributes
     ----------
     model : bytes
-        What `letheon.save` wrote.
+        File written by `letheon.save`.
     rows, test : (str, bytes)
-        Name and content of the training rows, and of rows by which versions are judged.
+        Name and content of the training rows, and of the test rows.
     target, ids : str or None
         Names of columns.
     trusted : tuple of str
-        Classes of the operator that the model may use.
+        Additional classes that the model may use.
     max_memory : int or None
         Bytes that loading the model may take; see `letheon.load`.
     """
@@ -123,16 +123,16 @@ class ModelFiles:
 
 
 def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> ExaminedModel:
-    """Check that a fitted model belongs to its rows, and return what is registered of it.
+    """Check that a fitted model matches its rows, and return what is registered.
 
     Raises
     ------
     CannotForgetError
-        The model has no `forget`, or keeps states in a folder that the ledger does not know.
+        The model has no `forget`, or keeps checkpoints in a folder of its own.
     LedgerError
-        The rows are not the model's, or an exact model is not the one that these rows give.
+        The rows do not match the model, or they do not reproduce an exact model.
     UntrustedClassError
-        The model uses a class or setting that workers would not read back without trust.
+        The model uses a class or setting that is not trusted.
     """
     facts = require_kind(model)
     if not getattr(model, "__sklearn_is_fitted__", lambda: True)():
@@ -150,34 +150,34 @@ def _describe_examined(model: Any, content: bytes, seconds: float | None) -> Exa
 
 
 def judge_model(model: Any, test: Rows) -> JudgementBasis:
-    """Return test rows with what the model reaches on them."""
+    """Return test rows with the score of the model on them."""
     X, y = test.slice(0, len(test))
     return JudgementBasis(None, test, test_metric(model, X, y)[1])
 
 
 def require_kind(model: Any) -> MethodFacts:
-    """Return the facts of an estimator of letheon, fitted or not; raise if it is none."""
+    """Return the facts of a letheon estimator, fitted or not; raise for other objects."""
     facts = getattr(model, "facts", None)
     if isinstance(model, type) or not isinstance(facts, MethodFacts):
         raise CannotForgetError(
-            f"{type(model).__name__} is no forgetting estimator of letheon; wrap it: "
+            f"{type(model).__name__} is not a letheon estimator; wrap it: "
             "NaiveUnlearner(estimator), or SISAClassifier(estimator)"
         )
     params = model.get_params(deep=True).items()
     kept = [key for key, value in params if key.endswith("checkpoint_dir") and value is not None]
     if kept:
         raise CannotForgetError(
-            f"this model keeps states in a folder of its own ({', '.join(kept)}), which a purge "
-            "of the ledger would not reach; fit it with checkpoint_dir=None"
+            f"this model keeps checkpoints in a folder of its own ({', '.join(kept)}), which a "
+            "purge of the ledger does not erase; fit it with checkpoint_dir=None"
         )
     return facts
 
 
 def _remove_unverifiable(model: Any) -> Any:
-    """Return a copy without what no re-derivation can vouch for: free text, and generators.
+    """Return a copy without parts that retraining cannot reproduce: free text and generators.
 
-    A note on tuning is a text, and the state of a generator may carry anything; whoever re-derives
-    the model would find bytes there that the rows do not give.
+    A note on tuning is free text, and the state of a generator may contain anything. An auditor
+    who retrains the model could not reproduce these bytes from the rows.
     """
     twin = copy.copy(model)
     vars(twin).pop("tuning_", None)
@@ -188,31 +188,31 @@ def _remove_unverifiable(model: Any) -> Any:
         is_seed = name.rpartition("__")[2] == "random_state"
         if is_seed and value is not None and not isinstance(value, int | np.integer):
             raise LedgerError(
-                f"{name} is a generator, whose state nobody can re-derive; fit with a whole number"
+                f"{name} is a random generator, which cannot be reproduced; fit with an integer"
             )
     return twin
 
 
 def _require_rows(model: Any, rows: Rows) -> None:
-    """Raise unless the rows belong to the people whom the model holds."""
-    held: Ids = model._get_ids()
-    if held.kind != rows.ids.kind or len(held) != len(rows):
+    """Raise unless the ids of the rows are the ids of the model."""
+    ids: Ids = model._get_ids()
+    if ids.kind != rows.ids.kind or len(ids) != len(rows):
         raise LedgerError(
-            f"the model holds {len(held)} rows with {held.kind} ids, and {len(rows)} rows with "
-            f"{rows.ids.kind} ids were given; give X, y and ids as they were given to fit"
+            f"the model has {len(ids)} rows with {ids.kind} ids, but {len(rows)} rows with "
+            f"{rows.ids.kind} ids were given; give the same X, y and ids as to fit"
         )
-    if not np.array_equal(np.sort(held.to_array()), np.sort(rows.ids.to_array())):
-        raise LedgerError("the ids given are not those that the model holds; see model.ids_")
+    if not np.array_equal(np.sort(ids.to_array()), np.sort(rows.ids.to_array())):
+        raise LedgerError("the ids are not the ids of the model; see model.ids_")
 
 
 def _require_fit(model: Any, rows: Rows) -> float:
-    """Train an exact model once more on the rows and compare; return the seconds it took."""
+    """Retrain an exact model on the rows and compare; return the duration in seconds."""
     fresh = fresh_fit(model, rows)
     if fresh.model.digest() != model.digest():
         raise LedgerError(
-            "a fresh fit on these rows gives another model than this one, so its certificates "
-            "could never be verified; give X, y and ids as they were given to fit, in that order, "
-            "and register with the library versions that it was trained with"
+            "a fresh fit on these rows gives a different model, so its certificates could not be "
+            "verified; give the same X, y and ids as to fit, in the same order, and use the "
+            "library versions that the model was trained with"
         )
     return fresh.seconds
 
@@ -225,18 +225,18 @@ def examine_files(
     Parameters
     ----------
     files : ModelFiles
-        What somebody brought.
+        The files.
     seconds : float
-        Longest time, for reading and training.
+        Time limit for reading and training.
     stop : Event, optional
-        When it is set the process is ended.
+        Setting it ends the process.
 
     Raises
     ------
     LetheonError, TableFileError
-        What is wrong with the files, as `letheon.load` and `examine_model` say it.
+        The files are not valid; see `letheon.load` and `examine_model`.
     SandboxError
-        The process took too long, too much memory, or failed otherwise.
+        The process exceeded its limits, or failed otherwise.
     """
     size = len(files.model) + len(files.rows[1]) + (len(files.test[1]) if files.test else 0)
     start = time.monotonic()
@@ -250,7 +250,7 @@ def examine_files(
     if "error" in answer:
         raise _make_error(answer["error"], answer["text"])
     content, test, trained = answer["content"], answer["test"], answer["retrain_seconds"]
-    # It decides how long later computations may take.
+    # The duration sets the time limit of later computations.
     elapsed = time.monotonic() - start
     model = state.decode(content, trusted=files.trusted, max_memory=memory_limit(len(content)))
     return (
@@ -265,27 +265,29 @@ def examine_files(
 
 
 def _decode_rows(data: bytes) -> Rows:
-    """Return rows that a sandboxed process sent; it may have sent anything."""
+    """Return the rows that a sandboxed process sent; they are untrusted."""
     rows = state.decode(data, max_memory=memory_limit(len(data)))
     names = state.names_of(state.to_tree(rows))
     if type(rows) is not Rows or not all(name.startswith(_ROW_CLASSES) for name in names):
-        raise LedgerError("the sandboxed process sent no rows; the model cannot be registered")
+        raise LedgerError(
+            "the sandboxed process returned no valid rows; the model cannot be registered"
+        )
     return rows
 
 
 def _make_error(name: str, text: str) -> Exception:
-    """Return the error that the sandboxed process named, if it is one that it may raise."""
-    known = (TableFileError, MissingColumnError, NoTableReaderError, TypeError, ValueError)
-    named = {kind.__name__: kind for kind in known}.get(name) or getattr(errors, str(name), None)
-    is_known = isinstance(named, type) and issubclass(named, (LetheonError, *known))
-    return named(text) if is_known and named is not None else LedgerError(text)
+    """Return the error that the sandboxed process reported, if its type is allowed."""
+    allowed = (TableFileError, MissingColumnError, NoTableReaderError, TypeError, ValueError)
+    kind = {kind.__name__: kind for kind in allowed}.get(name) or getattr(errors, str(name), None)
+    is_allowed = isinstance(kind, type) and issubclass(kind, (LetheonError, *allowed))
+    return kind(text) if is_allowed and kind is not None else LedgerError(text)
 
 
 def _examine_files(files: ModelFiles, _: Any) -> dict[str, Any]:
-    """Do the work of `examine_files`, in the sandboxed process."""
+    """Run `examine_files` in the sandboxed process."""
     try:
         with warnings.catch_warnings():
-            # What they say about the guarantee stands in the model's page.
+            # The page of the model shows what they say about the guarantee.
             warnings.simplefilter("ignore")
             return _examine_in_sandbox(files)
     except (LetheonError, TableFileError) as error:
@@ -321,5 +323,5 @@ def _examine_in_sandbox(files: ModelFiles) -> dict[str, Any]:
 
 
 def make_test_ids(count: int) -> list[str]:
-    """Return ids for rows of people who are not known: names that nobody else has."""
+    """Return random ids for test rows without ids."""
     return [f"test-row:{secrets.token_hex(8)}" for _ in range(count)]

@@ -1,4 +1,4 @@
-"""`Ledger.models`: registered models, their versions, and what is known about them."""
+"""`Ledger.models`: registered models, their versions and figures."""
 
 import threading
 import time
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     from letheon.ledger.worker.worker import Step
 
 _T = TypeVar("_T")
-_MOST_KNOWN = 256
-# Seconds for which the people of a model are remembered.
-_LOOK_AGAIN = 5.0
-# By the address of a blob: what a model claims of its next removal, what a monitor tolerates.
-_known: dict[str, Any] = {}
+_MOST_CACHED = 256
+# Seconds for which the ids of a model are cached.
+_CACHE_SECONDS = 5.0
+# Claims of models and tolerances of monitors, by the address of a blob.
+_cache: dict[str, Any] = {}
 _UNREAD = object()
 
-# Without the facts: to parse them costs more than all the rest.
+# Without the facts, which are expensive to parse.
 _TIMES = ("published_at", "certified_at", "purged_at")
 _VERSION = [versions.c[name] for name in ("number", "sequence", "model_blob", "live", *_TIMES)]
 _MODEL_COLUMNS = ("name", "tenant", "dataset", "method", "releases", "slots", "created_at")
@@ -63,7 +63,7 @@ _MODEL = [models.c[name] for name in _MODEL_COLUMNS]
 
 
 class _People(NamedTuple):
-    """Whose rows are in a version, by the address of its ids, and until when that is believed."""
+    """Cached ids of a version, with the address of their blob and the time when they expire."""
 
     address: str
     ids: Ids
@@ -104,33 +104,33 @@ class Models:
     ) -> Model:
         """Register a fitted model with the rows that it was fitted on.
 
-        An exact model is trained once more on the rows and compared, because certificates of a
-        model that the rows do not give could never be verified.
+        An exact model is retrained on the rows and compared, because its certificates can be
+        verified only if the rows reproduce the model.
 
         Parameters
         ----------
-        model : fitted estimator of letheon
-            It is copied into the ledger; this object is not changed and not watched.
+        model : fitted letheon estimator
+            It is copied into the ledger; this object is not changed.
         X, y, ids
-            As they were given to `fit`.
+            The same as given to `fit`.
         name : str
             Name of the model.
         tenant : str, default="default"
-            Whose model it is. Requests of other tenants never reach it.
+            Owner of the model. Requests of other tenants do not affect it.
         dataset : str, optional
-            Name of the data; default: that of the model.
+            Name of the dataset; default: the name of the model.
         test : (X, y) or (X, y, ids), optional
-            Rows by which effectiveness is estimated. People who leave leave these too.
+            Test rows for the effectiveness. Erased people are removed from them too.
         monitor : Monitor, optional
-            Watches the model: its decisions and proxies become part of the certificates.
+            Monitor of the model: its decisions and proxies become part of the certificates.
         preprocessing : str, optional
-            SHA-256 of what was done to the data before; it is quoted in certificates.
+            SHA-256 of the preprocessing; certificates quote it.
         releases : {"labels-only", "latest-only", "every-version"}, optional
             Which outputs of the model are published; default: what its guarantee covers.
         row_params : dict, optional
             Further arguments of `fit` with one value per row, such as ``risk``.
         trusted : iterable of class, function or str, optional
-            Classes of yours that the model uses; see `letheon.load`.
+            Additional classes that the model uses; see `letheon.load`.
 
         Returns
         -------
@@ -155,29 +155,29 @@ class Models:
         seconds: float = 3600.0,
         stop: threading.Event | None = None,
     ) -> Model:
-        """Register a model that came as files, which may be hostile.
+        """Register a model from untrusted files.
 
-        The files are read, and the model is trained again, in a process that can reach no other
-        file, no network, no keys and no database. From then on the model is computed in such a
-        process only, one task after the other, unless `files` names classes to be trusted.
+        The files are read, and the model is retrained, in a process without access to other files,
+        the network, keys or the database. Later computations of the model use such a process too,
+        one task at a time, unless `files` names trusted classes.
 
         Parameters
         ----------
         files : ModelFiles
-            What `letheon.save` wrote, and tables of rows.
+            File written by `letheon.save`, and tables of rows.
         name, tenant, dataset, releases
             See `register`.
         seconds : float, default=3600
-            Longest time for reading and training.
+            Time limit for reading and training.
         stop : Event, optional
-            When it is set the work is ended.
+            Setting it ends the process.
 
         Raises
         ------
         LetheonError, TableFileError
-            What is wrong with the files.
+            The files are not valid.
         SandboxError
-            They took too long or too much memory, or the process failed otherwise.
+            The process exceeded its limits, or failed otherwise.
         """
         examined, rows, judged = examine_files(files, seconds=seconds, stop=stop)
         origin: Literal["own", "outside"] = "own" if files.trusted else "outside"
@@ -200,15 +200,15 @@ class Models:
         row_params: dict[str, Any] | None = None,
         trusted: Any = (),
     ) -> Model:
-        """Train a model with a seed that nobody could choose, and register it.
+        """Train a model with a seed that the operator cannot choose, and register it.
 
-        A random key is committed to in the log, a checkpoint of the log is signed, and the seed is
-        derived from both. So the operator cannot try seeds until a model suits; with a witness
-        who co-signs checkpoints that is proved, without one the certificates say that it is not.
+        The log commits to a random key, a checkpoint of the log is signed, and the seed is derived
+        from both. So the operator cannot try seeds until a model suits. With a witness who co-signs
+        checkpoints this is proved; without a witness the certificates say that it is not.
 
         Parameters
         ----------
-        estimator : estimator of letheon
+        estimator : letheon estimator
             Unfitted; its `random_state` is replaced.
         X, y, ids, name, tenant, dataset, test, preprocessing, releases, row_params, trusted
             See `register`.
@@ -222,7 +222,7 @@ class Models:
     def without_blocked(
         self, X: Any, y: Any, ids: Any, *, tenant: str = "default"
     ) -> tuple[Any, Any, NDArray[Any]]:
-        """Return X, y and ids without the rows of people who asked this tenant to be erased."""
+        """Return X, y and ids without the rows of people with an erasure request of this tenant."""
         rows = hold_rows(X, y, ids)
         with self._core.database.reading() as conn:
             erased = set(conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant)))
@@ -238,19 +238,19 @@ class Models:
         apart: bool = False,
         stop: threading.Event | None = None,
     ) -> "tuple[Step, ...]":
-        """Train a model afresh, with everything queued for it; a certified batch of its own."""
+        """Retrain a model without the queued rows, as a batch with its own certificate."""
         from letheon.ledger.worker.worker import retrain_model
 
-        work = choose_compute(apart=apart, stop=stop)
-        return tuple(retrain_model(self._core, owner_name(), work, self.row(model, tenant)))
+        compute = choose_compute(apart=apart, stop=stop)
+        return tuple(retrain_model(self._core, owner_name(), compute, self.row(model, tenant)))
 
     def load(self, model: str, *, tenant: str = "default") -> Any:
-        """Return a copy of the model that is served."""
+        """Return a copy of the served model."""
         row = self.row(model, tenant)
         return read_head(self._core, row, lambda head: read_model(self._core, row, head))
 
     def reader(self, model: str, *, tenant: str = "default") -> Reader:
-        """Return a reader that follows the model that is served."""
+        """Return a reader that follows the served model."""
         return Reader(self._core, self.row(model, tenant), owner_name())
 
     def list(self, *, tenant: str | None = None) -> tuple[Model, ...]:
@@ -275,7 +275,7 @@ class Models:
         after: int | None = None,
         limit: int | None = None,
     ) -> tuple[Version, ...]:
-        """Return the versions of a model after a number, oldest first, at most `limit`."""
+        """Return the versions of a model, oldest first: after a number, at most `limit`."""
         with self._core.database.reading() as conn:
             model_id = find_model(conn, model, tenant).id
             query = select(*_VERSION).where(versions.c.model_id == model_id)
@@ -293,9 +293,9 @@ class Models:
         numbers: Sequence[int] | None = None,
         limit: int = 50,
     ) -> tuple[Version, ...]:
-        """Return versions of a model with what was found out about them, newest first.
+        """Return versions of a model with their facts, newest first.
 
-        Only those below the number `before`, or only these `numbers`; at most `limit`.
+        Only versions below the number `before`, or only these `numbers`; at most `limit`.
         """
         with self._core.database.reading() as conn:
             model_row = find_model(conn, model, tenant)
@@ -313,21 +313,21 @@ class Models:
         return tuple(_to_full_version(model_row, row) for row in rows)
 
     def version_facts(self, model: str, number: int, *, tenant: str = "default") -> dict[str, Any]:
-        """Return what was found out about a version: what its certificate says, or will say.
+        """Return the facts of a version: the content of its present or future certificate.
 
         The keys are `number`, `kind` (``registration``, ``erase`` or ``retrain``), `n_erased`,
-        `seconds`, and, but for a registration, `method`, `guarantee` with its `accounting`,
+        `seconds`, and, except for a registration, `method`, `guarantee` with its `accounting`,
         `measurements`, `monitor`, `execution` and `notClaimed`.
 
         Raises
         ------
         UnknownModelError, LedgerMissingError
-            There is no such model or version.
+            The model or version does not exist.
         """
-        known = self.history(model, tenant=tenant, numbers=[number], limit=1)
-        if not known:
+        matches = self.history(model, tenant=tenant, numbers=[number], limit=1)
+        if not matches:
             raise LedgerMissingError(f"model {model!r} has no version {number}")
-        version = known[0]
+        version = matches[0]
         about = {"number": number, "kind": version.kind, "n_erased": version.n_erased}
         return about | {"seconds": version.seconds} | (version.facts or {})
 
@@ -346,25 +346,25 @@ class Models:
             return tuple(map(int, conn.scalars(query.order_by(versions.c.number))))
 
     def claims(self, model: str, *, tenant: str = "default") -> dict[str, Any]:
-        """Return what the model that is served claims about its next removal.
+        """Return the claims of the served model about its next removal.
 
-        It is the `guarantee` part that a certificate would have now: also for a model that was
-        only registered, or has just been retrained. The model is read once per version.
+        This is the `guarantee` section that a certificate would have now, also for a model that
+        was only registered or just retrained. The model is read once per version.
         """
         row = self.row(model, tenant)
         return read_head(self._core, row, lambda head: _head_claims(self._core, row, head))
 
     def watch(self, model: str, *, tenant: str = "default") -> Watch | None:
-        """Return what the monitor of a model tolerates; None where no monitor is registered."""
+        """Return the tolerances of the monitor of a model; None without a monitor."""
         row = self.row(model, tenant)
         return read_head(self._core, row, lambda head: _head_watch(self._core, row, head))
 
     def spending(
         self, model: str, *, tenant: str = "default", newest: int = 200
     ) -> tuple[tuple[int, float], ...]:
-        """Return when how much of the budget was spent since the last retrain, oldest first.
+        """Return (time, spent budget) since the last retrain, oldest first.
 
-        The figures are finer than those of certificates: they are for forecasts, not for showing.
+        The values are more precise than in certificates: use them for forecasts, do not show them.
         """
         with self._core.database.reading() as conn:
             row = find_model(conn, model, tenant)
@@ -382,13 +382,13 @@ class Models:
         return tuple(spent)
 
     def run_facts(self, model: str, *, tenant: str = "default") -> dict[str, Any]:
-        """Return what goes on from version to version: retrains, their time, training seeds."""
+        """Return facts that all versions share: retrains, their duration, training seeds."""
         row = self.row(model, tenant)
         with self._core.database.reading() as conn:
             return find_head(conn, row.id).run
 
     def storage(self, model: str, *, tenant: str = "default") -> Storage:
-        """Return the bytes of a model's files."""
+        """Return the size of a model's files in bytes."""
         core, row = self._core, self.row(model, tenant)
         return Storage(
             sum(_list_sizes(core.blob_store(row.folder).folder)),
@@ -400,21 +400,23 @@ class Models:
         return self.ids(model, tenant=tenant).kind == "int"
 
     def ids(self, model: str, *, tenant: str = "default") -> Ids:
-        """Return whose rows are in the version that is served, one id per row."""
+        """Return the ids of the served version, one per row."""
         row = self.row(model, tenant)
         self.get_ids_index(row)
         return self._people[row.id].ids
 
     def count_rows(self, ids: Iterable[int | str], model: str, *, tenant: str = "default") -> int:
-        """Return how many rows people own in the version that is served; ids may repeat."""
-        index, some = self.get_ids_index(self.row(model, tenant)), as_ids([*ids]).distinct()
-        return len(index.find(some).positions)
+        """Return the number of rows of these ids in the served version; ids may repeat."""
+        index = self.get_ids_index(self.row(model, tenant))
+        return len(index.find(as_ids([*ids]).distinct()).positions)
 
     def row(self, model: str, tenant: str) -> ModelRow:
-        """Return what never changes about a model; it is read once."""
-        for what, value in (("model", model), ("tenant", tenant)):
+        """Return the row of a model, which never changes; it is read once."""
+        for argument, value in (("model", model), ("tenant", tenant)):
             if not isinstance(value, str):
-                raise TypeError(f"{what} is a {type(value).__name__}; give its name, a text")
+                raise TypeError(
+                    f"{argument} is a {type(value).__name__}; expected its name, a string"
+                )
         row = self._rows.get((model, tenant))
         if row is None:
             with self._core.database.reading() as conn:
@@ -423,26 +425,26 @@ class Models:
         return row
 
     def get_ids_index(self, row: ModelRow) -> IdIndex:
-        """Return whose rows are in the version that is served, as of some seconds ago.
+        """Return the ids of the served version, as of some seconds ago.
 
-        People only leave. Of a person who left since, the ledger knows that they had asked, so a
-        look that is a little old accepts no request wrongly.
+        Ids are only removed, and the ledger knows removed ids from their requests. So a cache that
+        is slightly out of date does not accept an invalid request.
         """
-        now, known = time.monotonic(), self._people.get(row.id)
-        if known is None or now >= known.until:
-            head_people = partial(self._read_people, row, known)
-            known = read_head(self._core, row, head_people)._replace(until=now + _LOOK_AGAIN)
-            self._people[row.id] = known
-        return known.places
+        now, people = time.monotonic(), self._people.get(row.id)
+        if people is None or now >= people.until:
+            head_people = partial(self._read_people, row, people)
+            people = read_head(self._core, row, head_people)._replace(until=now + _CACHE_SECONDS)
+            self._people[row.id] = people
+        return people.places
 
-    def _read_people(self, row: ModelRow, known: _People | None, head: VersionRow) -> _People:
-        if known is not None and known.address == head.ids_blob:
-            return known
+    def _read_people(self, row: ModelRow, cached: _People | None, head: VersionRow) -> _People:
+        if cached is not None and cached.address == head.ids_blob:
+            return cached
         ids = read_ids(self._core, row, head)
         return _People(head.ids_blob, ids, IdIndex(ids))
 
     def _get_registered(self, model_id: int) -> Model:
-        """Return a model just registered; warn of stores that cannot be searched for its ids."""
+        """Return a new model; warn about stores that cannot be searched for its ids."""
         with self._core.database.reading() as conn:
             row = find_model_by_id(conn, model_id)
             head, model = find_head(conn, model_id), _get_model(conn, model_id)
@@ -509,7 +511,7 @@ def _head_claims(core: Core, row: ModelRow, head: VersionRow) -> dict[str, Any]:
     section = _remember(head.model_blob, read_section)
     account = make_published_account(section["accounting"])
     if "spent" in account and n_removed == 0:
-        account["spent"] = "0"  # no person left, so there is none to be told apart
+        account["spent"] = "0"  # no row was removed, so there is nothing to distinguish
     return section | {"releases": row.releases, "accounting": account}
 
 
@@ -525,14 +527,14 @@ def _head_watch(core: Core, row: ModelRow, head: VersionRow) -> Watch | None:
 
 
 def _remember(address: str, read: Callable[[], _T]) -> _T:
-    """Return what follows from a blob; the same bytes always say the same."""
-    known: Any = _known.get(address, _UNREAD)  # in one step: another thread may empty it
-    if known is not _UNREAD:
-        value: _T = known
+    """Return a value computed from a blob, from the cache if possible."""
+    cached: Any = _cache.get(address, _UNREAD)  # one call: another thread may clear the cache
+    if cached is not _UNREAD:
+        value: _T = cached
         return value
-    if len(_known) >= _MOST_KNOWN:
-        _known.clear()
-    _known[address] = value = read()
+    if len(_cache) >= _MOST_CACHED:
+        _cache.clear()
+    _cache[address] = value = read()
     return value
 
 
@@ -542,8 +544,8 @@ def _list_sizes(folder: Path) -> Iterator[int]:
 
 
 def file_size(path: Path) -> Iterator[int]:
-    """Yield the bytes of a file, nothing if it is gone."""
+    """Yield the size of a file in bytes, nothing if it is deleted."""
     try:
         yield path.stat().st_size
-    except FileNotFoundError:  # purged meanwhile
+    except FileNotFoundError:  # purged at the same time
         return

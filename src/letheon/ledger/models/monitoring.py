@@ -1,6 +1,6 @@
-"""A monitor that travels with the versions of a model in a ledger.
+"""Monitors that are stored with the versions of a model in a ledger.
 
-It decides nothing by itself there: it advises, and a retrain is a batch like any other.
+They only advise; a retrain is a batch like any other.
 """
 
 import hashlib
@@ -33,65 +33,65 @@ _DOMAIN = b"letheon/monitor-policy/v1\0"
 
 
 def pack_monitor(monitor: Monitor) -> bytes:
-    """Return everything of a monitor but its model, as bytes.
+    """Return a monitor without its model, as bytes.
 
-    They hold the training and test rows of people who are still held, so they must be sealed; of
-    those who were forgotten they hold neither row nor id. Nobody is kept until a retrain.
+    The bytes contain the remaining training and test rows, so they must be encrypted. They contain
+    no rows or ids of forgotten people.
 
     Raises
     ------
     ValueError
-        The monitor keeps files of its own, or forgotten people until the next retrain: a ledger
-        could not say that they are erased.
+        The monitor writes files, or keeps forgotten people until the next retrain: a ledger could
+        not certify the erasure.
     UnsupportedStateError
-        Its metric cannot be named, such as a lambda.
+        The metric has no importable name, such as a lambda.
     """
     if monitor._folder is not None:
         raise ValueError(
             f"this monitor writes to {monitor._folder.path}, which the ledger does not erase; "
-            "make it without folder"
+            "create it without folder"
         )
     if monitor.hold_forgotten_until_retrain:
         raise ValueError(
-            "hold_forgotten_until_retrain=True keeps people who are erased, and a ledger cannot "
-            "certify that; make the monitor without it"
+            "hold_forgotten_until_retrain=True keeps erased people, which a ledger cannot certify; "
+            "create the monitor without it"
         )
     rows = {"test": monitor._panel.rows, "training": monitor._rows, "forgotten": None}
     record = make_record(monitor) | {"on_breach": "advise"}
     judge = monitor._judge
-    # Only a metric of the caller's own is kept.
+    # Only a custom metric is stored.
     metric = None if judge == choose_judge(monitor.model, None) else judge.metric
     return state.encode({"format": FORMAT, "record": record, "rows": rows, "metric": metric})
 
 
 def unpack_monitor(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
-    """Return the monitor that `pack` described, around its model; it only advises.
+    """Return the monitor from `pack_monitor` with its model; it only advises.
 
     Parameters
     ----------
     data : bytes
-        What `pack` returned.
+        Result of `pack_monitor`.
     model : fitted estimator
         The model of the same version.
     trusted : iterable of class, function or str
-        What may be named besides letheon's and scikit-learn's own: the metric, for one.
+        Additional classes and functions that may be used, such as the metric.
 
     Raises
     ------
     CorruptFileError, NewerFormatError, UntrustedClassError
         As `letheon.state.decode`.
     ValueError
-        The model does not hold the people of the monitor's rows.
+        The ids of the model are not those of the monitor.
     """
     parts = state.decode(data, trusted=trusted, max_memory=state.UNLIMITED)
     if not isinstance(parts, dict) or "format" not in parts:
-        raise CorruptFileError("these bytes are no monitor")
+        raise CorruptFileError("the data is not a monitor")
     if parts["format"] != FORMAT:
         raise NewerFormatError(
-            f"the monitor has the format {parts['format']}, this version reads {FORMAT}"
+            f"the monitor has format {parts['format']}, but this version of letheon reads {FORMAT}"
         )
     if parts.keys() != _PARTS:
-        raise CorruptFileError(f"a monitor has the parts {', '.join(sorted(_PARTS))}")
+        raise CorruptFileError(f"the monitor has other parts than {', '.join(sorted(_PARTS))}")
     training: Rows | None = parts["rows"]["training"]
     if training is not None:
         check_same_ids(model, training, were_named=True)
@@ -101,18 +101,18 @@ def unpack_monitor(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> M
 
 
 def forget_with_monitor(monitor: Monitor, ids: Any) -> tuple[Receipt | None, Reading]:
-    """Forget these people and look at the model; return what was done and what was seen.
+    """Forget ids and observe the model; return the receipt and the reading.
 
-    The receipt is the model's own, None if these people had test rows only.
+    The receipt is None if the ids have test rows only.
 
-    An erasure does not wait for a metric: if it raises, the people are forgotten all the same, and
-    the reading says that a retrain is due.
+    An error of a metric does not stop the erasure: the ids are forgotten, and the reading says that
+    a retrain is due.
     """
     n_readings = len(monitor.history)
     try:
         monitor.forget(ids)
     except Exception:
-        # Without a new reading nobody was forgotten.
+        # Without a new reading no id was forgotten.
         if len(monitor.history) == n_readings:
             raise
     return monitor.receipt, monitor.history[-1]
@@ -121,21 +121,21 @@ def forget_with_monitor(monitor: Monitor, ids: Any) -> tuple[Receipt | None, Rea
 def adopt_retrained(
     monitor: Monitor, model: Any, rows: Rows, *, seconds: float | None = None
 ) -> Reading | None:
-    """Go on with a model that was trained afresh on these rows.
+    """Continue with a model that was retrained on these rows.
 
-    Whoever is among the monitor's people and not in the rows leaves it with this retrain.
+    Ids of the monitor that are not in the rows are removed from it.
     """
-    held = as_ids(monitor.model.ids_) if monitor._rows is None else monitor._rows.ids
-    people = held.distinct()
+    ids = as_ids(monitor.model.ids_) if monitor._rows is None else monitor._rows.ids
+    people = ids.distinct()
     gone = people.take(np.flatnonzero(~rows.index.find(people).has_rows))
     return monitor.adopt(model, gone.to_array(), seconds=seconds)
 
 
 def compute_policy_digest(monitor: Monitor) -> str:
-    """Return the SHA-256 of what the monitor tolerates and how it is calibrated.
+    """Return the SHA-256 of the tolerances and the calibration of a monitor.
 
     ``SHA-256("letheon/monitor-policy/v1" | 0 | JSON of tolerances, calibration and metric)``, with
-    sorted keys and no blanks. Nothing in it depends on rows, requests or seeds.
+    sorted keys and without spaces. It does not depend on rows, requests or seeds.
     """
     calibration = monitor.calibration
     policy = {
@@ -148,14 +148,14 @@ def compute_policy_digest(monitor: Monitor) -> str:
 
 
 def _to_python(value: Any) -> Any:
-    """Return a number of NumPy's as one of Python's."""
+    """Return a NumPy number as a Python number."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    raise TypeError(f"{value!r} in the calibration's requests cannot be part of a policy")
+    raise TypeError(f"{value!r} in the requests of the calibration cannot be part of a policy")
 
 
 def unpack_watch(packed: bytes, trusted: Iterable[str]) -> Watch:
-    """Return what a packed monitor tolerates."""
+    """Return the tolerances of a packed monitor."""
     record = state.decode(packed, trusted=trusted, max_memory=state.UNLIMITED)["record"]
     limits = {
         name: {key: limit[key] for key in ("score", "factor", "floor", "miss")}

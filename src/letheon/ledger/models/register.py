@@ -1,4 +1,4 @@
-"""Registering a model: its rows are committed to, its files are written, the log says so."""
+"""Registration of a model: commitment to its rows, its files, and the log entry."""
 
 import secrets
 from dataclasses import replace
@@ -33,7 +33,7 @@ from letheon.ledger.tables import blocked, heads, models, versions
 from letheon.ledger.worker.recover import lock_registrations, new_folder
 from letheon.verifier import canonical
 
-# What a certificate quotes when the data went into the model as they are.
+# Digest in certificates of models without preprocessing.
 _NO_PREPROCESSING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
@@ -47,13 +47,13 @@ def define_model(
     trusted: Any = (),
     origin: Literal["own", "outside"] = "own",
 ) -> ModelRow:
-    """Return the row of a model as its owner names it; see `Ledger.models.register`.
+    """Return the row of a model to register; see `Ledger.models.register`.
 
-    Folder, method, slots and time follow with the registration. Empty `releases` stand for what
-    the model's guarantee covers.
+    The registration adds folder, method, slots and time. Empty `releases` mean what the guarantee
+    of the model covers.
     """
-    for what, text in (("name", name), ("tenant", tenant), ("dataset", dataset or name)):
-        require_name(what, text)
+    for argument, text in (("name", name), ("tenant", tenant), ("dataset", dataset or name)):
+        require_name(argument, text)
     if isinstance(trusted, str) or callable(trusted):
         raise TypeError(f"trusted={trusted!r} is a single value; give a list: trusted=[...]")
     return ModelRow(
@@ -75,8 +75,8 @@ def define_model(
 def register_fitted(
     core: Core, examined: ExaminedModel, rows: Rows, model: ModelRow, judged: JudgementBasis | None
 ) -> int:
-    """Register a model whose seed the caller chose; certificates say so."""
-    # A seed may be as short as "0": what commits to it must not be a way to guess it.
+    """Register a model whose seed the caller chose; its certificates say so."""
+    # A seed may be as short as "0": the commitment must not allow to guess it.
     training = {
         "rule": CALLER_SEED,
         "beacon": "none",
@@ -92,7 +92,7 @@ def register_fitted(
 def register_trained(
     core: Core, estimator: Any, rows: Rows, model: ModelRow, test: tuple[Any, ...] | None
 ) -> int:
-    """Commit to a key, take a checkpoint, train with the seed that both give, and register."""
+    """Commit to a key, sign a checkpoint, train with the seed derived from both, and register."""
     require_kind(estimator)
     with new_folder(core) as folder:
         key = core.keys.new_key("training", label=folder)
@@ -116,14 +116,14 @@ def register_trained(
 
 
 def make_judged(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> JudgementBasis | None:
-    """Return what versions of a model are judged by, with the figure of this one."""
+    """Return the test rows or the monitor of a model, with the score of this version."""
     if monitor is not None:
         from letheon.ledger.models.monitoring import pack_monitor
 
         if test is not None:
-            raise ValueError("a monitor has test rows of its own; give test or monitor, not both")
+            raise ValueError("test and monitor exclude each other: a monitor has its own test rows")
         if monitor.model is not model:
-            raise ValueError("this monitor watches another model; register monitor.model")
+            raise ValueError("the monitor belongs to another model; register monitor.model")
         return JudgementBasis(pack_monitor(monitor), None, 0.0)
     if test is None:
         return None
@@ -141,12 +141,12 @@ def _register_model(
     judged: JudgementBasis | None,
     training: dict[str, str],
 ) -> int:
-    """Register a model that was looked over, with its rows; return its key in the database.
+    """Register a checked model with its rows; return its key in the database.
 
     Raises
     ------
     BlockedIdsError
-        Some of the rows belong to people who asked to be erased.
+        Some rows belong to people with an erasure request.
     LedgerError
         The name is taken.
     """
@@ -201,7 +201,7 @@ def _register_model(
             fault_point("register.before-commit")
     except IntegrityError as error:
         raise LedgerError(
-            f"a model {model.name!r} is registered for tenant {model.tenant!r} already; choose "
+            f"a model {model.name!r} is already registered for tenant {model.tenant!r}; choose "
             "another name"
         ) from error
     fault_point("register.after-commit")
@@ -209,11 +209,11 @@ def _register_model(
 
 
 def _refuse_blocked(conn: Connection, tenant: str, tags: frozenset[str]) -> None:
-    """Raise if rows belong to people who asked this tenant to be erased."""
+    """Raise if rows belong to people with an erasure request of this tenant."""
     query = select(blocked.c.tag).where(blocked.c.tenant == tenant).distinct()
     n_blocked = sum(tag in tags for tag in conn.scalars(query))
     if n_blocked:
         raise BlockedIdsError(
-            f"{n_blocked} of these people asked to be erased; their rows are not trained on again. "
-            "`ledger.models.without_blocked(X, y, ids)` leaves them out."
+            f"{n_blocked} of these people have an erasure request; their rows must not be used for "
+            "training. `ledger.models.without_blocked(X, y, ids)` removes them."
         )

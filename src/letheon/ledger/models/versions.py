@@ -1,6 +1,6 @@
-"""Versions of a model: what the database says, what their blobs hold, and who reads them.
+"""Versions of a model: rows of the database, blobs, pins and readers.
 
-Whoever reads the model that is served gets a published one, never one half-way.
+Readers of the served model always get a published version.
 """
 
 import secrets
@@ -39,24 +39,24 @@ from letheon.ledger.models.table_files import memory_limit
 from letheon.ledger.tables import heads, models, pins, purge_steps, versions
 from letheon.verifier import parse_strict
 
-# Name of the step of a purge after which the version before cannot be pinned any more.
+# Name of the purge step after which the previous version cannot be pinned any more.
 DRAINED = "pins"
-# No pin is longer, unless the policy says so; clocks may differ by as much as events tolerate.
+# Longest pin, unless the policy permits a longer one.
 LONGEST_SECONDS = 600
 _TOLERATED_SECONDS = 300
 _TRIES = 5
 _BLOBS = ("model_blob", "rows_blob", "ids_blob", "vault_blob", "monitor_blob")
-# A version may be purged while it is read; then there is a newer one.
+# A version may be purged while it is read; then a newer version exists.
 _UNREADABLE = (LedgerMissingError, CorruptFileError, KeyFileError)
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class ModelRow:
-    """A registered model, as its row in the database has it.
+    """The database row of a registered model.
 
-    `origin` is "own" for a model that the operator brought as an object or with classes of their
-    own, and "outside" for one that came as a file: that one is computed in a sandbox only.
+    `origin` is "own" for a model that the operator registered as an object or with trusted classes,
+    and "outside" for an uploaded file, which is computed in a sandbox only.
     """
 
     id: int
@@ -74,7 +74,7 @@ class ModelRow:
 
     @property
     def is_outside(self) -> bool:
-        """Whether it came as a file, and is computed in a sandbox only."""
+        """Whether it was uploaded as a file and is computed in a sandbox only."""
         return self.origin != "own"
 
 
@@ -104,7 +104,7 @@ class VersionRow:
 
     @property
     def run(self) -> dict[str, Any]:
-        """What goes on from version to version: retrains, training randomness, proofs."""
+        """Facts that all versions share: retrains, training randomness, proofs."""
         running: dict[str, Any] = self.facts["run"]
         return running
 
@@ -125,14 +125,14 @@ def _version_row(row: Mapping[Any, Any]) -> VersionRow:
 def find_model(conn: Connection, name: str, tenant: str) -> ModelRow:
     """Return the model of this name, or raise `UnknownModelError`.
 
-    The text is the same whether another tenant has a model of that name or none has.
+    The text does not reveal whether another tenant has a model of that name.
     """
-    wanted = (models.c.tenant == tenant) & (models.c.name == name)
-    row = conn.execute(select(models).where(wanted)).mappings().one_or_none()
+    is_match = (models.c.tenant == tenant) & (models.c.name == name)
+    row = conn.execute(select(models).where(is_match)).mappings().one_or_none()
     if row is None:
         raise UnknownModelError(
             f"no model {name!r} is registered for tenant {tenant!r}; `letheon model list` shows "
-            "those that are"
+            "all models"
         )
     return _model_row(row)
 
@@ -166,8 +166,8 @@ def list_versions(
 ) -> list[VersionRow]:
     """Return versions of a model, oldest first.
 
-    With `after` only those whose certificate has a higher number, with `newest` only so many, with
-    `unpurged` only those that are still there.
+    `after` selects versions with a higher certificate number, `newest` limits their number, and
+    `unpurged` excludes purged versions.
     """
     query = select(versions).where(versions.c.model_id == model_id)
     if unpurged:
@@ -179,29 +179,29 @@ def list_versions(
 
 
 def find_head(conn: Connection, model_id: int) -> VersionRow:
-    """Return the version that readers see."""
+    """Return the served version."""
     query = select(versions).join(heads, heads.c.version_id == versions.c.id)
     return _version_row(conn.execute(query.where(heads.c.model_id == model_id)).mappings().one())
 
 
 def get_inserted_key(result: CursorResult[Any]) -> int:
-    """Return the key that the database gave to the row just inserted."""
+    """Return the primary key of the inserted row."""
     key = result.inserted_primary_key
     if key is None:
-        raise RuntimeError("the database gave no key to a new row")
+        raise RuntimeError("the database returned no key for a new row")
     return int(key[0])
 
 
 @dataclass(frozen=True)
 class VersionCipher:
-    """Seals one kind of blob of one version; it cannot be taken for another one."""
+    """Cipher of one kind of blob of one version; blobs cannot be swapped."""
 
     core: Core
     key: str
     context: bytes
 
     def encrypt(self, data: bytes) -> bytes:
-        """Return the sealed bytes."""
+        """Return the encrypted bytes."""
         return self.core.keys.encrypt(self.key, data, self.context)
 
     def decrypt(self, data: bytes) -> bytes:
@@ -209,9 +209,9 @@ class VersionCipher:
         return self.core.keys.decrypt(self.key, data, self.context)
 
 
-def make_blob_cipher(core: Core, model: ModelRow, epoch_key: str, what: str) -> VersionCipher:
-    """Return what seals the blobs "model", "rows", "ids", "vault" or "monitor" of a version."""
-    return VersionCipher(core, epoch_key, f"letheon/{what}/v1/{model.folder}".encode())
+def make_blob_cipher(core: Core, model: ModelRow, epoch_key: str, kind: str) -> VersionCipher:
+    """Return the cipher of the blobs "model", "rows", "ids", "vault" or "monitor" of a version."""
+    return VersionCipher(core, epoch_key, f"letheon/{kind}/v1/{model.folder}".encode())
 
 
 def write_blobs(
@@ -222,19 +222,19 @@ def write_blobs(
     row_slots: RowSlots,
     judged: JudgementBasis | None,
 ) -> dict[str, str | None]:
-    """Write the blobs of a version: all are on the disk when this returns.
+    """Write the blobs of a version durably.
 
     Returns
     -------
     dict
-        Columns of the version's row: the addresses, and `epoch_key`, which all are sealed with.
+        Columns of the version: the addresses, and `epoch_key`, which encrypts all of them.
     """
     key = core.keys.new_key("epoch", label=model.folder)
     fault_point("compute.key-written")
 
-    def write_blob(what: str, content: bytes) -> str:
+    def write_blob(kind: str, content: bytes) -> str:
         return core.blob_store(model.folder).write(
-            content, make_blob_cipher(core, model, key, what)
+            content, make_blob_cipher(core, model, key, kind)
         )
 
     try:
@@ -249,7 +249,7 @@ def write_blobs(
             "epoch_key": key,
         }
     except BaseException:
-        # What was written is unreadable without it, and is swept by the next worker.
+        # Without the key the blobs are unreadable; the next worker deletes them.
         core.keys.destroy(key)
         raise
 
@@ -262,31 +262,31 @@ def destroy_blobs(core: Core, model: ModelRow, written: Mapping[str, str | None]
             core.blob_store(model.folder).destroy(address)
 
 
-def read_blob(core: Core, model: ModelRow, version: VersionRow, what: str) -> bytes:
+def read_blob(core: Core, model: ModelRow, version: VersionRow, kind: str) -> bytes:
     """Return the content of a blob of a version; its hash is checked."""
-    address = getattr(version, f"{what}_blob")
+    address = getattr(version, f"{kind}_blob")
     return core.blob_store(model.folder).read(
-        address, make_blob_cipher(core, model, version.epoch_key, what)
+        address, make_blob_cipher(core, model, version.epoch_key, kind)
     )
 
 
 def read_raw_model(core: Core, model: ModelRow, version: VersionRow) -> bytes:
-    """Return the bytes whose SHA-256 certificates quote: a nonce, and then the model."""
-    opener = make_blob_cipher(core, model, version.epoch_key, "model")
-    return core.blob_store(model.folder).read_with_nonce(version.model_blob, opener)
+    """Return the bytes whose SHA-256 certificates quote: a nonce, followed by the model."""
+    cipher = make_blob_cipher(core, model, version.epoch_key, "model")
+    return core.blob_store(model.folder).read_with_nonce(version.model_blob, cipher)
 
 
 def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any = ()) -> Any:
-    """Build the model of a version; its hash is checked first."""
+    """Load the model of a version; its hash is checked first."""
     content = read_blob(core, model, version, "model")
     limit = memory_limit(len(content)) if model.is_outside else state.UNLIMITED
     return state.decode(content, trusted=(*model.trusted, *trusted), max_memory=limit)
 
 
 def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> _T:
-    """Read something of the version that is served.
+    """Return the result of `read` for the served version.
 
-    It may be purged while it is read; then there is another one to read, so it is tried again.
+    A version may be purged while it is read; then `read` is called with the new version.
     """
     while True:
         with core.database.reading() as conn:
@@ -302,7 +302,7 @@ def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> 
 
 
 def _decode_own(core: Core, model: ModelRow, version: VersionRow, part: str) -> Any:
-    """Decode a part that this ledger encoded and sealed; the limit for files does not apply."""
+    """Decode a blob that this ledger encrypted; the memory limit for files does not apply."""
     return state.decode(read_blob(core, model, version, part), max_memory=state.UNLIMITED)
 
 
@@ -313,7 +313,7 @@ def read_rows(core: Core, model: ModelRow, version: VersionRow) -> Rows:
 
 
 def read_ids(core: Core, model: ModelRow, version: VersionRow) -> Ids:
-    """Return whose rows are in a version, one id per row."""
+    """Return the ids of a version, one per row."""
     return as_ids(_decode_own(core, model, version, "ids"))
 
 
@@ -323,60 +323,60 @@ def read_row_slots(core: Core, model: ModelRow, version: VersionRow) -> RowSlots
 
 
 def read_judged(core: Core, model: ModelRow, version: VersionRow) -> JudgementBasis | None:
-    """Return what the version is judged by, if anything."""
+    """Return the test rows or the monitor of a version; None without."""
     if version.monitor_blob is None:
         return None
     return JudgementBasis(**_decode_own(core, model, version, "monitor"))
 
 
-def signed_path(core: Core, kind: str, number: int) -> Path:
-    """Return where one of the "certificates", "purges" or "checkpoints" lies."""
+def locate_signed_file(core: Core, kind: str, number: int) -> Path:
+    """Return the path of one of the "certificates", "purges" or "checkpoints"."""
     name = f"{number:012d}.txt" if kind == "checkpoints" else f"{number:06d}.json"
     return core.subfolder(kind) / name
 
 
 def proof_path(core: Core, model: ModelRow, digest: str) -> Path:
-    """Return where the transition proof with this SHA-256 lies."""
+    """Return the path of the transition proof with this SHA-256."""
     return core.subfolder("proofs") / model.folder / f"{digest}.json"
 
 
 def pin_version(core: Core, owner: str, version_id: int, seconds: int) -> str:
-    """Keep a version from being purged for some seconds and return the name of the pin.
+    """Prevent the purge of a version for some seconds; return the id of the pin.
 
     Raises
     ------
     LedgerMissingError
-        The version is being purged, or was; load the head instead.
+        The version is being purged or was purged; load the head instead.
     """
     pin_id = secrets.token_hex(16)
     values = {"id": pin_id, "version_id": version_id, "owner": owner}
 
-    def work(conn: Connection) -> None:
+    def insert_pin(conn: Connection) -> None:
         if _is_being_purged(conn, version_id):
             raise LedgerMissingError(
                 "this version of the model is being purged; load the head of the model again"
             )
         conn.execute(insert(pins).values(values | {"until": _compute_pin_end(core, seconds)}))
 
-    core.database.run_transaction(work)
+    core.database.run_transaction(insert_pin)
     return pin_id
 
 
 def renew_pin(core: Core, pin_id: str, seconds: int) -> None:
-    """Hold the same version for some seconds from now, even if the pin had run out.
+    """Pin the same version for some seconds from now, even if the pin has expired.
 
     Raises
     ------
     LedgerMissingError
-        The pin had run out and its version was purged since; load the head instead.
+        The pin expired and its version was purged; load the head instead.
     """
     change = update(pins).where(pins.c.id == pin_id).values(until=_compute_pin_end(core, seconds))
     if core.database.run_transaction(lambda conn: conn.execute(change).rowcount) == 0:
-        raise LedgerMissingError("this pin ran out; load the head of the model again")
+        raise LedgerMissingError("this pin has expired; load the head of the model again")
 
 
 def release_pin(core: Core, pin_id: str) -> None:
-    """Let a version go; a pin that ran out is no error."""
+    """Release a pin; an expired pin is not an error."""
     core.database.run_transaction(
         lambda conn: conn.execute(delete(pins).where(pins.c.id == pin_id))
     )
@@ -385,7 +385,7 @@ def release_pin(core: Core, pin_id: str) -> None:
 def _compute_pin_end(core: Core, seconds: int) -> int:
     longest = _longest_pin(core)
     if seconds > longest:
-        raise ValueError(f"seconds={seconds} is more than {longest}; renew the pin instead")
+        raise ValueError(f"seconds={seconds} must be at most {longest}; renew the pin instead")
     return core.clock() + seconds
 
 
@@ -394,9 +394,9 @@ def _longest_pin(core: Core) -> int:
 
 
 def _is_being_purged(conn: Connection, version_id: int) -> bool:
-    """Whether a purge has begun to destroy a version; holds the version till the commit."""
-    held = select(versions.c.purged_at).where(versions.c.id == version_id).with_for_update()
-    if conn.execute(held).one().purged_at is not None:
+    """Return whether the purge of a version has started; lock the version until the commit."""
+    locked = select(versions.c.purged_at).where(versions.c.id == version_id).with_for_update()
+    if conn.execute(locked).one().purged_at is not None:
         return True
     drained = (
         (versions.c.parent_id == version_id)
@@ -407,11 +407,10 @@ def _is_being_purged(conn: Connection, version_id: int) -> bool:
 
 
 def count_pins(core: Core, conn: Connection, version_id: int) -> int:
-    """Return how many pins hold a version; those that ran out are removed.
+    """Return the number of pins of a version; expired pins are deleted.
 
-    So is one that would end later than any pin made now: the clock of its reader was ahead, and
-    must not hold a version up for as long. The version's row stays locked until the commit, so that
-    nobody pins it in between.
+    So is a pin that ends later than any pin made now: the clock of its reader was ahead. The row of
+    the version stays locked until the commit, so that no new pin is added meanwhile.
     """
     now = core.clock()
     latest = now + _longest_pin(core) + _TOLERATED_SECONDS
@@ -423,11 +422,11 @@ def count_pins(core: Core, conn: Connection, version_id: int) -> int:
 
 
 class Reader:
-    """The head of a model, kept up to date.
+    """Reader of the served version of a model.
 
-    Each use looks at the head (one SELECT) and loads the model again when it has moved. The version
-    in use is pinned: a purge waits until the reader has moved on, or has given no sign for
-    ``policy.pin_seconds``. Threads may share a reader.
+    Each use checks the head (one SELECT) and loads the model again when it has changed. The version
+    in use is pinned: a purge waits until the reader uses a newer version, or was inactive for
+    ``policy.pin_seconds``. Threads can share a reader.
 
     Parameters
     ----------
@@ -452,35 +451,35 @@ class Reader:
 
     @property
     def model(self) -> Any:
-        """The model as it is served now."""
+        """The served model."""
         with self._lock:
             if self._is_closed:
                 raise LedgerError(
-                    "this reader is closed; ledger.models.reader(model) makes another"
+                    "this reader is closed; ledger.models.reader(model) returns a new one"
                 )
             for _ in range(_TRIES):
                 try:
                     return self._load_head()
                 except _UNREADABLE:
-                    # The head moved on and the old file was purged between two looks.
+                    # The head changed, and the old file was purged before it was read.
                     self._version = None
             return self._load_head()
 
     @property
     def address(self) -> str:
-        """SHA-256 of the file of the model in use, as certificates quote it; "" before any use."""
+        """SHA-256 of the model file in use, as in certificates; empty before the first use."""
         return "" if self._version is None else self._version.model_blob
 
     def predict(self, X: Any) -> Any:
-        """Predict with the model as it is served now."""
+        """Predict with the served model."""
         return self.model.predict(X)
 
     def predict_proba(self, X: Any) -> Any:
-        """Predict probabilities with the model as it is served now."""
+        """Predict probabilities with the served model."""
         return self.model.predict_proba(X)
 
     def close(self) -> None:
-        """Let the version in use go; the reader cannot be used any more."""
+        """Release the version; the reader cannot be used any more."""
         with self._lock:
             self._is_closed = True
             if self._pin:
@@ -499,11 +498,11 @@ class Reader:
         self.close()
 
     def _load_head(self) -> Any:
-        """Return the model of the head; its pin is renewed when half of its time is over."""
+        """Return the model of the head; renew the pin after half of its time."""
         core, seconds = self._core, self._core.settings.policy.pin_seconds
         with core.database.reading() as conn:
-            wanted = heads.c.model_id == self._model.id
-            head_id = int(conn.execute(select(heads.c.version_id).where(wanted)).scalar_one())
+            query = select(heads.c.version_id).where(heads.c.model_id == self._model.id)
+            head_id = int(conn.execute(query).scalar_one())
             is_same = self._version is not None and self._version.id == head_id
             version = None if is_same else find_version(conn, head_id)
         if version is not None:

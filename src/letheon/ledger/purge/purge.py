@@ -42,10 +42,10 @@ from letheon.ledger.models.versions import (
     find_head,
     find_model_by_id,
     find_version,
+    locate_signed_file,
     read_ids,
     read_row_slots,
     read_rows,
-    signed_path,
 )
 from letheon.ledger.purge.scan import FileIssue, Markers, ScanResult, collect_markers
 from letheon.ledger.purge.stores import (
@@ -533,7 +533,7 @@ def _sign_and_close(purge: PurgeRun) -> None:
         statement = build_attestation(core, conn, purge.batch)
     envelope = sign_statement(statement, core.keys.signer_at(sequence))
     purge_id = certificate_id(envelope)
-    path = signed_path(core, "purges", sequence)
+    path = locate_signed_file(core, "purges", sequence)
     if path.exists() and path.read_bytes() != envelope:
         raise SignerRefusedError(
             f"{path} contains a different attestation with the same number, and signing a second "

@@ -39,8 +39,8 @@ from letheon.ledger.models.versions import (
     find_head,
     list_models,
     list_versions,
+    locate_signed_file,
     make_blob_cipher,
-    signed_path,
 )
 from letheon.ledger.requests.people import (
     list_lost_keys,
@@ -362,7 +362,7 @@ def adopt_database(core: Core, *, yes: bool) -> Adoption:
             kind: tuple(
                 number
                 for number in list_numbers(core.subfolder(kind))
-                if signed_path(core, kind, number).read_bytes() != rows.get(number)
+                if locate_signed_file(core, kind, number).read_bytes() != rows.get(number)
             )
             for kind, rows in signed.items()
         }
@@ -460,7 +460,7 @@ def _set_aside(core: Core, unknown: dict[str, tuple[int, ...]]) -> None:
         place = home / kind
         place.mkdir(mode=0o700, parents=True)
         for number in numbers:
-            path = signed_path(core, kind, number)
+            path = locate_signed_file(core, kind, number)
             path.rename(place / path.name)
         sync_directory(place)
         sync_directory(core.subfolder(kind))
@@ -472,5 +472,5 @@ def _write_missing(core: Core, signed: dict[str, dict[int, bytes]]) -> None:
     """Write the files of signed documents that only the database contains."""
     for kind, rows in signed.items():
         for number, data in rows.items():
-            if not (path := signed_path(core, kind, number)).exists():
+            if not (path := locate_signed_file(core, kind, number)).exists():
                 write_atomically(path, [data])

@@ -42,7 +42,7 @@ from letheon.ledger.models.versions import (
     find_head,
     list_models,
     list_versions,
-    signed_path,
+    locate_signed_file,
 )
 from letheon.ledger.purge.purge import list_problems, purge_next
 from letheon.ledger.requests.deadlines import months_later
@@ -382,7 +382,7 @@ def _purge_all(core: Core) -> Iterator[Step]:
     for batch_id, sequence, name in pending:
         try:
             if purge_next(core, batch_id):
-                gaps = gaps_in(signed_path(core, "purges", sequence).read_bytes())
+                gaps = gaps_in(locate_signed_file(core, "purges", sequence).read_bytes())
                 detail = f"batch {batch_id[:12]}{f', not fully searched: {gaps}' if gaps else ''}"
                 yield Step("purged", name, sequence, detail)
         except (LetheonError, OSError) as error:

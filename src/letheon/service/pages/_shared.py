@@ -27,9 +27,9 @@ from letheon.ledger import REQUEST_STATES
 from letheon.ledger.db.jobs import CURSOR, JOB_ID
 from letheon.ledger.schemas import NAME, to_datetime
 from letheon.service import auth
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.forms import read_form
-from letheon.service.request_views import GROUND_WORDS, GROUNDS, count_words, stuck_words
+from letheon.service.request_views import GROUND_WORDS, GROUNDS, count_words, explain_failure
 
 _HERE = Path(__file__).parents[1]
 _SOON_DAYS = 7
@@ -93,7 +93,7 @@ def make_templates() -> Jinja2Templates:
         laws=LAWS,
         grounds=GROUNDS,
         ground_words=GROUND_WORDS,
-        stuck_words=stuck_words,
+        stuck_words=explain_failure,
         measures=MEASURES,
         tenant_choices=tenant_choices,
     )
@@ -375,7 +375,7 @@ def page(
     *,
     json: str | None = None,
     status: int = 200,
-    problem: Problem | None = None,
+    problem: ApiProblem | None = None,
     **values: Any,
 ) -> HTMLResponse:
     """Return a page.
@@ -392,7 +392,7 @@ def page(
         Address of the same content as JSON.
     status : int, default=200
         Status of the response; `problem` overrides it.
-    problem : Problem, optional
+    problem : ApiProblem, optional
         Error to show.
     **values
         Variables of the template, besides `csrf`, `theme`, `flash`, `tenant` and `now`.
@@ -441,7 +441,7 @@ def redirect(request: Request, path: str) -> Response:
     return RedirectResponse(path, status_code=303)
 
 
-def problem_page(request: Request, problem: Problem) -> Response:
+def problem_page(request: Request, problem: ApiProblem) -> Response:
     """Return a problem as a page; a redirect stays a redirect."""
     headers = dict(problem.headers or {})
     if problem.status_code == 303:
@@ -452,17 +452,17 @@ def problem_page(request: Request, problem: Problem) -> Response:
     return answer
 
 
-def _simplify_problem(problem: Problem) -> Problem:
+def _simplify_problem(problem: ApiProblem) -> ApiProblem:
     """Return a problem without the hints for API clients."""
     status = problem.status_code
     if problem.code == "not-found":
-        return Problem(status, problem.code, "Page not found", "Use the menu, or go back.")
+        return ApiProblem(status, problem.code, "Page not found", "Use the menu, or go back.")
     if problem.code == "invalid" and problem.fields:
         words = "A parameter of the address is missing or invalid. Use the menu."
-        return Problem(status, problem.code, "Invalid address", words)
+        return ApiProblem(status, problem.code, "Invalid address", words)
     parts = re.split(r"(?<=[.;])\s+", str(problem.detail))
     kept = " ".join(part for part in parts if not _FOR_PROGRAMS.search(part)).removesuffix(";")
-    return Problem(status, problem.code, problem.title, kept, fields=problem.fields)
+    return ApiProblem(status, problem.code, problem.title, kept, fields=problem.fields)
 
 
 def safe_path(text: str | None) -> str:

@@ -9,7 +9,7 @@ from starlette.datastructures import FormData
 
 from letheon.ledger.db.tokens import ROLES, SCOPES
 from letheon.service import auth
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.forms import check_form, text_of
 from letheon.service.pages import _shared
 from letheon.service.routes import account as routes
@@ -32,14 +32,14 @@ def show_login(request: Request) -> HTMLResponse:
 def log_in(request: Request, form: _shared.SentForm) -> Response:
     """Start a session; an earlier session of this browser ends."""
     if not auth.is_same_origin(request):
-        raise Problem(
+        raise ApiProblem(
             403, "csrf", "The form was sent from another site", "Open /login and try again."
         )
     desk, where = auth.context(request), _shared.safe_path(text_of(form, "next"))
     token = desk.tokens.find_by_text(text_of(form, "token"))
     if token is None:
         # Count failures only: users of one office share an address.
-        desk.limiter.count("login", auth.address_of(request))
+        desk.limiter.count("login", auth.client_address(request))
         is_code = text_of(form, "token").lower().startswith("lethe-")
         return _login_page(request, where, error=_RECEIPT if is_code else _UNKNOWN)
     old = auth.find_visitor(request)
@@ -221,7 +221,7 @@ def _create(visitor: _shared.Visitor, subject: str, form: FormData) -> HTMLRespo
     form_values = {name: text_of(form, name) for name in names}
     try:
         created = create(visitor, check_form(kind, form_values | {list_field: values}))
-    except Problem as problem:
+    except ApiProblem as problem:
         if problem.status_code == 404:
             raise
         return _subject_page(visitor, subject, problem=problem, form_values=form_values)

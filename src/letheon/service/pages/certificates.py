@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 
 from letheon.service.auth import Principal, public
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.forms import check_form, text_of
 from letheon.service.pages import _shared
 from letheon.service.routes import certificates as routes
@@ -117,7 +117,7 @@ def check_receipt(request: Request, form: _shared.SentForm) -> Response:
         return _receipt_page(request, error=_NO_RECEIPT, status=422)
     try:
         return _receipt_page(request, verdict=verify_receipt(request, text))
-    except Problem as problem:
+    except ApiProblem as problem:
         if problem.status_code != 422:
             raise
         return _receipt_page(request, error=problem.detail or problem.title, status=422)

@@ -9,7 +9,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from letheon.exceptions import LedgerError
 from letheon.ledger.schemas import NAME
-from letheon.service.errors import Problem, problem_of
+from letheon.service.errors import ApiProblem, problem_of
 from letheon.service.forms import check_form, text_of
 from letheon.service.pages._shared import (
     After,
@@ -71,7 +71,7 @@ def _register(
     """Register a model and redirect to it, or show the form again with the error."""
     try:
         model = register()
-    except (Problem, LedgerError) as error:
+    except (ApiProblem, LedgerError) as error:
         problem = problem_of(error)
         if problem is None or problem.status_code >= 500:
             raise
@@ -84,10 +84,10 @@ def _read_upload(form: FormData) -> ModelUpload:
     # The ledger checks tenant, dataset and columns, as it does for the API.
     fields: dict[str, Any] = {name: text_of(form, name) or None for name in ModelForm.model_fields}
     if fields["name"] is None or fields["target"] is None:
-        raise Problem(422, "field", "Name and target column are required", "Fill in both.")
+        raise ApiProblem(422, "field", "Name and target column are required", "Fill in both.")
     _require_name(fields["name"])
     if fields["releases"] not in (None, *get_args(Releases)):
-        raise Problem(
+        raise ApiProblem(
             422, "field", "Unknown value for published outputs", "Choose one from the list."
         )
     model, rows = _get_file(form, "model"), _get_file(form, "rows")
@@ -99,18 +99,18 @@ def _require_name(name: str) -> None:
         words = (
             "Use up to 63 lower-case letters, digits and . _ : -, starting with a letter or digit."
         )
-        raise Problem(422, "name", "Invalid name", words)
+        raise ApiProblem(422, "name", "Invalid name", words)
 
 
 def _get_file(form: FormData, name: str) -> Any:
     value = form.get(name)
     if not isinstance(value, UploadFile) or not value.filename:
-        raise Problem(422, "file", f"No file selected for {name}", "Choose a file.")
+        raise ApiProblem(422, "file", f"No file selected for {name}", "Choose a file.")
     return value.file
 
 
 def _new_page(
-    visitor: Visitor, form_values: dict[str, str], problem: Problem | None = None
+    visitor: Visitor, form_values: dict[str, str], problem: ApiProblem | None = None
 ) -> Response:
     return visitor.page(
         "new_model.html",
@@ -228,7 +228,7 @@ def start_job(
     """Queue a job: apply the batch, retrain, or compare methods."""
     action = form.get("action")
     if action not in _TITLES:
-        raise Problem(422, "action", "Unknown action", "Use the buttons of the page.")
+        raise ApiProblem(422, "action", "Unknown action", "Use the buttons of the page.")
     if action == "what-if":
         job = jobs.ask_what_if(visitor, model, tenant)
     else:

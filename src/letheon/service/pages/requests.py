@@ -8,10 +8,10 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import FormData, QueryParams, UploadFile
 
 from letheon.service.auth import Principal
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.forms import check_form, key_of, text_of
 from letheon.service.pages import _shared
-from letheon.service.request_views import ACTIONS, ActionName, RequestOut, refusals
+from letheon.service.request_views import ACTIONS, ActionName, RequestOut, raise_problems
 from letheon.service.routes import evidence, filing
 from letheon.service.routes import requests as routes
 
@@ -41,7 +41,7 @@ def file_new_request(visitor: Filer, form: _shared.SentForm) -> Response:
     tenant = visitor.tenant_for(text_of(form, "tenant") or None)
     try:
         filed = _file_form(visitor, tenant, form)
-    except Problem as problem:
+    except ApiProblem as problem:
         if problem.status_code in (403, 404, 429):
             raise
         # No response repeats ids.
@@ -59,7 +59,7 @@ def file_new_request(visitor: Filer, form: _shared.SentForm) -> Response:
 def _file_form(visitor: Principal, tenant: str, form: FormData) -> list[filing.RequestFiled]:
     model, lines = text_of(form, "model"), _read_id_lines(form)
     if not lines:
-        raise Problem(422, "ids", "No ids", "Write one id per line.")
+        raise ApiProblem(422, "ids", "No ids", "Write one id per line.")
     ids = _parse_ids(visitor, model, tenant, [line for _, line in lines])
     wants_code = visitor.sees_all_requests and text_of(form, "receipt") == "on"
     values: dict[str, Any] = {name: text_of(form, name) for name in ("model", "regime", "ground")}
@@ -70,7 +70,7 @@ def _file_form(visitor: Principal, tenant: str, form: FormData) -> list[filing.R
     request = check_form(filing.RequestIn, values)
     try:
         return filing.file_one(visitor, request, key=f"page-{key_of(form)}")
-    except Problem as problem:
+    except ApiProblem as problem:
         if problem.code != "unknown-ids":
             raise
         raise _unknown_ids_problem(visitor, model, tenant, ids, lines) from problem
@@ -81,10 +81,10 @@ def _parse_ids(visitor: Principal, model: str, tenant: str, lines: list[str]) ->
 
     Raises
     ------
-    Problem
+    ApiProblem
         An id is not an integer; the text has its line, not its value.
     """
-    with refusals():
+    with raise_problems():
         if model == filing.EVERY_MODEL or not visitor.ledger.models.has_integer_ids(
             model, tenant=tenant
         ):
@@ -92,7 +92,7 @@ def _parse_ids(visitor: Principal, model: str, tenant: str, lines: list[str]) ->
     numbers = [filing.parse_number(line) for line in lines]
     if None in numbers:
         words = f"Id {numbers.index(None) + 1} of the list is not a 64-bit integer."
-        raise Problem(422, "ids", "the ids of this model are integers", words)
+        raise ApiProblem(422, "ids", "the ids of this model are integers", words)
     return numbers
 
 
@@ -105,7 +105,7 @@ def _read_id_lines(form: FormData) -> list[tuple[int, str]]:
 
 def _unknown_ids_problem(
     visitor: Principal, model: str, tenant: str, ids: list[Any], lines: list[tuple[int, str]]
-) -> Problem:
+) -> ApiProblem:
     """Return a problem with the line numbers of unknown ids, without the ids."""
     if model == filing.EVERY_MODEL:
         unknown, title = lines, f"No model of tenant {tenant} has these ids"
@@ -114,13 +114,13 @@ def _unknown_ids_problem(
         unknown = [line for key, line in zip(ids, lines, strict=True) if key not in known]
         title = f"Some ids are not in model {model}"
     if not unknown:  # the ids were added between the two queries
-        return Problem(422, "unknown-ids", title, "No request was filed; try again.")
+        return ApiProblem(422, "unknown-ids", title, "No request was filed; try again.")
     places = ", ".join(str(number) for number, _ in unknown[:_MOST_PLACES])
     more = f" and {len(unknown) - _MOST_PLACES} more" if len(unknown) > _MOST_PLACES else ""
     words = f"Check the spelling in line{'s' if len(unknown) > 1 else ''} {places}{more}."
     if any("," in text or ";" in text for _, text in unknown):
         words += " Write one id per line, without commas or semicolons."
-    return Problem(422, "unknown-ids", title, f"{words} No request was filed.")
+    return ApiProblem(422, "unknown-ids", title, f"{words} No request was filed.")
 
 
 def _explain_missing_code(form: FormData, filed: list[filing.RequestFiled]) -> str:
@@ -155,9 +155,9 @@ def file_from_csv(visitor: ManyFiler, form: _shared.SentForm) -> HTMLResponse:
     file = form.get("file")
     try:
         if not isinstance(file, UploadFile) or not file.filename:
-            raise Problem(422, "csv", "No file selected", "Choose a CSV file.")
+            raise ApiProblem(422, "csv", "No file selected", "Choose a CSV file.")
         if not file.size:
-            raise Problem(
+            raise ApiProblem(
                 422,
                 "csv",
                 "The file is empty",
@@ -165,7 +165,7 @@ def file_from_csv(visitor: ManyFiler, form: _shared.SentForm) -> HTMLResponse:
             )
         upload = filing.Upload(file.file.read(), tenant, text_of(form, "verified") == "on")
         result = filing.upload_requests(visitor, upload, key=f"page-{key_of(form)}")
-    except Problem as problem:
+    except ApiProblem as problem:
         if problem.status_code in (403, 404, 429):
             raise
         return _upload_page(visitor, tenant, problem=problem)
@@ -232,7 +232,7 @@ def act_on_requests(visitor: BulkActor, form: _shared.SentForm) -> Response:
     )
     if bulk_action.action not in _BULK:
         words = "Open the request and do it there."
-        raise Problem(422, "action", "Not possible for several requests", words)
+        raise ApiProblem(422, "action", "Not possible for several requests", words)
     result = routes.act_on_requests(visitor, bulk_action)
     if not result.n_refused:
         return visitor.redirect_with(where, "many-done", result.n_done)
@@ -333,8 +333,8 @@ def act_on_request(visitor: Reader, request_id: RequestId, form: _shared.SentFor
         fields |= {"action": name, "requests": [request_id]}
         action = check_form(routes.ActionOnMany, fields)
         details = {field: getattr(action, field) for field in takes}
-        routes.act(visitor, request_id, action.action, **details)
-    except Problem as problem:
+        routes.take_action(visitor, request_id, action.action, **details)
+    except ApiProblem as problem:
         if problem.status_code in (403, 404):
             raise
         return _request_page(visitor, request_id, problem=problem)
@@ -344,7 +344,7 @@ def act_on_request(visitor: Reader, request_id: RequestId, form: _shared.SentFor
 @router.post("/requests/{request_id}/receipt-code")
 def make_receipt_code(visitor: Caller, request_id: RequestId) -> HTMLResponse:
     """Create a new receipt code and show it once; the previous code no longer works."""
-    with refusals():
+    with raise_problems():
         code = evidence.make_receipt_code(visitor, request_id).code
     return _request_page(visitor, request_id, code=code)
 
@@ -353,7 +353,7 @@ def _request_page(
     visitor: _shared.Visitor,
     request_id: str,
     *,
-    problem: Problem | None = None,
+    problem: ApiProblem | None = None,
     code: str | None = None,
 ) -> HTMLResponse:
     erasure = routes.read_request(visitor, request_id)

@@ -1,4 +1,4 @@
-"""Certificates: what they say, their files, whether they hold; their chain, and the log."""
+"""Certificates: content, files, verification and chain; proofs of the log."""
 
 import hashlib
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from letheon.ledger.certificates.explanations import NOT_CLAIMED
 from letheon.ledger.schemas import to_datetime
 from letheon.service import guarantees, schemas
 from letheon.service.auth import Principal, allows, require_unbound, unknown_certificate
-from letheon.service.errors import Problem, cursor_problems
+from letheon.service.errors import ApiProblem, cursor_problems
 
 require = verifier.require
 router = APIRouter(tags=["certificates"])
@@ -26,9 +26,7 @@ router = APIRouter(tags=["certificates"])
 Reader = Annotated[Principal, Depends(allows("certificates:read"))]
 Number = Annotated[int, Path(ge=1, le=verifier.MAX_INT, description="Number of the certificate.")]
 CheckName = Literal["schema", "signature", "chain", "line", "log", "proof", "purge"]
-_FILE = schemas.describe_file(
-    "application/json", "The file, byte for byte as it was signed.", "object"
-)
+_FILE = schemas.describe_file("application/json", "The signed file, byte for byte.", "object")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +36,15 @@ class CertificateOut(Certificate):
     Attributes
     ----------
     sequence : int
-        Its number; for a tenant's token, among the tenant's.
+        Number of the certificate; for a tenant's token, among the certificates of the tenant.
     id : str
-        SHA-256 of what was signed.
+        SHA-256 of the signed content.
     rows : int
-        Rows that it certifies to be erased.
+        Number of erased rows.
     purged_at : datetime or None
         When the purge was attested.
     purge_gaps : str or None
-        What the purge did not search, in words; null if it searched everything.
+        Description of files that the purge did not search; null if it searched everything.
     """
 
     guarantee: Literal["exact", "certified", "empirical", "unreadable"]
@@ -58,27 +56,27 @@ class CertificateOut(Certificate):
 
 @dataclass(frozen=True, kw_only=True)
 class CertificateDetail(Certificate):
-    """A certificate, decoded.
+    """The content of a certificate.
 
     Attributes
     ----------
     previous : str or None
-        Id of the certificate before, or `genesis`; null for a tenant's token.
+        Id of the previous certificate, or `genesis`; null for a tenant's token.
     subject : str
         SHA-256 of the model after the erasure.
     before : str
-        SHA-256 of the version that it replaces.
+        SHA-256 of the model before the erasure.
     purge_gaps : str or None
-        What the purge did not search, in words; null if it searched everything.
+        Description of files that the purge did not search; null if it searched everything.
     measures : dict of str to MeasureOut
         The four measures.
     statement : dict of str to Any
-        What was signed; for a tenant's token without its place in the ledger's chain.
+        The signed statement; for a tenant's token without its position in the chain.
     envelope : str or None
-        The DSSE envelope, as it is downloaded; null for a tenant's token.
+        The DSSE envelope as in the download; null for a tenant's token.
     """
 
-    guarantee: guarantees.GuaranteeOut  # type: ignore[assignment]  # all of it, not its kind only
+    guarantee: guarantees.GuaranteeOut  # type: ignore[assignment]  # the whole guarantee, not only its kind
     n_rows: schemas.Hidden[int]
     log_index: schemas.Hidden[int | None]
     previous: str | None
@@ -103,9 +101,9 @@ class CheckOut:
     Attributes
     ----------
     passed : bool or None
-        Null: nothing to look at yet.
+        Null if the check is not possible yet.
     words : str
-        What it shows.
+        What the check shows.
     """
 
     check: CheckName
@@ -116,16 +114,16 @@ class CheckOut:
 
 @dataclass(frozen=True)
 class VerificationOut:
-    """Whether a certificate holds, check by check.
+    """The verification of a certificate.
 
     Attributes
     ----------
     verdict : {"passed", "failed", "incomplete"}
-        Incomplete: no check failed, and one had nothing to look at yet.
+        Incomplete: no check failed, but a check is not possible yet.
     passed : bool
         Whether every check passed.
     key : str
-        The public key that was pinned, in hexadecimal digits.
+        The pinned public key, in hexadecimal digits.
     """
 
     sequence: int
@@ -136,40 +134,40 @@ class VerificationOut:
 
 
 _CHECKS: dict[CheckName, str] = {
-    "schema": "It says what a certificate may say, in the only accepted form.",
-    "signature": "The ledger's key signed these bytes.",
-    "chain": "It follows the certificate before it.",
-    "line": "It starts where the model's certificate before ended.",
+    "schema": "The certificate has the required form.",
+    "signature": "The key of the ledger signed it.",
+    "chain": "It is linked to the previous certificate.",
+    "line": "It continues the model's previous certificate.",
     "log": "It is in the signed log.",
-    "proof": "Exactly the stated number of slots became empty.",
-    "purge": "What was left of these rows was destroyed, and a search of all stores found nothing.",
+    "proof": "Exactly the stated number of rows was removed from the data set.",
+    "purge": "Remaining copies of these rows were deleted, and a search of all stores found none.",
 }
-"""Each check, in order, with what it shows."""
+"""The checks in order, with their meanings."""
 
 
 @router.get("/api/v1/certificates", summary="List certificates")
 def list_certificates(
-    who: Reader,
+    caller: Reader,
     tenant: schemas.TenantFilter = None,
     model: schemas.ModelFilter = None,
     after: schemas.Cursor = None,
     limit: schemas.Limit = 50,
 ) -> Page[CertificateOut]:
-    """Return certificates, newest first."""
-    whose = who.tenant_filter(tenant)
-    page = _find_certificates(who, tenant=whose, model=model, after=after, limit=limit)
-    return schemas.map_page(page, lambda one: _show_certificate(who, one))
+    """List certificates, newest first."""
+    whose = caller.tenant_filter(tenant)
+    page = _find_certificates(caller, tenant=whose, model=model, after=after, limit=limit)
+    return schemas.map_page(page, lambda item: _show_certificate(caller, item))
 
 
-def _find_certificates(who: Principal, **filters: Any) -> Page[Certificate]:
-    with cursor_problems("Give back `next` as it was given."):
-        return who.ledger.certificates.list(**filters)
+def _find_certificates(caller: Principal, **filters: Any) -> Page[Certificate]:
+    with cursor_problems("Use `next` of the previous page unchanged."):
+        return caller.ledger.certificates.list(**filters)
 
 
-def _show_certificate(who: Principal, record: Certificate) -> CertificateOut:
-    """Return a certificate as lists show it; a damaged one may say anything, and is shown too."""
+def _show_certificate(caller: Principal, record: Certificate) -> CertificateOut:
+    """Return a certificate for a list; a damaged certificate is listed too."""
     values = {
-        "sequence": who.numbers.shown(record.sequence) or 0,
+        "sequence": caller.numbers.tenant_number(record.sequence) or 0,
         "method": str(record.method),
         "guarantee": record.guarantee if record.guarantee in KINDS else "unreadable",
         "rows": max(record.n_rows, 0) if isinstance(record.n_rows, int) else 0,
@@ -178,13 +176,13 @@ def _show_certificate(who: Principal, record: Certificate) -> CertificateOut:
 
 
 @router.get("/api/v1/certificates/{number}", summary="Show a certificate")
-def show_certificate(who: Reader, number: Number) -> CertificateDetail:
-    """Return what a certificate says and does not claim, its statement and its envelope."""
-    record = _find_record(who, number)
-    envelope = who.ledger.certificates.envelope(record.sequence)
+def show_certificate(caller: Reader, number: Number) -> CertificateDetail:
+    """Show the content of a certificate, with its statement and its envelope."""
+    record = _find_record(caller, number)
+    envelope = caller.ledger.certificates.envelope(record.sequence)
     statement = statement_in(envelope)
-    claims, sees_all = statement["predicate"], who.tenant is None
-    attestation = _find_attestation(who.ledger.certificates, record.sequence)
+    claims, sees_all = statement["predicate"], caller.tenant is None
+    attestation = _find_attestation(caller.ledger.certificates, record.sequence)
     purge = None if attestation is None else statement_in(attestation)["predicate"]
     read_time = datetime.fromisoformat
     values = {
@@ -211,25 +209,27 @@ def show_certificate(who: Reader, number: Number) -> CertificateDetail:
     return CertificateDetail(**vars(record) | values)
 
 
-def _find_record(who: Principal, number: int) -> Certificate:
-    """Return where a certificate stands; 404 for one of another tenant, as for none."""
+def _find_record(caller: Principal, number: int) -> Certificate:
+    """Return the record of a certificate; 404 also for a certificate of another tenant."""
     try:
-        return who.ledger.certificates.get(who.numbers.sequence(number), tenant=who.tenant)
+        return caller.ledger.certificates.get(
+            caller.numbers.ledger_number(number), tenant=caller.tenant
+        )
     except LedgerMissingError:
         raise unknown_certificate() from None
 
 
 def _previous_id(claims: dict[str, Any]) -> str:
-    """Return the id that a certificate names as that of the one before, or `genesis`."""
+    """Return the id of the previous certificate, or `genesis`, as stated in a certificate."""
     previous: str | dict[str, str] = claims["ledger"]["previousCertificate"]
     return previous if isinstance(previous, str) else previous["sha256"]
 
 
 def _without_place(statement: dict[str, Any], number: int) -> dict[str, Any]:
-    """Return a statement without its place among the certificates of all tenants."""
+    """Return a statement without its position among the certificates of all tenants."""
     subjects = [
-        {**one, "name": f"{one['name'].rpartition('@')[0]}@{number}"}
-        for one in statement["subject"]
+        {**item, "name": f"{item['name'].rpartition('@')[0]}@{number}"}
+        for item in statement["subject"]
     ]
     claims = statement["predicate"]
     kept = {name: claims["ledger"][name] for name in ("id",) if name in claims["ledger"]}
@@ -237,14 +237,14 @@ def _without_place(statement: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def statement_in(envelope: bytes) -> dict[str, Any]:
-    """Return what an envelope says, if its form is that of its schema; no signature is checked.
+    """Return the statement in an envelope; the schema is checked, the signature is not.
 
     Raises
     ------
     VerificationError
-        It is no envelope of a statement.
+        The bytes are not an envelope with a valid statement.
     """
-    verifier.certificate_id(envelope)  # its only accepted form
+    verifier.certificate_id(envelope)  # checks the form of the envelope
     statement: dict[str, Any] = verifier.parse_strict(
         verifier.from_base64(verifier.parse_strict(envelope)["payload"]), verifier.SMALL
     )
@@ -260,74 +260,75 @@ def _find_attestation(certificates: Certificates, sequence: int) -> bytes | None
 
 
 @router.get("/api/v1/certificates/{number}/envelope", summary="Download a certificate", **_FILE)
-def download_certificate(who: Reader, number: Number) -> Response:
-    """Return the DSSE envelope, byte for byte."""
-    return _send_file(who, number, "certificate", Certificates.envelope)
+def download_certificate(caller: Reader, number: Number) -> Response:
+    """Download the DSSE envelope of a certificate, byte for byte."""
+    return _send_file(caller, number, "certificate", Certificates.envelope)
 
 
 @router.get("/api/v1/certificates/{number}/proof", summary="Download a transition proof", **_FILE)
-def download_proof(who: Reader, number: Number) -> Response:
-    """Return the proof that exactly the erased slots of the data set changed."""
-    return _send_file(who, number, "proof", Certificates.proof)
+def download_proof(caller: Reader, number: Number) -> Response:
+    """Download the proof that exactly the erased rows were removed from the data set."""
+    return _send_file(caller, number, "proof", Certificates.proof)
 
 
 @router.get("/api/v1/certificates/{number}/purge", summary="Download a purge attestation", **_FILE)
-def download_purge(who: Reader, number: Number) -> Response:
-    """Return the signed attestation of the purge; 404 until it is done."""
-    return _send_file(who, number, "purge", _find_attestation)
+def download_purge(caller: Reader, number: Number) -> Response:
+    """Download the signed attestation of the purge; 404 until the purge is done."""
+    return _send_file(caller, number, "purge", _find_attestation)
 
 
 def _send_file(
-    who: Principal, number: int, name: str, read: Callable[[Certificates, int], bytes | None]
+    caller: Principal, number: int, name: str, read: Callable[[Certificates, int], bytes | None]
 ) -> Response:
-    data = read(who.ledger.certificates, _find_record(who, number).sequence)
+    data = read(caller.ledger.certificates, _find_record(caller, number).sequence)
     if data is None:
-        words = "The purge is not done yet; look again later."
-        raise Problem(404, "not-purged-yet", "no attestation yet", words)
+        words = "The purge is not done yet; try again later."
+        raise ApiProblem(404, "not-purged-yet", "no attestation yet", words)
     headers = {"Content-Disposition": f'attachment; filename="{name}-{number:06d}.json"'}
     return Response(data, media_type="application/json", headers=headers)
 
 
 @router.get("/api/v1/certificates/{number}/verification", summary="Verify a certificate")
-def verify_certificate(who: Reader, number: Number) -> VerificationOut:
-    """Check signature, schema, chain, log, transition proof and purge, as a stranger would."""
-    # That the model is what the remaining rows give is for an audit.
-    checks = _Checks(who, _find_record(who, number))
+def verify_certificate(caller: Reader, number: Number) -> VerificationOut:
+    """Verify schema, signature, chain, log, transition proof and purge with the public key."""
+    # An audit also checks that the model follows from the remaining rows.
+    checks = _CertificateChecks(caller, _find_record(caller, number))
     results = [checks.run(name) for name in _CHECKS]
-    verdict: Any = verifier.overall((one.passed, True) for one in results)
+    verdict: Any = verifier.overall((result.passed, True) for result in results)
     return VerificationOut(
-        number, verdict, verdict == "passed", key=who.ledger.public_key, checks=results
+        number, verdict, verdict == "passed", key=caller.ledger.public_key, checks=results
     )
 
 
-class _Absent(Exception):  # noqa: N818 - says that there is nothing to look at
-    """There is nothing to look at yet."""
+class _Absent(Exception):  # noqa: N818 - not an error
+    """A check is not possible yet."""
 
 
-class _Checks:
-    """The checks of one certificate, against the keys that follow from the ledger's first one.
+class _CertificateChecks:
+    """The checks of one certificate with the keys of the ledger.
 
-    Each returns what it found, or raises; sizes of the log tell of all tenants.
+    Each method returns the reason of its success, or raises an error. Sizes of the log are hidden
+    from tenants, because they count all tenants.
     """
 
-    def __init__(self, who: Principal, record: Certificate) -> None:
-        self.certificates, self.event_log = who.ledger.certificates, who.ledger.log
+    def __init__(self, caller: Principal, record: Certificate) -> None:
+        self.certificates, self.event_log = caller.ledger.certificates, caller.ledger.log
         self.record = record
-        self.numbers = who.numbers
-        self.tells_sizes = who.tenant is None
-        self.trust = who.ledger.keys.trust()
-        self.envelope = who.ledger.certificates.envelope(record.sequence)
+        self.numbers = caller.numbers
+        self.tells_sizes = caller.tenant is None
+        self.trust = caller.ledger.keys.trust()
+        self.envelope = caller.ledger.certificates.envelope(record.sequence)
 
     def run(self, name: CheckName) -> CheckOut:
         """Return the result of one check."""
         passed: bool | None = False
         try:
-            passed, reason = True, getattr(self, name)()
+            passed, reason = True, getattr(self, f"check_{name}")()
         except _Absent as error:
             passed, reason = None, str(error)
         except LedgerMissingError:
             reason = "it is missing from the ledger"
-        except OSError as error:  # its text names files of the server
+        except OSError as error:  # its text contains paths of the server
             reason = f"a file cannot be read ({type(error).__name__})"
         except verifier.VerificationError as error:
             reason = str(error)
@@ -335,49 +336,52 @@ class _Checks:
             reason = f"it cannot be read ({type(error).__name__})"
         return CheckOut(name, passed, _CHECKS[name], reason)
 
-    def opened(self, sequence: int | None = None) -> verifier.SignedStatement:
+    def open_certificate(self, sequence: int | None = None) -> verifier.SignedStatement:
         envelope = self.envelope if sequence is None else self.certificates.envelope(sequence)
         return verifier.open_envelope(envelope, self.trust)
 
-    def schema(self) -> str:
+    def check_schema(self) -> str:
         return f"a statement of type {statement_in(self.envelope)['predicateType']}"
 
-    def signature(self) -> str:
-        opened = self.opened()
-        require(opened.id == self.record.id, "the database has another id for it")
-        number = self.numbers.shown(opened.sequence)
+    def check_signature(self) -> str:
+        opened = self.open_certificate()
+        require(opened.id == self.record.id, "its id differs from the id in the database")
+        number = self.numbers.tenant_number(opened.sequence)
         return f"signed by key {opened.keyids[0][:16]}, which may sign number {number}"
 
-    def chain(self) -> str:
-        claims, number = self.opened().predicate["ledger"], self.record.sequence
+    def check_chain(self) -> str:
+        claims, number = self.open_certificate().predicate["ledger"], self.record.sequence
         before: Any = "genesis"
         if number > 1:
             before = {"sha256": verifier.certificate_id(self.certificates.envelope(number - 1))}
         is_linked = claims["previousCertificate"] == before
-        if not self.tells_sizes:  # no word about the certificates of other tenants
+        if not self.tells_sizes:  # nothing about the certificates of other tenants
             is_linked &= claims["sequence"] == number
-            require(is_linked, "it does not name the certificate before it")
-            return "names the certificate before it"
+            require(is_linked, "it does not contain the id of the previous certificate")
+            return "contains the id of the previous certificate"
         require(claims["sequence"] == number, f"it has number {claims['sequence']}")
         if number == 1:
             require(is_linked, "it is not the first")
             return "the first certificate of the ledger"
         require(is_linked, f"previousCertificate is not the id of number {number - 1}")
-        return f"names {before['sha256'][:16]}…, the id of number {number - 1}"
+        return f"contains {before['sha256'][:16]}…, the id of number {number - 1}"
 
-    def line(self) -> str:
+    def check_line(self) -> str:
         line = self.certificates.line(self.record.sequence)
         if line.before is None:
-            return "the model's first certificate; the log says what was registered"
-        retrain = None if line.retrain is None else self.opened(line.retrain)
+            return "the model's first certificate; the log contains the registration"
+        retrain = None if line.retrain is None else self.open_certificate(line.retrain)
         verifier.check_next(
-            self.opened(), self.opened(line.first), retrain, self.opened(line.before)
+            self.open_certificate(),
+            self.open_certificate(line.first),
+            retrain,
+            self.open_certificate(line.before),
         )
-        number = self.numbers.shown(line.before)
-        return f"continues number {number}: same data set, rows only left"
+        number = self.numbers.tenant_number(line.before)
+        return f"continues number {number}: same data set, rows were only removed"
 
-    def log(self) -> str:
-        sequence, identity = self.record.sequence, self.opened().id
+    def check_log(self) -> str:
+        sequence, identity = self.record.sequence, self.open_certificate().id
         index = self.record.log_index
         checkpoint = self.event_log.latest_checkpoint()
         if index is None or checkpoint is None or checkpoint.size <= index:
@@ -388,66 +392,75 @@ class _Checks:
         body = self.event_log.event(index) or b""
         event = verifier.parse_strict(body)
         named = (event.get("kind"), event.get("sequence"), event.get("certificate"))
-        require(named == ("certificate", sequence, identity), "the event is not the certificate's")
+        require(
+            named == ("certificate", sequence, identity), "the event belongs to another certificate"
+        )
         path = self.event_log.inclusion(index, size=note.size).path
         verifier.check_inclusion(
             verifier.leaf_hash(body),
             index,
             note.size,
-            [verifier.from_hex(one) for one in path],
+            [verifier.from_hex(item) for item in path],
             note.root,
         )
         if not self.tells_sizes:
-            return "it is an entry of the log that the ledger signed"
-        return f"entry {index} of the log of {note.size} that the ledger signed"
+            return "it is an entry of the signed log"
+        return f"entry {index} of the signed log with {note.size} entries"
 
-    def proof(self) -> str:
-        claims = self.opened().predicate
+    def check_proof(self) -> str:
+        claims = self.open_certificate().predicate
         data, rows = claims["dataset"], claims["erasure"]["rows"]
         proof = self.certificates.proof(self.record.sequence)
         digest = hashlib.sha256(proof).hexdigest()
-        require(digest == data["transitionProof"]["sha256"], "the proof is not the one certified")
+        require(
+            digest == data["transitionProof"]["sha256"],
+            "the proof differs from the one in the certificate",
+        )
         before, after, n_erased = verifier.transition_roots(proof)
         require(
             verifier.parse_strict(proof)["slots"] == data["slots"],
-            "it is of another number of slots",
+            "the proof has another number of slots",
         )
-        require(before.hex() == data["rootBefore"], "it does not start at rootBefore")
-        require(after.hex() == data["rootAfter"], "it does not end at rootAfter")
+        require(before.hex() == data["rootBefore"], "the proof does not start at rootBefore")
+        require(after.hex() == data["rootAfter"], "the proof does not end at rootAfter")
         require(n_erased == rows, f"{n_erased} slots were erased, not {rows}")
-        return f"{n_erased} of {data['slots']} slots became empty, no other changed"
+        return f"{n_erased} of {data['slots']} slots became empty, no other slot changed"
 
-    def purge(self) -> str:
+    def check_purge(self) -> str:
         attestation = _find_attestation(self.certificates, self.record.sequence)
         if attestation is None:
             raise _Absent("the purge is not attested yet")
-        claims = verifier.check_purge(attestation, self.opened(), self.trust).predicate
+        claims = verifier.check_purge(attestation, self.open_certificate(), self.trust).predicate
         scanner = claims["scanner"]
         searched = f"{scanner['markers']} markers"
         searched += f" in {scanner['files']} files" if self.tells_sizes else ""
         if gaps := verifier.search_gaps(claims):
-            raise _Absent(f"purged, not fully searched: {gaps}; looked for {searched}, none found")
-        return f"{len(claims['stores'])} stores; looked for {searched}, none found"
+            raise _Absent(
+                f"purged, not fully searched: {gaps}; searched for {searched}, none found"
+            )
+        return f"{len(claims['stores'])} stores; searched for {searched}, none found"
 
 
-CheckpointOut = Annotated[dict[str, Any], schemas.shape("root", "at", "note", size="integer")]
+CheckpointOut = Annotated[
+    dict[str, Any], schemas.object_schema("root", "at", "note", size="integer")
+]
 Place = Annotated[int | None, Query(ge=0, le=verifier.MAX_INT)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkOut(CertificateOut):
-    """A certificate in the chain.
+    """A certificate in the chain, with its link.
 
     Attributes
     ----------
     previous : str
-        The id that it names as the one before, or `genesis`.
+        Stated id of the previous certificate, or `genesis`.
     is_linked : bool
-        Whether that is the id of the certificate before.
+        Whether this is the id of the previous certificate.
     is_signed : bool
-        Whether signature, schema and key hold.
+        Whether signature, schema and key are valid.
     reason : str or None
-        Why not.
+        Why not, if invalid.
     """
 
     previous: str
@@ -458,12 +471,12 @@ class LinkOut(CertificateOut):
 
 @dataclass(frozen=True, kw_only=True)
 class ChainOut(Page[LinkOut]):
-    """Certificates, newest first, each with its link to the one before.
+    """Certificates, newest first, each with its link to the previous one.
 
     Attributes
     ----------
     is_whole : bool
-        Whether all links and signatures of this part hold.
+        Whether all links and signatures of this page are valid.
     """
 
     items: tuple[LinkOut, ...]
@@ -477,29 +490,29 @@ class InclusionOut(LogInclusion):
     Attributes
     ----------
     event : dict of str to Any
-        Codes, counts and opaque ids.
+        The event; it contains only codes, counts and opaque ids.
     """
 
     event: dict[str, Any]
 
 
 @router.get("/api/v1/chain", summary="Show the chain of certificates")
-def show_chain(who: Reader, after: schemas.Cursor = None, limit: schemas.Limit = 50) -> ChainOut:
-    """Return certificates, newest first, with every link and signature checked."""
-    require_unbound(who)
-    page = _find_certificates(who, after=after, limit=limit)
+def show_chain(caller: Reader, after: schemas.Cursor = None, limit: schemas.Limit = 50) -> ChainOut:
+    """List certificates, newest first, with the result of checking each link and signature."""
+    require_unbound(caller)
+    page = _find_certificates(caller, after=after, limit=limit)
     contents: dict[int, bytes] = {}
     if page.items:
         first, last = page.items[-1].sequence, page.items[0].sequence
-        contents = who.ledger.certificates.envelopes(first - 1, last)
-    trust = who.ledger.keys.trust()
-    items = tuple(_check_link(who, one, contents, trust) for one in page.items)
+        contents = caller.ledger.certificates.envelopes(first - 1, last)
+    trust = caller.ledger.keys.trust()
+    items = tuple(_check_link(caller, item_item, contents, trust) for item_item in page.items)
     is_whole = all(item.is_linked and item.is_signed for item in items)
     return ChainOut(items=items, next=page.next, total=page.total, is_whole=is_whole)
 
 
 def _check_link(
-    who: Principal, record: Certificate, contents: dict[int, bytes], trust: verifier.Trust
+    caller: Principal, record: Certificate, contents: dict[int, bytes], trust: verifier.Trust
 ) -> LinkOut:
     values = {"previous": "?", "is_linked": False, "is_signed": False, "reason": None}
     try:
@@ -513,11 +526,11 @@ def _check_link(
             "is_linked": previous == _id_before(record.sequence, contents),
             "is_signed": opened.id == record.id and opened.sequence == record.sequence,
         }
-    return LinkOut(**vars(_show_certificate(who, record)) | values)
+    return LinkOut(**vars(_show_certificate(caller, record)) | values)
 
 
 def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
-    """Return what the certificate before really is: its bytes, not what the database says."""
+    """Return the id of the previous certificate, computed from its file."""
     if sequence == 1:
         return "genesis"
     try:
@@ -526,34 +539,34 @@ def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
         return None
 
 
-@router.get("/api/v1/checkpoints/latest", summary="Show the newest checkpoint")
-def show_checkpoint(who: Reader) -> CheckpointOut:
-    """Return the newest signed checkpoint of the log; keep it to notice a roll-back.
+@router.get("/api/v1/checkpoints/latest", summary="Show the latest checkpoint")
+def show_checkpoint(caller: Reader) -> CheckpointOut:
+    """Show the latest signed checkpoint of the log; keep it to detect a later rollback.
 
-    It has the `size` and `root` of the log, `at`, when it was signed, and `note`, the C2SP note
-    with its signatures.
+    It contains `size` and `root` of the log, `at`, the time of signing, and `note`, the signed C2SP
+    note.
     """
-    require_unbound(who)
-    checkpoint = who.ledger.log.latest_checkpoint()
+    require_unbound(caller)
+    checkpoint = caller.ledger.log.latest_checkpoint()
     if checkpoint is None:
-        words = "The ledger signs one with the next certificate or bundle."
-        raise Problem(404, "no-checkpoint", "no checkpoint yet", words)
+        words = "The ledger signs a checkpoint with the next certificate or bundle."
+        raise ApiProblem(404, "no-checkpoint", "no checkpoint yet", words)
     return checkpoint._asdict() | {"at": to_datetime(checkpoint.at)}
 
 
 @router.get("/api/v1/log/inclusion", summary="Prove that an event is in the log")
 def prove_inclusion(
-    who: Reader,
+    caller: Reader,
     index: Place = None,
     certificate: Annotated[int | None, Query(ge=1, le=verifier.MAX_INT)] = None,
     size: Place = None,
 ) -> InclusionOut:
-    """Return an RFC 6962 path from an event, or from that of a certificate, to the root."""
-    require_unbound(who)
-    ledger = who.ledger
+    """Return the RFC 6962 inclusion proof of an event, or of the event of a certificate."""
+    require_unbound(caller)
+    ledger = caller.ledger
     if index is None and certificate is None:
-        words = "Give index, the place of an event, or certificate, a number."
-        raise Problem(422, "invalid", "what is to be proved?", words)
+        words = "Set `index`, the position of an event, or `certificate`, a number."
+        raise ApiProblem(422, "invalid", "index or certificate is required", words)
     if index is None and certificate is not None:
         index = ledger.certificates.get(certificate).log_index
     body = None if index is None else ledger.log.event(index)
@@ -568,18 +581,18 @@ def prove_inclusion(
 
 @router.get("/api/v1/log/consistency", summary="Prove that the log only grew")
 def prove_consistency(
-    who: Reader,
+    caller: Reader,
     first: Annotated[int, Query(ge=0, le=verifier.MAX_INT)],
     second: Place = None,
 ) -> LogConsistency:
-    """Return an RFC 6962 proof that the log of one size is the beginning of another."""
-    require_unbound(who)
+    """Return the RFC 6962 consistency proof between two sizes of the log."""
+    require_unbound(caller)
     try:
-        return who.ledger.log.consistency(first, second)
+        return caller.ledger.log.consistency(first, second)
     except ValueError as error:
         raise _not_in_log() from error
 
 
-def _not_in_log() -> Problem:
-    words = "GET /api/v1/checkpoints/latest says how long the signed log is."
-    return Problem(404, "not-in-log", "the log has no such place or size", words)
+def _not_in_log() -> ApiProblem:
+    words = "GET /api/v1/checkpoints/latest returns the size of the signed log."
+    return ApiProblem(404, "not-in-log", "the log has no such position or size", words)

@@ -1,13 +1,12 @@
-"""Evidence: receipts of people, bundles for strangers and auditors, the map of residue.
+"""Evidence: receipts for people, bundles for third parties and auditors, results of purges.
 
-A check of a receipt says something about the one that was sent: no model, no tenant, no count. A
-code of an unknown request, a wrong key and a request without certificate are answered alike, by one
-query that finds nothing.
+The check of a receipt reveals no model, no tenant and no count. The response is the same for an
+unknown request, a wrong key and a request without a certificate.
 
-A bundle is one zip file that is made while it is sent. The folder that it is made from lies in
-a private room of the ledger's home. It is destroyed when the last byte was sent, when the client
-hangs up or is too slow, and at the next start after a kill. Purges wait for it, so that a token has
-one at a time, and all tokens together few.
+A bundle is a zip file that is created while it is sent. Its source is a private temporary folder in
+the folder of the ledger. That is deleted when the last byte is sent, when the client disconnects or
+is too slow, and at the next start after a kill. Purges wait for it, so each token may download one
+bundle at a time, and all tokens together few.
 """
 
 import base64
@@ -30,7 +29,7 @@ from starlette.types import Receive, Scope, Send
 from letheon.ledger import Coverage, Purge, Store
 from letheon.ledger.certificates.explanations import PURGE_NOT_CLAIMED
 from letheon.service import auth
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.guarantees import codes_out
 from letheon.service.request_views import RequestPath, find_visible
 from letheon.service.routes.certificates import Reader, statement_in
@@ -61,14 +60,14 @@ class CodeIn(In):
     Attributes
     ----------
     code : str
-        It begins with lethe-.
+        The receipt code; it begins with lethe-.
     """
 
     code: str = Field(min_length=1, max_length=400)
 
 
 class ReceiptIn(In):
-    """A receipt that its holder has opened.
+    """A decrypted receipt.
 
     Attributes
     ----------
@@ -80,14 +79,14 @@ class ReceiptIn(In):
 
 
 class SealedIn(In):
-    """Which receipt, and whose.
+    """The encrypted receipt to fetch.
 
     Attributes
     ----------
     request : str
         Id of the request.
     public_key : str
-        X25519, hexadecimal digits.
+        X25519 public key, in hexadecimal digits.
     """
 
     request: str = Field(pattern="^[0-9a-f]{32}$")
@@ -100,27 +99,27 @@ class ReceiptCodeOut(Out):
     Attributes
     ----------
     code : str
-        Shown this once, and kept nowhere.
+        The code; it is shown only once and not stored.
     """
 
     code: str
 
 
 class ReceiptVerdict(Out):
-    """Whether a certificate covers a receipt; what is not known yet is null.
+    """Whether a certificate covers a receipt; unknown values are null.
 
     Attributes
     ----------
     certificate : int or None
-        Its number, among those of its tenant.
+        Number of the certificate, among those of its tenant.
     certified_on : date or None
-        Day, in UTC, on which it was signed.
+        Day of the signature, in UTC.
     purged_on : date or None
-        Day, in UTC, on which what was left of the rows was destroyed.
+        Day on which remaining copies were deleted, in UTC.
     guarantee : {"exact", "certified", "empirical"} or None
-        Kind of guarantee that the model has forgotten.
+        Kind of guarantee.
     in_log : bool
-        Whether a signed checkpoint covers it.
+        Whether a signed checkpoint of the log covers the certificate.
     """
 
     covered: bool
@@ -133,12 +132,12 @@ class ReceiptVerdict(Out):
 
 
 class SealedOut(Out):
-    """A sealed receipt.
+    """An encrypted receipt.
 
     Attributes
     ----------
     sealed : str or None
-        In base64; null while there is none.
+        The receipt in base64; null if there is none yet.
     """
 
     sealed: str | None
@@ -148,39 +147,39 @@ class SealedOut(Out):
     "/api/v1/receipts/check", summary="Check a receipt", dependencies=[Depends(auth.public())]
 )
 def check_receipt(request: Request, body: CodeIn | ReceiptIn) -> ReceiptVerdict:
-    """Say whether a certificate covers a receipt, and nothing else; everybody may ask.
+    """Check whether a certificate covers a receipt; no token is needed.
 
-    A code lets the desk open the receipt for a moment; nothing of it is kept. Who does not want
-    that opens the receipt alone (`letheon receipt open`) and sends what is in it.
+    With a code the desk decrypts the receipt in memory and stores nothing. To avoid this, decrypt
+    the receipt yourself (`letheon receipt open`) and send the result.
     """
     count_check(request)
     return verify_receipt(request, body.code if isinstance(body, CodeIn) else body.receipt)
 
 
 def count_check(request: Request) -> None:
-    """Count a question about receipts, whatever it holds; 429 if an address asks too often."""
-    auth.context(request).limiter.count("receipt", auth.address_of(request))
+    """Count a receipt check; raise the problem 429 if there are too many from one address."""
+    auth.context(request).limiter.count("receipt", auth.client_address(request))
 
 
 def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
-    """Say whether a certificate covers a receipt code, or a receipt that its holder has opened.
+    """Return whether a certificate covers a receipt code or a decrypted receipt.
 
     Raises
     ------
-    Problem
-        The text is neither, or was mistyped: 422, code ``receipt-malformed``.
+    ApiProblem
+        422, code ``receipt-malformed``: the text is neither, or has a typing error.
     """
     desk, text = auth.context(request), text.strip()
     receipts = desk.ledger.certificates.receipts
     try:
         receipt = _parse_receipt(text) if text[:1] == "{" else receipts.open(text)
     except VerificationError as error:
-        words = f"It cannot be read: {error}. Copy the whole code, which begins with lethe-."
-        raise Problem(422, "receipt-malformed", "this is no receipt code", words) from None
+        words = f"The code cannot be read: {error}. Copy the whole code, which begins with lethe-."
+        raise ApiProblem(422, "receipt-malformed", "not a valid receipt code", words) from None
     coverage = None if receipt is None else receipts.coverage(receipt)
     if coverage is None:
         return ReceiptVerdict(covered=False, words=_NOT_YET)
-    return _verdict(desk, coverage)
+    return _make_verdict(desk, coverage)
 
 
 def _parse_receipt(text: str) -> bytes:
@@ -188,15 +187,15 @@ def _parse_receipt(text: str) -> bytes:
     try:
         parse_strict(data, SMALL)
     except VerificationError:
-        # Its own words could quote what was sent.
-        raise VerificationError("it is no receipt as `letheon receipt open` writes it") from None
+        # The original text could quote the input.
+        raise VerificationError("it is not a receipt that `letheon receipt open` wrote") from None
     return data
 
 
-def _verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
-    # Its number among those of its tenant: all that the tenant's people see.
+def _make_verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
+    # The number among the certificates of the tenant.
     tenant = desk.ledger.certificates.get(coverage.certificate).tenant
-    number = auth.Numbers(desk.ledger, tenant).shown(coverage.certificate)
+    number = auth.CertificateNumbers(desk.ledger, tenant).tenant_number(coverage.certificate)
     certified = coverage.certified_at.astimezone(UTC).date()
     purged = None if coverage.purged_at is None else coverage.purged_at.astimezone(UTC).date()
     words = (
@@ -224,11 +223,11 @@ def _verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
 
 @router.post(
     "/api/v1/receipts/sealed",
-    summary="Fetch a sealed receipt",
+    summary="Fetch an encrypted receipt",
     dependencies=[Depends(auth.public())],
 )
 def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
-    """Return a sealed receipt, which only the holder of its private key can open."""
+    """Return an encrypted receipt; only the holder of the private key can decrypt it."""
     count_check(request)
     desk = auth.context(request)
     sealed = desk.ledger.certificates.receipts.get_encrypted(body.request, body.public_key)
@@ -236,82 +235,87 @@ def fetch_sealed_receipt(request: Request, body: SealedIn) -> SealedOut:
 
 
 @router.post(
-    "/api/v1/requests/{request_id}/receipt-code", summary="Make a new receipt code", status_code=201
+    "/api/v1/requests/{request_id}/receipt-code", summary="Create a receipt code", status_code=201
 )
 def make_receipt_code(
-    who: Annotated[auth.Principal, Depends(auth.allows("requests:handle"))],
+    caller: Annotated[auth.Principal, Depends(auth.allows("requests:handle"))],
     request_id: RequestPath,
 ) -> ReceiptCodeOut:
-    """Make a new code for a request of one person, until it is applied; older ones end."""
-    # Filers get none: only a code of a person who was held is covered in the end.
-    find_visible(who, request_id)
-    with who.ledger.acting(who.id):
-        code = who.ledger.certificates.receipts.new_code(request_id, tenant=who.tenant)
+    """Create a receipt code for a request about one person; it replaces earlier codes.
+
+    This is possible until the request is applied.
+    """
+    # Filers get no code: whether it is covered in the end reveals that the id was in the model.
+    find_visible(caller, request_id)
+    with caller.ledger.acting(caller.id):
+        code = caller.ledger.certificates.receipts.new_code(request_id, tenant=caller.tenant)
     return ReceiptCodeOut(code=code)
 
 
 _CHUNK = 1 << 18
 _LONGEST_SECONDS = 900.0
-# Certificates have no time of a file; the same bundle gives the same names and times.
+# A fixed time: the same bundle gives the same zip file.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_ZIP = "A zip file with the folder that `letheon audit` and verifier.py check."
+_ZIP = "A zip file with the bundle, for `letheon audit` and verifier.py."
 
 
 @verifiable.get(
     "/api/v1/bundle", summary="Download a bundle", **describe_file("application/zip", _ZIP)
 )
 def download_bundle(
-    who: Annotated[auth.Principal, Depends(auth.allows("certificates:read", is_long=True))],
+    caller: Annotated[auth.Principal, Depends(auth.allows("certificates:read", is_long=True))],
     tier: Annotated[
         Literal["public", "auditor"],
-        Query(description="The auditor's holds rows of people, and needs the scope bundles:read."),
+        Query(
+            description="The auditor tier contains personal data and needs the scope bundles:read."
+        ),
     ] = "public",
 ) -> Response:
-    """Return what a stranger, or an auditor, needs to verify the ledger without it.
+    """Download the files that a third party, or an auditor, needs to verify the ledger.
 
-    The auditor's bundle is personal data, handed over in custody: its export is an event of the
-    log, and it is to be destroyed within thirty days.
+    The auditor bundle contains personal data: its export is recorded in the log, and it must be
+    deleted within thirty days.
     """
-    auth.require_unbound(who)
+    auth.require_unbound(caller)
     if tier == "auditor":
-        who.require("bundles:read")
-    ledger = who.ledger
+        caller.require("bundles:read")
+    ledger = caller.ledger
     with ExitStack() as cleanup:
-        cleanup.enter_context(who.desk.limiter.bundles.take(who.id))
-        room = cleanup.enter_context(temp_folder(ledger, "bundle"))
-        who.desk.tokens.record_action(who.id, f"bundle-{tier}")
-        folder = ledger.export(room / "bundle", tier=tier)
+        cleanup.enter_context(caller.desk.limiter.bundles.acquire(caller.id))
+        folder_path = cleanup.enter_context(temp_folder(ledger, "bundle"))
+        caller.desk.tokens.record_action(caller.id, f"bundle-{tier}")
+        folder = ledger.export(folder_path / "bundle", tier=tier)
         return BundleResponse(folder, f"{ledger.name}-{tier}", cleanup.pop_all())
 
 
 class BundleResponse(StreamingResponse):
-    """A zip file of a folder, and what is to be cleaned up after it was sent.
+    """A streamed zip file of a folder, with a cleanup after sending.
 
     Parameters
     ----------
     folder : Path
-        What is sent.
+        Folder to send.
     name : str
-        Name of the file, and of the folder in it.
+        Name of the file and of the folder in it.
     cleanup : ExitStack
-        Closed afterwards, whatever happens; it destroys the room that the folder lies in.
+        Closed afterwards in any case; it deletes the temporary folder.
 
     Guarantee
     ---------
-    The room is gone after 15 minutes, however slowly the client reads.
+    The temporary folder is deleted after at most 15 minutes, however slowly the client reads.
     """
 
     def __init__(self, folder: Path, name: str, cleanup: ExitStack) -> None:
-        # A name of a ledger has letters, digits and ._:- only; some systems dislike the colon.
+        # Names of ledgers may contain a colon, which some systems do not allow in file names.
         safe = name.replace(":", "-")
         headers = {"Content-Disposition": f'attachment; filename="{safe}.zip"'}
         super().__init__(zip_folder(folder, safe), media_type="application/zip", headers=headers)
         self._cleanup = cleanup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, then clean up: also when the client hung up."""
+        """Send the file, then clean up, also if the client disconnects."""
         try:
-            # A file that breaks off is no zip file: its end is missing.
+            # A truncated zip file is not valid: its end is missing.
             with anyio.move_on_after(_LONGEST_SECONDS):
                 await super().__call__(scope, receive, send)
         finally:
@@ -320,14 +324,14 @@ class BundleResponse(StreamingResponse):
 
 
 def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
-    """Yield a zip file of a folder, a piece at a time: memory does not grow with it.
+    """Yield a zip file of a folder in chunks: memory does not grow with its size.
 
     Parameters
     ----------
     folder : Path
-        Its plain files are taken, in order of their names.
+        Its regular files are included, sorted by name.
     name : str
-        The folder's name in the file.
+        Name of the folder in the zip file.
     """
     pieces: list[bytes] = []
 
@@ -335,12 +339,12 @@ def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
         pieces.append(bytes(data))
         return len(data)
 
-    def take() -> bytes:
+    def take_pieces() -> bytes:
         data = b"".join(pieces)
         pieces.clear()
         return data
 
-    sink = SimpleNamespace(write=write, flush=lambda: None)  # it is only written, piece by piece
+    sink = SimpleNamespace(write=write, flush=lambda: None)  # a write-only file
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.is_symlink():
@@ -350,32 +354,32 @@ def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
                 with path.open("rb") as source, archive.open(inside, "w", force_zip64=True) as out:
                     while piece := source.read(_CHUNK):
                         out.write(piece)
-                        yield take()
-                yield take()
-    yield take()
+                        yield take_pieces()
+                yield take_pieces()
+    yield take_pieces()
 
 
 _USERS = "store:"
 StoreKind = Literal["own", "folder", "backup"]
 OWN_STORES = {
-    "blobs": ("version-before", "Sealed files of the version before."),
-    "key": ("epoch-key", "The key that these files were sealed with."),
-    "intake": ("request-bodies", "Bodies of the requests, which named people."),
+    "blobs": ("version-before", "Encrypted files of the previous version."),
+    "key": ("epoch-key", "The encryption key of these files."),
+    "intake": ("request-bodies", "Bodies of the requests, which contain ids."),
     "training": ("training-keys", "Keys of training seeds that are no longer used."),
-    "temporary": ("half-written-files", "Half-written files."),
+    "temporary": ("half-written-files", "Temporary files."),
     "database": ("journal", "Old pages of the database and its journal."),
 }
-"""The ledger's own stores: scope and words."""
+"""The ledger's own stores: scope and description."""
 
 
 @dataclass(frozen=True)
 class StoreOut:
-    """A place that may hold people.
+    """A store that may contain personal data.
 
     Attributes
     ----------
     is_registered : bool
-        Whether purges look through it from now on.
+        Whether purges search it.
     """
 
     name: str
@@ -386,22 +390,22 @@ class StoreOut:
 
 
 class CellOut(Out):
-    """What one purge found in one store.
+    """The result of one purge in one store.
 
     Attributes
     ----------
     state : {"purged", "expires", "not-searched"}
-        not-searched: nothing was found, but not all of it could be searched.
+        not-searched: nothing was found, but some files could not be searched.
     at : datetime or None
-        When it was searched or destroyed.
+        Time of the search or deletion.
     by : date or None
-        When the last backup expires.
+        Day on which the last backup expires.
     evidence : str
-        SHA-256 of what the step noted.
+        SHA-256 of the record of the step.
     files : int or None
-        Files that were searched; null where it says nothing.
+        Number of searched files; null if not recorded.
     files_not_searched : int or None
-        Files that could not be searched; null where it is not known.
+        Number of files that could not be searched; null if not known.
     """
 
     store: str
@@ -415,18 +419,18 @@ class CellOut(Out):
 
 
 class PurgeOut(Out):
-    """One purge, or a certificate whose purge is not done.
+    """A purge, or a certificate whose purge is not done.
 
     Attributes
     ----------
     markers : int or None
-        What was looked for: ids, rows, salts.
+        Number of searched markers: ids, rows, salts.
     files : int or None
-        Null for a tenant's token.
+        Number of searched files; null for a tenant's token.
     gaps : str or None
-        What was not searched, in words; null if nothing.
+        Description of what was not searched; null if everything was.
     not_searched : list of CodeOut
-        What the attestation does not claim.
+        Limitations that the attestation states.
     """
 
     certificate: int
@@ -448,42 +452,42 @@ class PurgeOut(Out):
 
 
 class ResidueOut(Out):
-    """Stores by purges, the newest purge first."""
+    """Results of purges by store, newest purge first."""
 
     stores: list[StoreOut]
     purges: list[PurgeOut]
     next: str | None
 
 
-@verifiable.get("/api/v1/residue", summary="Show what purges found in each store")
+@verifiable.get("/api/v1/residue", summary="Show the results of purges")
 def show_residue(
-    who: Reader,
+    caller: Reader,
     tenant: TenantFilter = None,
     model: ModelFilter = None,
     after: Annotated[str | None, Query(pattern="^[0-9]{1,15}$")] = None,
     limit: Limit = 50,
 ) -> ResidueOut:
-    """Return stores by purges, from the signed attestations; the newest purge first."""
-    numbers = who.numbers
-    records = who.ledger.certificates.purges(
-        tenant=who.tenant_filter(tenant),
+    """Show the results of purges by store, from the signed attestations, newest purge first."""
+    numbers = caller.numbers
+    records = caller.ledger.certificates.purges(
+        tenant=caller.tenant_filter(tenant),
         model=model,
-        before=None if after is None else numbers.sequence(int(after)),
+        before=None if after is None else numbers.ledger_number(int(after)),
         limit=limit + 1,
     )
     purges = [_purge_out(record, numbers) for record in records[:limit]]
     more = str(purges[-1].certificate) if len(records) > limit else None
     cells = {cell.store: cell for purge in purges for cell in purge.cells}
-    # A tenant's token learns of registered stores only where an attestation of the tenant does.
+    # A tenant's token sees a registered store only if an attestation of the tenant contains it.
     registered = [
         store
-        for store in who.ledger.stores.list()
-        if who.tenant is None or _USERS + store.name in cells
+        for store in caller.ledger.stores.list()
+        if caller.tenant is None or _USERS + store.name in cells
     ]
     return ResidueOut(stores=_stores_out(registered, cells), purges=purges, next=more)
 
 
-def _purge_out(record: Purge, numbers: auth.Numbers) -> PurgeOut:
+def _purge_out(record: Purge, numbers: auth.CertificateNumbers) -> PurgeOut:
     values: dict[str, Any] = {"state": "waiting", "cells": [], "not_searched": []}
     if record.envelope is not None:
         claims, sees_all = statement_in(record.envelope)["predicate"], numbers.tenant is None
@@ -495,28 +499,29 @@ def _purge_out(record: Purge, numbers: auth.Numbers) -> PurgeOut:
             "salts_destroyed": claims["salts"]["destroyed"],
             "scanner": scanner["version"],
             "markers": scanner["markers"],
-            # What was searched holds the files of all tenants.
+            # The searched files include those of all tenants.
             "files": scanner["files"] if sees_all else None,
             "bytes": scanner["bytes"] if sees_all else None,
             "hits": scanner["hits"],
             "gaps": search_gaps(claims) or None,
             "recipients_told": claims["recipientsTold"],
-            "cells": [_cell_out(one, scanner, evidence) for one in claims["stores"]],
+            "cells": [_cell_out(store, scanner, evidence) for store in claims["stores"]],
             "not_searched": codes_out(claims["notClaimed"], PURGE_NOT_CLAIMED),
         }
     whose = {"model": record.model, "tenant": record.tenant}
     return PurgeOut.model_validate(
-        {"certificate": numbers.shown(record.sequence) or 0, **whose, **values}
+        {"certificate": numbers.tenant_number(record.sequence) or 0, **whose, **values}
     )
 
 
 def _cell_out(
     store: dict[str, Any], scanner: dict[str, Any], evidence: dict[str, dict[str, Any]]
 ) -> CellOut:
-    """Return a cell; an earlier scanner did not say what it could not search in a folder.
+    """Return the result of a purge in a store.
 
-    The attestation says what was searched in all. How much of that was in a registered store is
-    what the step noted, whose digest the attestation has.
+    Attestations of an earlier scanner do not state what could not be searched in a folder. They
+    contain totals; the counts of a registered store come from the record of the step, whose digest
+    is in the attestation.
     """
     name, noted = store["store"], {}
     is_counted = "notSearched" in scanner or not name.startswith(_USERS)
@@ -536,15 +541,15 @@ def _cell_out(
 
 
 def _stores_out(registered: list[Store], cells: dict[str, CellOut]) -> list[StoreOut]:
-    """Return the ledger's own stores, those that are registered, and those that purges name."""
+    """Return the ledger's own stores, the registered ones, and former ones in attestations."""
     stores = [StoreOut(name, scope, "own", words) for name, (scope, words) in OWN_STORES.items()]
     for store in registered:
         words = f"A backup that expires after {store.days} days."
         if store.days is None:
-            words = "A folder of copies."
+            words = "A folder with copies of the data."
         stores.append(StoreOut(_USERS + store.name, store.scope, store.kind, words))
-    for name in sorted(cells.keys() - {one.name for one in stores}):
+    for name in sorted(cells.keys() - {store_item.name for store_item in stores}):
         kind: StoreKind = "backup" if cells[name].state == "expires" else "folder"
-        words = "It was taken off the list: later purges do not look there."
+        words = "No longer registered: later purges do not search it."
         stores.append(StoreOut(name, "former", kind, words, is_registered=False))
     return stores

@@ -1,7 +1,7 @@
-"""Filing requests: one, one for every model that knows the person, or many at once.
+"""File requests: one, one per model that contains the ids, or many at once.
 
-Each request is a transaction of its own, and is on the disk when the answer goes out. The same
-sent again, with the same idempotency key, gives the same requests and no new ones.
+Each request is its own transaction, and is stored durably before the response is sent. Repeating a
+call with the same idempotency key returns the same requests and creates no new ones.
 """
 
 import csv
@@ -27,16 +27,16 @@ from letheon.ledger.requests.intake import LONGEST_ID, MOST_IDS
 from letheon.ledger.schemas import NAME
 from letheon.service import request_views as views
 from letheon.service.auth import Principal, allows
-from letheon.service.errors import Problem
-from letheon.service.forms import malformed, multipart_body, read_parts
+from letheon.service.errors import ApiProblem
+from letheon.service.forms import form_problem, multipart_body, read_parts
 from letheon.service.schemas import In
 
 router = APIRouter(tags=["requests"])
 
 EVERY_MODEL = "*"
 DEFAULT_GROUNDS = {"gdpr": "gdpr.art17.1.b", "ccpa": "ccpa.1798.105"}
-_OTHER_LIST = "this idempotency key was used for another list; take another key, or repeat that one"
-# Threads that wait for the disk together share its commits; more of them gain nothing.
+_OTHER_LIST = "this idempotency key was used for another list; use another key, or the same list"
+# Threads that wait for the disk together share its commits; more threads are not faster.
 _pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="letheon-filing")
 
 IdempotencyKey = Annotated[StrictStr, Field(pattern="^[!-~]([ -~]{0,253}[!-~])?$", max_length=255)]
@@ -44,7 +44,7 @@ Key = Annotated[
     IdempotencyKey | None,
     Header(
         alias="Idempotency-Key",
-        description="The same key with the same content gives the same requests again.",
+        description="Repeating a call with the same key and content returns the same requests.",
     ),
 ]
 PersonId = (
@@ -54,16 +54,17 @@ PersonId = (
 
 
 class _Erasure(In):
-    """Who is to be erased, and why.
+    """An erasure request.
 
     Attributes
     ----------
     ids : list of PersonId
-        All numbers, or all texts.
+        Ids of the people: all integers, or all strings.
     ground : Code or None
-        See /api/v1/grounds; default: consent withdrawn, or CCPA.
+        Legal ground, see /api/v1/grounds; default: consent withdrawn (GDPR), or the right to delete
+        (CCPA).
     verified : bool
-        You vouch for the identity; needs requests:vouch.
+        You have verified the identity of the requester; needs the scope requests:vouch.
     """
 
     model: views.ModelName
@@ -74,28 +75,28 @@ class _Erasure(In):
 
 
 class BulkItem(_Erasure):
-    """One request of many.
+    """One request of a bulk call.
 
     Attributes
     ----------
     key : IdempotencyKey or None
-        Idempotency key of this one.
+        Idempotency key of this request.
     """
 
     key: IdempotencyKey | None = None
 
 
 class RequestIn(_Erasure):
-    """A wish that people be erased from a model, or from every model that knows them.
+    """An erasure request for one model, or for every model that contains the ids.
 
     Attributes
     ----------
     model : str
-        Name of the model; * for every model of the tenant that knows them.
+        Name of the model; * for every model of the tenant that contains one of the ids.
     receipt : bool
-        Make a receipt code, shown once; for one person.
+        Create a receipt code, which is shown only once; for a request about one person.
     receipt_key : str or None
-        X25519 public key of the person, instead of a code.
+        X25519 public key of the person, instead of a receipt code.
     """
 
     model: Annotated[StrictStr, Field(pattern=rf"^(\*|{NAME.pattern})$")]
@@ -105,7 +106,7 @@ class RequestIn(_Erasure):
 
 
 class BulkIn(In):
-    """Many requests; each stands for itself."""
+    """Several independent requests."""
 
     items: list[BulkItem] = Field(min_length=1, max_length=views.MOST_ITEMS)
     tenant: views.TenantName | None = None
@@ -113,12 +114,12 @@ class BulkIn(In):
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFiled(views.RequestOut):
-    """A request that was filed just now, or is repeated.
+    """A request that was just filed, or filed before with the same key.
 
     Attributes
     ----------
     receipt_code : str or None
-        For the person. It is shown this once and kept nowhere.
+        Receipt code for the person. It is shown only once and not stored.
     """
 
     receipt_code: str | None = None
@@ -126,13 +127,13 @@ class RequestFiled(views.RequestOut):
 
 @dataclass(frozen=True)
 class FiledEverywhere:
-    """One request for each model that knows these people."""
+    """One request per model that contains one of the ids."""
 
     requests: list[RequestFiled]
 
 
 class RequestInput(NamedTuple):
-    """One request as the ledger takes it."""
+    """The arguments of one request to the ledger."""
 
     ids: Sequence[int | str]
     model: str
@@ -146,8 +147,8 @@ class RequestInput(NamedTuple):
     ids_derived: bool = False
 
     @classmethod
-    def of(cls, body: RequestIn | BulkItem, tenant: str, key: str | None) -> "RequestInput":
-        """Return what was sent, with the default ground of its law."""
+    def from_body(cls, body: RequestIn | BulkItem, tenant: str, key: str | None) -> "RequestInput":
+        """Return a request body as arguments, with the default ground of its law."""
         ground = body.ground or DEFAULT_GROUNDS[body.regime]
         return cls(body.ids, body.model, tenant, body.regime, ground, body.verified, key)
 
@@ -157,212 +158,250 @@ class RequestInput(NamedTuple):
     summary="File a request",
     status_code=201,
     responses={
-        200: {"description": "It was filed before.", "model": RequestFiled | FiledEverywhere}
+        200: {
+            "description": "The request was filed before with the same key.",
+            "model": RequestFiled | FiledEverywhere,
+        }
     },
 )
 def file_request(
     response: Response,
-    who: Annotated[Principal, Depends(allows("requests:file"))],
+    caller: Annotated[Principal, Depends(allows("requests:file"))],
     body: RequestIn,
     key: Key = None,
 ) -> RequestFiled | FiledEverywhere:
-    """Record that people are to be erased; it is on the disk when the answer comes.
+    """File an erasure request; it is stored durably before the response is sent.
 
-    For the model `*` there is one request for each model of the tenant that knows somebody of
-    them, and the answer lists them.
+    For the model `*` the response lists one request per model of the tenant that contains one of
+    the ids.
     """
-    filed = file_one(who, body, key=key)
-    if not any(one.is_new for one in filed):
+    filed = file_one(caller, body, key=key)
+    if not any(request.is_new for request in filed):
         response.status_code = 200
     return FiledEverywhere(filed) if body.model == EVERY_MODEL else filed[0]
 
 
 @router.post("/api/v1/requests/bulk", summary="File many requests")
 def file_requests(
-    who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
+    caller: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
     body: BulkIn,
     key: Key = None,
 ) -> views.BulkOut:
-    """File many requests, each for itself; the answer says what became of each, in their order.
+    """File several independent requests; the response contains the results in the same order.
 
-    Repeated with the same Idempotency-Key, the whole gives the same requests again.
+    Repeating the call with the same Idempotency-Key returns the same requests.
     """
-    return file_many(who, body.items, tenant=body.tenant, key=key)
+    return file_many(caller, body.items, tenant=body.tenant, key=key)
 
 
-def file_one(who: Principal, body: RequestIn, *, key: str | None = None) -> list[RequestFiled]:
-    """File one request; or, for the model ``*``, one for every model that knows the people."""
-    _require_vouching(who, body.verified)
+def file_one(caller: Principal, body: RequestIn, *, key: str | None = None) -> list[RequestFiled]:
+    """File one request; or, for the model ``*``, one per model that contains one of the ids."""
+    _require_vouching(caller, body.verified)
     wants_receipt = body.receipt or body.receipt_key is not None
-    if wants_receipt and not who.sees_all_requests:  # only people who were held get one in the end
-        title = "this token may not ask for a receipt"
+    if (
+        wants_receipt and not caller.sees_all_requests
+    ):  # a receipt would reveal that the ids were in the model
+        title = "this token cannot request a receipt"
         words = (
-            "An operator makes the code and hands it to the person; file the request without one."
+            "File the request without a receipt; an operator creates the code and gives it to the "
+            "person."
         )
-        raise Problem(403, "not-allowed", title, words)
+        raise ApiProblem(403, "not-allowed", title, words)
     if body.receipt and body.receipt_key is not None:
-        words = "Ask for a code, or send a key."
-        raise Problem(422, "two-receipts", "both receipt and receipt_key", words)
+        words = "Use either receipt or receipt_key."
+        raise ApiProblem(422, "two-receipts", "both receipt and receipt_key", words)
     extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
-    one = RequestInput.of(body, who.tenant_for(body.tenant), key)
-    with views.refusals():
-        inputs = _split_by_model(who, one) if body.model == EVERY_MODEL else [one]
+    request_input = RequestInput.from_body(body, caller.tenant_for(body.tenant), key)
+    with views.raise_problems():
+        inputs = (
+            _split_by_model(caller, request_input) if body.model == EVERY_MODEL else [request_input]
+        )
         if not body.receipt:
-            return _show_filed(who, [submit(who, each, **extra) for each in inputs])
-        with who.ledger.acting(who.id):
-            made = [who.ledger.requests.submit_with_code(**each._asdict()) for each in inputs]
-        return _show_filed(who, [request for request, _ in made], [code for _, code in made])
+            return _show_filed(
+                caller, [submit_request(caller, request_input, **extra) for request_input in inputs]
+            )
+        with caller.ledger.acting(caller.id):
+            submitted = [
+                caller.ledger.requests.submit_with_code(**request_input._asdict())
+                for request_input in inputs
+            ]
+        return _show_filed(
+            caller, [request for request, _ in submitted], [code for _, code in submitted]
+        )
 
 
 def file_everywhere(
-    who: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[LedgerRequest] = ()
+    caller: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[LedgerRequest] = ()
 ) -> list[RequestFiled]:
-    """File what one person asks of several models; `stored` are what a repeat finds done."""
-    with views.refusals():
-        made = [submit(who, each) for each in _with_approval(who, inputs)]
-        return _show_filed(who, [*stored, *made])
+    """File the requests of one person to several models; `stored` requests exist already."""
+    with views.raise_problems():
+        submitted = [submit_request(caller, item) for item in _with_approval(caller, inputs)]
+        return _show_filed(caller, [*stored, *submitted])
 
 
-def submit(who: Principal, one: RequestInput, **extra: Any) -> LedgerRequest:
-    """Give a request to the ledger, in the name of a token."""
-    requests = who.ledger.requests
-    with who.ledger.acting(who.id):
-        if who.sees_all_requests:
-            return requests.submit(**one._asdict(), **extra)
-        # An unknown id is noticed by `verify`, of which the filer sees nothing.
-        unverified = one._replace(verified=False, needs_approval=False)
+def submit_request(caller: Principal, request_input: RequestInput, **extra: Any) -> LedgerRequest:
+    """Submit a request to the ledger on behalf of a token."""
+    requests = caller.ledger.requests
+    with caller.ledger.acting(caller.id):
+        if caller.sees_all_requests:
+            return requests.submit(**request_input._asdict(), **extra)
+        # `verify` notices an unknown id; the filer does not see its result.
+        unverified = request_input._replace(verified=False, needs_approval=False)
         request = requests.submit(**unverified._asdict(), accept_unknown=True)
-        if request.filed_by != who.id:
+        if request.filed_by != caller.id:
             raise IdempotencyError(
-                "this idempotency key was used by somebody else; take another one"
+                "this idempotency key was used by another token; use another key"
             )
-        if one.verified and request.state == "received":
-            approval = {"needs_approval": one.needs_approval}
-            verified = requests.verify(request.id, tenant=one.tenant, **approval)
+        if request_input.verified and request.state == "received":
+            approval = {"needs_approval": request_input.needs_approval}
+            verified = requests.verify(request.id, tenant=request_input.tenant, **approval)
             return replace(verified, is_new=request.is_new)
     return request
 
 
 def _show_filed(
-    who: Principal, requests: Sequence[LedgerRequest], codes: Sequence[str | None] = ()
+    caller: Principal, requests: Sequence[LedgerRequest], codes: Sequence[str | None] = ()
 ) -> list[RequestFiled]:
-    shown = zip_longest(views.show_requests(who, requests), codes)
-    return [RequestFiled(**vars(one) | {"receipt_code": code}) for one, code in shown]
+    shown = zip_longest(views.show_requests(caller, requests), codes)
+    return [
+        RequestFiled(**vars(request_input) | {"receipt_code": code})
+        for request_input, code in shown
+    ]
 
 
-def _split_by_model(who: Principal, one: RequestInput) -> list[RequestInput]:
-    """Return one request for each model that knows some of the people.
+def _split_by_model(caller: Principal, request_input: RequestInput) -> list[RequestInput]:
+    """Return one request per model that contains one of the ids.
 
-    The first has the caller's key, so that the key cannot stand for anything else; the others have
-    keys derived from it. A repeat finds those that were made before a crash, and makes the others.
+    The first request has the key of the caller, so that the key cannot be used for anything else;
+    the others have keys derived from it. A repeated call finds the requests that exist and creates
+    the others.
     """
-    key = one.key if one.key is not None else secrets.token_hex(16)
-    content = digest(sorted({json.dumps(each) for each in one.ids}))
-    names = [model.name for model in who.ledger.models.list(tenant=one.tenant)]
-    used = who.ledger.requests.find_by_key([key], tenant=one.tenant).get(key)
-    if used is not None:  # the model of the request that has the key comes first
+    key = request_input.key if request_input.key is not None else secrets.token_hex(16)
+    content = digest_texts(sorted({json.dumps(person_id) for person_id in request_input.ids}))
+    names = [model.name for model in caller.ledger.models.list(tenant=request_input.tenant)]
+    used = caller.ledger.requests.find_by_key([key], tenant=request_input.tenant).get(key)
+    if used is not None:  # the model of the request with this key comes first
         names.sort(key=lambda name: name != used.model)
     inputs: list[RequestInput] = []
     for model in names:
-        ids = _ids_for(who, one, model)
+        ids = _ids_for(caller, request_input, model)
         if ids:
             own = derive_key("every-model", key, model) if inputs else key
-            inputs.append(one._replace(ids=ids, model=model, key=own, part_of=content))
+            inputs.append(request_input._replace(ids=ids, model=model, key=own, part_of=content))
     if not inputs:
-        raise UnknownIdError("no model of this tenant knows these people")
-    return _with_approval(who, inputs)
+        raise UnknownIdError("no model of this tenant contains these ids")
+    return _with_approval(caller, inputs)
 
 
-def _ids_for(who: Principal, one: RequestInput, model: str) -> Sequence[int | str]:
-    """Return the ids that a request to one of all models names.
+def _ids_for(caller: Principal, request_input: RequestInput, model: str) -> Sequence[int | str]:
+    """Return the ids of a request for one of all models.
 
-    For a token that may not know whom a model holds: all of them, wherever ids are of their kind.
+    A token that may not learn which ids a model contains gets all ids, if they have the type of the
+    model's ids.
     """
-    if who.sees_all_requests:
-        return who.ledger.requests.find_known_ids(one.ids, model=model, tenant=one.tenant)
-    kind = int if who.ledger.models.has_integer_ids(model, tenant=one.tenant) else str
-    return one.ids if all(isinstance(each, kind) for each in one.ids) else []
+    if caller.sees_all_requests:
+        return caller.ledger.requests.find_known_ids(
+            request_input.ids, model=model, tenant=request_input.tenant
+        )
+    kind = int if caller.ledger.models.has_integer_ids(model, tenant=request_input.tenant) else str
+    return (
+        request_input.ids
+        if all(isinstance(person_id, kind) for person_id in request_input.ids)
+        else []
+    )
 
 
 def derive_key(purpose: str, *parts: str) -> str:
     """Return an idempotency key that no caller can send: it begins with a control character."""
-    return f"\x1f{purpose}:{digest([purpose, *parts])}"
+    return f"\x1f{purpose}:{digest_texts([purpose, *parts])}"
 
 
-def digest(values: Iterable[str | tuple[str, str]]) -> str:
+def digest_texts(values: Iterable[str | tuple[str, str]]) -> str:
     """Return the SHA-256 of texts, as JSON."""
     return hashlib.sha256(json.dumps(list(values)).encode()).hexdigest()
 
 
-def _with_approval(who: Principal, inputs: Sequence[RequestInput]) -> list[RequestInput]:
-    """Let all that one call vouches for wait if it is, together, more rows than go without.
+def _with_approval(caller: Principal, inputs: Sequence[RequestInput]) -> list[RequestInput]:
+    """Require approval for all requests of a call if their rows together exceed the policy's limit.
 
-    A person whom two of them name counts once for each model.
+    An id in two requests counts once per model.
     """
-    policy, people = who.ledger.settings.policy, dict[tuple[str, str], list[int | str]]()
+    policy, people = caller.ledger.settings.policy, dict[tuple[str, str], list[int | str]]()
     if policy.approve_above is None:
         return list(inputs)
-    for one in inputs:
-        if one.verified:
-            people.setdefault((one.model, one.tenant), []).extend(one.ids)
-    n_rows = sum(_count_rows(who, ids, *whose) for whose, ids in people.items())
-    return [one._replace(needs_approval=policy.needs_approval(n_rows)) for one in inputs]
+    for request_input in inputs:
+        if request_input.verified:
+            people.setdefault((request_input.model, request_input.tenant), []).extend(
+                request_input.ids
+            )
+    n_rows = sum(_count_rows(caller, ids, *whose) for whose, ids in people.items())
+    return [
+        request_input._replace(needs_approval=policy.needs_approval(n_rows))
+        for request_input in inputs
+    ]
 
 
-def _count_rows(who: Principal, ids: Sequence[int | str], model: str, tenant: str) -> int:
-    """Return how many rows people own in a model; ids of the wrong kind own none."""
-    kinds = [[one for one in ids if isinstance(one, kind)] for kind in (str, int)]
-    models = who.ledger.models
+def _count_rows(caller: Principal, ids: Sequence[int | str], model: str, tenant: str) -> int:
+    """Return the number of rows of some ids in a model; ids of the wrong type have none."""
+    kinds = [[person_id for person_id in ids if isinstance(person_id, kind)] for kind in (str, int)]
+    models = caller.ledger.models
     try:
         return sum(models.count_rows(some, model, tenant=tenant) for some in kinds if some)
     except (LetheonError, TypeError, ValueError, OverflowError):
-        return 0  # the ledger refuses these, each with its own reason
+        return 0  # the ledger rejects these ids, each with its own reason
 
 
 def file_many(
-    who: Principal,
+    caller: Principal,
     items: Sequence[BulkItem],
     *,
     tenant: str | None = None,
     key: str | None = None,
     most: int = views.MOST_ITEMS,
 ) -> views.BulkOut:
-    """File many requests, each in a transaction of its own; say for each what became of it.
+    """File many requests, each in its own transaction; return the result of each.
 
-    With `key` an item without a key of its own gets one, derived from `key` and its place, and is
-    recorded as a part of the whole. So a repeat of the whole gives the same requests, also after
-    a crash half-way; anything else that is sent with `key` is refused, and nothing is filed.
-    An item with a key of its own stands for itself: `key` says nothing about it. `most` is how many
-    items such a list can have. Rows that are vouched for count together: above
-    `Policy.approve_above` all of them wait.
+    With `key`, an item without its own key gets one that is derived from `key` and its position,
+    and is recorded as a part of the list. Repeating the whole call therefore returns the same
+    requests, also after a crash; other content with the same `key` is rejected, and nothing is
+    filed. `key` does not apply to items with their own key. `most` is the maximum length of such a
+    list. The rows of verified items are added up: above `Policy.approve_above` all of these
+    requests need approval.
 
     Raises
     ------
-    Problem
+    ApiProblem
         422 if `key` was used for another list.
     """
-    _require_vouching(who, any(item.verified for item in items))
-    whose = who.tenant_for(tenant)
-    inputs = [RequestInput.of(item, whose, item.key) for item in items]
+    _require_vouching(caller, any(item.verified for item in items))
+    whose = caller.tenant_for(tenant)
+    inputs = [RequestInput.from_body(item, whose, item.key) for item in items]
     if key is not None:
-        content = digest(item.model_dump_json() for item in items)
+        content = digest_texts(item.model_dump_json() for item in items)
         inputs = [
-            one._replace(key=_place_key(key, place), part_of=content) if one.key is None else one
-            for place, one in enumerate(inputs)
+            request_input._replace(key=_place_key(key, place), part_of=content)
+            if request_input.key is None
+            else request_input
+            for place, request_input in enumerate(inputs)
         ]
-    inputs = _with_approval(who, inputs)
+    inputs = _with_approval(caller, inputs)
 
-    def work(one: RequestInput) -> LedgerRequest | Exception:
+    def submit_or_error(request_input: RequestInput) -> LedgerRequest | Exception:
         try:
-            return submit(who, one)
-        except Exception as error:  # noqa: BLE001  (`bulk_out` raises what is no refusal)
+            return submit_request(caller, request_input)
+        except Exception as error:  # noqa: BLE001  (`bulk_out` raises internal errors)
             return error
 
-    with views.refusals():
-        ahead = {} if key is None else _take_key(who, inputs, key, most)
-    others = iter(_pool.map(work, [one for n, one in enumerate(inputs) if n not in ahead]))
+    with views.raise_problems():
+        ahead = {} if key is None else _take_key(caller, inputs, key, most)
+    others = iter(
+        _pool.map(
+            submit_or_error,
+            [request_input for n, request_input in enumerate(inputs) if n not in ahead],
+        )
+    )
     results = [ahead[n] if n in ahead else next(others) for n in range(len(inputs))]
-    return views.bulk_out(who, results)
+    return views.bulk_out(caller, results)
 
 
 def _place_key(key: str, place: int) -> str:
@@ -370,43 +409,43 @@ def _place_key(key: str, place: int) -> str:
 
 
 def _take_key(
-    who: Principal, inputs: Sequence[RequestInput], key: str, most: int
+    caller: Principal, inputs: Sequence[RequestInput], key: str, most: int
 ) -> dict[int, LedgerRequest]:
-    """File one request of a list ahead of the others: it decides what the key stands for.
+    """File one request of a list before the others: it binds the key to this list.
 
-    Returned is that request, by its place in the list.
+    Returns that request, by its position in the list.
 
     Raises
     ------
     IdempotencyError
-        The key stands for another list.
+        The key belongs to another list.
     """
     places = {_place_key(key, place): place for place in range(max(len(inputs), most))}
-    for name in who.ledger.requests.find_by_key(places, tenant=inputs[0].tenant):
+    for name in caller.ledger.requests.find_by_key(places, tenant=inputs[0].tenant):
         place = places[name]
         if place >= len(inputs) or inputs[place].key != name:
             raise IdempotencyError(_OTHER_LIST)
-        return {place: submit(who, inputs[place])}
-    for place, one in enumerate(inputs):
-        if one.part_of is not None:
+        return {place: submit_request(caller, inputs[place])}
+    for place, request_input in enumerate(inputs):
+        if request_input.part_of is not None:
             try:
-                return {place: submit(who, one)}
+                return {place: submit_request(caller, request_input)}
             except IdempotencyError:
                 raise
             except (LetheonError, ValueError):
-                continue  # it is refused again, with its reason, among the others
+                continue  # it is rejected again with its reason later
     return {}
 
 
-def _require_vouching(who: Principal, verified: bool) -> None:
-    if verified and not who.may("requests:vouch"):
-        title = "this token may not vouch for an identity"
-        words = "It needs the scope requests:vouch; or leave `verified` out, and somebody verifies."
-        raise Problem(403, "not-allowed", title, words)
+def _require_vouching(caller: Principal, verified: bool) -> None:
+    if verified and not caller.may("requests:vouch"):
+        title = "this token cannot confirm an identity"
+        words = "It needs the scope requests:vouch. Without `verified`, an operator verifies later."
+        raise ApiProblem(403, "not-allowed", title, words)
 
 
 def parse_number(text: str) -> int | None:
-    """Return the number that a text is, or None; of 64 bits, in plain digits."""
+    """Return the 64-bit integer that a text contains in plain digits; otherwise None."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
         return None
@@ -423,8 +462,8 @@ _PARTS: dict[str, Any] = {
         "type": "string",
         "contentMediaType": "text/csv",
         "format": "binary",
-        "description": "UTF-8; columns model, id, and perhaps key, regime, ground; at most 10,000 "
-        "lines.",
+        "description": "CSV in UTF-8, at most 10,000 lines; columns: model, id, optionally key, "
+        "regime, ground.",
     },
     "tenant": {"type": "string", "pattern": f"^{NAME.pattern}$"},
     "verified": {"type": "string", "enum": ["true", "false"]},
@@ -432,7 +471,7 @@ _PARTS: dict[str, Any] = {
 
 
 class Upload(NamedTuple):
-    """What was sent: the file, and what goes for all of its lines."""
+    """An uploaded CSV file, and the values for all of its lines."""
 
     data: bytes
     tenant: str | None
@@ -444,13 +483,13 @@ async def _read_upload(request: Request) -> Upload:
     try:
         names = [name for name, _ in form.multi_items()]
         if not set(names) <= _PARTS.keys() or len(names) != len(set(names)):
-            raise malformed("parts other than file, tenant and verified, or one of them twice")
+            raise form_problem("expected the parts file, tenant and verified, each at most once")
         file, tenant = form.get("file"), form.get("tenant")
         verified = form.get("verified", "false")
         if not isinstance(file, UploadFile):
-            raise malformed("there is no file in the part `file`")
+            raise form_problem("the part `file` is not a file")
         if isinstance(tenant, UploadFile) or verified not in ("true", "false"):
-            raise malformed("tenant is a name, and verified is true or false")
+            raise form_problem("tenant must be a name, and verified must be true or false")
         return Upload(await file.read(), tenant or None, verified == "true")
     finally:
         await form.close()
@@ -462,18 +501,18 @@ async def _read_upload(request: Request) -> Upload:
     openapi_extra=multipart_body(_PARTS, ["file"]),
 )
 def upload_requests(
-    who: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
+    caller: Annotated[Principal, Depends(allows("requests:file", is_long=True))],
     upload: Annotated[Upload, Depends(_read_upload)],
     key: Key = None,
 ) -> views.BulkOut:
-    """File each line as one request; a file that is wrong somewhere is refused as a whole."""
-    # A repeat of the same file with the same key gives the same requests.
-    tenant = who.tenant_for(upload.tenant)
+    """File each line of a CSV file as one request; nothing is filed if a line is not valid."""
+    # Repeating the upload with the same key returns the same requests.
+    tenant = caller.tenant_for(upload.tenant)
 
     @cache
     def holds_numbers(model: str) -> bool | None:
         try:
-            return who.ledger.models.has_integer_ids(model, tenant=tenant)
+            return caller.ledger.models.has_integer_ids(model, tenant=tenant)
         except UnknownModelError:
             return None
 
@@ -488,37 +527,39 @@ def upload_requests(
         if len(errors) == _MOST_SHOWN:
             break
     if errors:
-        title = "some lines cannot be used; nothing was filed"
-        words = f"Look at {', '.join(one['at'] for one in errors)}."
-        raise Problem(422, "csv", title, words, fields=errors)
+        title = "some lines are not valid; nothing was filed"
+        words = f"Check {', '.join(error['at'] for error in errors)}."
+        raise ApiProblem(422, "csv", title, words, fields=errors)
     if not items:
-        raise _unusable("there is no line below the header", 1)
-    return file_many(who, items, tenant=tenant, key=key, most=MOST_ROWS)
+        raise _csv_problem("there are no lines below the header", 1)
+    return file_many(caller, items, tenant=tenant, key=key, most=MOST_ROWS)
 
 
 def _parse_row(
     row: dict[str, str], holds_numbers: Callable[[str], bool | None], *, verified: bool
 ) -> BulkItem | str:
-    """Return the request of a line, or what is wrong with it."""
+    """Return the request of a line, or the reason why the line is not valid."""
     values = {name: value for name, value in row.items() if value and name != "id"}
     try:
         item = BulkItem.model_validate(values | {"ids": [0], "verified": verified})
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
-        wrong = f"none of {', '.join(REGIMES)}" if name == "regime" else "not usable"
+        wrong = f"not one of {', '.join(REGIMES)}" if name == "regime" else "not valid"
         return f"{name} is {wrong}"
     is_number = holds_numbers(item.model)
     if is_number is None:
         return "there is no such model"
     person = parse_number(row["id"]) if is_number else row["id"]
     if person is None or person == "" or len(row["id"]) > LONGEST_ID:
-        return "id is no number, and the model holds numbers" if is_number else "id is not usable"
+        return (
+            "id is not a number, but the ids of the model are" if is_number else "id is not valid"
+        )
     return item.model_copy(update={"ids": [person]})
 
 
 def read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each line below the header, with its number; what cannot be read is refused."""
-    reader = csv.reader(io.StringIO(_decode(data), newline=""), strict=True)
+    """Yield each line below the header, with its number; raise a problem for an invalid file."""
+    reader = csv.reader(io.StringIO(_decode_csv(data), newline=""), strict=True)
     count = 0
     try:
         header = _parse_header(next(reader, []))
@@ -527,46 +568,49 @@ def read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
                 continue
             count += 1
             if count > MOST_ROWS:
-                raise _unusable(f"more than {MOST_ROWS} lines; split the file", reader.line_num)
+                raise _csv_problem(f"more than {MOST_ROWS} lines; split the file", reader.line_num)
             if len(cells) != len(header):
-                raise _unusable(f"{len(cells)} cells, and not {len(header)}", reader.line_num)
+                raise _csv_problem(f"{len(cells)} cells, expected {len(header)}", reader.line_num)
             yield reader.line_num, dict(zip(header, cells, strict=True))
     except csv.Error as error:
-        raise _unusable("the quotes are wrong, or a cell is too long", reader.line_num) from error
+        raise _csv_problem(
+            "the quotes do not match, or a cell is too long", reader.line_num
+        ) from error
 
 
-def _decode(data: bytes) -> str:
+def _decode_csv(data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise _unusable("this is no UTF-8; save the file as UTF-8", line) from None
+        raise _csv_problem("not UTF-8; save the file as UTF-8", line) from None
     place = text.find("\0")
     if place >= 0:
-        raise _unusable("a NUL character", text.count("\n", 0, place) + 1)
+        raise _csv_problem("the file contains a NUL character", text.count("\n", 0, place) + 1)
     return text
 
 
 def _parse_header(cells: Sequence[str]) -> list[str]:
     """Return the names of the columns.
 
-    What else a header has is not repeated: without a header a person stands there.
+    The error does not quote the header: if the header is missing, its line contains an id.
     """
     names = [cell.strip().lower() for cell in cells]
     if len(names) == len(set(names)) and set(REQUIRED) <= set(names) <= set(COLUMNS):
         return names
     missing, fault = [name for name in REQUIRED if name not in names], ""
     if any(";" in name for name in names):
-        fault = "there are semicolons, so save the file with commas; "
+        fault = "the separator is a semicolon, save the file with commas; "
     elif missing:
-        fault = f"there is no column {' and none '.join(missing)}; "
-    raise _unusable(
-        f"{fault}the header must name {' and '.join(REQUIRED)}, perhaps "
-        f"{', '.join(COLUMNS[2:])}, each once, with commas between",
+        fault = f"missing columns: {', '.join(missing)}; "
+    raise _csv_problem(
+        f"{fault}expected {' and '.join(REQUIRED)}, optionally {', '.join(COLUMNS[2:])}, each "
+        "once, "
+        "separated by commas",
         1,
     )
 
 
-def _unusable(why: str, line: int) -> Problem:
-    title, fault = "the file cannot be used; nothing was filed", {"at": f"line {line}", "why": why}
-    return Problem(422, "csv", title, f"Line {line}: {why}.", fields=[fault])
+def _csv_problem(why: str, line: int) -> ApiProblem:
+    title, fault = "the file is not valid; nothing was filed", {"at": f"line {line}", "why": why}
+    return ApiProblem(422, "csv", title, f"Line {line}: {why}.", fields=[fault])

@@ -1,4 +1,4 @@
-"""Work that takes long: jobs, audits, batches, and the next batch of a model with its cost."""
+"""Jobs, audits and batches; the next batch of a model with its cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -16,8 +16,8 @@ from letheon.ledger import Batch, BatchPlan, Ledger, Model, Page
 from letheon.ledger.certificates.claims import adds_up, figure, make_published_account
 from letheon.ledger.db import jobs
 from letheon.service import schemas
-from letheon.service.auth import Numbers, Principal, allows
-from letheon.service.errors import Problem, cursor_problems
+from letheon.service.auth import CertificateNumbers, Principal, allows
+from letheon.service.errors import ApiProblem, cursor_problems
 from letheon.service.guarantees import GuaranteeOut, budget_out, guarantee_out
 from letheon.service.jobs import SHOWN, Drill, audit_verdict
 from letheon.service.routes.models import read_model
@@ -38,7 +38,7 @@ _SCOPES: dict[jobs.Kind, str] = {
 
 @router.get("/api/v1/jobs", summary="List jobs")
 def list_jobs(
-    who: Reader,
+    caller: Reader,
     tenant: schemas.TenantFilter = None,
     model: schemas.ModelFilter = None,
     kind: Annotated[jobs.Kind | None, Query()] = None,
@@ -46,51 +46,51 @@ def list_jobs(
     after: After = None,
     limit: schemas.Limit = 50,
 ) -> Page[jobs.Job]:
-    """Return jobs, newest first: audits for who may read audits, others for who reads batches."""
-    kinds = [one for one in _SCOPES if kind in (None, one) and who.may(_SCOPES[one])]
+    """List jobs, newest first; audits need the scope audits:read, other jobs batches:read."""
+    kinds = [scope for scope in _SCOPES if kind in (None, scope) and caller.may(_SCOPES[scope])]
     options: dict[str, Any] = {"model": model, "kinds": kinds, "state": state}
-    page = read_jobs(who, tenant=tenant, after=after, limit=limit, **options)
-    return schemas.map_page(page, _brief)
+    page = read_jobs(caller, tenant=tenant, after=after, limit=limit, **options)
+    return schemas.map_page(page, _shorten_result)
 
 
 @router.get("/api/v1/jobs/{job_id}", summary="Show a job")
-def show_job(who: Reader, job_id: JobId) -> jobs.Job:
-    """Return a job with its progress, and its result once it is done."""
-    return _brief(read_job(who, job_id))
+def show_job(caller: Reader, job_id: JobId) -> jobs.Job:
+    """Show a job with its progress, and with its result when it is done."""
+    return _shorten_result(read_job(caller, job_id))
 
 
-def read_jobs(who: Principal, *, tenant: str | None, **options: Any) -> Page[jobs.JobRecord]:
-    """Return a part of the jobs that the caller sees, with whole results."""
-    page = jobs.Jobs(who.ledger).list_page(tenant=who.tenant_filter(tenant), **options)
-    return schemas.map_page(page, lambda job: _renumber(job, who.numbers))
+def read_jobs(caller: Principal, *, tenant: str | None, **options: Any) -> Page[jobs.JobRecord]:
+    """Return a page of the jobs that the caller may see, with full results."""
+    page = jobs.Jobs(caller.ledger).list_page(tenant=caller.tenant_filter(tenant), **options)
+    return schemas.map_page(page, lambda job: _renumber_job(job, caller.numbers))
 
 
-def read_job(who: Principal, job_id: str, *, kind: jobs.Kind | None = None) -> jobs.JobRecord:
-    """Return a job that the caller sees, with its whole result.
+def read_job(caller: Principal, job_id: str, *, kind: jobs.Kind | None = None) -> jobs.JobRecord:
+    """Return a job that the caller may see, with its full result.
 
     Raises
     ------
-    Problem
-        404, whether it is another tenant's, of a kind that the caller may not see, or not there.
+    ApiProblem
+        404: there is no such job, it is another tenant's, or the scope for its kind is missing.
     """
-    job = jobs.Jobs(who.ledger).find(job_id, tenant=who.tenant)
-    if job is None or not who.may(_SCOPES[job.kind]) or kind not in (None, job.kind):
-        raise Problem(404, "unknown-job", "no such job", "GET /api/v1/jobs lists those you see.")
-    return _renumber(job, who.numbers)
+    job = jobs.Jobs(caller.ledger).find(job_id, tenant=caller.tenant)
+    if job is None or not caller.may(_SCOPES[job.kind]) or kind not in (None, job.kind):
+        raise ApiProblem(404, "unknown-job", "no such job", "GET /api/v1/jobs lists your jobs.")
+    return _renumber_job(job, caller.numbers)
 
 
-def _add_job(who: Principal, kind: jobs.Kind, **options: Any) -> jobs.JobRecord:
-    """Ask for work of a tenant on a model; a worker does it."""
+def _add_job(caller: Principal, kind: jobs.Kind, **options: Any) -> jobs.JobRecord:
+    """Create a job; a worker runs it."""
     try:
-        return jobs.Jobs(who.ledger).add(kind, **options, by=who.id)
+        return jobs.Jobs(caller.ledger).add(kind, **options, by=caller.id)
     except jobs.JobsFullError as error:
-        title, headers = "too many jobs wait already", {"Retry-After": "30"}
-        words = f"{error}. Wait until a worker has done some; GET /readyz tells whether one runs."
-        raise Problem(429, "too-many-jobs", title, words, headers=headers) from error
+        title, headers = "too many waiting jobs", {"Retry-After": "30"}
+        words = f"{error}. Try again later; GET /readyz shows whether a worker is running."
+        raise ApiProblem(429, "too-many-jobs", title, words, headers=headers) from error
 
 
-def _brief(job: jobs.JobRecord) -> jobs.JobRecord:
-    """Return a job as it is listed: of an audit's result only the verdict."""
+def _shorten_result(job: jobs.JobRecord) -> jobs.JobRecord:
+    """Return a job for a list, with only the verdict of an audit."""
     if job.result is None or job.kind != "audit":
         return job
     verdict = audit_verdict(job.result["levels"])
@@ -98,36 +98,36 @@ def _brief(job: jobs.JobRecord) -> jobs.JobRecord:
     return replace(job, result=shown | {name: job.result[name] for name in ("drill", "seconds")})
 
 
-def _renumber(job: jobs.JobRecord, numbers: Numbers) -> jobs.JobRecord:
-    """Return a job whose texts and results have the numbers of certificates that are shown."""
+def _renumber_job(job: jobs.JobRecord, numbers: CertificateNumbers) -> jobs.JobRecord:
+    """Return a job with the tenant's certificate numbers in its texts and results."""
     if numbers.tenant is None:
         return job
-    lines = tuple(replace(one, words=numbers.in_json(one.words)) for one in job.progress)
-    findings = tuple(map(numbers.in_json, job.findings))
-    return replace(job, progress=lines, findings=findings, result=numbers.in_json(job.result))
+    lines = tuple(replace(item, words=numbers.renumber(item.words)) for item in job.progress)
+    findings = tuple(map(numbers.renumber, job.findings))
+    return replace(job, progress=lines, findings=findings, result=numbers.renumber(job.result))
 
 
 audits = APIRouter(tags=["audits"])
 
 AuditReader = Annotated[Principal, Depends(allows("audits:read"))]
 Level = Literal["V0", "V1", "V2", "V3", "V4", "V5"]
-# The report is one file with its own style; nothing in it may run or load anything.
+# The report is one file with its own style; it may not run scripts or load anything.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 
 
 class AuditIn(schemas.In):
-    """An audit that is wanted.
+    """The audit to start.
 
     Attributes
     ----------
     model : Name or None
-        One model only; null for all.
+        Audit this model only; null for all models.
     tenant : Name or None
-        Whose models.
+        Tenant of the models.
     levels : list of Level or None
-        Which levels; null for all.
+        Levels to check; null for all levels.
     drill : Drill
-        Change one byte of the copy first: the audit must fail then.
+        First change one byte of the copy; the audit must then fail.
     """
 
     model: schemas.Name | None = None
@@ -138,35 +138,35 @@ class AuditIn(schemas.In):
 
 AuditLevel = Annotated[
     dict[str, Any],
-    schemas.shape("level", "name", "model", "verdict", "reason", promised="boolean"),
+    schemas.object_schema("level", "name", "model", "verdict", "reason", promised="boolean"),
 ]
 
 
 @dataclass(frozen=True)
 class Audit(jobs.JobBase):
-    """An audit; its levels fill up while it runs.
+    """An audit; `levels` grows while it runs.
 
     Attributes
     ----------
     levels_asked : list of str or None
-        Null for all.
+        Requested levels; null for all levels.
     drill : {"none", "model", "certificate", "log"}
-        What was changed in the copy on purpose.
+        What a drill changed in the copy.
     changed : str or None
-        Which byte a drill changed, in words.
+        Description of the changed byte.
     seconds : float or None
-        What it took.
+        Duration.
     verdict : {"passed", "failed", "incomplete"} or None
-        Null until it is over. Incomplete: a promised level was skipped, which is no pass. Of
-        a drill, failed is right.
+        Null until the audit is finished. Incomplete: a promised level was skipped. A drill should
+        end with failed.
     scope : str or None
-        What the verdict covers, in words.
+        Description of what the verdict covers.
     passed : bool or None
         Whether the verdict is passed.
     levels : list of dict
-        What was found so far: `level`, V0 to V5, and its `name`; `model`, as certificates name it,
-        empty for the whole ledger; `verdict`, pass, fail or skipped, and its `reason`; `promised`,
-        whether the audit is incomplete if this level was skipped.
+        Results so far: `level`, V0 to V5, and its `name`; `model`, as named in certificates, empty
+        for the whole ledger; `verdict`, pass, fail or skipped, and its `reason`; `promised`,
+        whether skipping this level makes the audit incomplete.
     """
 
     levels_asked: list[str] | None
@@ -180,36 +180,38 @@ class Audit(jobs.JobBase):
 
 
 @audits.post("/api/v1/audits", summary="Start an audit", status_code=202)
-def start_audit(who: Annotated[Principal, Depends(allows("audits:run"))], wanted: AuditIn) -> Audit:
-    """Ask for an audit of what the ledger would hand to an auditor.
+def start_audit(
+    caller: Annotated[Principal, Depends(allows("audits:run"))], wanted: AuditIn
+) -> Audit:
+    """Start an audit of the ledger.
 
-    It is exported into a private folder, and a process that has neither keys nor database looks at
-    it with the public key. The ledger is not touched.
+    An auditor bundle is exported into a private folder, and a process without keys and database
+    access checks it with the public key. The ledger is not changed.
     """
-    tenant = who.tenant_filter(wanted.tenant)
+    tenant = caller.tenant_filter(wanted.tenant)
     if wanted.model is not None:
-        tenant = read_model(who, wanted.model, wanted.tenant).tenant
+        tenant = read_model(caller, wanted.model, wanted.tenant).tenant
     levels = sorted(set(wanted.levels)) if wanted.levels else None
-    asked = {"levels": levels, "drill": wanted.drill}
-    return _to_audit(_add_job(who, "audit", tenant=tenant, model=wanted.model, asked=asked))
+    details = {"levels": levels, "drill": wanted.drill}
+    return _to_audit(_add_job(caller, "audit", tenant=tenant, model=wanted.model, asked=details))
 
 
 @audits.get("/api/v1/audits", summary="List audits")
 def list_audits(
-    who: AuditReader,
+    caller: AuditReader,
     tenant: schemas.TenantFilter = None,
     after: After = None,
     limit: schemas.Limit = 50,
 ) -> Page[Audit]:
-    """Return audits, newest first."""
-    page = read_jobs(who, tenant=tenant, kinds=["audit"], after=after, limit=limit)
+    """List audits, newest first."""
+    page = read_jobs(caller, tenant=tenant, kinds=["audit"], after=after, limit=limit)
     return schemas.map_page(page, _to_audit)
 
 
 @audits.get("/api/v1/audits/{audit_id}", summary="Show an audit")
-def show_audit(who: AuditReader, audit_id: JobId) -> Audit:
-    """Return an audit with what was found so far."""
-    return _to_audit(read_job(who, audit_id, kind="audit"))
+def show_audit(caller: AuditReader, audit_id: JobId) -> Audit:
+    """Show an audit with its results so far."""
+    return _to_audit(read_job(caller, audit_id, kind="audit"))
 
 
 @audits.get(
@@ -217,16 +219,16 @@ def show_audit(who: AuditReader, audit_id: JobId) -> Audit:
     summary="Show the report of an audit",
     response_class=HTMLResponse,
 )
-def show_report(who: AuditReader, audit_id: JobId) -> HTMLResponse:
-    """Return the report as one page that needs nothing else; 409 until the audit is done."""
-    result = read_job(who, audit_id, kind="audit").result
+def show_report(caller: AuditReader, audit_id: JobId) -> HTMLResponse:
+    """Return the report as a self-contained HTML page; 409 until the audit is done."""
+    result = read_job(caller, audit_id, kind="audit").result
     if result is None:
-        words = "Ask again when its state is done."
-        raise Problem(409, "not-done", "the audit has no report yet", words)
-    names = [one.name for one in fields(LevelResult)]
+        words = "Try again when the state of the audit is done."
+        raise ApiProblem(409, "not-done", "the audit has no report yet", words)
+    names = [field_info.name for field_info in fields(LevelResult)]
     levels = [
-        LevelResult(**{name: one[name] for name in names if name in one})
-        for one in result["levels"]
+        LevelResult(**{name: level[name] for name in names if name in level})
+        for level in result["levels"]
     ]
     known = {name: result[name] for name in ("ledger", "key", "audited_at")}
     subjects, scope = tuple(result["subjects"]), result.get("scope", "")
@@ -238,11 +240,11 @@ def _to_audit(job: jobs.JobRecord) -> Audit:
     result: dict[str, Any] = job.result or {}
     verdict: Any = audit_verdict(result["levels"]) if result else None
     levels = [
-        {"promised": True} | {name: one[name] for name in SHOWN if name in one}
-        for one in result.get("levels", job.findings)
+        {"promised": True} | {name: item[name] for name in SHOWN if name in item}
+        for item in result.get("levels", job.findings)
     ]
     return Audit(
-        **{one.name: getattr(job, one.name) for one in fields(jobs.JobBase)},
+        **{field_info.name: getattr(job, field_info.name) for field_info in fields(jobs.JobBase)},
         levels_asked=job.asked["levels"],
         drill=job.asked["drill"],
         changed=result.get("changed"),
@@ -276,12 +278,12 @@ _WORDS = {
 
 
 class ClaimOut(GuaranteeOut):
-    """A guarantee with its account, as coarsely as certificates say it.
+    """A guarantee with its account, rounded as in certificates.
 
     Attributes
     ----------
     spent : float or None
-        Of the budget; null where nothing is counted.
+        Spent part of the budget; null if the method has no budget.
     """
 
     spent: float | None
@@ -289,18 +291,18 @@ class ClaimOut(GuaranteeOut):
 
 
 class CostOut(schemas.Out):
-    """What a batch takes, by what earlier ones took.
+    """The expected duration of a batch, from earlier batches.
 
     Attributes
     ----------
     seconds : float or None
-        Median of the last batches; null without one.
+        Median of the last batches; null without earlier batches.
     batches : int
-        Batches behind it.
+        Number of earlier batches.
     retrain_seconds : float or None
-        Of a retrain on the rows that are held.
+        Expected duration of a retrain on the remaining rows.
     speedup : float or None
-        Retrain against batch.
+        Duration of a retrain divided by that of a batch.
     """
 
     seconds: float | None
@@ -312,18 +314,18 @@ class CostOut(schemas.Out):
 
 
 class PlanOut(schemas.Out):
-    """What the next batch of a model would be.
+    """The next batch of a model.
 
     Attributes
     ----------
     seal : bool
-        Whether it is sealed now.
+        Whether the batch can start now.
     when_next : datetime or None
-        When time alone will seal it.
+        When the batch will start at the latest.
     after : ClaimOut
-        After this batch; what is spent is extrapolated.
+        Guarantee after this batch; `spent` is extrapolated.
     job : str or None
-        A job of this model that is not over.
+        Id of an unfinished job of this model.
     """
 
     model: str
@@ -349,37 +351,39 @@ class PlanOut(schemas.Out):
 
 @batches.get("/api/v1/batches", summary="List batches")
 def list_batches(
-    who: BatchReader,
+    caller: BatchReader,
     tenant: schemas.TenantFilter = None,
     model: schemas.ModelFilter = None,
     after: schemas.Cursor = None,
     limit: schemas.Limit = 50,
 ) -> Page[Batch]:
-    """Return batches, newest first."""
-    whose = who.tenant_filter(tenant)
-    with cursor_problems("Give back `next` as it was given."):
-        page = who.ledger.batches.list(tenant=whose, model=model, after=after, limit=limit)
-    return schemas.map_page(page, lambda one: _renumber_batch(who, one))
+    """List batches, newest first."""
+    whose = caller.tenant_filter(tenant)
+    with cursor_problems("Use `next` of the previous page unchanged."):
+        page = caller.ledger.batches.list(tenant=whose, model=model, after=after, limit=limit)
+    return schemas.map_page(page, lambda item: _renumber_batch(caller, item))
 
 
 @batches.get("/api/v1/batches/{batch_id}", summary="Show a batch")
-def show_batch(who: BatchReader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) -> Batch:
-    """Return one batch."""
+def show_batch(
+    caller: BatchReader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+) -> Batch:
+    """Show a batch."""
     try:
-        return _renumber_batch(who, who.ledger.batches.get(batch_id, tenant=who.tenant))
+        return _renumber_batch(caller, caller.ledger.batches.get(batch_id, tenant=caller.tenant))
     except LedgerMissingError as error:
-        words = "GET /api/v1/batches lists those that you see."
-        raise Problem(404, "unknown-batch", "no such batch", words) from error
+        words = "GET /api/v1/batches lists your batches."
+        raise ApiProblem(404, "unknown-batch", "no such batch", words) from error
 
 
-def _renumber_batch(who: Principal, batch: Batch) -> Batch:
-    return replace(batch, certificate=who.numbers.shown(batch.certificate))
+def _renumber_batch(caller: Principal, batch: Batch) -> Batch:
+    return replace(batch, certificate=caller.numbers.tenant_number(batch.certificate))
 
 
 @batches.get("/api/v1/models/{model}/plan", summary="Show the next batch of a model")
-def show_plan(who: BatchReader, model: ModelName, tenant: schemas.Tenant = None) -> PlanOut:
-    """Return what the next batch would be, when and why, its cost, and the guarantee after it."""
-    info, ledger = read_model(who, model, tenant), who.ledger
+def show_plan(caller: BatchReader, model: ModelName, tenant: schemas.Tenant = None) -> PlanOut:
+    """Show the next batch: when and why it starts, its cost, and the guarantee after it."""
+    info, ledger = read_model(caller, model, tenant), caller.ledger
     plan = ledger.plan(info.name, tenant=info.tenant)[0]
     decision = plan.decision
     now = ledger.models.claims(info.name, tenant=info.tenant)
@@ -399,7 +403,7 @@ def show_plan(who: BatchReader, model: ModelName, tenant: schemas.Tenant = None)
         earliest_due_on=plan.earliest_due_on,
         **vars(decision),
         reason_words=_WORDS[decision.reason].format(waits_for=plan.waits_for),
-        cost=_cost(ledger, info),
+        cost=_estimate_cost(ledger, info),
         now=_to_claim(now),
         after=_to_claim(after),
         retrain_due=is_retrain,
@@ -412,48 +416,48 @@ def show_plan(who: BatchReader, model: ModelName, tenant: schemas.Tenant = None)
     "/api/v1/models/{model}/what-if", summary="Compare methods for a batch", status_code=202
 )
 def ask_what_if(
-    who: Operator,
+    caller: Operator,
     model: ModelName,
     tenant: schemas.Tenant = None,
     people: Annotated[
         int | None,
-        Query(
-            ge=1, le=_MOST_PEOPLE, description="Size of the batch; as many as are queued, if null."
-        ),
+        Query(ge=1, le=_MOST_PEOPLE, description="Size of the batch; default: the queued people."),
     ] = None,
 ) -> jobs.Job:
-    """Ask what a batch would cost under each method, and what would be guaranteed.
+    """Start a comparison of all methods: the cost of a batch and the guarantee after it.
 
-    Every method is trained on the rows of the model and made to forget people drawn at random.
-    Nothing is changed.
+    Every method is trained on the rows of the model and forgets randomly drawn people. The model is
+    not changed.
     """
-    info = read_model(who, model, tenant)
-    queued = who.ledger.plan(info.name, tenant=info.tenant)[0]
+    info = read_model(caller, model, tenant)
+    queued = caller.ledger.plan(info.name, tenant=info.tenant)[0]
     n_people = min(people or max(queued.n_people, 1), _MOST_PEOPLE)
-    return start_job(who, "what-if", model, tenant, people=n_people)
+    return start_job(caller, "what-if", model, tenant, people=n_people)
 
 
-@batches.post("/api/v1/models/{model}/apply", summary="Apply what is queued", status_code=202)
-def ask_apply(who: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
-    """Ask that what is queued for a model be applied now, however little it is."""
-    return start_job(who, "apply", model, tenant)
+@batches.post("/api/v1/models/{model}/apply", summary="Apply queued requests", status_code=202)
+def ask_apply(caller: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
+    """Apply the queued requests of a model now, without waiting for a full batch."""
+    return start_job(caller, "apply", model, tenant)
 
 
-@batches.post("/api/v1/models/{model}/retrain", summary="Train a model afresh", status_code=202)
-def ask_retrain(who: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
-    """Ask that a model be trained afresh, with everything queued for it."""
-    return start_job(who, "retrain", model, tenant)
+@batches.post("/api/v1/models/{model}/retrain", summary="Retrain a model", status_code=202)
+def ask_retrain(caller: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
+    """Retrain a model on the remaining rows, and apply its queued requests."""
+    return start_job(caller, "retrain", model, tenant)
 
 
-def start_job(who: Principal, kind: Work, model: str, tenant: str | None, **asked: int) -> jobs.Job:
-    """Ask for work on a model that the caller sees."""
-    info = read_model(who, model, tenant)
-    return _add_job(who, kind, tenant=info.tenant, model=info.name, asked=asked)
+def start_job(
+    caller: Principal, kind: Work, model: str, tenant: str | None, **details: int
+) -> jobs.Job:
+    """Create a job for a model that the caller may see."""
+    info = read_model(caller, model, tenant)
+    return _add_job(caller, kind, tenant=info.tenant, model=info.name, asked=details)
 
 
-def _cost(ledger: Ledger, info: Model) -> CostOut:
+def _estimate_cost(ledger: Ledger, info: Model) -> CostOut:
     records = ledger.models.history(info.name, tenant=info.tenant, limit=_RECENT_VERSIONS)
-    taken = [one.seconds for one in records if one.kind == "erase"]
+    taken = [record.seconds for record in records if record.kind == "erase"]
     seconds = median(taken) if taken else None
     retrain, basis = _retrain_seconds(ledger, info)
     return CostOut(
@@ -467,7 +471,7 @@ def _cost(ledger: Ledger, info: Model) -> CostOut:
 
 
 def _retrain_seconds(ledger: Ledger, info: Model) -> tuple[float | None, Basis]:
-    """Return what the last training took, scaled by the rows that are left."""
+    """Return the duration of the last training, scaled to the remaining rows."""
     run = ledger.models.run_facts(info.name, tenant=info.tenant)
     if not run["retrain_seconds"]:
         return None, "unknown"
@@ -479,10 +483,10 @@ def _retrain_seconds(ledger: Ledger, info: Model) -> tuple[float | None, Basis]:
 def _claim_erased(
     ledger: Ledger, info: Model, now: Mapping[str, Any], n_rows: int
 ) -> dict[str, Any]:
-    """Return the claim after a batch: what is spent grows at the rate of the rows so far.
+    """Return the claim after a batch, with the account extrapolated at the rate so far.
 
-    ``spent_after = spent + spent / rows_since_retrain * rows``, and no more than the budget: a
-    batch that it does not cover is a retrain.
+    ``spent_after = spent + spent / rows_since_retrain * rows``, at most the budget: a batch that
+    exceeds the budget is a retrain.
     """
     account = now["accounting"]
     removed = int(account["deletionsSinceRetrain"])
@@ -496,7 +500,7 @@ def _claim_erased(
 
 
 def _claim_retrained(now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the claim of a model that was just trained: nothing is spent."""
+    """Return the claim after a retrain: nothing is spent."""
     account = {name: value for name, value in now["accounting"].items() if name != "spent"}
     fresh = {"deletionsSinceRetrain": 0} | ({"spent": "0"} if "budget" in account else {})
     bare = {name: value for name, value in now.items() if name not in ("epsilon", "delta")}
@@ -510,9 +514,9 @@ def _to_claim(section: Mapping[str, Any]) -> ClaimOut:
 
 def _retrain_words(plan: BatchPlan, now: Mapping[str, Any]) -> str:
     if plan.decision.reason == "monitor":
-        return "A retrain is due: the monitor's tolerances are passed."
+        return "A retrain is due: a tolerance of the monitor is exceeded."
     if plan.decision.kind == "retrain":
-        return "This batch is a retrain: at the rate so far the budget would not cover it."
+        return "This batch is a retrain: at the current rate it would exceed the budget."
     if "budget" not in now["accounting"]:
         return "No retrain is needed: the method has no budget."
-    return "No retrain is needed: the budget covers this batch at the rate so far."
+    return "No retrain is needed: at the current rate the budget covers this batch."

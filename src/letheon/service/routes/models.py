@@ -1,4 +1,4 @@
-"""Registered models: what they are, guarantee and cost; their versions, alone and side by side."""
+"""Registered models with guarantee and cost; their versions, comparisons and history."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,14 +12,23 @@ from letheon.ledger import Model, Page, Storage, Version
 from letheon.ledger.schemas import to_datetime
 from letheon.service import guarantees
 from letheon.service.auth import Principal, allows
-from letheon.service.errors import Problem
-from letheon.service.schemas import Hidden, Limit, Name, Out, Tenant, TenantFilter, cut_page, shape
+from letheon.service.errors import ApiProblem
+from letheon.service.schemas import (
+    Hidden,
+    Limit,
+    Name,
+    Out,
+    Tenant,
+    TenantFilter,
+    cut_page,
+    object_schema,
+)
 from letheon.verifier import MAX_INT
 
 router = APIRouter(tags=["models"])
 
 Reader = Annotated[Principal, Depends(allows("models:read"))]
-# Not models:read, by which a requester sees names only.
+# Not models:read, with which a requester sees only names.
 VersionReader = Annotated[Principal, Depends(allows("monitor:read"))]
 Number = Annotated[int, Query(ge=0, le=MAX_INT)]
 After = Annotated[str | None, Query(pattern="^[0-9]{1,15}$")]
@@ -30,24 +39,24 @@ _MOST_LISTED = 1000
 
 
 class ModelOut(Out):
-    """A model. A requester sees names only: the rest is null.
+    """A model. A requester sees only names; the other fields are null.
 
     Attributes
     ----------
     method : str or None
-        How it forgets.
+        Unlearning method.
     slots : int or None
-        Slots of the commitment to rows.
+        Number of slots of the commitment to the rows.
     version : int or None
-        The one that is served.
+        Number of the published version.
     certificate : int or None
-        Number of its certificate.
+        Number of the certificate of the version.
     budget : BudgetOut or None
-        Where removals are counted against a budget.
+        Budget of the method, if it has one.
     pending_requests : int or None
-        Not yet applied.
+        Requests that are not applied yet.
     monitor : {"keep", "retrain-due", "retrained"} or None
-        What was decided last.
+        Last decision of the monitor.
     """
 
     name: str
@@ -72,62 +81,65 @@ class ModelOut(Out):
 
 @router.get("/api/v1/models", summary="List models")
 def list_models(
-    who: Reader,
+    caller: Reader,
     tenant: TenantFilter = None,
     after: Annotated[str | None, Query(pattern="^[0-9]{1,9}$")] = None,
     limit: Limit = 50,
 ) -> Page[ModelOut]:
-    """Return models in the order of their registration; a requester sees names only."""
-    models = who.ledger.models.list(tenant=who.tenant_filter(tenant))
+    """List models in the order of their registration; a requester sees only names."""
+    models = caller.ledger.models.list(tenant=caller.tenant_filter(tenant))
     start = 0 if after is None else int(after)
     end = min(start + limit, len(models))
     more = str(end) if end < len(models) else None
-    return Page(tuple(_describe_models(who, models[start:end])), more, len(models))
+    return Page(tuple(_describe_models(caller, models[start:end])), more, len(models))
 
 
 @router.get("/api/v1/models/{model}", summary="Show a model")
-def show_model(who: Reader, model: Name, tenant: Tenant = None) -> ModelOut:
-    """Return one model; a requester sees names only."""
-    return _describe_models(who, [read_model(who, model, tenant)])[0]
+def show_model(caller: Reader, model: Name, tenant: Tenant = None) -> ModelOut:
+    """Show a model; a requester sees only its name."""
+    return _describe_models(caller, [read_model(caller, model, tenant)])[0]
 
 
-def read_model(who: Principal, name: str, tenant: str | None) -> Model:
-    """Return a model that the caller sees.
+def read_model(caller: Principal, name: str, tenant: str | None) -> Model:
+    """Return a model that the caller may see.
 
     Raises
     ------
-    Problem
-        404, whether another tenant has such a model or there is none.
+    ApiProblem
+        404: there is no such model, or it belongs to another tenant.
     """
     try:
-        return who.ledger.models.get(name, tenant=who.tenant_for(tenant))
-    except (Problem, UnknownModelError) as error:
-        words = "GET /api/v1/models lists those that you see."
-        raise Problem(404, "unknown-model", "no such model", words) from error
+        return caller.ledger.models.get(name, tenant=caller.tenant_for(tenant))
+    except (ApiProblem, UnknownModelError) as error:
+        words = "GET /api/v1/models lists your models."
+        raise ApiProblem(404, "unknown-model", "no such model", words) from error
 
 
-def _describe_models(who: Principal, models: Sequence[Model]) -> list[ModelOut]:
-    """Return models as the caller sees them: counts would tell a filer what became of a request."""
-    is_filer = who.role == "requester" or who.may("requests:file")
-    if is_filer and not who.sees_all_requests:
-        return [ModelOut(name=one.name, tenant=one.tenant, dataset=one.dataset) for one in models]
-    counts = who.ledger.requests.count_by_model(tenant=who.tenant)
-    n_bytes = who.ledger.database_bytes() if who.tenant is None else None
-    return [_describe(who, one, counts, n_bytes) for one in models]
+def _describe_models(caller: Principal, models: Sequence[Model]) -> list[ModelOut]:
+    """Return models as the caller sees them: counts would reveal states of requests to filers."""
+    is_filer = caller.role == "requester" or caller.may("requests:file")
+    if is_filer and not caller.sees_all_requests:
+        return [
+            ModelOut(name=model.name, tenant=model.tenant, dataset=model.dataset)
+            for model in models
+        ]
+    counts = caller.ledger.requests.count_by_model(tenant=caller.tenant)
+    n_bytes = caller.ledger.database_bytes() if caller.tenant is None else None
+    return [_describe_model(caller, model, counts, n_bytes) for model in models]
 
 
-def _describe(
-    who: Principal,
+def _describe_model(
+    caller: Principal,
     info: Model,
     counts: dict[tuple[str, str], dict[str, int]],
     n_bytes: int | None,
 ) -> ModelOut:
-    """Return a model; `counts` of requests are by tenant and model, then by state."""
-    models = who.ledger.models
+    """Return a model; `counts` are requests by tenant and model, then by state."""
+    models = caller.ledger.models
     head = models.history(info.name, tenant=info.tenant, limit=1)[0]
     next_claims = models.claims(info.name, tenant=info.tenant)
     claims = next_claims if head.facts is None else head.facts["guarantee"]
-    # A retrain spends nothing, and its certificate does not say what there is to spend.
+    # A retrain spends nothing, and its certificate does not contain the budget.
     budget = guarantees.budget_out((claims if head.kind == "erase" else next_claims)["accounting"])
     decision = None if head.facts is None else cast("Decision", head.facts["monitor"]["decision"])
     by_state = counts.get((info.tenant, info.name), {})
@@ -143,12 +155,12 @@ def _describe(
         live_rows=info.n_rows,
         slots=info.slots,
         version=info.head.number,
-        certificate=who.numbers.shown(info.head.sequence),
+        certificate=caller.numbers.tenant_number(info.head.sequence),
         published_at=info.head.published_at,
         guarantee=guarantees.guarantee_out(claims),
         budget=None if budget.budget is None else budget,
         deletions_since_retrain=budget.deletions_since_retrain,
-        next_retrain=_next_retrain(who, info, budget, decision),
+        next_retrain=_next_retrain(caller, info, budget, decision),
         pending_requests=sum(by_state.get(state, 0) for state in _PENDING),
         monitor=decision,
         storage=replace(models.storage(info.name, tenant=info.tenant), database=share),
@@ -156,41 +168,41 @@ def _describe(
 
 
 def _next_retrain(
-    who: Principal, info: Model, budget: guarantees.BudgetOut, decision: Decision | None
+    caller: Principal, info: Model, budget: guarantees.BudgetOut, decision: Decision | None
 ) -> guarantees.ForecastOut:
-    """Say when the next retrain is due, and why."""
-    now = who.ledger.clock()
+    """Return when the next retrain is due, and why."""
+    now = caller.ledger.clock()
     if decision == "retrain-due":
-        words = "The monitor says that a retrain is due now."
+        words = "The monitor requires a retrain now."
         return guarantees.ForecastOut(on=to_datetime(now).date(), words=words)
     if budget.budget is None:
-        words = "The method has no budget that removals spend, so none makes a retrain necessary."
+        words = "The method has no budget, so removals never make a retrain necessary."
         return guarantees.ForecastOut(on=None, words=words)
     if not budget.adds_up:
-        words = "Each request is proved by itself: nothing adds up, so nothing runs out."
+        words = "Each removal has its own proof: nothing adds up, so the budget does not run out."
         return guarantees.ForecastOut(on=None, words=words)
-    spent = who.ledger.models.spending(info.name, tenant=info.tenant)
-    return guarantees.forecast(spent, budget.budget, now)
+    spent = caller.ledger.models.spending(info.name, tenant=info.tenant)
+    return guarantees.forecast_budget(spent, budget.budget, now)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VersionOut(Version):
-    """One published state of a model.
+    """A version of a model.
 
     Attributes
     ----------
     number : int
-        0 is the registration.
+        Number of the version; 0 is the registration.
     certificate : int or None
-        Number of its certificate.
+        Number of the certificate of the version.
     rows_erased : int
-        Rows that left with it.
+        Number of rows that this version removed.
     seconds : float
-        What the removal or retrain took.
+        Duration of the removal or retrain.
     address : str
-        SHA-256 of the model's bytes, nonce included.
+        SHA-256 of the model file, including a nonce.
     method : str or None
-        As certified; null for the registration.
+        Method in the certificate; null for the registration.
     measures : dict of str to MeasureOut or None
         The four measures; null for the registration.
     """
@@ -212,7 +224,7 @@ class VersionOut(Version):
 
 
 class ChangeOut(Out):
-    """One figure or fact of two versions."""
+    """One value of two versions."""
 
     what: str
     a: str | None
@@ -222,16 +234,16 @@ class ChangeOut(Out):
 
 @dataclass(frozen=True)
 class ComparisonOut:
-    """Two versions of a model, the older one first.
+    """A comparison of two versions of a model, the older version first.
 
     Attributes
     ----------
     rows_erased : int
-        Rows that left between them.
+        Number of rows removed between the versions.
     certificates : list of int
-        Numbers of the certificates between them.
+        Numbers of the certificates between the versions.
     same_parameters : bool or None
-        Whether the method had the same settings; null where one is not certified.
+        Whether the method had the same settings; null if a version has no certificate.
     """
 
     model: str
@@ -245,7 +257,7 @@ class ComparisonOut:
 
 
 class ToleranceOut(Out):
-    """A line that a figure should not pass."""
+    """A tolerance of the monitor."""
 
     measure: str
     value: float
@@ -258,11 +270,11 @@ class PointOut(Out):
     Attributes
     ----------
     certificate : int or None
-        Number of its certificate.
+        Number of the certificate of the version.
     rows_erased : int
-        Rows that left with it.
+        Number of rows that this version removed.
     seconds : float
-        What the removal or retrain took.
+        Duration of the removal or retrain.
     measures : dict of str to MeasureOut or None
         The four measures; null for the registration.
     """
@@ -282,27 +294,28 @@ class PointOut(Out):
 
 
 LimitOut = Annotated[
-    dict[str, Any], shape("measure", "score", factor="number", floor="number", miss="number")
+    dict[str, Any],
+    object_schema("measure", "score", factor="number", floor="number", miss="number"),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryOut(Page[PointOut]):
-    """What is known of a model over time, oldest first.
+    """The history of a model, oldest version first.
 
     Attributes
     ----------
     is_watched : bool
         Whether a monitor is registered with the model.
     metric : str or None
-        The performance that the monitor looks at.
+        Performance metric of the monitor.
     assumption : str
-        What its decisions take for granted about requests to come; empty if nothing.
+        Assumption of the monitor about future requests; empty if none.
     limits : list of dict
-        How a property, `measure`, is estimated without a retrain: ``factor x max(score, floor)``;
-        `miss` is the share of streams in which the tolerance may be passed unseen.
+        How `measure` is estimated without a retrain: ``factor x max(score, floor)``; `miss` is the
+        share of streams in which an exceeded tolerance may go undetected.
     next : str or None
-        Give it as `after` for older versions.
+        Pass it as `after` to get older versions.
     """
 
     items: tuple[PointOut, ...]
@@ -319,68 +332,76 @@ class HistoryOut(Page[PointOut]):
 
 @router.get("/api/v1/models/{model}/versions", summary="List versions")
 def list_versions(
-    who: VersionReader, model: Name, tenant: Tenant = None, after: After = None, limit: Limit = 50
+    caller: VersionReader,
+    model: Name,
+    tenant: Tenant = None,
+    after: After = None,
+    limit: Limit = 50,
 ) -> Page[VersionOut]:
-    """Return versions of a model, newest first, with what was certified about each."""
-    info = read_model(who, model, tenant)
+    """List the versions of a model, newest first, with the content of their certificates."""
+    info = read_model(caller, model, tenant)
     before = None if after is None else int(after)
-    versions = _read_versions(who, info, before=before, limit=limit + 1)
-    return cut_page(versions, limit, key=lambda one: str(one.number), total=info.head.number + 1)
+    versions = _read_versions(caller, info, before=before, limit=limit + 1)
+    return cut_page(
+        versions, limit, key=lambda version: str(version.number), total=info.head.number + 1
+    )
 
 
 @router.get("/api/v1/models/{model}/versions/{number}", summary="Show a version")
 def show_version(
-    who: VersionReader,
+    caller: VersionReader,
     model: Name,
     number: Annotated[int, Path(ge=0, le=MAX_INT)],
     tenant: Tenant = None,
 ) -> VersionOut:
-    """Return one version."""
-    versions = _read_versions(who, read_model(who, model, tenant), numbers=[number])
+    """Show a version."""
+    versions = _read_versions(caller, read_model(caller, model, tenant), numbers=[number])
     if not versions:
-        words = "GET /api/v1/models/{model}/versions lists those that there are."
-        raise Problem(404, "unknown-version", "no such version", words)
+        words = f"GET /api/v1/models/{model}/versions lists the versions."
+        raise ApiProblem(404, "unknown-version", "no such version", words)
     return versions[0]
 
 
 @router.get("/api/v1/models/{model}/compare", summary="Compare two versions")
 def compare_versions(
-    who: VersionReader, model: Name, a: Number, b: Number, tenant: Tenant = None
+    caller: VersionReader, model: Name, a: Number, b: Number, tenant: Tenant = None
 ) -> ComparisonOut:
-    """Return two versions side by side, what changed, and what was certified in between."""
-    older, newer = (show_version(who, model, one, tenant) for one in sorted((a, b)))
-    whose = who.tenant_for(tenant)
-    between = who.ledger.models.sequences(model, older.number, newer.number, tenant=whose)
+    """Compare two versions: their values, what changed, and the certificates in between."""
+    older, newer = (show_version(caller, model, item, tenant) for item in sorted((a, b)))
+    whose = caller.tenant_for(tenant)
+    between = caller.ledger.models.sequences(model, older.number, newer.number, tenant=whose)
     is_certified = older.method is not None and newer.method is not None
     return ComparisonOut(
         model,
         whose,
         older,
         newer,
-        _changes(older, newer),
+        _list_changes(older, newer),
         rows_erased=older.live_rows - newer.live_rows,
-        certificates=[who.numbers.shown(one) or 0 for one in between[-_MOST_LISTED:]],
-        same_parameters=_settings(older) == _settings(newer) if is_certified else None,
+        certificates=[caller.numbers.tenant_number(item) or 0 for item in between[-_MOST_LISTED:]],
+        same_parameters=_method_settings(older) == _method_settings(newer)
+        if is_certified
+        else None,
     )
 
 
 @router.get("/api/v1/models/{model}/history", summary="Show measures over time")
 def show_history(
-    who: VersionReader,
+    caller: VersionReader,
     model: Name,
     tenant: Tenant = None,
     after: After = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 200,
 ) -> HistoryOut:
-    """Return the four measures of each version with what they rest on, and what is tolerated.
+    """Show the four measures of each version with their basis, and the tolerances.
 
-    Figures are those of the certificates, which have few digits: finer ones would tell something
-    of the rows that left.
+    The values are those of the certificates. They are rounded, because exact values would reveal
+    something about the removed rows.
     """
-    versions = list_versions(who, model, tenant, after, limit)
-    now = show_model(who, model, tenant)
-    watch = who.ledger.models.watch(model, tenant=now.tenant)
-    # Of an efficiency more is better; of all else, less.
+    versions = list_versions(caller, model, tenant, after, limit)
+    now = show_model(caller, model, tenant)
+    watch = caller.ledger.models.watch(model, tenant=now.tenant)
+    # Higher efficiency is better; of the other measures, lower values are better.
     sides: dict[str, Any] = {"efficiency": "at least"}
     tolerances = {} if watch is None else watch.tolerances
     limits = {} if watch is None else watch.limits
@@ -397,7 +418,7 @@ def show_history(
             ToleranceOut(measure=name, value=value, side=sides.get(name, "at most"))
             for name, value in tolerances.items()
         ],
-        limits=[{"measure": name, **one} for name, one in limits.items()],
+        limits=[{"measure": name, **limit} for name, limit in limits.items()],
         budget=now.budget,
         next_retrain=now.next_retrain,
     )
@@ -417,18 +438,18 @@ def _to_point(version: VersionOut) -> PointOut:
     )
 
 
-def _read_versions(who: Principal, info: Model, **which: Any) -> list[VersionOut]:
-    records = who.ledger.models.history(info.name, tenant=info.tenant, **which)
-    return [_describe_version(who, record) for record in records]
+def _read_versions(caller: Principal, info: Model, **which: Any) -> list[VersionOut]:
+    records = caller.ledger.models.history(info.name, tenant=info.tenant, **which)
+    return [_describe_version(caller, record) for record in records]
 
 
-def _describe_version(who: Principal, record: Version) -> VersionOut:
+def _describe_version(caller: Principal, record: Version) -> VersionOut:
     state = "purged" if record.purged_at is not None else "certified"
     if record.purged_at is None and record.certificate_id is None:
         state = "registered" if record.kind == "registration" else "published"
     certified: dict[str, Any] = {"parameters": {}}
     certified |= dict.fromkeys(("method", "guarantee", "budget", "measures", "monitor"))
-    if (facts := record.facts) is not None:  # there are none of the registration
+    if (facts := record.facts) is not None:  # the registration has none
         certified = {
             "method": facts["method"]["name"],
             "parameters": facts["method"]["parameters"],
@@ -439,15 +460,15 @@ def _describe_version(who: Principal, record: Version) -> VersionOut:
         }
     values = {
         "state": state,
-        "certificate": who.numbers.shown(record.sequence),
+        "certificate": caller.numbers.tenant_number(record.sequence),
         "live_rows": record.live,
         "rows_erased": record.n_erased,
     }
     return VersionOut(**vars(record) | values | certified)
 
 
-def _settings(version: VersionOut) -> dict[str, str | bool]:
-    """Return the settings of the method; a retrain names them as those of its estimator."""
+def _method_settings(version: VersionOut) -> dict[str, str | bool]:
+    """Return the settings of the method; a retrain stores them with the prefix of its estimator."""
     if version.method != "retrain":
         return version.parameters
     prefix = "estimator__"
@@ -458,14 +479,17 @@ def _settings(version: VersionOut) -> dict[str, str | bool]:
     }
 
 
-def _changes(a: VersionOut, b: VersionOut) -> list[ChangeOut]:
-    one, other = _lines(a), _lines(b)
-    pairs = {name: (one.get(name), other.get(name)) for name in one | other}
+def _list_changes(a: VersionOut, b: VersionOut) -> list[ChangeOut]:
+    older_values, newer_values = _list_values(a), _list_values(b)
+    pairs = {
+        name: (older_values.get(name), newer_values.get(name))
+        for name in older_values | newer_values
+    }
     return [ChangeOut(what=name, a=a, b=b, changed=a != b) for name, (a, b) in pairs.items()]
 
 
-def _lines(version: VersionOut) -> dict[str, str | None]:
-    """Return what is compared, in the order in which it is shown."""
+def _list_values(version: VersionOut) -> dict[str, str | None]:
+    """Return the compared values, in the order of display."""
     lines = {
         "address": version.address,
         "kind": version.kind,
@@ -477,18 +501,20 @@ def _lines(version: VersionOut) -> dict[str, str | None]:
     if version.guarantee is not None and version.budget is not None:
         lines |= {
             "guarantee": version.guarantee.kind,
-            "epsilon": _figure(version.guarantee.epsilon),
-            "delta": _figure(version.guarantee.delta),
-            "spent": _figure(version.budget.spent),
-            "budget": _figure(version.budget.budget),
+            "epsilon": _format_figure(version.guarantee.epsilon),
+            "delta": _format_figure(version.guarantee.delta),
+            "spent": _format_figure(version.budget.spent),
+            "budget": _format_figure(version.budget.budget),
             "deletions since retrain": str(version.budget.deletions_since_retrain),
         }
     lines["monitor"] = version.monitor
-    for name, one in (version.measures or {}).items():
-        lines[name] = None if one.value is None else f"{_figure(one.value)} ({one.basis})"
-    settings = sorted(_settings(version).items())
+    for name, measure in (version.measures or {}).items():
+        lines[name] = (
+            None if measure.value is None else f"{_format_figure(measure.value)} ({measure.basis})"
+        )
+    settings = sorted(_method_settings(version).items())
     return lines | {f"parameter {name}": str(value) for name, value in settings}
 
 
-def _figure(value: float | None) -> str | None:
+def _format_figure(value: float | None) -> str | None:
     return None if value is None else f"{value:g}"

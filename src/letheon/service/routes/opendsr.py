@@ -1,8 +1,8 @@
-"""OpenDSR: erasures that a controller sends, for every model that knows the person.
+"""OpenDSR: erasure requests of a controller, for every model that contains the person.
 
-Hashed identities are compared with the hashes of the ids that are held, in memory; neither the
-hash nor which id it was is kept. What comes in becomes ordinary requests, one for each model, whose
-idempotency keys are derived from the controller's ``subject_request_id``. Answers are signed.
+Hashed identities are compared in memory with the hashes of the ids in a model; neither the hash nor
+the matching id is stored. An OpenDSR request becomes one request per model, with idempotency keys
+that are derived from the controller's ``subject_request_id``. Responses are signed.
 """
 
 import base64
@@ -39,8 +39,8 @@ from letheon.ledger import Request as LedgerRequest
 from letheon.ledger.db.webhooks import Webhooks
 from letheon.ledger.schemas import to_datetime
 from letheon.service.auth import Principal, allows, context
-from letheon.service.errors import Problem, problem_of
-from letheon.service.request_views import RequestOut, refusals, show_requests
+from letheon.service.errors import ApiProblem, problem_of
+from letheon.service.request_views import RequestOut, raise_problems, show_requests
 from letheon.service.routes import filing
 from letheon.service.routes.requests import read_timeline
 from letheon.service.schemas import Out, describe_file
@@ -65,20 +65,20 @@ SubjectRequestId = Annotated[StrictStr, Field(pattern=_UUID4)]
 
 
 def _require_text(value: object) -> object:
-    """Refuse a time that is no text with a day in it: numbers would be taken for seconds."""
+    """Reject a time that is not an RFC 3339 string: a number would be read as seconds."""
     if not isinstance(value, str) or not _BEGINS_WITH_A_DAY.match(value):
-        raise ValueError("a time is written as RFC 3339 says")
+        raise ValueError("expected a time as in RFC 3339")
     return value
 
 
 class _Sent(BaseModel):
-    """What controllers send may hold more than what is looked at."""
+    """A request body of a controller; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class Identity(_Sent):
-    """By what a controller knows a person."""
+    """The identity of a person at a controller."""
 
     identity_type: Literal["controller_customer_id"]
     identity_value: Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
@@ -86,14 +86,14 @@ class Identity(_Sent):
 
 
 class OpenDsrIn(_Sent):
-    """An erasure that a controller sends.
+    """An erasure request of a controller.
 
     Attributes
     ----------
     submitted_time : AwareDatetime
-        When the person asked the controller.
+        Time of the person's request to the controller.
     status_callback_urls : list of str
-        Addresses of webhooks of this desk; see its documentation.
+        URLs of existing webhooks of this desk.
     """
 
     subject_request_id: SubjectRequestId
@@ -111,7 +111,7 @@ class OpenDsrIn(_Sent):
 
 
 class Discovery(Out):
-    """What this desk understands.
+    """The supported features of this desk.
 
     Attributes
     ----------
@@ -125,8 +125,8 @@ class Discovery(Out):
     processor_certificate: str
 
 
-class Part(Out):
-    """What one model has to do with it."""
+class OpenDsrPart(Out):
+    """The request for one model."""
 
     request: str
     model: str
@@ -135,20 +135,20 @@ class Part(Out):
     version: str | None
 
 
-class _Answer(Out):
-    """Whose erasure it is."""
+class _OpenDsrOut(Out):
+    """Fields of every response."""
 
     controller_id: str
     subject_request_id: str
 
 
-class Received(_Answer):
-    """What was received.
+class Received(_OpenDsrOut):
+    """The confirmation of a request.
 
     Attributes
     ----------
     encoded_request : str
-        The body that was sent, in Base64.
+        The received body, in Base64.
     """
 
     expected_completion_time: datetime
@@ -156,39 +156,39 @@ class Received(_Answer):
     encoded_request: str
 
 
-class Status(_Answer):
-    """How far an erasure is.
+class Status(_OpenDsrOut):
+    """The status of a request.
 
     Attributes
     ----------
     results_count : int or None
-        Rows that were the person's, in all models; null for who only files.
+        Number of rows of the person in all models; null for a token that can only file requests.
     extensions : dict of str to list of Part
-        By model: state and certificate.
+        State and certificate by model.
     """
 
     expected_completion_time: datetime
     request_status: RequestStatus
     api_version: str = VERSION
     results_count: int | None
-    extensions: dict[str, list[Part]]
+    extensions: dict[str, list[OpenDsrPart]]
 
 
-class Cancelled(_Answer):
-    """What was withdrawn."""
+class Cancelled(_OpenDsrOut):
+    """The confirmation of a cancellation."""
 
     received_time: datetime
     api_version: str = VERSION
 
 
 class AnswerKey(NamedTuple):
-    """The operator's certified key, or else the ledger's own, for answers of a domain.
+    """The key that signs responses: the operator's key, or else the key of the ledger.
 
-    The specification wants a key with an X.509 certificate of a known authority. An operator who
-    has one puts it into the folder ``opendsr`` of the ledger's home. Without it answers are signed
-    with the current key of the ledger (Ed25519), which whoever has pinned the ledger's first key
-    can trace. A signed answer begins with ``{``, so it can pass for no certificate (``DSSEv1``), no
-    checkpoint (a name) and no X.509 certificate (a byte 0x30) that the same key signs.
+    The specification requires a key with an X.509 certificate of a known authority. An operator
+    stores such a key in the folder ``opendsr`` of the ledger. Without it, responses are signed with
+    the current key of the ledger (Ed25519), which can be verified from the ledger's first public
+    key. A signed response begins with ``{``, so it cannot be mistaken for a certificate
+    (``DSSEv1``), a checkpoint (a name) or an X.509 certificate (byte 0x30) signed by the same key.
     """
 
     key: _Private
@@ -196,10 +196,10 @@ class AnswerKey(NamedTuple):
     domain: str
 
     def sign(self, body: bytes) -> str:
-        """Return the signature of an answer, in Base64.
+        """Return the signature of a response, in Base64.
 
         RSA: PKCS #1 v1.5 with SHA-256; elliptic curves: ECDSA with SHA-256 (FIPS 186-4, as the
-        specification says); Ed25519: RFC 8032, which FIPS 186-5 has added.
+        specification requires); Ed25519: RFC 8032, added by FIPS 186-5.
         """
         if isinstance(self.key, rsa.RSAPrivateKey):
             signed = self.key.sign(body, padding.PKCS1v15(), hashes.SHA256())
@@ -209,22 +209,24 @@ class AnswerKey(NamedTuple):
             signed = self.key.sign(body)
         return base64.b64encode(signed).decode()
 
-    def answer(self, content: BaseModel, status: int) -> Response:
-        """Return a signed answer."""
+    def make_response(self, content: BaseModel, status: int) -> Response:
+        """Return a signed response."""
         body = content.model_dump_json().encode()
         values = {"Processor-Domain": self.domain, "Signature": self.sign(body)}
         prefixes = ("X-OpenDSR", "X-OpenGDPR")
-        headers = {f"{one}-{name}": value for one in prefixes for name, value in values.items()}
+        headers = {
+            f"{prefix}-{name}": value for prefix in prefixes for name, value in values.items()
+        }
         return Response(body, status, headers, media_type="application/json")
 
 
 def load_answer_key(ledger: Ledger, domain: str) -> AnswerKey:
-    """Return what answers are signed with.
+    """Return the key that signs responses.
 
     Raises
     ------
     KeyFileError
-        The operator's files are open to others, damaged, or do not belong together.
+        The operator's files are readable by other users, damaged, or do not match.
     """
     folder = ledger.folder / FOLDER
     if (folder / "key.pem").exists():
@@ -236,25 +238,27 @@ def load_answer_key(ledger: Ledger, domain: str) -> AnswerKey:
 def _load_operators(folder: pathlib.Path, domain: str) -> AnswerKey:
     place = folder / "key.pem"
     if place.stat().st_mode & 0o077:
-        raise KeyFileError(f"{place} can be read by others; run chmod 600 on it")
+        raise KeyFileError(f"{place} is readable by other users; run chmod 600 on it")
     try:
         key = load_pem_private_key(place.read_bytes(), password=None)
         data = (folder / "certificate.pem").read_bytes()
         certificate = x509.load_pem_x509_certificate(data)
     except (OSError, ValueError, TypeError) as error:
         raise KeyFileError(
-            f"{folder} must hold key.pem, without a password, and certificate.pem"
+            f"{folder} must contain key.pem, without a password, and certificate.pem"
         ) from error
     is_short = isinstance(key, rsa.RSAPrivateKey) and key.key_size < _LEAST_RSA_BITS
     if not isinstance(key, _Private) or is_short:
-        raise KeyFileError(f"{place} is no key of RSA (2048 bits or more), ECDSA or Ed25519")
+        raise KeyFileError(
+            f"{place} is not a valid key: expected RSA (2048 bits or more), ECDSA or Ed25519"
+        )
     if key.public_key() != certificate.public_key():
-        raise KeyFileError(f"{folder}: certificate.pem is of another key than key.pem")
+        raise KeyFileError(f"{folder}: certificate.pem does not belong to key.pem")
     return AnswerKey(key, data, domain)
 
 
 def _self_signed(key: ed25519.Ed25519PrivateKey, domain: str) -> bytes:
-    """Return the certificate of a ledger's key for a domain; always the same bytes."""
+    """Return a self-signed certificate of the ledger's key for a domain; it is deterministic."""
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, domain[:64])])
     builder = (
         x509.CertificateBuilder()
@@ -270,20 +274,20 @@ def _self_signed(key: ed25519.Ed25519PrivateKey, domain: str) -> bytes:
 
 
 class _Route(APIRoute):
-    """Answers 400 where the rest of the desk answers 422: so says the specification."""
+    """Returns 400 where the rest of the API returns 422, as the specification requires."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler, with its refusals changed."""
+        """Return the handler with changed status codes."""
         handle = super().get_route_handler()
 
         async def handle_as_specified(request: Request) -> Response:
             try:
                 return await handle(request)
-            except (RequestValidationError, Problem, LetheonError) as error:
+            except (RequestValidationError, ApiProblem, LetheonError) as error:
                 problem = problem_of(error)
                 if problem is None or problem.status_code != 422:
                     raise
-                raise Problem(
+                raise ApiProblem(
                     400, problem.code, problem.title, problem.detail, fields=problem.fields
                 ) from error
 
@@ -294,20 +298,20 @@ router = APIRouter(tags=["opendsr"], route_class=_Route)
 
 Filer = Annotated[Principal, Depends(allows("requests:file"))]
 LongFiler = Annotated[Principal, Depends(allows("requests:file", is_long=True))]
-Id = Annotated[SubjectRequestId, Path(description="As the controller chose it.")]
+Id = Annotated[SubjectRequestId, Path(description="Id that the controller chose.")]
 
 
 def _answer_key(request: Request) -> AnswerKey:
-    """Return what signs answers; loaded before anything is done that an answer must confirm."""
-    # The name by which the desk is reached; the server accepts known ones only.
+    """Return the key that signs responses; it is loaded before a request is processed."""
+    # The host name of the desk; the server accepts only known names.
     desk = context(request)
     public_url = desk.settings.public_url
     name = request.url.hostname if public_url is None else urlsplit(public_url).hostname
     try:
         return load_answer_key(desk.ledger, name or "localhost")
     except KeyFileError as error:
-        words = "The operator has to look at key.pem and certificate.pem in the folder opendsr."
-        raise Problem(503, "opendsr-key", "answers cannot be signed", words) from error
+        words = "The operator must check key.pem and certificate.pem in the folder opendsr."
+        raise ApiProblem(503, "opendsr-key", "responses cannot be signed", words) from error
 
 
 Key = Annotated[AnswerKey, Depends(_answer_key)]
@@ -317,10 +321,10 @@ async def _raw_body(request: Request) -> bytes:
     return await request.body()
 
 
-@router.get("/opendsr/v2/discovery", summary="What this desk understands of OpenDSR")
-def discover_opendsr(request: Request, who: Filer) -> Discovery:
-    """Return versions, kinds of identities and of requests, and where the certificate lies."""
-    base = (who.desk.settings.public_url or str(request.base_url)).rstrip("/")
+@router.get("/opendsr/v2/discovery", summary="Show supported OpenDSR features")
+def discover_opendsr(request: Request, caller: Filer) -> Discovery:
+    """Show version, supported identities and request types, and the URL of the certificate."""
+    base = (caller.desk.settings.public_url or str(request.base_url)).rstrip("/")
     kind = {"identity_type": "controller_customer_id"}
     return Discovery(
         api_version=VERSION,
@@ -332,185 +336,209 @@ def discover_opendsr(request: Request, who: Filer) -> Discovery:
 
 @router.get(
     "/opendsr/v2/certificate",
-    summary="What answers are signed with",
+    summary="Download the certificate of the signing key",
     **describe_file(_PEM, "An X.509 certificate."),
 )
-def read_opendsr_certificate(who: Filer, key: Key) -> Response:  # noqa: ARG001  (the gate)
-    """Return the certificate, in PEM, of the key that signs answers."""
+def read_opendsr_certificate(caller: Filer, key: Key) -> Response:  # noqa: ARG001  (the gate)
+    """Download the X.509 certificate, in PEM, of the key that signs responses."""
     return Response(key.certificate, media_type=_PEM)
 
 
 @router.post(
-    "/opendsr/v2/requests", summary="Send an erasure", status_code=201, response_model=Received
+    "/opendsr/v2/requests",
+    summary="Send an erasure request",
+    status_code=201,
+    response_model=Received,
 )
 def send_opendsr_request(
-    who: LongFiler, body: OpenDsrIn, raw: Annotated[bytes, Depends(_raw_body)], key: Key
+    caller: LongFiler, body: OpenDsrIn, raw: Annotated[bytes, Depends(_raw_body)], key: Key
 ) -> Response:
-    """File the erasure of a person from every model that knows them; the answer is signed.
+    """File an erasure request for every model that contains the person; the response is signed.
 
-    The same subject_request_id with the same person gives the same answer again.
+    Repeating the call with the same subject_request_id and person returns the same response.
     """
-    # A repeat also completes what a crash left out. A token that may vouch for identities does so
-    # by sending: a controller has verified the person.
-    tenant = who.tenant_for(None)
-    _require_callbacks(who, tenant, body.status_callback_urls)
-    inputs, erased = _plan_requests(who, body)
-    filed = filing.file_everywhere(who, inputs, stored=erased)
+    # A repeat also creates the requests that a crash left out. With the scope requests:vouch the
+    # identity counts as verified, because the controller has verified it.
+    tenant = caller.tenant_for(None)
+    _require_callbacks(caller, tenant, body.status_callback_urls)
+    inputs, erased = _plan_requests(caller, body)
+    filed = filing.file_everywhere(caller, inputs, stored=erased)
     answer = Received(
         controller_id=tenant,
         subject_request_id=body.subject_request_id,
-        expected_completion_time=_completion(who, filed),
-        received_time=min(one.received_at for one in filed),
+        expected_completion_time=_completion_time(caller, filed),
+        received_time=min(request.received_at for request in filed),
         encoded_request=base64.b64encode(raw).decode(),
     )
-    return key.answer(answer, 201)
+    return key.make_response(answer, 201)
 
 
 @router.get(
     "/opendsr/v2/requests/{subject_request_id}",
-    summary="How far an erasure is",
+    summary="Show the status of an erasure request",
     response_model=Status,
 )
-def read_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Response:
-    """Return the status over all models; the answer is signed."""
-    requests = _find_requests(who, subject_request_id)
-    shown = show_requests(who, requests)
-    if who.sees_all_requests:
-        statuses = [_status(who, one) for one in requests]
+def read_opendsr_request(caller: Filer, subject_request_id: Id, key: Key) -> Response:
+    """Show the status over all models; the response is signed."""
+    requests = _find_requests(caller, subject_request_id)
+    shown = show_requests(caller, requests)
+    if caller.sees_all_requests:
+        statuses = [_find_status(caller, request) for request in requests]
     else:
-        statuses = [_coarse_status(who, one) for one in shown]
+        statuses = [_coarse_status(caller, item) for item in shown]
     names = ("model", "state", "certificate", "version")
-    parts = [Part(request=one.id, **{name: getattr(one, name) for name in names}) for one in shown]
+    parts = [
+        OpenDsrPart(request=item.id, **{name: getattr(item, name) for name in names})
+        for item in shown
+    ]
     answer = Status(
-        controller_id=who.tenant_for(None),
+        controller_id=caller.tenant_for(None),
         subject_request_id=subject_request_id,
-        expected_completion_time=_completion(who, shown),
+        expected_completion_time=_completion_time(caller, shown),
         request_status=combine_statuses(statuses),
-        results_count=sum(one.n_rows for one in requests) if who.sees_all_requests else None,
+        results_count=sum(request.n_rows for request in requests)
+        if caller.sees_all_requests
+        else None,
         extensions={key.domain: parts},
     )
-    return key.answer(answer, 200)
+    return key.make_response(answer, 200)
 
 
 @router.delete(
     "/opendsr/v2/requests/{subject_request_id}",
-    summary="Withdraw an erasure",
+    summary="Cancel an erasure request",
     status_code=202,
     response_model=Cancelled,
 )
-def cancel_opendsr_request(who: Filer, subject_request_id: Id, key: Key) -> Response:
-    """Withdraw an erasure while it is pending; the answer is signed."""
-    requests = _find_requests(who, subject_request_id)
-    if not who.may("requests:handle") and any(one.filed_by != who.id for one in requests):
-        words = "Use that one, or requests:handle."
-        raise Problem(403, "not-allowed", "another token sent it", words)
-    if not who.sees_all_requests:
-        # What became of those that the filer cannot withdraw is not theirs to know.
-        requests = [one for one in requests if not _has_withdrawn(who, one.id)]
-        if any(one.state != "received" for one in requests):
-            raise RequestStateError("the desk has taken it up; ask its operator to withdraw it")
-    waiting = [one for one in requests if one.state not in _WITHDRAWN]
-    if any(_status(who, one) != "pending" for one in waiting):
-        raise RequestStateError("it is no longer pending; what is being erased stays erased")
-    tenant = who.tenant_for(None)
-    with refusals(), who.ledger.acting(who.id):
-        for one in waiting:
-            who.ledger.requests.cancel(one.id, tenant=tenant)
+def cancel_opendsr_request(caller: Filer, subject_request_id: Id, key: Key) -> Response:
+    """Cancel an erasure request while it is pending; the response is signed."""
+    requests = _find_requests(caller, subject_request_id)
+    if not caller.may("requests:handle") and any(
+        request.filed_by != caller.id for request in requests
+    ):
+        words = "Use that token, or a token with the scope requests:handle."
+        raise ApiProblem(403, "not-allowed", "the request was sent with another token", words)
+    if not caller.sees_all_requests:
+        # The filer may not learn the state of requests that it cannot cancel.
+        requests = [request for request in requests if not _has_withdrawn(caller, request.id)]
+        if any(request.state != "received" for request in requests):
+            raise RequestStateError(
+                "the desk is processing the request; ask its operator to cancel it"
+            )
+    waiting = [request for request in requests if request.state not in _WITHDRAWN]
+    if any(_find_status(caller, item) != "pending" for item in waiting):
+        raise RequestStateError("the request is no longer pending; an erasure cannot be undone")
+    tenant = caller.tenant_for(None)
+    with raise_problems(), caller.ledger.acting(caller.id):
+        for item in waiting:
+            caller.ledger.requests.cancel(item.id, tenant=tenant)
     answer = Cancelled(
         controller_id=tenant,
         subject_request_id=subject_request_id,
-        received_time=to_datetime(who.ledger.clock()),
+        received_time=to_datetime(caller.ledger.clock()),
     )
-    return key.answer(answer, 202)
+    return key.make_response(answer, 202)
 
 
 def _plan_requests(
-    who: Principal, body: OpenDsrIn
+    caller: Principal, body: OpenDsrIn
 ) -> tuple[list[filing.RequestInput], list[LedgerRequest]]:
-    """Return the requests to be filed, and those whose person was erased since.
+    """Return the requests to file, and existing requests whose person was erased since.
 
-    For a sender who may not know which model holds the person there is one for every model. A hash
-    that no id of a model has stands in it as it came; what counts as the same content is what was
-    sent, whether its person is found or not.
+    For a token that may not learn which models contain the person, there is one request per model,
+    and an unmatched hash is used as an id. The content for idempotency is the sent identities,
+    whether they match or not.
     """
-    tenant, law, requests = who.tenant_for(None), body.regulation, who.ledger.requests
-    sent = sorted((one.identity_format, one.identity_value) for one in body.subject_identities)
+    tenant, law, requests = caller.tenant_for(None), body.regulation, caller.ledger.requests
+    sent = sorted(
+        (identity_item.identity_format, identity_item.identity_value)
+        for identity_item in body.subject_identities
+    )
     is_hashed = all(name != "raw" for name, _ in sent)
-    terms = (tenant, law, filing.DEFAULT_GROUNDS[law], who.may("requests:vouch"))
-    keys = _keys_of(who, body.subject_request_id)
+    terms = (tenant, law, filing.DEFAULT_GROUNDS[law], caller.may("requests:vouch"))
+    keys = _keys_of(caller, body.subject_request_id)
     stored = requests.find_by_key(keys.values(), tenant=tenant)
     inputs, erased = [], []
     for model, key in keys.items():
-        named = _find_ids(who.ledger, sent, model, tenant)
-        if not who.sees_all_requests:
+        named = _find_ids(caller.ledger, sent, model, tenant)
+        if not caller.sees_all_requests:
             ids = named or [":".join(identity) for identity in sent]
-            one = filing.RequestInput(ids, model, *terms, key)
-            inputs.append(one._replace(part_of=filing.digest(sent), ids_derived=True))
+            request_input = filing.RequestInput(ids, model, *terms, key)
+            inputs.append(
+                request_input._replace(part_of=filing.digest_texts(sent), ids_derived=True)
+            )
         elif known := requests.find_known_ids(named, model=model, tenant=tenant) if named else []:
             inputs.append(filing.RequestInput(known, model, *terms, key))
         elif key in stored:
-            # After an erasure the model knows nobody by these hashes any more.
-            if not is_hashed or _status(who, stored[key]) not in ("in_progress", "completed"):
+            # After an erasure no id of the model matches these hashes.
+            if not is_hashed or _find_status(caller, stored[key]) not in (
+                "in_progress",
+                "completed",
+            ):
                 raise IdempotencyError(
-                    "this subject_request_id was used for another person; take a new one"
+                    "this subject_request_id was used for another person; use a new one"
                 )
             erased.append(stored[key])
     if not inputs and not erased:
-        raise UnknownIdError("no model knows a person of these identities")
+        raise UnknownIdError("no model contains a person with these identities")
     return inputs, erased
 
 
 def _find_ids(
     ledger: Ledger, sent: Sequence[tuple[str, str]], model: str, tenant: str
 ) -> Sequence[int | str]:
-    """Return the ids that were sent, and those in the model whose hashes were sent."""
+    """Return the sent ids, and the ids in the model whose hashes were sent."""
     texts = [value for name, value in sent if name == "raw"]
     hashed = {(name, value.lower()) for name, value in sent if name != "raw"}
     if hashed:
-        held = map(str, ledger.models.ids(model, tenant=tenant).distinct().to_list())
+        model_ids = map(str, ledger.models.ids(model, tenant=tenant).distinct().to_list())
         names = {name for name, _ in hashed}
-        texts += [text for text in held if any((one, _hash(one, text)) in hashed for one in names)]
+        texts += [
+            text
+            for text in model_ids
+            if any((name_item, _hash_text(name_item, text)) in hashed for name_item in names)
+        ]
     if ledger.models.has_integer_ids(model, tenant=tenant):
         return [number for text in texts if (number := filing.parse_number(text)) is not None]
     return texts
 
 
-def _hash(name: str, text: str) -> str:
+def _hash_text(name: str, text: str) -> str:
     return hashlib.new(name, text.encode(), usedforsecurity=False).hexdigest()
 
 
-def _keys_of(who: Principal, subject_request_id: str) -> dict[str, str]:
-    """Return the idempotency keys of an erasure, by model."""
-    names = [model.name for model in who.ledger.models.list(tenant=who.tenant_for(None))]
+def _keys_of(caller: Principal, subject_request_id: str) -> dict[str, str]:
+    """Return the idempotency keys of an erasure request, by model."""
+    names = [model.name for model in caller.ledger.models.list(tenant=caller.tenant_for(None))]
     return {name: filing.derive_key("opendsr", subject_request_id, name) for name in names}
 
 
-def _find_requests(who: Principal, subject_request_id: str) -> list[LedgerRequest]:
-    keys = _keys_of(who, subject_request_id).values()
-    stored = who.ledger.requests.find_by_key(keys, tenant=who.tenant_for(None))
-    found = [stored[key] for key in keys if key in stored]
-    requests = [one for one in found if who.sees_all_requests or one.filed_by == who.id]
+def _find_requests(caller: Principal, subject_request_id: str) -> list[LedgerRequest]:
+    keys = _keys_of(caller, subject_request_id).values()
+    stored = caller.ledger.requests.find_by_key(keys, tenant=caller.tenant_for(None))
+    known = [stored[key] for key in keys if key in stored]
+    requests = [item for item in known if caller.sees_all_requests or item.filed_by == caller.id]
     if not requests:
-        raise UnknownRequestError("no erasure of that subject_request_id was received")
+        raise UnknownRequestError("there is no erasure request with this subject_request_id")
     return requests
 
 
-def _has_withdrawn(who: Principal, request_id: str) -> bool:
-    entries = read_timeline(who, request_id).items
-    return any(one.code == "cancelled" for one in entries)
+def _has_withdrawn(caller: Principal, request_id: str) -> bool:
+    entries = read_timeline(caller, request_id).items
+    return any(entry.code == "cancelled" for entry in entries)
 
 
-def _coarse_status(who: Principal, shown: RequestOut) -> RequestStatus:
-    """Return how far a request is for a filer who may not know whom a model holds."""
-    if _has_withdrawn(who, shown.id):
+def _coarse_status(caller: Principal, shown: RequestOut) -> RequestStatus:
+    """Return the status for a filer, who may not learn which ids a model contains."""
+    if _has_withdrawn(caller, shown.id):
         return "cancelled"
     return "completed" if shown.state == "closed" else "pending"
 
 
-def _status(who: Principal, request: LedgerRequest) -> RequestStatus:
-    """Return how far one request is, in the words of the specification."""
+def _find_status(caller: Principal, request: LedgerRequest) -> RequestStatus:
+    """Return the status of a request in terms of the specification."""
     if request.state == "duplicate" and request.duplicate_of is not None:
-        return _status(who, who.ledger.requests.get(request.duplicate_of))
+        return _find_status(caller, caller.ledger.requests.get(request.duplicate_of))
     if request.state in ("purged", "closed"):
         return "completed"
     if request.state in _WITHDRAWN:
@@ -520,21 +548,23 @@ def _status(who: Principal, request: LedgerRequest) -> RequestStatus:
 
 
 def combine_statuses(statuses: Sequence[RequestStatus]) -> RequestStatus:
-    """Return how far all are together: as far as the last of those that were not withdrawn."""
-    left = [one for one in statuses if one != "cancelled"]
+    """Return the common status of several requests, without the cancelled ones."""
+    left = [statuse for statuse in statuses if statuse != "cancelled"]
     if not left:
         return "cancelled"
     return left[0] if len(set(left)) == 1 else "in_progress"
 
 
-def _completion(who: Principal, shown: Sequence[RequestOut]) -> datetime:
-    last = max(one.due_on for one in shown)
-    return who.ledger.settings.calendar.end_of(last).astimezone(UTC)
+def _completion_time(caller: Principal, shown: Sequence[RequestOut]) -> datetime:
+    last = max(item.due_on for item in shown)
+    return caller.ledger.settings.calendar.end_of(last).astimezone(UTC)
 
 
-def _require_callbacks(who: Principal, tenant: str, urls: Sequence[str]) -> None:
-    """Refuse addresses that no webhook of this desk goes to: a caller must not choose them."""
-    if urls and not set(urls) <= Webhooks(who.ledger).list_addresses(tenant):
-        title = "this desk calls only addresses that its operator allows"
-        words = "Have a webhook made for the address, or leave status_callback_urls out and ask for"
-        raise Problem(400, "callback", title, f"{words} the status.")
+def _require_callbacks(caller: Principal, tenant: str, urls: Sequence[str]) -> None:
+    """Reject URLs without a webhook of this desk: a caller must not choose destinations."""
+    if urls and not set(urls) <= Webhooks(caller.ledger).list_addresses(tenant):
+        title = "this desk calls only URLs of its webhooks"
+        words = (
+            "Ask the operator for a webhook with this URL, or omit status_callback_urls and poll"
+        )
+        raise ApiProblem(400, "callback", title, f"{words} the status.")

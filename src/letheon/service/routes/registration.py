@@ -1,4 +1,4 @@
-"""Models that come to the desk: a saved one with its rows, or a small example."""
+"""Register models: an uploaded model with its rows, or a small example."""
 
 import threading
 import warnings
@@ -20,7 +20,7 @@ from letheon.ledger.models.table_files import (
 )
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
 from letheon.service.auth import Context, Principal, allows
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.forms import multipart_body, read_parts
 from letheon.service.routes.models import ModelOut, Releases, show_model
 from letheon.service.schemas import In, Name
@@ -36,24 +36,24 @@ EXAMPLES: dict[Example, str] = {
     "sisa": "SISA on wines: exact removal, shard by shard",
     "certified": "logistic regression on tumours: certified removal with a budget",
 }
-"""Small models on data of scikit-learn, with what they show."""
+"""Small models on data from scikit-learn, with descriptions."""
 
 _MOST_EXAMPLES = 1000
 _TEST_SHARE = 5
-# What a library says about values may quote them, so only that it complained is passed on.
+# Errors of libraries may quote values, so only their type is passed on.
 _COMPLAINTS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
-# Filters of warnings are the whole process's. A call that waits for them keeps a thread.
+# Warning filters apply to the whole process. A call that waits for them occupies a thread.
 _quiet = threading.Lock()
 _PATIENCE = 5.0
 
 
 class ExampleIn(In):
-    """An example that is wanted.
+    """The example to register.
 
     Attributes
     ----------
     name : Name or None
-        Default: example- and the kind.
+        Name of the model; default: example- followed by the kind.
     """
 
     kind: Example = "forest"
@@ -62,20 +62,21 @@ class ExampleIn(In):
 
 
 class ModelForm(In):
-    """What a form says about a model, beside its two files."""
+    """The fields of a model upload, without its two files."""
 
-    name: Name = Field(description="Its name in the ledger.")
+    name: Name = Field(description="Name of the model in the ledger.")
     target: Column = Field(description="Column of the target.")
     ids: Column | None = Field(default=None, description="Column of the ids; default: 0, 1, 2.")
-    tenant: Name | None = Field(default=None, description="Whose model it is.")
-    dataset: Name | None = Field(default=None, description="What its data are called.")
+    tenant: Name | None = Field(default=None, description="Tenant that owns the model.")
+    dataset: Name | None = Field(default=None, description="Name of the data set.")
     releases: Releases | None = Field(
-        default=None, description="What leaves the house; default: what its guarantee covers."
+        default=None,
+        description="Which outputs are published; default: those that the guarantee covers.",
     )
 
 
 class ModelUpload(NamedTuple):
-    """What `letheon.save` wrote, the training rows as CSV with a header line, and the form."""
+    """A model upload: the saved model, the training rows as CSV with a header, and the fields."""
 
     form: ModelForm
     model_file: BinaryIO
@@ -86,19 +87,19 @@ def _describe_body() -> dict[str, Any]:
     schema = ModelForm.model_json_schema()
     binary = {"type": "string", "format": "binary"}
     parts: dict[str, Any] = {
-        "model": binary | {"description": "What `letheon.save` wrote."},
-        "rows": binary | {"description": "Its training rows: CSV in UTF-8 with a header line."},
+        "model": binary | {"description": "Model file that `letheon.save` wrote."},
+        "rows": binary | {"description": "Training rows: CSV in UTF-8 with a header line."},
     }
     required = [*parts, *schema["required"]]
-    for name, part in schema["properties"].items():  # it is there with a text, or not there
-        (only,) = [one for one in part.pop("anyOf", [{}]) if one.get("type") != "null"]
+    for name, part in schema["properties"].items():  # a part is present with a text, or missing
+        (only,) = [item for item in part.pop("anyOf", [{}]) if item.get("type") != "null"]
         part.pop("default", None)
         parts[name] = part | only
     return multipart_body(parts, required)
 
 
 async def _read_upload(request: Request) -> AsyncIterator[ModelUpload]:
-    """Yield what was sent; it is read after the token was checked, and kept in memory."""
+    """Yield the upload; it is read after authentication, and kept in memory."""
     form = await read_parts(request)
     try:
         yield _parse_upload(form)
@@ -116,9 +117,11 @@ def _parse_upload(form: FormData) -> ModelUpload:
         try:
             return ModelUpload(ModelForm.model_validate(parts), model.file, rows.file)
         except ValidationError as error:
-            errors = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+            errors = [
+                {**error_item, "loc": ("body", *error_item["loc"])} for error_item in error.errors()
+            ]
             raise RequestValidationError(errors) from error
-    raise Problem(422, "form", "the form cannot be used", words)
+    raise ApiProblem(422, "form", "the form is not valid", words)
 
 
 @router.post(
@@ -127,19 +130,21 @@ def _parse_upload(form: FormData) -> ModelUpload:
     status_code=201,
     openapi_extra=_describe_body(),
 )
-def register_model(who: Writer, upload: Annotated[ModelUpload, Depends(_read_upload)]) -> ModelOut:
-    """Register a model with the rows that it was fitted on.
+def register_model(
+    caller: Writer, upload: Annotated[ModelUpload, Depends(_read_upload)]
+) -> ModelOut:
+    """Register a saved model with its training rows.
 
-    An exact model is trained once more on the rows and compared. The file is no pickle, and may
-    name only classes of letheon and scikit-learn.
+    An exact model is trained again on the rows and compared. The file is not a pickle, and may
+    contain only classes of letheon and scikit-learn.
     """
-    # A sandboxed process reads the files and trains: no file of the server, no network, limits.
-    desk, form = who.desk, upload.form
-    tenant = who.tenant_for(form.tenant)
+    # A sandboxed process reads the files and trains, without access to files and network.
+    desk, form = caller.desk, upload.form
+    tenant = caller.tenant_for(form.tenant)
     _require_protection(desk)
     rows = ("rows.csv", upload.rows_file.read())
     files = ModelFiles(model=upload.model_file.read(), rows=rows, target=form.target, ids=form.ids)
-    with desk.limiter.models.take(tenant), _as_problems(_FILE_PROBLEMS):
+    with desk.limiter.models.acquire(tenant), _as_problems(_FILE_PROBLEMS):
         desk.ledger.models.register_files(
             files,
             name=form.name,
@@ -149,23 +154,23 @@ def register_model(who: Writer, upload: Annotated[ModelUpload, Depends(_read_upl
             seconds=desk.settings.model_seconds,
             stop=desk.stopping,
         )
-    return _note_registered(who, form.name, tenant)
+    return _note_registered(caller, form.name, tenant)
 
 
 @router.post("/api/v1/models/example", summary="Register an example", status_code=201)
-def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
-    """Train and register a small model; its people are `person-0001` and so on."""
-    # Its seed is derived from the ledger's log, so nobody chose it. Erased people are left out.
-    ledger, tenant = who.ledger, who.tenant_for(wanted.tenant)
+def register_example(caller: Writer, wanted: ExampleIn) -> ModelOut:
+    """Train and register a small model; its ids are `person-0001` and so on."""
+    # The seed is derived from the log of the ledger. Erased people are left out.
+    ledger, tenant = caller.ledger, caller.tenant_for(wanted.tenant)
     estimator, X, y = _make_example(wanted.kind)
     test = [place for place in range(len(y)) if place % _TEST_SHARE == 0]
     kept = [place for place in range(len(y)) if place % _TEST_SHARE]
     people = [f"person-{number:04d}" for number in range(1, len(kept) + 1)]
     taken = {info.name for info in ledger.models.list(tenant=tenant)}
     stem = f"example-{wanted.kind}"
-    free = (one for one in (stem, *(f"{stem}-{n}" for n in range(2, _MOST_EXAMPLES))))
-    name = wanted.name or next(one for one in free if one not in taken)
-    with _as_problems(_MODEL_PROBLEMS), _without_warnings(who.desk):
+    free = (item for item in (stem, *(f"{stem}-{n}" for n in range(2, _MOST_EXAMPLES))))
+    name = wanted.name or next(item for item in free if item not in taken)
+    with _as_problems(_MODEL_PROBLEMS), _without_warnings(caller.desk):
         rows, target, ids = ledger.models.without_blocked(X[kept], y[kept], people, tenant=tenant)
         ledger.models.train(
             estimator,
@@ -177,30 +182,30 @@ def register_example(who: Writer, wanted: ExampleIn) -> ModelOut:
             dataset="wines" if wanted.kind == "sisa" else "tumours",
             test=(X[test], y[test]),
         )
-    return _note_registered(who, name, tenant)
+    return _note_registered(caller, name, tenant)
 
 
-def _note_registered(who: Principal, name: str, tenant: str) -> ModelOut:
-    who.desk.tokens.record_action(who.id, "model-registered", f"{tenant}/{name}")
-    return show_model(who, name, tenant)
+def _note_registered(caller: Principal, name: str, tenant: str) -> ModelOut:
+    caller.desk.tokens.record_action(caller.id, "model-registered", f"{tenant}/{name}")
+    return show_model(caller, name, tenant)
 
 
 def _require_protection(desk: Context) -> None:
-    """Refuse models from outside where the kernel cannot hold them; the operator may decide."""
+    """Reject uploads if the kernel cannot isolate models, unless the operator accepts the risk."""
     if desk.settings.allow_partial_sandbox or protection().is_full:
         return
     words = (
-        f"Its kernel protects only part: {protection()}. `letheon model add` on the server works; "
-        "allow_partial_sandbox in service.toml accepts the risk."
+        f"The kernel of the server cannot isolate models fully: {protection()}. Use `letheon model "
+        "add` on the server, or set allow_partial_sandbox in service.toml to accept the risk."
     )
-    raise Problem(503, "no-sandbox", "this server takes no models from outside", words)
+    raise ApiProblem(503, "no-sandbox", "this server does not accept uploaded models", words)
 
 
 @contextmanager
 def _without_warnings(desk: Context) -> Iterator[None]:
-    """What they say about the guarantee stands in the model's page; one thread at a time."""
+    """Ignore letheon's warnings, which the page of the model shows; one thread at a time."""
     if not _quiet.acquire(timeout=_PATIENCE):
-        raise desk.limiter.models.problem()
+        raise desk.limiter.models.make_problem()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", exceptions.LetheonWarning)
@@ -209,26 +214,28 @@ def _without_warnings(desk: Context) -> Iterator[None]:
         _quiet.release()
 
 
-_NO_MODEL = "this is no model file that can be used"
-_CANNOT_TAKE = "the ledger cannot take this model"
+_NO_MODEL = "the model file cannot be used"
+_CANNOT_TAKE = "the ledger cannot register this model"
 _TRAINING_FAILED = (
-    "Training on these rows failed ({}); give X, y and ids as they were given to fit, in "
-    "that order."
+    "Training on these rows failed ({}); X, y and ids must be those passed to fit, in the same "
+    "order."
 )
 _UNTRUSTED = (
-    "It uses a class or a setting that this desk does not trust; `letheon inspect` names it. "
-    "An operator can add it with `letheon model add --trust`."
+    "The file uses a class or a setting that this desk does not trust; `letheon inspect` shows it. "
+    "An operator can register the model with `letheon model add --trust`."
 )
-_TOO_LARGE = "Loading it would take too much memory: use `letheon model add --max-memory`."
-_NOT_SAVED = "It is not a file that letheon.save wrote, or it was cut or altered."
-_NO_PLACE = "Something in the model has no place in a file."
-_NO_READER = "The server has neither pandas nor polars; install one of them beside letheon."
-_NO_TABLE = "Send CSV in UTF-8 whose first line names the columns, those of target and ids too."
-_TOO_MUCH = "Send a smaller one, or use `letheon model add` on the server, which has other limits."
-_BLOCKED = "people who asked to be erased are among the rows"
-_LEAVE_OUT = "Leave them out: `Ledger.models.without_blocked` does."
+_TOO_LARGE = "Loading it needs too much memory; use `letheon model add --max-memory`."
+_NOT_SAVED = "It is not a file that letheon.save wrote, or it was truncated or changed."
+_NO_PLACE = "A part of the model cannot be saved to a file."
+_NO_READER = "The server has neither pandas nor polars; install one of them."
+_NO_TABLE = "Send CSV in UTF-8 with a header line that contains the target and id columns."
+_TOO_MUCH = (
+    "Send a smaller model, or use `letheon model add` on the server, which has other limits."
+)
+_BLOCKED = "the rows contain ids with an erasure request"
+_LEAVE_OUT = "Remove these rows with `Ledger.models.without_blocked`."
 _Problems = dict[type[Exception], tuple[int, str, str, str]]
-# What is wrong with a model, and with the files of an upload. The first that fits.
+# Problems of a model, and of the files of an upload. The first match decides.
 _MODEL_PROBLEMS: _Problems = {
     exceptions.BlockedIdsError: (409, "blocked", _BLOCKED, _LEAVE_OUT),
     exceptions.StateError: (422, "model-file", _NO_MODEL, _NO_PLACE),
@@ -236,38 +243,43 @@ _MODEL_PROBLEMS: _Problems = {
 _FILE_PROBLEMS: _Problems = {
     exceptions.BlockedIdsError: _MODEL_PROBLEMS[exceptions.BlockedIdsError],
     exceptions.UntrustedClassError: (422, "model-file", _NO_MODEL, _UNTRUSTED),
-    exceptions.NewerFormatError: (422, "model-file", _NO_MODEL, "A later letheon wrote it."),
+    exceptions.NewerFormatError: (
+        422,
+        "model-file",
+        _NO_MODEL,
+        "A newer version of letheon wrote it.",
+    ),
     exceptions.MemoryLimitError: (422, "model-file", _NO_MODEL, _TOO_LARGE),
     exceptions.StateError: (422, "model-file", _NO_MODEL, _NOT_SAVED),
     MissingColumnError: (422, "rows", "column not found", "{}."),
     NoTableReaderError: (422, "rows", "the server cannot read tables", _NO_READER),
     TableFileError: (422, "rows", "the rows cannot be read", _NO_TABLE),
     StoppedError: (503, "stopping", "the server is stopping", "Try again later."),
-    TimeLimitError: (422, "too-much", "training this model again takes too much time", _TOO_MUCH),
+    TimeLimitError: (422, "too-much", "training this model takes too much time", _TOO_MUCH),
 }
 
 
 @contextmanager
 def _as_problems(known: _Problems) -> Iterator[None]:
-    """Say why a model cannot be taken; what a library says may hold values of rows."""
+    """Turn errors into problems; texts of libraries, which may quote rows, are not shown."""
     kinds: tuple[type[Exception], ...] = (*known, *_COMPLAINTS)
     try:
         yield
     except EndedError as error:
         if str(error) == "memory-limit":
-            title = "training this model again takes too much memory"
-            raise Problem(422, "too-much", title, _TOO_MUCH) from error
-        raise Problem(422, "model", _CANNOT_TAKE, _TRAINING_FAILED.format(error)) from error
+            title = "training this model needs too much memory"
+            raise ApiProblem(422, "too-much", title, _TOO_MUCH) from error
+        raise ApiProblem(422, "model", _CANNOT_TAKE, _TRAINING_FAILED.format(error)) from error
     except kinds as error:
         for kind, problem in known.items():
             if isinstance(error, kind):
                 status, code, title, words = problem
-                raise Problem(status, code, title, words.format(error)) from error
+                raise ApiProblem(status, code, title, words.format(error)) from error
         # The ledger's own refusals are errors by name, with codes and counts only.
         if type(error).__module__ == "letheon.exceptions":
             raise
         words = _TRAINING_FAILED.format(type(error).__name__)
-        raise Problem(422, "model", _CANNOT_TAKE, words) from error
+        raise ApiProblem(422, "model", _CANNOT_TAKE, words) from error
 
 
 def _make_example(kind: Example) -> tuple[Any, Any, Any]:

@@ -1,4 +1,4 @@
-"""Requests: list, look at, export; verify, approve, hold, reject, answer and so on."""
+"""List, show and export requests; actions such as verify, approve, hold and reject."""
 
 import contextlib
 import csv
@@ -21,7 +21,7 @@ from letheon.ledger.requests.deadlines import Regime
 from letheon.ledger.schemas import to_datetime
 from letheon.service import request_views as views
 from letheon.service.auth import Gate, Principal, allows
-from letheon.service.errors import Problem
+from letheon.service.errors import ApiProblem
 from letheon.service.schemas import In, Out, describe_file
 
 router = APIRouter(tags=["requests"])
@@ -37,7 +37,7 @@ _EXPORTED = (
     *("n_ids", "n_rows", "batch", "certificate", "version", "tries", "reason", "duplicate_of"),
     "filed_by",
 )
-# What a spreadsheet takes for a formula.
+# A spreadsheet reads a cell with such a start as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _BUCKETS = (
     ("overdue", -math.inf, 0),
@@ -50,44 +50,45 @@ _BUCKETS = (
 
 
 class ModelQuery(In):
-    """Whose requests, about which model."""
+    """Filters by model and tenant."""
 
     model: views.ModelName | None = None
     tenant: views.TenantName | None = None
 
 
 class RequestQuery(ModelQuery):
-    """Which requests a list shows."""
+    """Filters of a list of requests."""
 
     state: list[views.State] = Field(default=[], max_length=15)
     regime: Regime | None = None
     overdue: bool = False
     due_before: views.Day | None = None
     search: Annotated[StrictStr, Field(max_length=64)] | None = Field(
-        default=None, description="Start of an id of a request or batch; certificate: #12."
+        default=None,
+        description="Prefix of the id of a request or batch; or a certificate, such as #12.",
     )
     order: Literal["due", "newest"] = "due"
 
 
 class RequestPageQuery(RequestQuery):
-    """Which part of a list is shown."""
+    """Filters and page of a list of requests."""
 
     after: Annotated[str, Field(max_length=512)] | None = Field(
-        default=None, description="What `next` of the part before said."
+        default=None, description="Value of `next` of the previous page."
     )
     limit: int = Field(default=50, ge=1, le=200)
 
 
 class TimelineEntry(Out):
-    """One thing that happened to a request.
+    """An event of a request.
 
     Attributes
     ----------
     by : str or None
-        Id of the token that did it; null for the ledger itself.
+        Id of the acting token; null for the ledger itself.
     log_index : int or None
-        Place in the log; null until the next checkpoint, and for a token that is bound to a
-        tenant or only files.
+        Position in the log; null until the next checkpoint, and for a token that is bound to a
+        tenant or can only file requests.
     """
 
     at: datetime
@@ -98,32 +99,32 @@ class TimelineEntry(Out):
 
 
 class Bucket(Out):
-    """How many open requests have so many days left."""
+    """Number of open requests by days left."""
 
     label: str
     count: int
 
 
 class DueDay(Out):
-    """How many open requests have this last day."""
+    """Number of open requests with this deadline."""
 
     day: date
     count: int
 
 
 class Summary(Out):
-    """How the requests stand.
+    """Counts of requests.
 
     Attributes
     ----------
     counts : dict of str to int
-        By state.
+        Number of requests by state.
     n_due_soon : int
-        Due within 7 days, and not overdue.
+        Number of requests that are due within 7 days and not overdue.
     due_days : list of DueDay
-        Open requests by their last day.
+        Number of open requests by deadline.
     oldest_received_at : datetime or None
-        Of the one that is due first.
+        Time of receipt of the request that is due first.
     """
 
     counts: dict[str, int]
@@ -138,77 +139,77 @@ class Summary(Out):
 
 @router.get("/api/v1/requests", summary="List requests")
 def list_requests(
-    who: Reader, query: Annotated[RequestPageQuery, Query()]
+    caller: Reader, query: Annotated[RequestPageQuery, Query()]
 ) -> Page[views.RequestOut]:
-    """Return requests, earliest due first or newest first."""
+    """List requests, earliest deadline first or newest first."""
     try:
-        page = who.ledger.requests.find(
-            **_filters(who, query), order=query.order, after=query.after, limit=query.limit
+        page = caller.ledger.requests.find(
+            **_make_filters(caller, query), order=query.order, after=query.after, limit=query.limit
         )
     except ValueError as error:
-        words = "Give what `next` of the part before said, with the same filters and order."
-        title = "`after` belongs to no list like this one"
-        raise Problem(422, "cursor", title, words) from error
-    return Page(tuple(views.show_requests(who, page.items)), page.next, page.total)
+        words = "Use `next` of the previous page, with the same filters and order."
+        title = "`after` does not belong to this list"
+        raise ApiProblem(422, "cursor", title, words) from error
+    return Page(tuple(views.show_requests(caller, page.items)), page.next, page.total)
 
 
 def find_first_requests(
-    who: Principal, query: RequestQuery, *, limit: int
+    caller: Principal, query: RequestQuery, *, limit: int
 ) -> list[views.RequestOut]:
-    """Return the first requests of a list; how many there are in all is not counted."""
-    filters = _filters(who, query)
-    requests = who.ledger.requests.iterate(**filters, order=query.order, chunk=limit)
-    return views.show_requests(who, list(islice(requests, limit)))
+    """Return the first requests of a list, without counting all."""
+    filters = _make_filters(caller, query)
+    requests = caller.ledger.requests.iterate(**filters, order=query.order, chunk=limit)
+    return views.show_requests(caller, list(islice(requests, limit)))
 
 
-def _filters(who: Principal, query: RequestQuery) -> dict[str, Any]:
+def _make_filters(caller: Principal, query: RequestQuery) -> dict[str, Any]:
     return {
-        "tenant": who.tenant_filter(query.tenant),
+        "tenant": caller.tenant_filter(query.tenant),
         "model": query.model,
         "states": tuple(query.state),
         "regime": query.regime,
         "overdue": query.overdue,
         "due_before": query.due_before,
-        "search": _search_text(who, query.search),
-        **own_filter(who),
+        "search": _search_text(caller, query.search),
+        **own_filter(caller),
     }
 
 
-def own_filter(who: Principal) -> dict[str, Any]:
-    """Return which requests a token sees in lists and counts, and in which states."""
-    sees_all = who.sees_all_requests
-    return {"filed_by": None if sees_all else who.id, "coarse": not sees_all}
+def own_filter(caller: Principal) -> dict[str, Any]:
+    """Return the filter for the requests that a token may see."""
+    sees_all = caller.sees_all_requests
+    return {"filed_by": None if sees_all else caller.id, "coarse": not sees_all}
 
 
-def _search_text(who: Principal, text: str | None) -> str | None:
-    """Return what is searched for; the number of a certificate as the ledger has it."""
-    if text is None or who.tenant is None or not text[1:].isdecimal() or text[0] != "#":
+def _search_text(caller: Principal, text: str | None) -> str | None:
+    """Return the search text, with the ledger's number for a certificate."""
+    if text is None or caller.tenant is None or not text[1:].isdecimal() or text[0] != "#":
         return text
     try:
-        return f"#{who.numbers.sequence(int(text[1:]))}"
-    except Problem:
-        return "#0"  # none has it
+        return f"#{caller.numbers.ledger_number(int(text[1:]))}"
+    except ApiProblem:
+        return "#0"  # matches nothing
 
 
 @router.get(
     "/api/v1/requests.csv",
     summary="Export requests",
-    **describe_file("text/csv", "All these requests, as CSV."),
+    **describe_file("text/csv", "The requests as CSV."),
 )
-def export_requests(who: Reader, query: Annotated[RequestQuery, Query()]) -> StreamingResponse:
-    """Return all requests that the filters leave, as CSV; no id of a person is in it."""
-    requests = who.ledger.requests.iterate(**_filters(who, query), order=query.order)
+def export_requests(caller: Reader, query: Annotated[RequestQuery, Query()]) -> StreamingResponse:
+    """Export all matching requests as CSV; it contains no ids of people."""
+    requests = caller.ledger.requests.iterate(**_make_filters(caller, query), order=query.order)
     return StreamingResponse(
-        _export_lines(who, requests),
+        _export_lines(caller, requests),
         media_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": 'attachment; filename="requests.csv"'},
     )
 
 
-def _export_lines(who: Principal, requests: Iterator[Request]) -> Iterator[str]:
+def _export_lines(caller: Principal, requests: Iterator[Request]) -> Iterator[str]:
     yield _csv_text([(*_EXPORTED, "state_label")])
     while part := list(islice(requests, _CHUNK)):
-        shown = views.show_requests(who, part)
+        shown = views.show_requests(caller, part)
         yield _csv_text([_export_cells(request) for request in shown])
 
 
@@ -224,20 +225,20 @@ def _csv_text(rows: Sequence[Sequence[str]]) -> str:
 
 
 def export_cell(value: Any) -> str:
-    """Return a cell; one that a spreadsheet would take for a formula begins with an apostrophe."""
+    """Return a CSV cell; an apostrophe marks text that a spreadsheet would read as a formula."""
     if value is None:
         return ""
     text = value.isoformat() if isinstance(value, date) else str(value)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-@router.get("/api/v1/summary", summary="How the requests stand")
-def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Summary:
-    """Return counts by state and by days left."""
-    ledger, filters = who.ledger, own_filter(who)
-    filters |= {"tenant": who.tenant_filter(query.tenant), "model": query.model}
+@router.get("/api/v1/summary", summary="Count requests")
+def summarise_requests(caller: Reader, query: Annotated[ModelQuery, Query()]) -> Summary:
+    """Count requests by state and by days left."""
+    ledger, filters = caller.ledger, own_filter(caller)
+    filters |= {"tenant": caller.tenant_filter(query.tenant), "model": query.model}
     counts, due_days = ledger.requests.count(**filters), ledger.requests.count_due(**filters)
-    today = ledger.settings.calendar.day_of(to_datetime(who.ledger.clock()))
+    today = ledger.settings.calendar.day_of(to_datetime(caller.ledger.clock()))
     left = [((day - today).days, count) for day, count in due_days.items()]
     buckets = [
         Bucket(label=label, count=sum(count for days, count in left if first <= days < end))
@@ -248,7 +249,7 @@ def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Su
         counts=counts.by_state,
         n_open=counts.n_open,
         n_overdue=counts.overdue,
-        n_due_soon=sum(one.count for one in buckets[1:3]),
+        n_due_soon=sum(bucket.count for bucket in buckets[1:3]),
         by_days_left=buckets,
         due_days=[DueDay(day=day, count=count) for day, count in due_days.items()],
         earliest_due_on=earliest[0].due_on if earliest else None,
@@ -256,102 +257,102 @@ def summarise_requests(who: Reader, query: Annotated[ModelQuery, Query()]) -> Su
     )
 
 
-@router.get("/api/v1/grounds", summary="Legal grounds")
-def list_grounds(who: Reader) -> views.Grounds:  # noqa: ARG001  (the gate)
-    """Return the codes of law that a request, a rejection or a hold may name."""
+@router.get("/api/v1/grounds", summary="List legal grounds")
+def list_grounds(caller: Reader) -> views.Grounds:  # noqa: ARG001  (the gate)
+    """List the legal grounds of requests, rejections and holds."""
     return views.GROUNDS
 
 
-@router.get("/api/v1/requests/{request_id}", summary="One request")
-def read_request(who: Reader, request_id: views.RequestPath) -> views.RequestOut:
-    """Return a request as it is now."""
-    return views.show_requests(who, [views.find_visible(who, request_id)])[0]
+@router.get("/api/v1/requests/{request_id}", summary="Show a request")
+def read_request(caller: Reader, request_id: views.RequestPath) -> views.RequestOut:
+    """Show the current state of a request."""
+    return views.show_requests(caller, [views.find_visible(caller, request_id)])[0]
 
 
-@router.get("/api/v1/requests/{request_id}/timeline", summary="What happened to a request")
-def read_timeline(who: Reader, request_id: views.RequestPath) -> Page[TimelineEntry]:
-    """Return what happened to a request and to its batch, oldest first."""
-    views.find_visible(who, request_id)
-    entries = who.ledger.requests.timeline(request_id, tenant=who.tenant)
+@router.get("/api/v1/requests/{request_id}/timeline", summary="Show the history of a request")
+def read_timeline(caller: Reader, request_id: views.RequestPath) -> Page[TimelineEntry]:
+    """List the events of a request and its batch, oldest first."""
+    views.find_visible(caller, request_id)
+    entries = caller.ledger.requests.timeline(request_id, tenant=caller.tenant)
     items = tuple(
-        _entry_out(who, entry)
+        _entry_out(caller, entry)
         for entry in entries
-        if who.sees_all_requests or _is_for_filer(who, entry)
+        if caller.sees_all_requests or _is_for_filer(caller, entry)
     )
     return Page(items, total=len(items))
 
 
-def _is_for_filer(who: Principal, entry: LogEntry) -> bool:
-    """Whether an event is the filer's own, or one of which the person was told."""
-    is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == who.id
+def _is_for_filer(caller: Principal, entry: LogEntry) -> bool:
+    """Return whether an event is the filer's own, or one that the requester was notified of."""
+    is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == caller.id
     return entry.kind in ("received", "extended") or is_withdrawn
 
 
-def _entry_out(who: Principal, entry: LogEntry) -> TimelineEntry:
-    by, details = entry.details.get("by"), who.numbers.in_json(entry.details)
-    if not who.sees_all_requests:
+def _entry_out(caller: Principal, entry: LogEntry) -> TimelineEntry:
+    by, details = entry.details.get("by"), caller.numbers.renumber(entry.details)
+    if not caller.sees_all_requests:
         details = {key: value for key, value in details.items() if key != "people"}
-        by = by if by == who.id else None
-    # Places in the log of all tenants would tell how much the others do.
-    sees_log = who.tenant is None and who.sees_all_requests
+        by = by if by == caller.id else None
+    # Positions in the log would reveal the activity of other tenants.
+    sees_log = caller.tenant is None and caller.sees_all_requests
     return TimelineEntry(
         at=entry.at,
         code=entry.kind,
-        words=views.sentence(replace(entry, details=details)),
+        words=views.describe_event(replace(entry, details=details)),
         by=by,
         log_index=entry.index if sees_log else None,
     )
 
 
 class RejectIn(In):
-    """Why a request is refused.
+    """The ground of a rejection.
 
     Attributes
     ----------
     ground : str
-        See /api/v1/grounds, reject.
+        A code of /api/v1/grounds, reject.
     """
 
     ground: views.Code
 
 
 class HoldIn(RejectIn):
-    """Why a request has to wait, and until when.
+    """The ground and the end of a hold.
 
     Attributes
     ----------
     ground : str
-        See /api/v1/grounds, hold.
+        A code of /api/v1/grounds, hold.
     until : date
-        The day on whose beginning the hold ends.
+        The hold ends at the beginning of this day.
     """
 
     until: views.Day
 
 
 class TellIn(In):
-    """How many recipients of the data were told (GDPR, Article 19)."""
+    """Number of notified recipients of the data (GDPR, Article 19)."""
 
     recipients: StrictInt = Field(ge=1, le=_MOST_RECIPIENTS)
 
 
 class AnswerIn(In):
-    """How many more recipients were told."""
+    """Number of newly notified recipients."""
 
     recipients: StrictInt = Field(default=0, ge=0, le=_MOST_RECIPIENTS)
 
 
 class ActionOnMany(In):
-    """One action on many requests; each stands for itself.
+    """One action on several requests.
 
     Attributes
     ----------
     ground : str or None
-        For hold and reject.
+        Required for hold and reject.
     until : date or None
-        For hold: the day on which it ends.
+        Required for hold: the day on which it ends.
     recipients : int or None
-        For tell and answer: how many were told.
+        For tell and answer: number of notified recipients.
     """
 
     ground: views.Code | None = None
@@ -361,148 +362,166 @@ class ActionOnMany(In):
     requests: list[views.RequestId] = Field(min_length=1, max_length=views.MOST_ITEMS)
 
 
-@router.post("/api/v1/requests/actions", summary="Do one thing about many requests")
+@router.post("/api/v1/requests/actions", summary="Take an action on several requests")
 def act_on_requests(
-    who: Annotated[Principal, Depends(allows("requests:read", is_long=True))],
+    caller: Annotated[Principal, Depends(allows("requests:read", is_long=True))],
     body: ActionOnMany,
 ) -> views.BulkOut:
-    """Do one thing about many requests, each for itself; it needs the scope of the action."""
-    # Only what is verified together is counted together: above `Policy.approve_above` rows all of
-    # it waits for an approval.
+    """Take an action on each of several requests; the token needs the scope of the action."""
+    # The rows of requests that are verified together are added up: above `Policy.approve_above`
+    # all of them need approval.
     details = body.model_dump()
-    _require_action(who, body.action, details)
-    needs_approval = _is_large_together(who, body)
+    _require_action(caller, body.action, details)
+    needs_approval = _is_large_together(caller, body)
     results: list[Request | Exception] = []
     for request_id in body.requests:
         try:
-            changed = _change(who, request_id, body.action, details, needs_approval=needs_approval)
+            changed = _change_request(
+                caller, request_id, body.action, details, needs_approval=needs_approval
+            )
             results.append(changed)
-        except Exception as error:  # noqa: BLE001  (`bulk_out` raises what is no refusal)
+        except Exception as error:  # noqa: BLE001  (`bulk_out` raises internal errors)
             results.append(error)
-    return views.bulk_out(who, results)
+    return views.bulk_out(caller, results)
 
 
-def act(
-    who: Principal, request_id: str, name: views.ActionName, **details: Any
+def take_action(
+    caller: Principal, request_id: str, name: views.ActionName, **details: Any
 ) -> views.RequestOut:
-    """Do one thing about one request."""
-    with views.refusals():
-        return views.show_requests(who, [_change(who, request_id, name, details)])[0]
+    """Take an action on a request."""
+    with views.raise_problems():
+        return views.show_requests(caller, [_change_request(caller, request_id, name, details)])[0]
 
 
-def _change(
-    who: Principal,
+def _change_request(
+    caller: Principal,
     request_id: str,
     name: views.ActionName,
     details: dict[str, Any],
     *,
     needs_approval: bool = False,
 ) -> Request:
-    """Do one thing about one request, and return it as the ledger has it."""
-    _require_action(who, name, details)
-    request = views.find_visible(who, request_id)
+    """Take an action on a request, and return the ledger's record."""
+    _require_action(caller, name, details)
+    request = views.find_visible(caller, request_id)
     if name == "approve":
-        _require_other_eyes(who, request)
-    given = {key: details[key] for key in views.ACTIONS[name].takes if details.get(key) is not None}
-    if needs_approval:  # it is to be verified, and no more
-        given["needs_approval"] = True
-    method = getattr(who.ledger.requests, _METHODS.get(name, name))
-    with who.ledger.acting(who.id):
-        changed: Request = method(request.id, tenant=who.tenant, **given)
+        _require_other_eyes(caller, request)
+    arguments = {
+        key: details[key] for key in views.ACTIONS[name].takes if details.get(key) is not None
+    }
+    if needs_approval:  # only for verify
+        arguments["needs_approval"] = True
+    method = getattr(caller.ledger.requests, _METHODS.get(name, name))
+    with caller.ledger.acting(caller.id):
+        changed: Request = method(request.id, tenant=caller.tenant, **arguments)
         return changed
 
 
-def _require_action(who: Principal, name: views.ActionName, details: dict[str, Any]) -> None:
-    """Refuse an action to a token that has none of its scopes, and one without its details."""
+def _require_action(caller: Principal, name: views.ActionName, details: dict[str, Any]) -> None:
+    """Raise a problem if a scope or a required detail of an action is missing."""
     action = views.ACTIONS[name]
-    who.require(*action.scopes)
+    caller.require(*action.scopes)
     missing = [key for key in action.takes if details.get(key) is None]
     if missing and not action.is_optional:
-        words = "Grounds are codes: see /api/v1/grounds. A day is written YYYY-MM-DD."
-        raise Problem(422, "details-missing", f"{name} needs {' and '.join(missing)}", words)
+        words = "GET /api/v1/grounds lists the codes of grounds; days are written YYYY-MM-DD."
+        raise ApiProblem(422, "details-missing", f"{name} needs {' and '.join(missing)}", words)
 
 
-def _require_other_eyes(who: Principal, request: Request) -> None:
-    """Refuse an approval by the person who filed or verified it, with whatever token.
+def _require_other_eyes(caller: Principal, request: Request) -> None:
+    """Reject an approval by the person who filed or verified the request, with any token.
 
-    Both are known for good once it is verified.
+    Both are final when the request is verified.
     """
     if request.state != "verified":
         label = states.REQUEST_STATES[request.state].label
         words = f"request {request.id} has the state {label}; {states.REFUSALS['approve']}"
         raise RequestStateError(words)
-    family = who.desk.tokens.find_family(who.id)
+    family = caller.desk.tokens.find_family(caller.id)
     if not family.isdisjoint({request.filed_by, request.verified_by}):
         raise RequestStateError(
-            f"request {request.id} was filed or verified with the token that would approve it, "
-            "with one that made it, or with one that it made; somebody else has to, with a token "
-            "of another line: `letheon token add` begins one"
+            f"request {request.id} was filed or verified with the same token, or with one that "
+            "created it or was created with it; another person must approve it, with a token from "
+            "`letheon token add`"
         )
 
 
-def _is_large_together(who: Principal, body: ActionOnMany) -> bool:
-    """Whether one call verifies so much together that all of it needs an approval."""
-    policy = who.ledger.settings.policy
+def _is_large_together(caller: Principal, body: ActionOnMany) -> bool:
+    """Return whether the requests that a call verifies together need approval."""
+    policy = caller.ledger.settings.policy
     if body.action != "verify" or policy.approve_above is None:
         return False
     rows = {}
     for request_id in body.requests:
         with contextlib.suppress(UnknownRequestError):
-            request = views.find_visible(who, request_id)
+            request = views.find_visible(caller, request_id)
             rows[request.id] = request.n_rows if request.state == "received" else 0
     return policy.needs_approval(sum(rows.values()))
 
 
 @router.post("/api/v1/requests/{request_id}/hold", summary="Put a request on hold")
-def hold_request(who: Handler, request_id: views.RequestPath, body: HoldIn) -> views.RequestOut:
-    """Put a request off on a legal ground; its clock goes on."""
-    return act(who, request_id, "hold", ground=body.ground, until=body.until)
+def hold_request(caller: Handler, request_id: views.RequestPath, body: HoldIn) -> views.RequestOut:
+    """Put a request on hold on a legal ground; its deadline does not change."""
+    return take_action(caller, request_id, "hold", ground=body.ground, until=body.until)
 
 
 @router.post("/api/v1/requests/{request_id}/reject", summary="Reject a request")
 def reject_request(
-    who: Annotated[Principal, Depends(allows("requests:handle", "requests:approve"))],
+    caller: Annotated[Principal, Depends(allows("requests:handle", "requests:approve"))],
     request_id: views.RequestPath,
     body: RejectIn,
 ) -> views.RequestOut:
-    """Refuse a request on a legal ground."""
-    return act(who, request_id, "reject", ground=body.ground)
+    """Reject a request on a legal ground."""
+    return take_action(caller, request_id, "reject", ground=body.ground)
 
 
-@router.post("/api/v1/requests/{request_id}/tell", summary="Recipients were told")
-def tell_recipients(who: Handler, request_id: views.RequestPath, body: TellIn) -> views.RequestOut:
-    """Record that recipients of the data were told; the purge attests their number."""
-    return act(who, request_id, "tell", recipients=body.recipients)
-
-
-@router.post("/api/v1/requests/{request_id}/answer", summary="The person was answered")
-def answer_request(
-    who: Handler, request_id: views.RequestPath, body: AnswerIn | None = None
+@router.post("/api/v1/requests/{request_id}/tell", summary="Record notified recipients")
+def tell_recipients(
+    caller: Handler, request_id: views.RequestPath, body: TellIn
 ) -> views.RequestOut:
-    """Close a purged request."""
+    """Record the number of notified recipients; the attestation of the purge contains it."""
+    return take_action(caller, request_id, "tell", recipients=body.recipients)
+
+
+@router.post("/api/v1/requests/{request_id}/answer", summary="Mark a request as answered")
+def answer_request(
+    caller: Handler, request_id: views.RequestPath, body: AnswerIn | None = None
+) -> views.RequestOut:
+    """Close a purged request after the requester was answered."""
     recipients = 0 if body is None else body.recipients
-    return act(who, request_id, "answer", recipients=recipients)
+    return take_action(caller, request_id, "answer", recipients=recipients)
 
 
 def _plain_handler(name: views.ActionName, gate: Gate) -> Callable[..., views.RequestOut]:
-    """Return the handler of an action that needs no details."""
+    """Return the handler of an action without details."""
 
-    def handle(
-        who: Annotated[Principal, Depends(gate)], request_id: views.RequestPath
+    def handle_action(
+        caller: Annotated[Principal, Depends(gate)], request_id: views.RequestPath
     ) -> views.RequestOut:
-        return act(who, request_id, name)
+        return take_action(caller, request_id, name)
 
-    return handle
+    return handle_action
 
 
 _PLAIN: dict[views.ActionName, tuple[str, str]] = {
-    "verify": ("verify_request", "The identity was verified; the request goes on."),
-    "await-identity": ("await_identity", "A proof of identity was asked for; GDPR's clock stands."),
-    "approve": ("approve_request", "Let a large request go on, as a second pair of eyes."),
-    "release": ("release_request", "End a hold."),
-    "extend": ("extend_request", "Put the due day off; the person was told why."),
-    "retry": ("retry_request", "Try a failed request again."),
-    "cancel": ("cancel_request", "Withdraw a request that no batch has taken up."),
+    "verify": (
+        "verify_request",
+        "Record that the identity of the requester was verified; the request is queued.",
+    ),
+    "await-identity": (
+        "await_identity",
+        "Record that proof of identity was requested; under the GDPR the deadline is paused.",
+    ),
+    "approve": (
+        "approve_request",
+        "Approve a large request; not possible for the person who filed or verified it.",
+    ),
+    "release": ("release_request", "End the hold of a request."),
+    "extend": ("extend_request", "Extend the deadline; tell the requester why."),
+    "retry": ("retry_request", "Queue a failed request again."),
+    "cancel": (
+        "cancel_request",
+        "Withdraw a request that is not applied and not in a running batch.",
+    ),
 }
 
 for _name, (_operation, _about) in _PLAIN.items():
