@@ -1,4 +1,4 @@
-"""Deletion distributions: who leaves, how many at once, nobody twice."""
+"""Deletion distributions: who leaves, how many at once, no id twice."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""DeepObliviate against training from scratch: exact where it says so, and nobody comes back."""
+"""DeepObliviate against training from scratch: exact where it says so; no row comes back."""
 
 from typing import Any
 
@@ -235,7 +235,7 @@ def worst_memory(model: DeepObliviateClassifier, gone: list[int]) -> float:
 
 
 def resurrect(seed: int, **settings: Any) -> tuple[float, int]:
-    """Answer random requests; return the worst trace of anybody gone, and how many stopped."""
+    """Answer random requests; return the worst trace of a removed row, and how many stopped."""
     rng = np.random.default_rng(seed)
     people = with_private_columns(make_people(20, seed=seed))
     settings = {"n_blocks": 8, "random_state": seed, "learning_rate": 0.05} | HASTY | settings
