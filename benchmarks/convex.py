@@ -75,7 +75,7 @@ SIGMA_NOTE = "The scales of the methods' noise have nothing to do with each othe
 PERIOD_NOTE = "Here it is the distance to where the same descent on the remaining rows ends. "
 
 
-class Size(NamedTuple):
+class ConvexScale(NamedTuple):
     """How much of everything one run does."""
 
     most_rows: int | None
@@ -97,7 +97,7 @@ class Size(NamedTuple):
     iterations: tuple[int, ...]
 
 
-FULL = Size(
+FULL = ConvexScale(
     most_rows=None,
     brief=False,
     repeats=3,
@@ -121,7 +121,7 @@ FULL = Size(
     hessians=(1, 2, 4, 8),
     iterations=(1, 10, 50, 200),
 )
-QUICK = Size(
+QUICK = ConvexScale(
     most_rows=2_000,
     brief=True,
     repeats=1,
@@ -147,10 +147,10 @@ QUICK = Size(
 )
 
 
-class Bench:
+class ConvexBench:
     """One run: its size, its report and what several sections need."""
 
-    def __init__(self, size: Size, report: BenchmarkReport, file: Path) -> None:
+    def __init__(self, size: ConvexScale, report: BenchmarkReport, file: Path) -> None:
         self.size, self.report, self.file = size, report, file
         self.yardsticks: dict[str, SolverBaseline] = {}
         self.found: list[singles.Single] = []
@@ -332,7 +332,7 @@ def _batch_verdicts(found: list[batch.BatchRemoval]) -> list[Verdict]:
     ]
 
 
-def sections(bench: Bench) -> dict[str, Callable[[], None]]:
+def sections(bench: ConvexBench) -> dict[str, Callable[[], None]]:
     """Return everything a run does, in order."""
     return {
         **{name: lambda name=name: bench.measure_set(name) for name in SETS},  # type: ignore[misc]
@@ -348,10 +348,12 @@ def sections(bench: Bench) -> dict[str, Callable[[], None]]:
     }
 
 
-def run(size: Size, chosen: list[str], file: Path, settings: dict[str, Any]) -> BenchmarkReport:
+def run(
+    size: ConvexScale, chosen: list[str], file: Path, settings: dict[str, Any]
+) -> BenchmarkReport:
     """Do the chosen sections, all of them when none is named."""
     report = BenchmarkReport("Benchmarks of the convex methods", settings, file=file)
-    bench = Bench(size, report, file)
+    bench = ConvexBench(size, report, file)
     every = sections(bench)
     if unknown := set(chosen) - set(every):
         raise typer.BadParameter(f"unknown: {sorted(unknown)}; known: {list(every)}")

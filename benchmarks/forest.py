@@ -35,7 +35,7 @@ CURVES = ("synthetic", "adult", "higgs")
 SEED = 20260
 
 
-class Size(NamedTuple):
+class ForestScale(NamedTuple):
     """How much of everything one run does."""
 
     shape: ForestSize
@@ -55,7 +55,7 @@ class Size(NamedTuple):
     life_steps: int
 
 
-FULL = Size(
+FULL = ForestScale(
     shape=ForestSize(),
     most_rows=None,
     repeats={"adult": 3, "higgs": 3, "synthetic": 3},
@@ -72,7 +72,7 @@ FULL = Size(
     life_rows=4_000,
     life_steps=100,
 )
-QUICK = Size(
+QUICK = ForestScale(
     shape=ForestSize(10, 8),
     most_rows=2_000,
     repeats={},
@@ -91,10 +91,10 @@ QUICK = Size(
 )
 
 
-class Bench:
+class ForestBench:
     """One run: its size, its report and what several sections need."""
 
-    def __init__(self, size: Size, report: BenchmarkReport, file: Path) -> None:
+    def __init__(self, size: ForestScale, report: BenchmarkReport, file: Path) -> None:
         self.size, self.report, self.file = size, report, file
         self.results: list[sets.SetFindings] = []
 
@@ -195,7 +195,7 @@ def _load(name: str) -> Split | None:
     return synthetic_split() if name == "synthetic" else load_split(name)
 
 
-def sections(bench: Bench) -> dict[str, Callable[[], None]]:
+def sections(bench: ForestBench) -> dict[str, Callable[[], None]]:
     """Return everything a run does, in order."""
     return {
         **{name: lambda name=name: bench.measure_set(name) for name in SETS},  # type: ignore[misc]
@@ -208,10 +208,12 @@ def sections(bench: Bench) -> dict[str, Callable[[], None]]:
     }
 
 
-def run(size: Size, chosen: list[str], file: Path, settings: dict[str, Any]) -> BenchmarkReport:
+def run(
+    size: ForestScale, chosen: list[str], file: Path, settings: dict[str, Any]
+) -> BenchmarkReport:
     """Do the chosen sections, all of them when none is named."""
     report = BenchmarkReport("DaRE forest benchmarks", settings, file=file)
-    bench = Bench(size, report, file)
+    bench = ForestBench(size, report, file)
     every = sections(bench)
     if unknown := set(chosen) - set(every):
         raise typer.BadParameter(f"unknown: {sorted(unknown)}; known: {list(every)}")

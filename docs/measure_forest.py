@@ -111,7 +111,7 @@ def label_boundaries(x: Floats, y: Floats) -> Floats:
     return middles
 
 
-class Plain(NamedTuple):
+class PlainForest(NamedTuple):
     """A plain forest, all of it but the rule that names its candidates."""
 
     rule: Callable[[Floats, Floats], Floats]
@@ -171,7 +171,7 @@ def candidates(split: Split) -> Iterator[tuple[Any, ...]]:
     for k in (1, 5, 25):
         cells = []
         for rule in (all_values, label_boundaries):
-            forests = [Plain(rule, k, np.random.default_rng(seed)) for seed in range(3)]
+            forests = [PlainForest(rule, k, np.random.default_rng(seed)) for seed in range(3)]
             each = [roc_auc_score(small.y_test, forest.scores(small)) for forest in forests]
             cells.append(f"{np.mean(each):.4f} (seeds differ by {np.ptp(each):.4f})")
         yield split.name, k, *cells

@@ -50,10 +50,10 @@ class Total(ForgetMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
-        held = hold_table(X)
-        rows = Rows(held, None, row_ids(ids, len(held)))
+        stored = hold_table(X)
+        rows = Rows(stored, None, row_ids(ids, len(stored)))
         vars(self).update(
-            rows_=rows, total_=float(held.sum()), seed_=0, **self._remember_settings()
+            rows_=rows, total_=float(stored.sum()), seed_=0, **self._remember_settings()
         )
         return self
 
@@ -71,8 +71,8 @@ class Total(ForgetMixin, BaseEstimator):
     def _make_guarantee(self) -> Guarantee:
         return Guarantee(kind="exact", reference="a sum is a sum", residual_state=("nothing",))
 
-    def _locate_rows(self, wanted: Ids) -> Removal:
-        return locate_in(self.rows_, wanted)
+    def _locate_rows(self, requested: Ids) -> Removal:
+        return locate_in(self.rows_, requested)
 
     def _prepare(self, removal: Removal) -> Any:
         return self.rows_.without(removal.where)
@@ -279,8 +279,8 @@ def test_remarks_are_warnings_once_all_is_done() -> None:
     model = total(Talkative)
     with pytest.warns(CheckpointWarning) as caught:
         receipt = model.forget(["a"], digest=True)
-    assert [str(one.message) for one in caught] == ["first remark", "second remark"]
-    assert {one.filename for one in caught} == {__file__}
+    assert [str(single.message) for single in caught] == ["first remark", "second remark"]
+    assert {single.filename for single in caught} == {__file__}
     assert receipt.digest_after == model.digest()
 
 
@@ -290,8 +290,11 @@ def test_a_warning_that_is_an_error_leaves_a_whole_model(call: str) -> None:
     # Warnings are errors in all our tests.
     with pytest.raises(CheckpointWarning, match="first remark"):
         model.forget(["a"]) if call == "forget" else model.learn([[16.0]], ids=["a"])
-    left = {"forget": ([2, 8], ["b", "c"]), "learn": ([1, 2, 4, 8, 16], ["a", "b", "a", "c", "a"])}
-    values, ids = left[call]
+    remaining = {
+        "forget": ([2, 8], ["b", "c"]),
+        "learn": ([1, 2, 4, 8, 16], ["a", "b", "a", "c", "a"]),
+    }
+    values, ids = remaining[call]
     fresh = Talkative().fit(np.array(values, float)[:, None], ids=ids)
     assert model.digest() == fresh.digest()
     with lock_model(model):  # the lock was given back

@@ -98,13 +98,13 @@ def pipeline(name: str) -> ForgetPipeline:
     return clone(ForgetPipeline(PIPELINES[name]))
 
 
-def without(gone: Any) -> tuple[Any, Any, Any]:
-    keep = ~np.isin(IDS, list(gone))
+def without(forgotten: Any) -> tuple[Any, Any, Any]:
+    keep = ~np.isin(IDS, list(forgotten))
     return X[keep], Y[keep], IDS[keep]
 
 
-def fitted(name: str, gone: Any = ()) -> ForgetPipeline:
-    rows, labels, ids = without(gone)
+def fitted(name: str, forgotten: Any = ()) -> ForgetPipeline:
+    rows, labels, ids = without(forgotten)
     return pipeline(name).fit(rows, labels, ids=ids)
 
 
@@ -112,13 +112,13 @@ def fitted(name: str, gone: Any = ()) -> ForgetPipeline:
 @given(requests=st.lists(st.sets(st.sampled_from(NAMES), max_size=2), min_size=1, max_size=3))
 @examples(8)
 def test_any_sequence_of_requests_ends_in_a_fresh_fit(name: str, requests: list[set[str]]) -> None:
-    model, gone = fitted(name), set[str]()
+    model, forgotten = fitted(name), set[str]()
     for request in requests:
-        receipt = model.forget(request - gone)
-        assert receipt.n_ids == len(request - gone)
-        assert receipt.n_rows == np.isin(IDS, list(request - gone)).sum()
-        gone |= request
-    fresh = fitted(name, gone)
+        receipt = model.forget(request - forgotten)
+        assert receipt.n_ids == len(request - forgotten)
+        assert receipt.n_rows == np.isin(IDS, list(request - forgotten)).sum()
+        forgotten |= request
+    fresh = fitted(name, forgotten)
     assert model.digest() == fresh.digest()
     assert np.array_equal(model.predict(X), fresh.predict(X))
     assert model.ids_.tolist() == fresh.ids_.tolist()

@@ -46,11 +46,11 @@ def assert_only_files_of(model: ForgetPipeline, path: Path) -> None:
 
 def failing(calls: int) -> Any:
     """Return a `partial_fit` that raises after so many calls."""
-    whole, left = SGDClassifier.partial_fit, [calls]
+    whole, remaining = SGDClassifier.partial_fit, [calls]
 
     def partial_fit(*args: Any, **kwargs: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
+        remaining[0] -= 1
+        if remaining[0] < 0:
             raise RuntimeError("no luck")
         return whole(*args, **kwargs)
 

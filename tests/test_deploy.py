@@ -62,7 +62,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def only(name: str) -> str:
-    (value,) = [rest for one, rest in instructions() if one == name]
+    (value,) = [rest for instruction, rest in instructions() if instruction == name]
     return value
 
 

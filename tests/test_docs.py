@@ -69,11 +69,11 @@ def run_blocks(text: str, module: ModuleType) -> None:
         code = compile("\n" * block.line + block.code, f"<{module.__doc__}>", "exec")
         if CLUSTER.search(block.code) or (NETS.search(block.code) and not HAS_TORCH):
             continue
-        said = io.StringIO()
-        with redirect_stdout(said):
+        output = io.StringIO()
+        with redirect_stdout(output):
             exec(code, vars(module))
-        fine = doctest.OutputChecker().check_output(block.expected, said.getvalue(), FLAGS)
-        assert fine, f"line {block.line} prints {said.getvalue()!r}, not {block.expected!r}"
+        fine = doctest.OutputChecker().check_output(block.expected, output.getvalue(), FLAGS)
+        assert fine, f"line {block.line} prints {output.getvalue()!r}, not {block.expected!r}"
 
 
 @pytest.fixture
@@ -338,9 +338,9 @@ def test_examples_run_and_keep_their_promise(
     example: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runpy.run_path(str(example), run_name="__main__")
-    said = capsys.readouterr().out
-    assert CERTIFIED.get(example.name, "equal to a fresh fit: True") in said
-    assert "False" not in said
+    output = capsys.readouterr().out
+    assert CERTIFIED.get(example.name, "equal to a fresh fit: True") in output
+    assert "False" not in output
 
 
 def test_risk_tiers_make_risky_people_cheap(capsys: pytest.CaptureFixture[str]) -> None:

@@ -244,8 +244,8 @@ def test_rows_without_canonical_bytes_are_refused(table: str) -> None:
 
 
 def test_new_rows_without_canonical_bytes_are_refused() -> None:
-    held = np.array([["a"], ["b"]] * 4, object)
-    model = NaiveUnlearner(FunctionTransformer(), random_state=0).fit(held)
+    stored = np.array([["a"], ["b"]] * 4, object)
+    model = NaiveUnlearner(FunctionTransformer(), random_state=0).fit(stored)
     before = model.digest()
     with pytest.raises(UnsupportedStateError, match="Decimal"):
         model.learn(np.array([[Decimal("0.5")]], object), ids=[8])

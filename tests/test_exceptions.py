@@ -25,8 +25,8 @@ def drawn_tree() -> dict[str, str]:
 
 
 def test_every_class_is_drawn_and_public() -> None:
-    own = [thing for thing in vars(exceptions).values() if inspect.isclass(thing)]
-    classes = {thing.__name__ for thing in own if thing.__module__ == exceptions.__name__}
+    own = [member for member in vars(exceptions).values() if inspect.isclass(member)]
+    classes = {member.__name__ for member in own if member.__module__ == exceptions.__name__}
     assert classes == set(drawn_tree())
     assert set(exceptions.__all__) == classes | {"NotFittedError"}
 

@@ -245,19 +245,19 @@ def test_a_tag_alone_is_not_believed() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_no_transformer_of_scikit_learn_smuggles_rows_in() -> None:
     """With default settings each is refused, or forgetting through it equals a fresh fit."""
-    taken = []
+    accepted = []
     for kind, cls in all_estimators(type_filter="transformer"):
         try:
             step = DataIndependent(cls())
             step.fit(np.abs(X), Y)
         except Exception:  # noqa: BLE001 - needs settings, other rows, or is refused
             continue
-        taken.append(kind)
-        left = DataIndependent(cls(**_same_seed(step))).fit(np.abs(X[30:]), Y[30:])
-        wanted = step.transform(np.abs(X[30:]))
-        assert np.array_equal(_dense(left.transform(np.abs(X[30:]))), _dense(wanted)), kind
-    assert {"Normalizer", "Binarizer", "PolynomialFeatures", "FunctionTransformer"} <= set(taken)
-    assert "StandardScaler" not in taken
+        accepted.append(kind)
+        remaining = DataIndependent(cls(**_same_seed(step))).fit(np.abs(X[30:]), Y[30:])
+        expected = step.transform(np.abs(X[30:]))
+        assert np.array_equal(_dense(remaining.transform(np.abs(X[30:]))), _dense(expected)), kind
+    assert {"Normalizer", "Binarizer", "PolynomialFeatures", "FunctionTransformer"} <= set(accepted)
+    assert "StandardScaler" not in accepted
 
 
 def _same_seed(step: Any) -> dict[str, Any]:

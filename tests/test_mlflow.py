@@ -93,7 +93,7 @@ def forget(ledger: Ledger, *numbers: int, model: str = "risk", tenant: str = "de
 
 
 def files_of(client: Any, run_id: str) -> set[str]:
-    return {Path(one.path).name for one in client.list_artifacts(run_id, "letheon")}
+    return {Path(item.path).name for item in client.list_artifacts(run_id, "letheon")}
 
 
 def test_the_story_of_a_model_in_mlflow(ledger: Ledger, client: Any) -> None:
@@ -102,6 +102,8 @@ def test_the_story_of_a_model_in_mlflow(ledger: Ledger, client: Any) -> None:
     forget(ledger, 1)
     first = log_version(ledger, "risk", registered_model="story", client=client)
     assert (first.version, first.certificate, first.is_new) == (1, 1, True)
+    target = f"{first.registered_model} version {first.registered_version}, run {first.run_id}"
+    assert str(first) == f"risk@1 (certificate 1) -> {target}"
 
     run = client.get_run(first.run_id)
     assert run.info.status == "FINISHED"
@@ -130,7 +132,7 @@ def test_the_story_of_a_model_in_mlflow(ledger: Ledger, client: Any) -> None:
     assert verify_logged(second.run_id, ledger.public_key, client=client)["subject"]
 
     logged = follow(ledger, client=client)
-    assert [one.version for one in logged] == [0, 1, 2, 3]
+    assert [item.version for item in logged] == [0, 1, 2, 3]
     assert follow(ledger, client=client) == ()
     heads = client.get_model_version_by_alias("risk", HEAD)
     assert heads.tags["letheon.version"] == "3"
@@ -221,9 +223,9 @@ def test_a_certified_model_of_a_tenant(ledger: Ledger, client: Any) -> None:
     logged = log_version(ledger, "certified", tenant="acme", client=client)
     assert logged.registered_model == "acme.certified"
     run = client.get_run(logged.run_id)
-    said = verify_logged(logged.run_id, ledger.public_key, client=client)["predicate"]["guarantee"]
-    assert run.data.tags["letheon.epsilon"] == said["epsilon"]
-    assert run.data.metrics["letheon.budget"] == float(said["accounting"]["budget"])
+    tags = verify_logged(logged.run_id, ledger.public_key, client=client)["predicate"]["guarantee"]
+    assert run.data.tags["letheon.epsilon"] == tags["epsilon"]
+    assert run.data.metrics["letheon.budget"] == float(tags["accounting"]["budget"])
     assert "letheon.spent" not in run.data.metrics
     assert "letheon.efficiency" not in run.data.metrics
     assert run.data.tags["letheon.consistency.basis"] == "not-measured"

@@ -54,8 +54,8 @@ class PeopleRows(NamedTuple):
         X = self.X.iloc[keep] if isinstance(self.X, pd.DataFrame) else self.X[keep]
         return PeopleRows(X, self.y[keep], [self.ids[row] for row in keep])
 
-    def without(self, gone: set[str]) -> "PeopleRows":
-        return self.rows([row for row, owner in enumerate(self.ids) if owner not in gone])
+    def without(self, forgotten: set[str]) -> "PeopleRows":
+        return self.rows([row for row, owner in enumerate(self.ids) if owner not in forgotten])
 
     def only(self, staying: set[str]) -> "PeopleRows":
         return self.without(set(self.ids) - staying)
@@ -107,35 +107,35 @@ REQUESTS = st.lists(st.lists(st.sampled_from(NAMES), max_size=3), min_size=1, ma
 @given(requests=REQUESTS)
 @examples(15)
 def test_any_sequence_of_requests_ends_in_a_fresh_fit(name: str, requests: list[list[str]]) -> None:
-    data, gone = data_for(ESTIMATORS[name]), set[str]()
+    data, forgotten = data_for(ESTIMATORS[name]), set[str]()
     model = fit(ESTIMATORS[name], data)
     for request in requests:
-        known = [owner for owner in request if owner not in gone]
+        known = [owner for owner in request if owner not in forgotten]
         receipt = model.forget(known)
         assert receipt.n_ids == len(set(known))
         assert receipt.n_rows == sum(data.ids.count(owner) for owner in set(known))
-        gone |= set(known)
-    assert model.digest() == fit(ESTIMATORS[name], data.without(gone), model.seed_).digest()
-    assert model.ids_.tolist() == sorted(set(data.without(gone).ids))
+        forgotten |= set(known)
+    assert model.digest() == fit(ESTIMATORS[name], data.without(forgotten), model.seed_).digest()
+    assert model.ids_.tolist() == sorted(set(data.without(forgotten).ids))
 
 
 @given(
     first=st.sets(st.sampled_from(NAMES), min_size=8),
-    gone=st.sets(st.sampled_from(NAMES), max_size=3),
+    forgotten=st.sets(st.sampled_from(NAMES), max_size=3),
 )
 @examples(20)
-def test_learning_then_forgetting_is_a_fresh_fit(first: set[str], gone: set[str]) -> None:
+def test_learning_then_forgetting_is_a_fresh_fit(first: set[str], forgotten: set[str]) -> None:
     data = people()
     start, later = data.only(first), data.without(first)
     model = fit(ESTIMATORS["tree"], start)
     for row, owner in enumerate(later.ids):
         model.learn(later.X[[row]], later.y[[row]], ids=[owner])
-    model.forget(gone)
+    model.forget(forgotten)
     order = [
         *np.flatnonzero(np.isin(data.ids, list(first))),
         *np.flatnonzero(~np.isin(data.ids, list(first))),
     ]
-    expected = data.rows(order).without(gone)
+    expected = data.rows(order).without(forgotten)
     assert model.digest() == fit(ESTIMATORS["tree"], expected).digest()
 
 
@@ -146,8 +146,8 @@ def test_every_kind_of_table_is_exact_and_predicts(kind: str) -> None:
     model = fit(inner, data)
     model.forget(["p03", "p07"])
     model.forget(["p01"])
-    left = data.without({"p01", "p03", "p07"})
-    fresh = fit(inner, left)
+    remaining = data.without({"p01", "p03", "p07"})
+    fresh = fit(inner, remaining)
     assert model.digest() == fresh.digest()
     assert np.array_equal(model.predict(data.X), fresh.predict(data.X))
     assert type(model.rows_.X) is type(fresh.rows_.X)
@@ -223,20 +223,20 @@ def test_two_threads_forgetting_at_once_both_succeed() -> None:
     assert model.digest() == fit(ESTIMATORS["tree"], data.without(set(NAMES[:4]))).digest()
 
 
-@given(gone=st.sets(st.sampled_from(NAMES[:6]), min_size=1, max_size=6))
+@given(forgotten=st.sets(st.sampled_from(NAMES[:6]), min_size=1, max_size=6))
 @examples(20)
-def test_empty_model_error_exactly_when_fit_raises(gone: set[str]) -> None:
+def test_empty_model_error_exactly_when_fit_raises(forgotten: set[str]) -> None:
     data = people().only(set(NAMES[:6]))
     model = fit(LogisticRegression(), data)
-    before, left = model.digest(), data.without(gone)
+    before, remaining = model.digest(), data.without(forgotten)
     try:
-        fresh = fit(LogisticRegression(), left)
+        fresh = fit(LogisticRegression(), remaining)
     except ValueError:
         with pytest.raises(EmptyModelError):
-            model.forget(gone)
+            model.forget(forgotten)
         assert model.digest() == before
     else:
-        model.forget(gone)
+        model.forget(forgotten)
         assert model.digest() == fresh.digest()
 
 
@@ -503,8 +503,8 @@ def test_a_transformer_needs_no_labels() -> None:
     model = NaiveUnlearner(StandardScaler(), random_state=0)
     assert np.allclose(model.fit_transform(data.X, ids=data.ids).mean(axis=0), 0)
     model.forget(["p00"])
-    left = data.without({"p00"})
-    assert model.digest() == clone(model).fit(left.X, ids=left.ids).digest()
+    remaining = data.without({"p00"})
+    assert model.digest() == clone(model).fit(remaining.X, ids=remaining.ids).digest()
 
 
 def test_a_transformer_undoes_its_work_and_names_its_columns() -> None:

@@ -109,8 +109,10 @@ def error_without(package: str, code: str) -> str:
 
 @pytest.mark.parametrize("name", [*NETS, "deep"])
 def test_nets_without_torch_say_what_to_install(name: str) -> None:
-    said = error_without("torch", f"from letheon import {name}")
-    assert said == "letheon.deep needs torch, which is not installed: pip install 'letheon[torch]'"
+    output = error_without("torch", f"from letheon import {name}")
+    assert (
+        output == "letheon.deep needs torch, which is not installed: pip install 'letheon[torch]'"
+    )
 
 
 def test_a_saved_net_says_what_to_install() -> None:
@@ -120,8 +122,10 @@ def test_a_saved_net_says_what_to_install() -> None:
 
 
 def test_a_missing_dependency_is_named() -> None:
-    said = error_without("narwhals", "from letheon import SISAClassifier")
-    assert said == "letheon.sharded needs narwhals, which is not installed: pip install 'narwhals'"
+    output = error_without("narwhals", "from letheon import SISAClassifier")
+    assert (
+        output == "letheon.sharded needs narwhals, which is not installed: pip install 'narwhals'"
+    )
 
 
 def test_a_missing_module_of_our_own_is_no_missing_dependency() -> None:

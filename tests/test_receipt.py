@@ -80,9 +80,9 @@ def test_one_line_for_people() -> None:
 
 
 def test_one_of_a_kind_is_singular() -> None:
-    one = str(receipt(n_ids=1, n_rows=1, rebuilt={"shards": 1, "stages": 1}))
-    assert "forgot 1 person, 1 row in" in one
-    assert "rebuilt 1 shard, 1 stage;" in one
+    singular = str(receipt(n_ids=1, n_rows=1, rebuilt={"shards": 1, "stages": 1}))
+    assert "forgot 1 person, 1 row in" in singular
+    assert "rebuilt 1 shard, 1 stage;" in singular
     parts = {"classes": 1, "batches": 1, "trees": 1, "indexes": 2}
     assert "rebuilt 1 class, 1 batch, 1 tree, 2 indexes;" in str(receipt(rebuilt=parts))
     assert "forgot 0 people, 0 rows in" in str(receipt(n_ids=0, n_rows=0))

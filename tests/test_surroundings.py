@@ -121,9 +121,9 @@ def test_forgetting_is_a_fresh_fit_whatever_the_caller_drew(name: str) -> None:
 
 
 def test_members_of_a_list_get_seeds_of_their_own() -> None:
-    one, two = naive(LEARNERS["list of learners"][0]).fit(X, Y).estimator_.fitted_
-    assert one.random_state != two.random_state
-    assert not np.array_equal(one.coef_, two.coef_)
+    first, two = naive(LEARNERS["list of learners"][0]).fit(X, Y).estimator_.fitted_
+    assert first.random_state != two.random_state
+    assert not np.array_equal(first.coef_, two.coef_)
 
 
 @pytest.mark.parametrize(

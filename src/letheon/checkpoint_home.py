@@ -168,8 +168,8 @@ class HomeMixin:
 
     def _describe_home(self, home: str | None) -> dict[str, Any]:
         """Return the attributes that record the home of the states."""
-        given = None if home is None else os.fspath(self.checkpoint_dir)
-        return {"checkpoint_home_": home, "checkpoint_given_": given}
+        directory = None if home is None else os.fspath(self.checkpoint_dir)
+        return {"checkpoint_home_": home, "checkpoint_given_": directory}
 
     def _record_destruction(self, purge: DestructionReport, *, afresh: bool) -> list[str]:
         """Record what could not be destroyed and return warnings; `afresh` after a new fit."""

@@ -78,6 +78,12 @@ class LoggedVersion:
     run_id: str
     is_new: bool
 
+    def __str__(self) -> str:
+        """Return one line of text."""
+        target = f"{self.registered_model} version {self.registered_version}, run {self.run_id}"
+        certificate = f"certificate {self.certificate}" if self.certificate else "registration"
+        return f"{self.model}@{self.version} ({certificate}) -> {target}"
+
 
 def log_version(
     ledger: Ledger,

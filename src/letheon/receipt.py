@@ -93,7 +93,7 @@ class Receipt:
         return ", ".join(_format_count(number, name) for name, number in self.rebuilt.items())
 
 
-def _format_count(number: int, things: str) -> str:
-    """Return ``1 row`` or ``4 rows``; `things` is a plural."""
-    ending = "es" if things.endswith(("sses", "xes", "ches", "shes")) else "s"
-    return f"{number} {things.removesuffix(ending) if number == 1 else things}"
+def _format_count(number: int, noun: str) -> str:
+    """Return ``1 row`` or ``4 rows``; `noun` is a plural."""
+    ending = "es" if noun.endswith(("sses", "xes", "ches", "shes")) else "s"
+    return f"{number} {noun.removesuffix(ending) if number == 1 else noun}"

@@ -373,7 +373,7 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
     "type": lambda value, name: (
         isinstance(value, _TYPES[name]) and isinstance(value, bool) == (name == "boolean")
     ),
-    "const": lambda value, wanted: type(value) is type(wanted) and value == wanted,
+    "const": lambda value, constant: type(value) is type(constant) and value == constant,
     "enum": lambda value, texts: isinstance(value, str) and value in texts,
     # fullmatch: `$` alone would let a line break through at the end.
     "pattern": lambda value, pattern: (

@@ -178,8 +178,8 @@ def test_gdpr_due_days_elsewhere(zone: str, seat: str, received: str, due: str) 
 @pytest.mark.parametrize(("zone", "seat", "received", "due"), cases(CCPA))
 def test_ccpa_due_days(zone: str, seat: str, received: str, due: str) -> None:
     calendar = Calendar(seat=seat, timezone=zone)
-    found = due_on("ccpa", at(received), calendar, paused_seconds=10**6)
-    assert found == date.fromisoformat(due)
+    due_date = due_on("ccpa", at(received), calendar, paused_seconds=10**6)
+    assert due_date == date.fromisoformat(due)
 
 
 @pytest.mark.parametrize("day", EASTER.split())
@@ -200,8 +200,8 @@ def test_easter_is_on_its_day(day: str) -> None:
     ],
 )
 def test_extensions_count_from_the_receipt(regime: str, received: str, due: str) -> None:
-    found = extend_due_date(regime, at(received), CALENDAR, noticed=at(received))
-    assert found == date.fromisoformat(due)
+    due_date = extend_due_date(regime, at(received), CALENDAR, noticed=at(received))
+    assert due_date == date.fromisoformat(due)
 
 
 def test_an_extension_must_be_announced_in_the_first_period() -> None:
@@ -224,8 +224,8 @@ def test_an_extension_must_be_announced_in_the_first_period() -> None:
     ],
 )
 def test_a_pause_puts_the_day_off_by_whole_days(received: str, seconds: int, due: str) -> None:
-    found = due_on("gdpr", at(received), CALENDAR, paused_seconds=seconds)
-    assert found == date.fromisoformat(due)
+    due_date = due_on("gdpr", at(received), CALENDAR, paused_seconds=seconds)
+    assert due_date == date.fromisoformat(due)
 
 
 def test_only_gdpr_pauses() -> None:
@@ -261,14 +261,14 @@ def test_gdpr_asks_for_no_confirmation() -> None:
 def by_search(start: date, months: int, closed: frozenset[date]) -> date:
     """Walk day by day; remember the last day of the target month that is not past the date."""
     target = start.year * 12 + start.month + months
-    day, found = start, start
+    day, due_date = start, start
     while day.year * 12 + day.month <= target:
         day += DAY
         if day.year * 12 + day.month == target and day.day <= start.day:
-            found = day
-    while found.strftime("%a") in {"Sat", "Sun"} or found in closed:
-        found += DAY
-    return found
+            due_date = day
+    while due_date.strftime("%a") in {"Sat", "Sun"} or due_date in closed:
+        due_date += DAY
+    return due_date
 
 
 def gauss(year: int) -> date:
@@ -303,8 +303,8 @@ def test_gdpr_due_days_are_those_of_a_slow_search(
     closed = frozenset(holidays).union(*(closed_days(received.year + k) for k in (-1, 0, 1)))
     start = received.astimezone(ZoneInfo(zone)).date()
     assert due_on("gdpr", received, calendar) == by_search(start, 1, closed)
-    found = extend_due_date("gdpr", received, calendar, noticed=received)
-    assert found == by_search(start, 3, closed)
+    due_date = extend_due_date("gdpr", received, calendar, noticed=received)
+    assert due_date == by_search(start, 3, closed)
 
 
 @given(received=moments, zone=zones)

@@ -240,11 +240,11 @@ def test_a_model_of_other_people_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda found: found | {"format": 2}, NewerFormatError),
-        (lambda found: {k: v for k, v in found.items() if k != "rows"}, CorruptFileError),
-        (lambda found: found | {"more": 1}, CorruptFileError),
-        (lambda found: [found], CorruptFileError),
-        (lambda found: {}, CorruptFileError),
+        (lambda parts: parts | {"format": 2}, NewerFormatError),
+        (lambda parts: {k: v for k, v in parts.items() if k != "rows"}, CorruptFileError),
+        (lambda parts: parts | {"more": 1}, CorruptFileError),
+        (lambda parts: [parts], CorruptFileError),
+        (lambda parts: {}, CorruptFileError),
     ],
 )
 def test_bytes_that_make_no_sense_are_refused(change: Any, error: type[Exception]) -> None:
@@ -305,12 +305,12 @@ def test_every_setting_is_part_of_the_policy() -> None:
         replace(QUICK, requests={"candidates": np.int64(50)}),
     ]
     exact = fitted(kind=NaiveUnlearner)  # nothing is rehearsed
-    found = [
+    items = [
         *(compute_policy_digest(watched(exact, calibration=one)) for one in calibrations),
         compute_policy_digest(watched(exact, tolerances=replace(LOOSE, budget=0.5))),
         compute_policy_digest(watched(exact, metric=f1_score)),
     ]
-    assert len(set(found)) == len(found)
+    assert len(set(items)) == len(items)
 
 
 def test_a_calibration_that_cannot_be_written_down_is_refused() -> None:

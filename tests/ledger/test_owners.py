@@ -101,9 +101,9 @@ def test_the_others_wait_behind_the_heir_of_a_withdrawn_request(desk: LedgerSetu
     desk.clock.now += 1
     fourth = desk.submit(1, verified=True)
     requests_of(desk.core).cancel(first.id)
-    found = [desk.reload(one) for one in (second, third, other, fourth)]
-    assert [one.state for one in found] == ["queued", "duplicate", "queued", "duplicate"]
-    assert [one.duplicate_of for one in found] == [None, second.id, None, second.id]
+    items = [desk.reload(one) for one in (second, third, other, fourth)]
+    assert [one.state for one in items] == ["queued", "duplicate", "queued", "duplicate"]
+    assert [one.duplicate_of for one in items] == [None, second.id, None, second.id]
     assert [row.about for row in desk.rows(events) if row.kind == "waits-for"] == [
         *sorted([third.id, fourth.id])
     ]

@@ -84,8 +84,8 @@ def fill(desk: LedgerSetup, count: int, draw: random.Random) -> None:
             connection.execute(insert(requests), rows)
             connection.execute(text("ALTER TABLE requests ENABLE TRIGGER first_state"))
             return
-        found = "SELECT sql FROM sqlite_master WHERE name = 'first_state'"
-        trigger = connection.scalars(text(found)).one()
+        query = "SELECT sql FROM sqlite_master WHERE name = 'first_state'"
+        trigger = connection.scalars(text(query)).one()
         connection.execute(text("DROP TRIGGER first_state"))
         connection.execute(insert(requests), rows)
         connection.exec_driver_sql(trigger)
@@ -148,12 +148,12 @@ def fits(one: Request, day: date, wanted: dict[str, Any]) -> bool:
 
 def expected(desk: LedgerSetup, order: str, wanted: dict[str, Any]) -> list[str]:
     with desk.database.reading() as connection:
-        found = [one for one in list_requests(connection) if fits(one, today(desk), wanted)]
+        items = [one for one in list_requests(connection) if fits(one, today(desk), wanted)]
     if order == "due":
-        found.sort(key=lambda one: (one.due_on, one.received_at, one.id))
+        items.sort(key=lambda one: (one.due_on, one.received_at, one.id))
     else:
-        found.sort(key=lambda one: (one.received_at, one.id), reverse=True)
-    return [one.id for one in found]
+        items.sort(key=lambda one: (one.received_at, one.id), reverse=True)
+    return [one.id for one in items]
 
 
 def today(desk: LedgerSetup) -> date:
@@ -177,24 +177,24 @@ def test_all_pages_together_are_the_list(
     full: LedgerSetup, wanted: dict[str, Any], order: Any, limit: int
 ) -> None:
     public, whole = requests_of(full.core), expected(full, order, wanted)
-    found = list(pages(public, order=order, limit=limit, **wanted))
-    assert [one.id for page in found for one in page.items] == whole
-    assert {page.total for page in found} == {len(whole)}
-    assert all(len(page.items) == limit for page in found[:-1])
+    items = list(pages(public, order=order, limit=limit, **wanted))
+    assert [one.id for page in items for one in page.items] == whole
+    assert {page.total for page in items} == {len(whole)}
+    assert all(len(page.items) == limit for page in items[:-1])
     assert [one.id for one in public.iterate(order=order, **wanted)] == whole
 
 
 def test_a_request_is_late_after_its_last_day_and_not_on_it(busy: LedgerSetup) -> None:
     request, public, before = busy.submit(1), requests_of(busy.core), busy.clock.now
     noon = datetime.combine(request.due_on, time(12), UTC)
-    found = []
+    items = []
     for seconds in (0, 86_400):
         busy.clock.now = int(noon.timestamp()) + seconds
         late = [one.id for one in public.iterate(overdue=True)]
         assert public.count().overdue == len(late)
-        found.append(request.id in late)
+        items.append(request.id in late)
     busy.clock.now = before
-    assert found == [False, True]
+    assert items == [False, True]
 
 
 @given(wanted=filters)
@@ -249,13 +249,13 @@ def test_a_search_finds_batches_and_certificates_duplicates_too(tmp_path: Any) -
         batch = ledger.requests.get(first.id).batch
         assert batch is not None
 
-        def found(search: str) -> set[str]:
+        def actual(search: str) -> set[str]:
             return {one.id for one in ledger.requests.find(search=search).items}
 
-        assert found("#1") == {first.id, again.id}
-        assert found("#2") == set()
-        assert found(batch) == found(batch[:8].upper()) == {first.id}
-        assert found(other.id[:12]) == {other.id}
+        assert actual("#1") == {first.id, again.id}
+        assert actual("#2") == set()
+        assert actual(batch) == actual(batch[:8].upper()) == {first.id}
+        assert actual(other.id[:12]) == {other.id}
         assert ledger.requests.find(search="#1").items[0].certificate == 1
 
 

@@ -101,9 +101,9 @@ def test_a_path_leads_to_the_root(scene: SlotTreeCase, data: st.DataObject) -> N
 def test_a_changed_sibling_changes_the_roots(scene: SlotTreeCase) -> None:
     tree = build_tree(scene)
     proof, after = tree.transition(scene.batches[0])
-    found = json.loads(proof)
-    for i in range(len(found["siblings"])):
-        forged = {**found, "siblings": [*found["siblings"]]}
+    actual = json.loads(proof)
+    for i in range(len(actual["siblings"])):
+        forged = {**actual, "siblings": [*actual["siblings"]]}
         forged["siblings"][i] = "00" * 32
         data = json.dumps(forged, sort_keys=True, separators=(",", ":")).encode()
         assert set(transition_roots(data)[:2]).isdisjoint({tree.root, after.root})
@@ -161,10 +161,10 @@ def test_a_slot_that_is_still_full_has_not_left() -> None:
 
 
 def test_a_proof_without_a_sibling_is_refused() -> None:
-    found = json.loads(four_full_slots().transition([0])[0])
-    found["siblings"].pop()
+    actual = json.loads(four_full_slots().transition([0])[0])
+    actual["siblings"].pop()
     with pytest.raises(VerificationError):
-        transition_roots(json.dumps(found, sort_keys=True, separators=(",", ":")).encode())
+        transition_roots(json.dumps(actual, sort_keys=True, separators=(",", ":")).encode())
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_proofs_of_a_million_slots_are_small() -> None:
     tree = SlotTree.build(slots, places, (os.urandom(32) for _ in range(n_rows)))
     for count, most_kib in ((1, 0.7), (100, 45), (1_000, 330)):
         proof, after = tree.transition(places[:count])
-        found = json.loads(proof)
-        binary = 32 * len(found["siblings"]) + 36 * count
+        actual = json.loads(proof)
+        binary = 32 * len(actual["siblings"]) + 36 * count
         assert binary / 1024 < most_kib
         assert len(proof) < 2.3 * binary
         assert transition_roots(proof) == (tree.root, after.root, count)

@@ -123,12 +123,12 @@ def test_class_of_the_caller(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "thing",
+    "item",
     [DecisionTreeClassifier(), [1], None, NaiveUnlearner, DataIndependent(Normalizer()), RECEIPT],
 )
-def test_only_models_that_forget_are_saved(path: Path, thing: Any) -> None:
+def test_only_models_that_forget_are_saved(path: Path, item: Any) -> None:
     with pytest.raises(CannotForgetError, match="NaiveUnlearner"):
-        save(thing, path)
+        save(item, path)
     assert not path.exists()
 
 
@@ -150,21 +150,21 @@ def test_a_model_without_rows_is_not_saved(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trusted", "said"),
+    ("trusted", "message"),
     [
         ("module.Own", r"trusted='module.Own' is a single value.*\['module.Own'\]"),
         (Majority, r"give a list: trusted=\[Majority\]"),
         (None, "trusted=None; expected a list"),
     ],
 )
-def test_trusted_is_a_list(path: Path, trusted: Any, said: str) -> None:
+def test_trusted_is_a_list(path: Path, trusted: Any, message: str) -> None:
     save(fitted(Majority()), path)
-    with pytest.raises(TypeError, match=said):
+    with pytest.raises(TypeError, match=message):
         load(path, trusted=trusted)
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "message"),
     [
         ("nowhere/churn.letheon", FileNotFoundError, "directory to write into does not exist"),
         (".", IsADirectoryError, "Is a directory"),
@@ -172,10 +172,10 @@ def test_trusted_is_a_list(path: Path, trusted: Any, said: str) -> None:
     ],
 )
 def test_unwritable_targets_are_named(
-    tmp_path: Path, name: str, kind: type[OSError], said: str
+    tmp_path: Path, name: str, kind: type[OSError], message: str
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(kind, match=said) as error:
+    with pytest.raises(kind, match=message) as error:
         save(fitted(), tmp_path / name)
     assert error.value.filename == str(tmp_path / name)
     assert "partial" not in str(error.value)
@@ -218,7 +218,7 @@ def beginning(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "said", "restore"),
+    ("content", "message", "restore"),
     [
         (lambda _: b"", "the file is empty", True),
         (lambda _: b"name,age\nann,7\n", "this is not a letheon file", False),
@@ -230,10 +230,10 @@ def beginning(path: Path) -> bytes:
     ],
 )
 def test_each_wrong_file_gets_its_own_advice(
-    path: Path, content: Callable[[Path], bytes], said: str, restore: bool
+    path: Path, content: Callable[[Path], bytes], message: str, restore: bool
 ) -> None:
     path.write_bytes(content(path))
-    with pytest.raises(CorruptFileError, match=said) as error:
+    with pytest.raises(CorruptFileError, match=message) as error:
         load(path)
     assert ("from a copy" in str(error.value)) == restore
 
@@ -257,8 +257,8 @@ def test_missing_file(path: Path) -> None:
 
 def test_other_versions_give_a_warning(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(fitted(), path)
-    there = {**state.environment(), "numpy": "9.9"}
-    monkeypatch.setattr("letheon.persist.environment", lambda: there)
+    versions = {**state.environment(), "numpy": "9.9"}
+    monkeypatch.setattr("letheon.persist.environment", lambda: versions)
     with pytest.warns(EnvironmentWarning, match=r"numpy .* \(now 9\.9\)") as caught:
         load(path)
     assert caught[0].filename == __file__
@@ -278,6 +278,11 @@ def test_inspect_builds_nothing(path: Path) -> None:
     assert info.size == path.stat().st_size
     assert info.versions == info.trained_with == state.environment()
     assert f"{Majority.__module__}.Majority" in info.classes
+    text = str(info)
+    assert text.startswith(f"letheon.naive.NaiveUnlearner, format letheon-v1, {info.size:,} bytes")
+    assert "written with: " in text
+    assert "trained with: " in text
+    assert "needs trust: " in text
 
 
 def test_inspect_of_a_hostile_file(path: Path) -> None:

@@ -12,9 +12,9 @@ from tests.service.desks import OTHER, Desk, make_desk, person
 
 
 def csrf_of(client: TestClient, path: str = "/") -> str:
-    found = re.search(r'name="csrf" value="([^"]+)"', client.get(path).text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'name="csrf" value="([^"]+)"', client.get(path).text)
+    assert match is not None
+    return match[1]
 
 
 def send(client: TestClient, path: str, **values: object) -> object:
@@ -27,9 +27,9 @@ def shown_ids(text: str) -> list[str]:
 
 
 def twin_of(text: str) -> str:
-    found = re.search(r'rel="alternate" type="application/json" href="([^"]+)"', text)
-    assert found is not None
-    return unescape(found[1])
+    match = re.search(r'rel="alternate" type="application/json" href="([^"]+)"', text)
+    assert match is not None
+    return unescape(match[1])
 
 
 def file(desk: Desk, *numbers: int, by: str = "operator", **given: object) -> Request:

@@ -16,9 +16,9 @@ from tests.service.page_tools import send
 
 @given(st.text() | st.from_regex(r"[/\\]{1,3}[a-z\t\\/.@:?#]{0,12}", fullmatch=True))
 def test_a_log_in_leads_nowhere_else(text: str) -> None:
-    found = safe_path(text)
+    actual = safe_path(text)
     # As browsers read an address: no tabs or line ends, a backslash is a slash.
-    read = re.sub(r"[\t\r\n]", "", found).replace("\\", "/").strip()
+    read = re.sub(r"[\t\r\n]", "", actual).replace("\\", "/").strip()
     assert read.startswith("/")
     assert not read.startswith("//")
     assert urlsplit(read).netloc == ""

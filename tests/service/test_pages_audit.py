@@ -28,9 +28,9 @@ def words_of(text: str) -> str:
 
 
 def send(client: TestClient, path: str, **data: Any) -> Any:
-    found = re.search(r'name="csrf" value="([^"]+)"', client.get(path).text)
-    assert found is not None
-    return client.post(path, data={"csrf": found[1], **data})
+    match = re.search(r'name="csrf" value="([^"]+)"', client.get(path).text)
+    assert match is not None
+    return client.post(path, data={"csrf": match[1], **data})
 
 
 def erase(desk: Desk, number: int, model: str = "risk", tenant: str = "default") -> None:
@@ -106,10 +106,10 @@ def test_a_tenant_sees_its_own_certificates_and_no_links_to_others(filled: Desk)
 
 def test_a_certificate_says_what_it_claims_and_what_not(filled: Desk) -> None:
     said = words_of(filled.browser("approver").get("/certificates/2").text)
-    found = filled.client("approver").get("/api/v1/certificates/2").json()
-    assert found["guarantee"]["words"] in said
-    assert all(one["words"] in said for one in found["not_claimed"])
-    assert found["statement"]["subject"][0]["digest"]["sha256"] in said
+    document = filled.client("approver").get("/api/v1/certificates/2").json()
+    assert document["guarantee"]["words"] in said
+    assert all(one["words"] in said for one in document["not_claimed"])
+    assert document["statement"]["subject"][0]["digest"]["sha256"] in said
     assert "checks passed" not in said
 
 
@@ -158,12 +158,12 @@ def test_an_address_that_leads_nowhere_is_refused(filled: Desk, path: str, statu
 
 def test_the_map_has_a_cell_for_every_store_and_purge(filled: Desk) -> None:
     text = filled.browser("auditor").get("/residue").text
-    found = filled.client("auditor").get("/api/v1/residue").json()
+    document = filled.client("auditor").get("/api/v1/residue").json()
     table = text.partition("<table")[2].partition("</table>")[0]
     cells = re.findall(r'<td class="cell">(.*?)</td>', table, re.DOTALL)
-    assert len(cells) == len(found["stores"]) * len(found["purges"])
+    assert len(cells) == len(document["stores"]) * len(document["purges"])
     clean = [cell for cell in cells if "clean" in words_of(cell)]
-    purged = [c for p in found["purges"] for c in p["cells"] if c["state"] == "purged"]
+    purged = [c for p in document["purges"] for c in p["cells"] if c["state"] == "purged"]
     assert len(clean) == len(purged) == len(cells)
 
 
@@ -184,15 +184,15 @@ def test_files_that_were_not_searched_are_grey_and_never_clean(tmp_path: Path) -
         assert purge["gaps"] == "1 file not searched"
         text = browser.get("/residue").text
         cells = re.findall(r'<td class="cell">(.*?)</td>', text, re.DOTALL)
-        (grey,) = [found for found in cells if "not searched" in words_of(found)]
+        (grey,) = [document for document in cells if "not searched" in words_of(document)]
         assert "badge neutral" in grey
         assert "clean" not in words_of(grey)
         assert "not fully searched" in words_of(text.partition('id="h-searches"')[2])
         for page in (f"/requests/{request['id']}", "/requests", "/certificates", "/certificates/1"):
             assert "not fully searched" in words_of(browser.get(page).text)
         for address in ("/api/v1/certificates/1", "/api/v1/certificates"):
-            found = client.get(address).json()
-            assert found.get("items", [found])[0]["purge_gaps"] == "1 file not searched"
+            document = client.get(address).json()
+            assert document.get("items", [document])[0]["purge_gaps"] == "1 file not searched"
         check = client.get("/api/v1/certificates/1/verification").json()
         assert (check["passed"], check["verdict"]) == (False, "incomplete")
         assert "purged, not fully searched: 1 file" in check["checks"][-1]["reason"]
@@ -386,6 +386,6 @@ def test_what_is_no_code_is_told_apart_from_one_that_is_not_covered(desk: Desk, 
 def test_receipts_are_checked_only_so_often(tmp_path: Path, code: str) -> None:
     settings = ServiceSettings(**(vars(QUICK) | {"rate_receipt": "2/minute"}))
     desk = make_desk(tmp_path, settings=settings)
-    found = [check(desk, code).status_code for _ in range(3)]
+    items = [check(desk, code).status_code for _ in range(3)]
     desk.close()
-    assert found == [422, 422, 429]
+    assert items == [422, 422, 429]

@@ -85,7 +85,7 @@ def test_requests_are_handled_with_keys_alone(served: tuple[Desk, str]) -> None:
 
 def test_everything_works_without_a_script(served: tuple[Desk, str]) -> None:
     desk, address = served
-    found = file(desk, 1)
+    request = file(desk, 1)
     with chromium() as browser:
         page = logged_in(
             browser,
@@ -97,12 +97,12 @@ def test_everything_works_without_a_script(served: tuple[Desk, str]) -> None:
         )
         page.click("button.menu-button")
         page.click('nav.side-nav a[href="/requests"]')
-        page.check(f"input[value='{found.id}']")
+        page.check(f"input[value='{request.id}']")
         page.click("text=Reject…")
         page.select_option("#bulk-ground", "gdpr.art12.6")
         page.click("#bulk-reject button[value=reject]")
         page.wait_for_selector(".toast")
-        assert desk.ledger.requests.get(found.id).reason == "gdpr.art12.6"
+        assert desk.ledger.requests.get(request.id).reason == "gdpr.art12.6"
         page.goto(f"{address}/requests/new")
         page.fill("textarea[name=ids]", person(2))
         page.click("text=File request")

@@ -17,34 +17,34 @@ __all__ = ["filled"]
 
 
 def test_a_form_without_the_token_of_its_session_changes_nothing(desk: Desk) -> None:
-    found = file(desk, 1)
+    request = file(desk, 1)
     client, other = desk.browser("operator"), desk.browser("operator")
     for csrf in ({}, {"csrf": ""}, {"csrf": csrf_of(other)}):
-        answer = client.post(f"/requests/{found.id}", data={"action": "verify", **csrf})
+        answer = client.post(f"/requests/{request.id}", data={"action": "verify", **csrf})
         assert answer.status_code == 403
-    assert desk.ledger.requests.get(found.id).state == "received"
+    assert desk.ledger.requests.get(request.id).state == "received"
 
 
 def test_a_form_of_another_site_changes_nothing(desk: Desk) -> None:
-    found, client = file(desk, 1), desk.browser("operator")
+    request, client = file(desk, 1), desk.browser("operator")
     values = {"action": "verify", "csrf": csrf_of(client)}
     for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
-        answer = client.post(f"/requests/{found.id}", data=values, headers=headers)
+        answer = client.post(f"/requests/{request.id}", data=values, headers=headers)
         assert answer.status_code == 403
-    assert desk.ledger.requests.get(found.id).state == "received"
-    assert client.post(f"/requests/{found.id}", data=values).status_code == 303
+    assert desk.ledger.requests.get(request.id).state == "received"
+    assert client.post(f"/requests/{request.id}", data=values).status_code == 303
 
 
 def test_an_action_is_done_in_the_name_of_the_token_and_said_once(desk: Desk) -> None:
-    found, client = file(desk, 1), desk.browser("operator")
+    request, client = file(desk, 1), desk.browser("operator")
     answer = client.post(
-        f"/requests/{found.id}", data={"action": "verify", "csrf": csrf_of(client)}
+        f"/requests/{request.id}", data={"action": "verify", "csrf": csrf_of(client)}
     )
     said = client.get(answer.headers["location"]).text
     assert "Identity marked as verified." in said
     assert "by you" in said
-    assert "Identity marked as verified." not in client.get(f"/requests/{found.id}").text
-    assert desk.ledger.requests.get(found.id).verified_by == desk.tokens["operator"].id
+    assert "Identity marked as verified." not in client.get(f"/requests/{request.id}").text
+    assert desk.ledger.requests.get(request.id).verified_by == desk.tokens["operator"].id
 
 
 def test_a_request_is_told_about_and_answered_with_what_the_forms_hold(desk: Desk) -> None:
@@ -63,9 +63,9 @@ def test_a_request_is_told_about_and_answered_with_what_the_forms_hold(desk: Des
 
 
 def test_an_action_that_is_refused_says_why_on_the_page(desk: Desk) -> None:
-    found, client = file(desk, 1, verified=True), desk.browser("operator")
+    request, client = file(desk, 1, verified=True), desk.browser("operator")
     answer = client.post(
-        f"/requests/{found.id}", data={"action": "verify", "csrf": csrf_of(client)}
+        f"/requests/{request.id}", data={"action": "verify", "csrf": csrf_of(client)}
     )
     assert answer.status_code == 409
     assert "in the wrong state" in answer.text
@@ -73,11 +73,11 @@ def test_an_action_that_is_refused_says_why_on_the_page(desk: Desk) -> None:
 
 def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
     everybody = desk.ledger.models.ids("risk", tenant="default").distinct().to_list()
-    found = desk.ledger.requests.submit(everybody, model="risk", verified=True)
-    desk.ledger.requests.approve(found.id)
+    request = desk.ledger.requests.submit(everybody, model="risk", verified=True)
+    desk.ledger.requests.approve(request.id)
     desk.work()
-    assert desk.ledger.requests.get(found.id).state == "stuck"
-    text = desk.browser("operator").get(f"/requests/{found.id}").text
+    assert desk.ledger.requests.get(request.id).state == "stuck"
+    text = desk.browser("operator").get(f"/requests/{request.id}").text
     assert "Failed after 1 try" in text
     assert "No model can be trained on the rows that would remain" in text
     assert 'value="retry"' not in text, "a retry cannot help"
@@ -99,14 +99,14 @@ def test_a_request_that_ended_otherwise_says_that_nobody_was_erased(desk: Desk) 
 
 
 def test_hold_needs_a_day(desk: Desk) -> None:
-    found, client = file(desk, 1, verified=True), desk.browser("operator")
+    request, client = file(desk, 1, verified=True), desk.browser("operator")
     values = {"action": "hold", "ground": "litigation-hold", "csrf": csrf_of(client)}
-    assert client.post(f"/requests/{found.id}", data=values).status_code == 422
+    assert client.post(f"/requests/{request.id}", data=values).status_code == 422
     assert (
-        client.post(f"/requests/{found.id}", data=values | {"until": "2027-09-01"}).status_code
+        client.post(f"/requests/{request.id}", data=values | {"until": "2027-09-01"}).status_code
         == 303
     )
-    assert desk.ledger.requests.get(found.id).state == "on_hold"
+    assert desk.ledger.requests.get(request.id).state == "on_hold"
 
 
 @pytest.mark.parametrize("role", ["requester", "operator", "approver", "auditor", "admin"])
@@ -128,9 +128,9 @@ def test_filing_shows_the_receipt_code_once(desk: Desk) -> None:
 
 
 def test_a_lost_receipt_code_is_replaced_by_who_handles(desk: Desk) -> None:
-    found = file(desk, 1, by="requester")
+    request = file(desk, 1, by="requester")
     for role, status in (("operator", 200), ("requester", 403), ("approver", 403)):
-        answer = send(desk.browser(role), f"/requests/{found.id}/receipt-code")
+        answer = send(desk.browser(role), f"/requests/{request.id}/receipt-code")
         assert answer.status_code == status  # type: ignore[attr-defined]
         assert bool(re.search("lethe-[0-9A-Z-]{20,}", answer.text)) == (status == 200)  # type: ignore[attr-defined]
 
@@ -139,10 +139,10 @@ def test_filing_several_people_is_one_request_without_a_code(desk: Desk) -> None
     client = desk.browser("operator")
     people = "\n".join(person(number) for number in range(3))
     answer = send(client, "/requests/new", model="risk", ids=people, receipt="on", verified="on")
-    found = desk.ledger.requests.list()[0]
-    assert answer.headers["location"] == f"/requests/{found.id}"  # type: ignore[attr-defined]
-    assert found.n_ids == 3
-    said = client.get(f"/requests/{found.id}").text
+    request = desk.ledger.requests.list()[0]
+    assert answer.headers["location"] == f"/requests/{request.id}"  # type: ignore[attr-defined]
+    assert request.n_ids == 3
+    said = client.get(f"/requests/{request.id}").text
     assert "Request for 3 people recorded without a receipt code" in said
 
 

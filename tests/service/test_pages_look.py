@@ -18,8 +18,8 @@ TEMPLATES = sorted((HERE / "templates").glob("*.html"))
 
 def tokens_of_colour() -> dict[str, tuple[str, str]]:
     text = (HERE / "static" / "desk.css").read_text()
-    found = re.findall(r"--([a-z-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)", text)
-    return {name: (light, dark) for name, light, dark in found}
+    matches = re.findall(r"--([a-z-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)", text)
+    return {name: (light, dark) for name, light, dark in matches}
 
 
 def luminance(colour: str) -> float:

@@ -46,9 +46,9 @@ def words_of(text: str) -> str:
 
 
 def csrf_of(client: TestClient, path: str = "/models") -> str:
-    found = re.search(r'name="csrf" value="([^"]+)"', client.get(path).text)
-    assert found is not None
-    return found[1]
+    match = re.search(r'name="csrf" value="([^"]+)"', client.get(path).text)
+    assert match is not None
+    return match[1]
 
 
 def send(client: TestClient, path: str, **given: Any) -> Any:
@@ -90,8 +90,8 @@ def test_every_control_has_a_name_for_a_screen_reader(filled: Desk, path: str) -
     shown = [one for one in fields if 'type="hidden"' not in one and "checkbox" not in one]
     ids = [re.search(r'\bid="([^"]+)"', one) for one in shown]
     labelled = set(re.findall(r'<label[^>]*for="([^"]+)"', text))
-    bare = [one for one, found in zip(shown, ids, strict=True) if found is None]
-    assert {found[1] for found in ids if found} <= labelled
+    bare = [one for one, actual in zip(shown, ids, strict=True) if actual is None]
+    assert {actual[1] for actual in ids if actual} <= labelled
     assert all(re.search(r"<label[^>]*>[^§]*?" + re.escape(one), text) for one in bare)
 
 
@@ -162,11 +162,11 @@ def test_versions_are_paged_and_each_has_an_anchor(filled: Desk) -> None:
 
 def test_two_versions_are_compared_as_the_api_does(filled: Desk) -> None:
     text = filled.browser("approver").get("/models/risk/compare?a=3&b=1").text
-    found = filled.client("approver").get("/api/v1/models/risk/compare?a=3&b=1").json()
+    document = filled.client("approver").get("/api/v1/models/risk/compare?a=3&b=1").json()
     differs, same = text.split('aria-label="Equal values"')
     lines = re.findall(r'<th scope="row" class="main-cell">([^<]+)</th>', differs)
-    assert lines == [one["what"].capitalize() for one in found["changes"] if one["changed"]]
-    assert len(re.findall(r'class="main-cell">', same)) == len(found["changes"]) - len(lines)
+    assert lines == [one["what"].capitalize() for one in document["changes"] if one["changed"]]
+    assert len(re.findall(r'class="main-cell">', same)) == len(document["changes"]) - len(lines)
     assert "6 rows were erased in between, under 2 certificates" in words_of(text)
 
 

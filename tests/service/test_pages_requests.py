@@ -44,11 +44,11 @@ def test_a_list_shows_what_its_json_twin_says(filled: Desk, role: str, query: st
 
 def test_lists_differ_by_what_is_asked(filled: Desk) -> None:
     client = filled.browser()
-    found = {
+    by_name = {
         query: len(shown_ids(client.get(f"/requests{query}").text))
         for query in ("", "?state=all", "?state=rejected", "?regime=ccpa", "?search=zz")
     }
-    assert found == {
+    assert by_name == {
         "": 6,
         "?state=all": 7,
         "?state=rejected": 1,
@@ -65,8 +65,8 @@ def test_the_next_page_goes_on_where_this_one_ends(
     while path:
         text = client.get(path).text
         seen += shown_ids(text)
-        found = re.search(r'rel="next" href="([^"]+)"', text)
-        path = unescape(found[1]) if found else ""
+        match = re.search(r'rel="next" href="([^"]+)"', text)
+        path = unescape(match[1]) if match else ""
     assert len(seen) == len(set(seen)) == 7
 
 
@@ -97,17 +97,17 @@ def test_of_many_those_that_cannot_be_are_named(desk: Desk) -> None:
 
 
 def test_many_are_rejected_on_a_ground(desk: Desk) -> None:
-    found, client = file(desk, 1), desk.browser("operator")
-    values = {"action": "reject", "requests": [found.id], "ground": "gdpr.art12.6"}
+    request, client = file(desk, 1), desk.browser("operator")
+    values = {"action": "reject", "requests": [request.id], "ground": "gdpr.art12.6"}
     send(client, "/requests/actions", **values)
-    assert desk.ledger.requests.get(found.id).reason == "gdpr.art12.6"
+    assert desk.ledger.requests.get(request.id).reason == "gdpr.art12.6"
 
 
 def test_many_are_not_rejected_without_a_ground(desk: Desk) -> None:
-    found, client = file(desk, 1), desk.browser("operator")
-    send(client, "/requests/actions", action="reject", requests=[found.id], ground="")
+    request, client = file(desk, 1), desk.browser("operator")
+    send(client, "/requests/actions", action="reject", requests=[request.id], ground="")
     assert "Choose a legal ground first" in client.get("/requests").text
-    assert desk.ledger.requests.get(found.id).state == "received"
+    assert desk.ledger.requests.get(request.id).state == "received"
 
 
 @pytest.mark.parametrize(("law", "other"), [("gdpr", "ccpa."), ("ccpa", "gdpr.")])
@@ -115,8 +115,8 @@ def test_no_ground_is_chosen_beforehand_and_none_is_of_the_other_law(
     desk: Desk, law: str, other: str
 ) -> None:
     ground = {"gdpr": "gdpr.art17.1.b", "ccpa": "ccpa.1798.105"}[law]
-    found = file(desk, 1, regime=law, ground=ground, verified=True)
-    text = desk.browser("operator").get(f"/requests/{found.id}").text
+    request = file(desk, 1, regime=law, ground=ground, verified=True)
+    text = desk.browser("operator").get(f"/requests/{request.id}").text
     for name in ("hold", "reject"):
         field = re.search(rf'<select[^>]* id="{name}-ground"[^>]*>(.*?)</select>', text, re.DOTALL)
         assert field is not None
@@ -167,15 +167,15 @@ def test_what_cannot_be_undone_is_asked_first(filled: Desk, name: str) -> None:
 
 @pytest.mark.parametrize("action", ["hold", "tell", "drop-table", ""])
 def test_other_actions_are_not_for_many(desk: Desk, action: str) -> None:
-    found, client = file(desk, 1, verified=True), desk.browser("operator")
-    answer = send(client, "/requests/actions", action=action, requests=[found.id])
+    request, client = file(desk, 1, verified=True), desk.browser("operator")
+    answer = send(client, "/requests/actions", action=action, requests=[request.id])
     assert answer.status_code == 422  # type: ignore[attr-defined]
-    assert desk.ledger.requests.get(found.id).state == "queued"
+    assert desk.ledger.requests.get(request.id).state == "queued"
 
 
 def test_back_leads_nowhere_else(desk: Desk) -> None:
-    found, client = file(desk, 1), desk.browser("operator")
-    values = {"action": "verify", "requests": [found.id], "back": "//evil.example"}
+    request, client = file(desk, 1), desk.browser("operator")
+    values = {"action": "verify", "requests": [request.id], "back": "//evil.example"}
     answer = send(client, "/requests/actions", **values)
     assert answer.headers["location"] == "/requests"  # type: ignore[attr-defined]
 
@@ -196,10 +196,10 @@ def test_no_page_shows_an_id_of_a_person(filled: Desk, role: str) -> None:
 )
 def test_problems_of_pages_speak_to_people(filled: Desk, path: str) -> None:
     answer = filled.browser().get(path)
-    found = re.search('<div class="empty">(.*)</main>', answer.text, re.DOTALL)
+    match = re.search('<div class="empty">(.*)</main>', answer.text, re.DOTALL)
     assert answer.status_code in (404, 422)
-    assert found is not None
-    assert not re.search("/api/|openapi|pattern|Field required|letheon [a-z]+ list", found[1])
+    assert match is not None
+    assert not re.search("/api/|openapi|pattern|Field required|letheon [a-z]+ list", match[1])
 
 
 def test_a_request_of_another_tenant_is_as_if_it_were_not_there(filled: Desk) -> None:
@@ -228,11 +228,11 @@ def test_home_counts_what_waits_for_the_one_who_looks(filled: Desk) -> None:
 
 
 def test_home_lists_what_it_counts_as_open(desk: Desk) -> None:
-    found = file(desk, 1, verified=True)
+    request = file(desk, 1, verified=True)
     desk.work()
-    assert desk.ledger.requests.get(found.id).state == "purged"
+    assert desk.ledger.requests.get(request.id).state == "purged"
     text = desk.browser("operator").get("/").text
-    assert shown_ids(text) == [found.id]
+    assert shown_ids(text) == [request.id]
     assert "No open requests" not in text
 
 

@@ -371,11 +371,11 @@ class LineCoverage:
     def report(self) -> Iterator[str]:
         """Yield the share of each module, and the lines that were not reached."""
         n_wanted = n_reached = 0
-        for source, wanted in self.wanted.items():
-            missed = sorted(wanted - self.reached[source])
-            n_wanted += len(wanted)
-            n_reached += len(wanted) - len(missed)
-            yield f"{Path(source).name}: {1 - len(missed) / len(wanted):.1%}, not {missed}"
+        for source, requested in self.wanted.items():
+            missed = sorted(requested - self.reached[source])
+            n_wanted += len(requested)
+            n_reached += len(requested) - len(missed)
+            yield f"{Path(source).name}: {1 - len(missed) / len(requested):.1%}, not {missed}"
         yield f"all: {n_reached / n_wanted:.1%} of {n_wanted} lines"
 
 

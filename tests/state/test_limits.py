@@ -460,9 +460,9 @@ def _forest_blob(n_trees: int, n_rows: int) -> bytes:
 
     def _leaves(key: str, value: Any) -> Any:
         if key == "trees":
-            one = bytes(value.data)[16:]
+            single = bytes(value.data)[16:]
             data = bytes(value.data)[:8] + struct.pack("<I", n_trees) + bytes(value.data)[12:16]
-            data += one * n_trees
+            data += single * n_trees
             return Array("|u1", (len(data),), data)
         if key == "n_trees":
             return n_trees

@@ -84,10 +84,10 @@ def test_width_and_order_of_indices(width: Any) -> None:
 )
 def test_search_trees_answer_as_before(cls: Any, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
-    points, asked = rng.normal(size=(50, 2)), rng.normal(size=(9, 2))
+    points, queries = rng.normal(size=(50, 2)), rng.normal(size=(9, 2))
     tree = cls(points, **options)
     restored = again(tree)
-    for a, b in zip(restored.query(asked, k=3), tree.query(asked, k=3), strict=True):
+    for a, b in zip(restored.query(queries, k=3), tree.query(queries, k=3), strict=True):
         assert np.array_equal(a, b)
     assert state.digest(restored) == state.digest(tree)
 

@@ -34,12 +34,12 @@ def test_missing_checkpoint(store: DirectoryStore) -> None:
 
 
 def test_a_sweep_leaves_what_is_named(store: DirectoryStore) -> None:
-    gone, kept = store.put(BLOB), store.put(b"other")
-    assert store.names() == {gone.sha256, kept.sha256}
+    destroyed, kept = store.put(BLOB), store.put(b"other")
+    assert store.names() == {destroyed.sha256, kept.sha256}
     assert store.keep_only(frozenset({kept.sha256})) == ()
     assert store.get(kept) == b"other"
     with pytest.raises(StateError):
-        store.get(gone)
+        store.get(destroyed)
 
 
 def test_a_sweep_takes_half_written_files_and_leaves_strangers(store: DirectoryStore) -> None:

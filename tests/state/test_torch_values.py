@@ -54,14 +54,14 @@ def test_other_values_of_torch_need_trust(value: Any, name: str) -> None:
 
 
 def test_torch_in_the_process_changes_no_environment() -> None:
-    said = [
+    message = [
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         ).stdout
         for code in (TELL, f"import torch; {TELL}")
     ]
-    assert "'blas'" in said[0]
-    assert said[0] == said[1]
+    assert "'blas'" in message[0]
+    assert message[0] == message[1]
 
 
 # A net of the caller; torch may be absent, so it is no class statement.

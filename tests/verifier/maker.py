@@ -58,8 +58,8 @@ def dsse(payload: bytes) -> bytes:
 def envelope(statement: Any, *signers: NamedSigner) -> bytes:
     payload = rfc8785.dumps(statement)
     signatures = [
-        {"keyid": one.keyid, "sig": text64(one.sign(dsse(payload)))}
-        for one in sorted(signers, key=lambda one: one.keyid)
+        {"keyid": item.keyid, "sig": text64(item.sign(dsse(payload)))}
+        for item in sorted(signers, key=lambda item: item.keyid)
     ]
     return rfc8785.dumps(
         {
@@ -196,8 +196,8 @@ def transition(leaves: Sequence[bytes], erased: Iterable[int]) -> bytes:
 
 
 def without(leaves: Sequence[bytes], erased: Iterable[int]) -> list[bytes]:
-    gone = set(erased)
-    return [TOMBSTONE if slot in gone else leaf for slot, leaf in enumerate(leaves)]
+    erased_slots = set(erased)
+    return [TOMBSTONE if slot in erased_slots else leaf for slot, leaf in enumerate(leaves)]
 
 
 def row_leaf(salt: bytes, place: int, row: bytes) -> bytes:
@@ -243,13 +243,13 @@ class SlotModel:
     def erase(self, step: ErasureStep) -> tuple[list[bytes], set[int]]:
         """Move on; return the slots before and which were erased since then."""
         self.since |= set(step.erased)
-        before, gone = self.slots, set(step.erased)
+        before, erased_slots = self.slots, set(step.erased)
         if step.retrain:
-            before, gone, self.since = self.retrained, self.since, set()
+            before, erased_slots, self.since = self.retrained, self.since, set()
         self.slots = without(self.slots, step.erased)
         if step.retrain:
             self.retrained = self.slots
-        return before, gone
+        return before, erased_slots
 
 
 Edit = Callable[[int, Statement], None]
@@ -315,8 +315,8 @@ class BundleBuilder:
 
     def _claims(self, sequence: int, step: ErasureStep, checkpoint: str) -> Statement:
         model = self.models[step.model]
-        before, gone = model.erase(step)
-        proof = transition(before, gone)
+        before, erased_slots = model.erase(step)
+        proof = transition(before, erased_slots)
         self.files[f"proofs/{sha(proof).hex()}.json"] = proof
         statement, after = example(), sha(b"model", bytes([sequence])).hex()
         claims = statement["predicate"]
@@ -331,7 +331,10 @@ class BundleBuilder:
             "liveAfter": sum(leaf != TOMBSTONE for leaf in model.slots),
             "transitionProof": {"sha256": sha(proof).hex()},
         }
-        claims["erasure"] |= {"batch": sha(b"batch", bytes([sequence])).hex(), "rows": len(gone)}
+        claims["erasure"] |= {
+            "batch": sha(b"batch", bytes([sequence])).hex(),
+            "rows": len(erased_slots),
+        }
         claims["monitor"]["lastRetrainSequence"] = model.last_retrain
         if step.retrain:
             claims["method"]["name"] = "retrain"
@@ -455,9 +458,9 @@ def public(files: Mapping[str, bytes]) -> Files:
     """What a public bundle has of the files."""
     tops = ("certificates", "purges", "checkpoints", "keys", "log.json")
     kept = {name: data for name, data in files.items() if name.partition("/")[0] in tops}
-    said = json.loads(files["bundle.json"]) | {"tier": "public", "scope": {}}
-    del said["destroyBy"]
-    return {**kept, "bundle.json": rfc8785.dumps(said)}
+    description = json.loads(files["bundle.json"]) | {"tier": "public", "scope": {}}
+    del description["destroyBy"]
+    return {**kept, "bundle.json": rfc8785.dumps(description)}
 
 
 def write(files: Mapping[str, bytes], folder: Path, *, indexed: bool = True) -> Path:

@@ -56,6 +56,11 @@ def test_honest_bundle_passes(tmp_path: Path) -> None:
     assert passed(judged(maker.honest_bundle(), tmp_path)) == [True] * 4
 
 
+def test_a_verdict_is_one_line_of_text() -> None:
+    assert str(Verdict("V0", False, "altered")) == "V0  FAIL    altered"
+    assert str(Verdict("V2", None, "no proofs")) == "V2  skipped no proofs"
+
+
 def test_public_bundle_passes_what_it_can_show(tmp_path: Path) -> None:
     verdicts = judged(maker.public(maker.honest_bundle()), tmp_path)
     assert passed(verdicts) == [True, True, None, True]
@@ -211,9 +216,9 @@ def test_certificates_must_be_logged_in_order(tmp_path: Path) -> None:
     ledger.certify(1, ErasureStep("m", (1,)))
     ledger.certify(2, ErasureStep("m", (2,)))
     ledger.notes = first.notes
-    (one, two), events = ledger.entries, ledger.events
-    events[one["index"]], events[two["index"]] = events[two["index"]], events[one["index"]]
-    one["index"], two["index"] = two["index"], one["index"]
+    (item, two), events = ledger.entries, ledger.events
+    events[item["index"]], events[two["index"]] = events[two["index"]], events[item["index"]]
+    item["index"], two["index"] = two["index"], item["index"]
     verdict = judged(ledger.finish(), tmp_path)["V1"]
     assert verdict.reason == "log.json: certificate 2: the event is too early in the log"
 
@@ -591,8 +596,8 @@ def test_command_tells_an_incomplete_bundle_from_one_that_passes(
 
 def sign_again(files: Files, **changes: Any) -> Files:
     """The operator changes bundle.json and signs for it."""
-    said = json.loads(files["bundle.json"]) | changes
-    return {**files, "bundle.json": rfc8785.dumps(said)}
+    description = json.loads(files["bundle.json"]) | changes
+    return {**files, "bundle.json": rfc8785.dumps(description)}
 
 
 @pytest.mark.parametrize(
@@ -659,7 +664,7 @@ def test_no_changed_file_is_accepted(name: str, tmp_path: Path) -> None:
     folder = maker.write(maker.honest_bundle(), tmp_path)
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert any(one.passed is False for one in verify_bundle(folder, PINNED)[:2])
+    assert any(item.passed is False for item in verify_bundle(folder, PINNED)[:2])
 
 
 def test_files_that_the_index_does_not_list_fail(tmp_path: Path) -> None:
@@ -709,7 +714,7 @@ def link_the_folder(path: Path) -> None:
 def test_tricks_with_files_and_folders_are_refused(name: str, trick: Any, tmp_path: Path) -> None:
     folder = maker.write(maker.honest_bundle(), tmp_path / "bundle")
     trick(folder / name)
-    assert any(one.passed is False for one in verify_bundle(folder, PINNED)[:2])
+    assert any(item.passed is False for item in verify_bundle(folder, PINNED)[:2])
 
 
 def test_folders_that_are_nested_deeply_are_refused(tmp_path: Path) -> None:

@@ -121,8 +121,8 @@ def test_base64_with_spare_bits_is_refused() -> None:
     envelope_json = json.loads(FIRST)
     signature = envelope_json["signatures"][0]["sig"]
     assert signature.endswith("==")
-    twin = signature[:-3] + chr(ord(signature[-3]) + 1) + "=="
-    assert base64.b64decode(twin) == base64.b64decode(signature)
-    envelope_json["signatures"][0]["sig"] = twin
+    variant = signature[:-3] + chr(ord(signature[-3]) + 1) + "=="
+    assert base64.b64decode(variant) == base64.b64decode(signature)
+    envelope_json["signatures"][0]["sig"] = variant
     with pytest.raises(VerificationError, match="spare bits"):
         open_envelope(rfc8785.dumps(envelope_json), TRUST)

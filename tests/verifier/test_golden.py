@@ -40,7 +40,7 @@ def test_golden_bundle_still_verifies(folder: Path) -> None:
     verdicts = verify_bundle(folder, pinned, witnesses=[maker.verifier_key(maker.WITNESS)])
     passed = {verdict.passed for verdict in verdicts if "signed index" not in verdict.reason}
     assert passed == {True}, verdicts
-    verdict = overall((one.passed, one.promised) for one in verdicts)
+    verdict = overall((item.passed, item.promised) for item in verdicts)
     has_index = (folder / "index.json").exists()
     assert verdict == ("passed" if has_index else "incomplete")
 

@@ -75,7 +75,7 @@ def test_inclusion_holds_for_no_other_place_leaf_or_length() -> None:
                     if other != size
                 ),
             ]
-            good = [one for one in others if holds(check_inclusion, *one)]
+            good = [item for item in others if holds(check_inclusion, *item)]
             # A tree of one leaf needs no proof, so nothing can be cut off it.
             expected = 1 + (size == 1)
             assert len(good) == expected, (size, index, good)

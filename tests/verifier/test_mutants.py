@@ -87,8 +87,8 @@ def check_proof(data: bytes) -> None:
     claims = CHAIN[0].predicate
     before, after, rows = transition_roots(data)
     transition = (before.hex(), after.hex(), rows)
-    wanted = claims["dataset"]["rootBefore"], claims["dataset"]["rootAfter"]
-    if transition != (*wanted, claims["erasure"]["rows"]):
+    expected = claims["dataset"]["rootBefore"], claims["dataset"]["rootAfter"]
+    if transition != (*expected, claims["erasure"]["rows"]):
         raise VerificationError("another transition")
 
 

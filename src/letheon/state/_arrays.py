@@ -320,6 +320,6 @@ def scalar_from(node: nodes.Scalar, from_node: Convert, budget: MemoryBudget) ->
     return array_from(value, from_node, budget)[()]
 
 
-def _require_array(condition: bool, what: str) -> None:
+def _require_array(condition: bool, label: str) -> None:
     if not condition:
-        raise CorruptFileError(f"not a valid array: {what}")
+        raise CorruptFileError(f"not a valid array: {label}")

@@ -303,9 +303,9 @@ def _locate_tensors(header: dict[str, Any], data: memoryview) -> dict[str, memor
     return tensors
 
 
-def _require_valid(condition: bool, what: str) -> None:
+def _require_valid(condition: bool, label: str) -> None:
     if not condition:
-        raise CorruptFileError(f"the manifest is wrong about {what}")
+        raise CorruptFileError(f"the manifest is wrong about {label}")
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -441,9 +441,9 @@ class _ManifestReader(TreeReader):
         )
         return small[begin : begin + size]
 
-    def _pop_value(self, kind: type, what: str) -> Any:
+    def _pop_value(self, kind: type, label: str) -> Any:
         value = self.pending.pop()
-        _require_valid(type(value) is kind, what)
+        _require_valid(type(value) is kind, label)
         return value
 
     def read_number(self) -> int:

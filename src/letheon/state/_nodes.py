@@ -284,7 +284,7 @@ class MemoryBudget:
         self.used = 0
         self.native_used = 0
 
-    def take(self, n_bytes: int, what: str) -> None:
+    def take(self, n_bytes: int, part: str) -> None:
         """Count bytes that are about to be allocated.
 
         Raises
@@ -292,22 +292,22 @@ class MemoryBudget:
         MemoryLimitError
             If that would exceed the limit; nothing was allocated.
         """
-        self._require_within(self.used + n_bytes, self.limit, what)
+        self._require_within(self.used + n_bytes, self.limit, part)
         self.used += n_bytes
 
-    def take_native(self, n_bytes: int, n_steps: int, what: str) -> None:
+    def take_native(self, n_bytes: int, n_steps: int, part: str) -> None:
         """Count bytes and steps of compiled code of this package; a few steps for each byte."""
         self.native_used += max(n_bytes, n_steps // _STEPS_PER_BYTE)
-        self._require_within(self.used + self.native_used, self.native_limit, what)
+        self._require_within(self.used + self.native_used, self.native_limit, part)
 
     def give_back(self, n_bytes: int) -> None:
         """Count bytes that are free again."""
         self.used -= n_bytes
 
-    def _require_within(self, needed: int, limit: int, what: str) -> None:
+    def _require_within(self, needed: int, limit: int, part: str) -> None:
         if needed > limit:
             raise MemoryLimitError(
-                f"reading {what} would take at least {needed:,} bytes of memory, and the limit is "
+                f"reading {part} would take at least {needed:,} bytes of memory, and the limit is "
                 f"{limit:,} bytes; if you know where the data come from, pass "
                 f"max_memory={needed + needed // 2} or more"
             )
@@ -366,7 +366,7 @@ def require_distinct_hashes(values: list[Any] | NDArray[Any]) -> None:
         raise CorruptFileError(f"more than {_MAX_EQUAL_HASHES} keys have the same hash")
 
 
-def require_valid(condition: Any, what: str) -> None:
+def require_valid(condition: Any, part: str) -> None:
     """Raise `CorruptFileError` unless the condition holds."""
     if not condition:
-        raise CorruptFileError(f"not a valid {what}")
+        raise CorruptFileError(f"not a valid {part}")

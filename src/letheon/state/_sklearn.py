@@ -230,8 +230,8 @@ CODECS: dict[str, Codec] = {
 }
 
 
-def _require_of(value: Any, condition: Any, what: str) -> None:
-    require_valid(condition, f"{type(value).__name__}: {what}")
+def _require_of(value: Any, condition: Any, part: str) -> None:
+    require_valid(condition, f"{type(value).__name__}: {part}")
 
 
 def _is_tree(value: Any) -> bool:

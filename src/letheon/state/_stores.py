@@ -151,12 +151,12 @@ class DirectoryStore:
         return self.path / f"{checkpoint.sha256}{_SUFFIX}"
 
     @contextlib.contextmanager
-    def _translate_errors(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, action: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise CheckpointError(
-                f"cannot {what} {self.path}: {error.strerror or error}; "
+                f"cannot {action} {self.path}: {error.strerror or error}; "
                 "choose a writable directory with enough free space"
             ) from error
 
