@@ -533,7 +533,7 @@ def test_a_callback_changes_no_bit_whatever_it_does(net: str) -> None:
 
 
 def test_layers_that_cannot_be_stacked() -> None:
-    class Recurrent(nn.Module):
+    class RecurrentNet(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.cell = nn.GRU(1, 3, batch_first=True)
@@ -542,11 +542,11 @@ def test_layers_that_cannot_be_stacked() -> None:
             last: Tensor = self.cell(x[:, :, None])[0][:, -1]
             return last
 
-    assert torch.isfinite(trained(loop_of((0,), Recurrent), range(9))).all()
+    assert torch.isfinite(trained(loop_of((0,), RecurrentNet), range(9))).all()
     with pytest.raises(
         TrainingError, match=r"cannot be trained in several networks .* lane_width=1"
     ):
-        trained(loop_of((0, 1), Recurrent), range(9), range(4))
+        trained(loop_of((0, 1), RecurrentNet), range(9), range(4))
 
 
 @pytest.mark.parametrize("variant", ["momentum", "adam"])
