@@ -79,7 +79,7 @@ def test_empty_bundle_passes_nothing(tmp_path: Path) -> None:
     verdicts = judged({}, tmp_path)
     assert passed(verdicts) == [None, False, None, None]
     assert verdicts["V0"].reason == "the bundle has no certificate"
-    assert verdicts["V1"].reason == "checkpoints/: there is none"
+    assert verdicts["V1"].reason == "checkpoints/: no checkpoint; expected at least one"
 
 
 def test_failed_chain_stops_the_rest(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_failed_chain_stops_the_rest(tmp_path: Path) -> None:
     files["certificates/000002.json"] = files["certificates/000003.json"]
     verdicts = judged(files, tmp_path)
     assert passed(verdicts) == [False, None, None, None]
-    assert verdicts["V0"].reason == "certificate 2: has sequence 3"
+    assert verdicts["V0"].reason == "certificate 2: has sequence 3; expected 2"
     assert verdicts["V3"].reason == "not checked: V0 failed"
 
 
@@ -179,10 +179,10 @@ def test_changed_log_is_refused(
     [
         ("000000000008.txt", None, "consistency is not step by step"),
         ("000000000021.txt", None, "is not the log of the newest"),
-        ("000000000009.txt", maker.note(8, bytes(32)), "000000000009.txt: is of size 8"),
+        ("000000000009.txt", maker.note(8, bytes(32)), "000000000009.txt: states size 8"),
         ("000000000008.txt", maker.note(8, bytes(32)), "log was rewritten"),
         ("000000000008.txt", maker.note(8, bytes(32), STRANGER), "not signed by one trusted"),
-        ("000000000008.txt", maker.note(8, bytes(32), origin="o"), "not all are of this ledger"),
+        ("000000000008.txt", maker.note(8, bytes(32), origin="o"), "some belong to another ledger"),
         ("000000000008.txt", "\udcff", "000000000008.txt: not a checkpoint"),
     ],
 )
@@ -308,7 +308,7 @@ MODEL = maker.SlotModel.registered("credit-risk")
     [
         (with_proof(1, maker.transition(MODEL.slots, [1])), "does not end at rootAfter"),
         (with_proof(1, maker.transition(MODEL.slots[::-1], [1, 4])), "start at rootBefore"),
-        (with_proof(1, maker.transition(MODEL.slots * 2, [1, 4])), "is of 16 slots"),
+        (with_proof(1, maker.transition(MODEL.slots * 2, [1, 4])), "has 16 slots"),
         (with_proof(1, b"{}"), "transition proof: violates required"),
         (
             lying(3, lambda claims: claims["dataset"].update(rootAfter="00" * 32)),
@@ -337,7 +337,9 @@ def test_missing_and_swapped_proofs_are_refused(tmp_path: Path) -> None:
     name = proof_name(files, 2)
     swapped = {**files, name: files[proof_name(files, 1)]}
     verdict = judged(swapped, tmp_path / "swapped")["V2"]
-    assert verdict.reason == "certificate 2: the transition proof is not the one certified"
+    assert verdict.reason == (
+        "certificate 2: the transition proof is not the one that the certificate names"
+    )
     del files[name]
     verdict = judged(files, tmp_path / "missing")["V2"]
     assert verdict.passed is False
@@ -353,7 +355,7 @@ def test_retrain_that_swaps_an_erased_row_for_another_is_refused(tmp_path: Path)
     short = {k: v for k, v in files.items() if not k.endswith(("/000005.json", "/000006.json"))}
     verdicts = judged(short, tmp_path)
     assert verdicts["V0"].passed is True
-    assert verdicts["V2"].reason == "certificate 4: a row erased before came back"
+    assert verdicts["V2"].reason == "certificate 4: a row erased earlier is not erased"
 
 
 @pytest.mark.parametrize("signer", [ROOT, SECOND])
@@ -387,10 +389,13 @@ def with_purge(number: int, change: Callable[[Statement], Any], signer: Any = RO
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda s: s["subject"][0].update(name="churn@9"), "of another certificate"),
-        (lambda s: s["predicate"]["certificate"].update(sha256="0" * 64), "of another certif"),
-        (lambda s: s["predicate"]["ledger"].update(sequence=3), "of another certificate"),
-        (lambda s: s["predicate"]["ledger"].update(id="other"), "of another certificate"),
+        (lambda s: s["subject"][0].update(name="churn@9"), "belongs to another certificate"),
+        (
+            lambda s: s["predicate"]["certificate"].update(sha256="0" * 64),
+            "belongs to another certif",
+        ),
+        (lambda s: s["predicate"]["ledger"].update(sequence=3), "belongs to another certificate"),
+        (lambda s: s["predicate"]["ledger"].update(id="other"), "belongs to another certificate"),
         (lambda s: s["predicate"]["scanner"].update(hits=1), "scanner.hits: violates const"),
         (lambda s: s["predicate"]["stores"][0].pop("at"), "stores[0]: violates required"),
         (lambda s: s["predicate"]["stores"][6].pop("by"), "stores[6]: violates required"),
@@ -632,7 +637,7 @@ def test_a_public_bundle_that_says_auditor_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("claims", "reason"),
     [
-        ({"ledger": {"id": "other", "sequence": 6}}, "of another ledger"),
+        ({"ledger": {"id": "other", "sequence": 6}}, "belongs to another ledger"),
         ({"ledger": {"id": maker.LEDGER, "sequence": 5}}, "another number of certificates"),
         ({"files": 1}, "lists"),
         ({"tier": "public"}, "the tier is auditor by the files"),

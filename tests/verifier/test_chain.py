@@ -125,7 +125,7 @@ def test_retrain_cannot_bring_rows_back() -> None:
         statement["predicate"]["dataset"]["liveAfter"] = 7
         statement["predicate"]["erasure"]["rows"] = 1
 
-    with pytest.raises(VerificationError, match="certificate 4: rows came back"):
+    with pytest.raises(VerificationError, match="4: erased rows are in the data set again"):
         check_chain(chained(edit=at(4, fewer)), TRUST)
 
 

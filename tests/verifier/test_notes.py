@@ -52,7 +52,7 @@ def test_unknown_signatures_are_left_alone_unless_pinned() -> None:
         (maker.note(7, bytes(32), STRANGER), "not signed by one trusted key"),
         (maker.note(7, bytes(32), origin="other"), "not signed|another ledger"),
         (TEXT + TEXT.splitlines()[4] + "\n", "not signed by one trusted key"),
-        (TEXT.replace("\n7\n", "\n8\n"), "is wrong"),
+        (TEXT.replace("\n7\n", "\n8\n"), "is not valid"),
     ],
 )
 def test_other_signers_and_bodies_are_refused(text: str, reason: str) -> None:
@@ -118,7 +118,7 @@ def test_time_of_a_co_signature_is_signed() -> None:
     data = bytearray(base64.b64decode(line.split(" ")[2]))
     data[11] ^= 1
     later = TEXT.replace(line, f"— w.example/1 {maker.text64(bytes(data))}")
-    with pytest.raises(VerificationError, match=r"w\.example/1: the signature .* is wrong"):
+    with pytest.raises(VerificationError, match=r"w\.example/1: the signature .* is not valid"):
         check_note(read_note(later), TRUST, PINNED)
 
 
