@@ -1,4 +1,4 @@
-"""Deletion distributions: who leaves, how many at once, nobody twice."""
+"""Deletion distributions: who leaves, how many at once, no id twice."""
 
 from collections import Counter
 from typing import Any
@@ -37,8 +37,8 @@ class Confident:
         self.p = {tuple(row): (label, p) for row, label, p in zip(X, y, sure, strict=True)}
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[Any]:
-        found = [self.p[tuple(row)] for row in X]
-        return np.array([[1 - p, p] if label else [p, 1 - p] for label, p in found])
+        shares = [self.p[tuple(row)] for row in X]
+        return np.array([[1 - p, p] if label else [p, 1 - p] for label, p in shares])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -113,11 +113,11 @@ def mnist_at(folder: Path) -> Path:
 
 
 def test_another_content_is_noticed_and_both_digests_are_named(tmp_path: Path) -> None:
-    found = hashlib.sha256(idx(pixels(5, 28, 28))).hexdigest()
+    digest = hashlib.sha256(idx(pixels(5, 28, 28))).hexdigest()
     (expected,) = set(datasets.info("mnist").files[0].sha256.values())
     with pytest.raises(DatasetFormatError) as caught:
         datasets.load("mnist", folder=mnist_at(tmp_path))
-    assert found in str(caught.value)
+    assert digest in str(caught.value)
     assert expected in str(caught.value)
 
 

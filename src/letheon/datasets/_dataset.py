@@ -136,7 +136,7 @@ class Dataset(DatasetArrays):
 
     @property
     def people(self) -> NDArray[Any]:
-        """Everybody who owns a training row, each once: row numbers where there are no ids."""
+        """Every id of the training rows once; row numbers if there are no ids."""
         return np.arange(len(self.y)) if self.ids is None else np.unique(self.ids)
 
     def split(self, test_share: float = 0.2, seed: int = 0) -> "Dataset":
@@ -152,7 +152,7 @@ class Dataset(DatasetArrays):
         Returns
         -------
         Dataset
-            Nobody has rows on both sides.
+            No person has rows on both sides.
         """
         if self.X_test is not None:
             return self

@@ -17,8 +17,8 @@ Kind = Literal["uniform", "person", "class", "worst", "adaptive"]
 Cost = Callable[[Any, NDArray[Any]], float]
 PersonNumbers = NDArray[np.int64]
 
-# Nobody is asked to leave who would take the last but so many people of a class with them: a model
-# of one class cannot be fitted, and no comparison would be left.
+# People who must remain in every class: a model of one class cannot be fitted, so no comparison
+# would be possible.
 _KEPT_PER_CLASS = 2
 _MOST_CLASSES = 20
 
@@ -85,7 +85,7 @@ class Requests:
         Raises
         ------
         ValueError
-            Nobody would be left.
+            No people would remain.
         """
         n, batch = (
             max(1, round(n_people * part)) if part < 1 else int(part)
@@ -128,7 +128,7 @@ class Requests:
         Yields
         ------
         ndarray
-            Ids of the people who leave next; nobody twice.
+            Ids of the next request; no id twice.
         """
         labels = np.asarray(y)
         pool = _Pool(
@@ -226,7 +226,7 @@ class _Pool:
         )
 
     def person_errors(self, model: Any) -> NDArray[np.float64]:
-        """Return for everybody how wrong the model is about their worst row, in [0, 1]."""
+        """Return the error of the model for the worst row of each person, in [0, 1]."""
         rows = np.flatnonzero(self.is_present[self.owner])
         X = self.X.iloc[rows] if hasattr(self.X, "iloc") else self.X[rows]
         worst = np.zeros(len(self.people))

@@ -1,7 +1,7 @@
 """Tables and other files of text: read column by column, encoded by what the published file holds.
 
 Words of a column are numbered in alphabetical order over the whole published file, before any
-sampling, splitting or removal. The list is a constant of that file: nobody who leaves changes it.
+sampling, splitting or removal. The list is a constant of that file: a removal does not change it.
 A missing number becomes -1, because a mean would depend on people who may leave. Some files have
 formats of their own: svmlight lines, click logs, tweets, baskets, sentence trees.
 """
@@ -453,7 +453,7 @@ def read_twitter(job: ReadJob) -> DatasetArrays:
     A file with a header and the columns ``user_id``, ``text`` and ``label``, and any of
     ``pagerank``, ``triangle_count``, ``core_id``, ``out_degree``, ``in_degree``, ``polarity``,
     ``subjectivity``. Six counts are taken from the text; the last column says how many messages
-    of the same author came before, which rests on nobody else's rows. In a ``.tsv`` a line is a
+    of the same author came before, which depends on no other rows. In a ``.tsv`` a line is a
     tweet and quotes are characters like others; in a ``.csv`` they enclose cells.
     """
     name, _ = job.locate_file(0)
@@ -498,8 +498,8 @@ def _read_tweets(rows: Iterator[dict[Any, Any]], figures: tuple[str, ...]) -> Da
 def read_purchase(job: ReadJob) -> DatasetArrays:
     """Read Purchase: what of the 600 categories sold most a customer has ever bought.
 
-    Rows are customers whose answer to an offer is known; y: did they come back? The 600
-    categories are those of the published file, whoever leaves. The file of transactions has 350
+    Rows are customers whose answer to an offer is known; y: did they come back? The 600 categories
+    are those of the published file, whichever rows are removed. The file of transactions has 350
     million lines and is read once, which takes minutes.
     """
     with job.open_lines(1) as lines:
