@@ -25,7 +25,7 @@ from benchmarks._deep_models import (
 from benchmarks._report import BenchmarkReport, Table
 from letheon.deep import ResNet
 
-__all__ = ["Cifar", "Plan"]
+__all__ = ["Cifar", "CifarPlan"]
 
 RULES = (obliviates.Rule("robust", 0.1), obliviates.Rule("paper", 0.1))
 PLAIN = f"No augmentation; {LOSSY}."
@@ -40,7 +40,7 @@ SISA_NOTE = (
 )
 
 
-class Plan(NamedTuple):
+class CifarPlan(NamedTuple):
     """How much to do on CIFAR-10."""
 
     n_rows: int | None
@@ -61,7 +61,7 @@ class Cifar:
     def __init__(
         self,
         data: ImageSet,
-        plan: Plan,
+        plan: CifarPlan,
         device: str,
         report: BenchmarkReport,
         has_time: Callable[[], bool],

@@ -107,7 +107,7 @@ def test_what_cannot_be_done_is_said(story: ReceiptStory, tmp_path: Path) -> Non
         (2, ("check", story.sealed, "--bundle", story.bundle), "--key KEY"),
         (2, ("check", story.sealed), "--bundle DIR"),
         (3, ("export", story.waiting, "--out", file, "--ledger", story.home), "no receipt"),
-        (3, ("export", "0" * 32, "--out", file, "--ledger", story.home), "no request"),
+        (3, ("export", "0" * 32, "--out", file, "--ledger", story.home), "unknown request"),
         (4, ("open", story.code, "--sealed", story.sealed, "--out", story.sealed), "exists"),
     ]
     for status, words, said in cases:

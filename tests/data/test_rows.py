@@ -186,15 +186,15 @@ def test_labels_come_always_or_never() -> None:
 @given(st.lists(st.sampled_from("abcd"), min_size=1), st.sets(st.sampled_from("abcdx")))
 def test_removal_is_filtering(owners: list[str], leaving: set[str]) -> None:
     rows = make_rows(owners)
-    found = rows.find(as_ids(sorted(leaving) or np.array([], object)))
-    left = rows.without(found.positions)
+    match = rows.find(as_ids(sorted(leaving) or np.array([], object)))
+    left = rows.without(match.positions)
     stay = [row for row, owner in enumerate(owners) if owner not in leaving]
     assert left.ids.to_list() == [owners[row] for row in stay]
     assert left.X[:, 0].tolist() == left.extra["slice"].tolist() == stay
     assert left.y is not None
     assert left.y.tolist() == [f"label-{row}" for row in stay]
     if leaving:
-        assert found.missing.to_list() == sorted(leaving - set(owners))
+        assert match.missing.to_list() == sorted(leaving - set(owners))
 
 
 @given(st.lists(st.integers(0, 3), min_size=1), st.lists(st.integers(0, 3), min_size=1))

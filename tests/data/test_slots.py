@@ -128,13 +128,13 @@ def assert_holds(rows: SlotRows, held: list[Row]) -> None:
 
 
 def assert_finds(rows: SlotRows, wanted: list[Any], held: list[Row]) -> None:
-    found = rows.find(as_ids(wanted))
+    match = rows.find(as_ids(wanted))
     slots = np.flatnonzero(rows.alive)
     expected = [int(slot) for slot, row in zip(slots, held, strict=True) if row.name in wanted]
-    assert found.positions.tolist() == expected
-    assert found.positions.dtype == np.int64
+    assert match.positions.tolist() == expected
+    assert match.positions.dtype == np.int64
     names = {row.name for row in held}
-    assert found.missing.to_list() == [name for name in wanted if name not in names]
+    assert match.missing.to_list() == [name for name in wanted if name not in names]
 
 
 class Slots(RuleBasedStateMachine):
@@ -392,9 +392,9 @@ def test_a_lone_text_has_the_hash_that_it_has_among_others() -> None:
 
 @pytest.mark.parametrize("ids", [as_ids(["1"]), as_ids(["1", "2"])])
 def test_ids_of_the_other_kind_are_missing(ids: Ids) -> None:
-    found = build([Row(0, 1), Row(1, 2)], "float64").find(ids)
-    assert found.positions.size == 0
-    assert found.missing.to_list() == ids.to_list()
+    match = build([Row(0, 1), Row(1, 2)], "float64").find(ids)
+    assert match.positions.size == 0
+    assert match.missing.to_list() == ids.to_list()
 
 
 def test_a_person_with_very_many_rows() -> None:

@@ -184,7 +184,7 @@ def test_vaccine_without_a_label_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "vaccine" / "training_set_features.csv", "respondent_id,a\n0,1\n1,2\n")
     labels = "respondent_id,h1n1_vaccine,seasonal_vaccine\n0,0,0\n"
     write(tmp_path / "vaccine" / "training_set_labels.csv", labels)
-    with pytest.raises(DatasetFormatError, match="no label for 1 respondents"):
+    with pytest.raises(DatasetFormatError, match="1 respondents have no label"):
         read("vaccine", tmp_path)
 
 
@@ -207,9 +207,9 @@ def test_olympics_filter(tmp_path: Path) -> None:
     assert data.ids.tolist() == [1, 2]
     assert data.y.tolist() == [0, 1]
     assert column(data, "Height") == [180, 170]
-    everybody = read("olympics", tmp_path, variant="all")
-    assert column(everybody, "Height") == [180, -1, 170]
-    assert everybody.feature_names == data.feature_names
+    all_athletes = read("olympics", tmp_path, variant="all")
+    assert column(all_athletes, "Height") == [180, -1, 170]
+    assert all_athletes.feature_names == data.feature_names
 
 
 def test_credit_card(tmp_path: Path) -> None:
@@ -318,11 +318,11 @@ def test_svmlight_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert dense.X_test is None
     for name in ("rcv1_train.binary", "rcv1_test.binary"):
         write(tmp_path / "rcv1" / f"{name}.bz2", svm_lines(X, labels))
-    found = read("rcv1", tmp_path)
-    assert sparse.issparse(found.X)
-    assert found.X.shape == found.X_test.shape == (5, 47_236)
-    np.testing.assert_array_equal(found.X.toarray()[:, :2000], X)
-    assert found.sample(2).X.shape == (2, 47_236)
+    data = read("rcv1", tmp_path)
+    assert sparse.issparse(data.X)
+    assert data.X.shape == data.X_test.shape == (5, 47_236)
+    np.testing.assert_array_equal(data.X.toarray()[:, :2000], X)
+    assert data.sample(2).X.shape == (2, 47_236)
 
 
 def test_sst_reads_trees(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from letheon.deep._replay import StepSchedule
 Floats = NDArray[np.float64]
 
 
-class Pair(NamedTuple):
+class CurvaturePair(NamedTuple):
     s: Floats
     y: Floats
 
 
-def dense_bfgs(pairs: list[Pair]) -> Floats:
+def dense_bfgs(pairs: list[CurvaturePair]) -> Floats:
     """BFGS updates of c I, oldest pair first, c being that of the newest."""
     newest = pairs[-1]
     B = np.eye(len(newest.s)) * (newest.s @ newest.y) / (newest.s @ newest.s)
@@ -28,7 +28,7 @@ def dense_bfgs(pairs: list[Pair]) -> Floats:
     return B
 
 
-class Reference:
+class ReplayReference:
     """Row gradients of a fitted model in double precision, and its batches as lists of rows."""
 
     def __init__(self, model: DeltaGradNetClassifier) -> None:
@@ -70,7 +70,7 @@ class Reference:
             w = w - self.rate * gradient
         return [*points, w], gradients
 
-    def replayed(self, gone: frozenset[int], accepts: Callable[[Pair], bool]) -> Floats:
+    def replayed(self, gone: frozenset[int], accepts: Callable[[CurvaturePair], bool]) -> Floats:
         """End of the replay without some rows; products are trusted after two pairs that passed.
 
         The last step is exact if nothing has tested a product after the burn-in. `missed` is then
@@ -80,7 +80,7 @@ class Reference:
         points, gradients = self.path()
         first = next(t for t, batch in enumerate(self.batches) if gone.intersection(batch))
         last = max(t for t, batch in enumerate(self.batches) if not gone.issuperset(batch))
-        w, pairs, is_trusted = points[first], list[Pair](), False
+        w, pairs, is_trusted = points[first], list[CurvaturePair](), False
         errors, n_products = list[float](), 0
         for t in range(first, len(self.batches)):
             batch, count = self.batches[t], t - first
@@ -92,7 +92,7 @@ class Reference:
             is_due = after <= 0 or after % model.period == 0 or (t == last and not errors)
             if is_due or not is_trusted:
                 g = self.mean(w, batch)
-                pair = Pair(v, g - gradients[t])
+                pair = CurvaturePair(v, g - gradients[t])
                 if is_trusted and after > 0:
                     errors.append(float(np.linalg.norm(pair.y - dense_bfgs(pairs) @ v)))
                 is_kept = accepts(pair)

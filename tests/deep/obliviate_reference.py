@@ -17,24 +17,24 @@ from letheon.deep._obliviate import DeepObliviateClassifier
 from letheon.seeds import keyed_hash
 
 
-class People(NamedTuple):
+class BlockPeople(NamedTuple):
     X: NDArray[np.float32]
     y: NDArray[np.int64]
     ids: NDArray[np.int64]
 
-    def without(self, gone: Collection[int]) -> "People":
+    def without(self, gone: Collection[int]) -> "BlockPeople":
         keep = ~np.isin(self.ids, list(gone))
-        return People(self.X[keep], self.y[keep], self.ids[keep])
+        return BlockPeople(self.X[keep], self.y[keep], self.ids[keep])
 
 
-def make_people(n_people: int = 24, *, seed: int = 0, n_classes: int = 3) -> People:
+def make_people(n_people: int = 24, *, seed: int = 0, n_classes: int = 3) -> BlockPeople:
     """People with one to three rows each; every class has many."""
     rng = np.random.default_rng(seed)
     ids = np.repeat(np.arange(n_people), rng.integers(1, 4, n_people))
     rng.shuffle(ids)
     y = np.arange(len(ids)) % n_classes
     X = rng.normal(size=(len(ids), 3)) + y[:, None]
-    return People(X.astype(np.float32), y, ids)
+    return BlockPeople(X.astype(np.float32), y, ids)
 
 
 def linear(shape: tuple[int, ...], n_classes: int) -> nn.Module:
@@ -76,7 +76,7 @@ def make(**settings: Any) -> DeepObliviateClassifier:
     return DeepObliviateClassifier(**(defaults | settings))
 
 
-def fitted(people: People, **settings: Any) -> DeepObliviateClassifier:
+def fitted(people: BlockPeople, **settings: Any) -> DeepObliviateClassifier:
     return make(**settings).fit(people.X, people.y, ids=people.ids)
 
 
@@ -84,16 +84,18 @@ def block_of(model: DeepObliviateClassifier, person: int) -> int:
     return keyed_hash(model.seed_, "block", int(person)) % int(model.n_blocks)
 
 
-def people_in(model: DeepObliviateClassifier, people: People, blocks: Collection[int]) -> list[int]:
+def people_in(
+    model: DeepObliviateClassifier, people: BlockPeople, blocks: Collection[int]
+) -> list[int]:
     """People of some blocks, sorted."""
     return [person for person in np.unique(people.ids) if block_of(model, person) in blocks]
 
 
 def states(model: DeepObliviateClassifier) -> list[Tensor]:
     """The checkpoints of a model, from before block 0 to after the last."""
-    found = [model.vault_.get(i) for i in range(int(model.n_blocks) + 1)]
-    assert all(state is not None for state in found)
-    return found  # type: ignore[return-value]
+    saved_states = [model.vault_.get(i) for i in range(int(model.n_blocks) + 1)]
+    assert all(state is not None for state in saved_states)
+    return saved_states  # type: ignore[return-value]
 
 
 def rate_of(model: DeepObliviateClassifier, block: int) -> float:
@@ -106,7 +108,7 @@ def rate_of(model: DeepObliviateClassifier, block: int) -> float:
 
 
 def scratch_states(
-    model: DeepObliviateClassifier, people: People, gone: Collection[int] = ()
+    model: DeepObliviateClassifier, people: BlockPeople, gone: Collection[int] = ()
 ) -> list[Tensor]:
     """Train all blocks with the slots of the fit on `people`, those of some people empty."""
     rows = SlotRows(people.X.copy(), people.y.copy(), as_ids(people.ids.tolist()))
@@ -115,7 +117,7 @@ def scratch_states(
         rows, template, loop_settings(model), model.seed_, torch.device("cpu")
     )
     flat = template.initial_flat(0)[None]
-    found = [flat[0]]
+    saved_states = [flat[0]]
     with model._training_run():
         for block in range(int(model.n_blocks)):
             slots = [
@@ -126,13 +128,13 @@ def scratch_states(
             rate = rate_of(model, block)
             phase = TrainingPhase(block, (np.array(slots, np.int64),), int(model.epochs), rate)
             flat = context.get_loop().train(flat, phase)
-            found.append(flat[0])
-    return found
+            saved_states.append(flat[0])
+    return saved_states
 
 
-def norms_of_moves(found: list[Tensor]) -> NDArray[np.float64]:
+def norms_of_moves(saved_states: list[Tensor]) -> NDArray[np.float64]:
     """L1 norm of what every block did: differences in float32, their sum in float64."""
-    moves = np.diff(torch.stack(found).numpy(), axis=0)
+    moves = np.diff(torch.stack(saved_states).numpy(), axis=0)
     return np.array(
         [float(torch.from_numpy(move).abs().sum(dtype=torch.float64)) for move in moves]
     )
@@ -142,11 +144,11 @@ def l1(one: Tensor, two: Tensor) -> float:
     return float(np.abs(one.double().numpy() - two.double().numpy()).sum())
 
 
-def with_private_columns(people: People, size: float = 1.0) -> People:
+def with_private_columns(people: BlockPeople, size: float = 1.0) -> BlockPeople:
     """Give every person a column that is zero for all others: weights of it tell who was seen."""
     own = np.zeros((len(people.ids), int(people.ids.max()) + 1), np.float32)
     own[np.arange(len(people.ids)), people.ids] = size
-    return People(np.hstack([people.X, own]), people.y, people.ids)
+    return BlockPeople(np.hstack([people.X, own]), people.y, people.ids)
 
 
 def memory_of(state: Tensor, start: Tensor, person: int, n_classes: int = 3) -> float:

@@ -76,12 +76,12 @@ def tensors_aside(change: CheckpointChange) -> list[torch.Tensor]:
 
 
 def entries(store: CheckpointStore) -> list[Entry]:
-    found = [store.get(i) for i in range(store.n)]
-    return [None if flat is None else flat.numpy() for flat in found]
+    vectors = [store.get(i) for i in range(store.n)]
+    return [None if flat is None else flat.numpy() for flat in vectors]
 
 
-def same(found: list[Entry], expected: list[Entry]) -> bool:
-    return [None if e is None else e.tobytes() for e in found] == [
+def same(vectors: list[Entry], expected: list[Entry]) -> bool:
+    return [None if e is None else e.tobytes() for e in vectors] == [
         None if e is None else e.tobytes() for e in expected
     ]
 
@@ -91,8 +91,8 @@ def name_of(entry: Entry) -> str | None:
 
 
 def files(directory: Path) -> set[str]:
-    found = (path for path in directory.rglob("*") if path.is_file())
-    return {path.name.removesuffix(".letheon-state") for path in found}
+    vectors = (path for path in directory.rglob("*") if path.is_file())
+    return {path.name.removesuffix(".letheon-state") for path in vectors}
 
 
 def raw_bytes(store: CheckpointStore, directory: Path) -> bytes:
@@ -121,7 +121,7 @@ changes = st.tuples(
 requests = st.lists(puts | changes, max_size=6)
 
 
-class Reference:
+class ReferenceStore:
     """A vault as a list of arrays."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Reference:
             self.entries[i] = None if flat is None else flat.numpy().copy()
 
 
-def apply(request: Any, store: CheckpointStore, reference: Reference) -> None:
+def apply(request: Any, store: CheckpointStore, reference: ReferenceStore) -> None:
     """Do a request to a checkpoint store; the reference follows later."""
     what, first, second = request
     if what == "put":
@@ -156,7 +156,7 @@ def apply(request: Any, store: CheckpointStore, reference: Reference) -> None:
 @given(requests)
 def test_every_room_follows_a_list_of_arrays(sequence: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as name:
-        directory, reference = Path(name), Reference()
+        directory, reference = Path(name), ReferenceStore()
         vaults = [make(kind, directory) for kind in KINDS]
         for request in sequence:
             for store in vaults:
@@ -172,7 +172,9 @@ def _shift(request: Any) -> tuple[Any]:
     return (None if request[0] == "put" else request[2],)
 
 
-def _require_equal(vaults: list[CheckpointStore], reference: Reference, directory: Path) -> None:
+def _require_equal(
+    vaults: list[CheckpointStore], reference: ReferenceStore, directory: Path
+) -> None:
     names = [name_of(entry) for entry in reference.entries]
     for store in vaults:
         assert same(entries(store), reference.entries)
@@ -204,7 +206,7 @@ def test_a_change_keeps_copies_of_what_it_was_given(kind: str, tmp_path: Path) -
 
 
 def test_before_the_first_entry_there_is_none(kind: str, tmp_path: Path) -> None:
-    """An index from the end would be the state that saw everybody."""
+    """An index from the end would be the state after all rows."""
     store = filled(kind, tmp_path)
     for i in (-1, N):
         with pytest.raises(IndexError, match=f"no entry {i}"):
@@ -488,8 +490,8 @@ def test_a_damaged_file_is_noticed(tmp_path: Path, damage: str) -> None:
 
 
 def entries_but(store: CheckpointStore, lost: int) -> list[Entry]:
-    found = [store.get(i) for i in range(store.n) if i != lost]
-    return [None if flat is None else flat.numpy() for flat in found]
+    vectors = [store.get(i) for i in range(store.n) if i != lost]
+    return [None if flat is None else flat.numpy() for flat in vectors]
 
 
 @pytest.mark.parametrize(
@@ -732,9 +734,9 @@ def test_a_fork_neither_reads_nor_writes_the_unnamed_file() -> None:
     assert same(entries(store), before)
     assert state.digest(store) == digest
     store.commit(change)
-    found = store.get(0)
-    assert found is not None
-    assert torch.equal(found, vector(7))
+    vectors = store.get(0)
+    assert vectors is not None
+    assert torch.equal(vectors, vector(7))
 
 
 @pytest.mark.parametrize("kind", ["memory", "files"])
@@ -758,9 +760,9 @@ def test_a_change_survives_a_look_where_the_vault_lies(kind: str, tmp_path: Path
     store.use_directory(home).to("cpu", max_memory=0 if kind == "mapped" else None)
     assert change.is_open
     store.commit(change)
-    found = store.get(0)
-    assert found is not None
-    assert torch.equal(found, vector(7))
+    vectors = store.get(0)
+    assert vectors is not None
+    assert torch.equal(vectors, vector(7))
 
 
 def test_destroy_leaves_an_empty_store(kind: str, tmp_path: Path) -> None:
@@ -814,8 +816,8 @@ def test_files_are_private_safetensors(tmp_path: Path) -> None:
 def private_memory() -> int:
     """Bytes of this process that lie in no file."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    [found] = [line.split()[1] for line in lines if line.startswith("RssAnon")]
-    return 1024 * int(found)
+    [vectors] = [line.split()[1] for line in lines if line.startswith("RssAnon")]
+    return 1024 * int(vectors)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's /proc")
@@ -839,5 +841,5 @@ def test_many_entries_pass_through_little_memory(
     peak = max(peak, private_memory())
     store.commit(change)
     assert peak - before < 0.1 * (4 * n * p)
-    found = [store.get(0), store.get(n // 2 - 1), store.get(n // 2), store.get(n - 1)]
-    assert [flat[0].item() for flat in found if flat is not None] == [0.0, -249.0, 251.0, 500.0]
+    vectors = [store.get(0), store.get(n // 2 - 1), store.get(n // 2), store.get(n - 1)]
+    assert [flat[0].item() for flat in vectors if flat is not None] == [0.0, -249.0, 251.0, 500.0]

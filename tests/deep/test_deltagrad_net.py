@@ -22,7 +22,7 @@ from letheon import checks, load, save
 from letheon.deep._deltagrad import DeltaGradNetClassifier, _slot_table
 from letheon.deep._loop import Progress
 from letheon.deep._nets import CNN, MLP
-from letheon.deep._replay import ApproximateReplay, RecordedDescent
+from letheon.deep._replay import NetDescent, NetReplay
 from letheon.exceptions import CheckpointError, EmptyModelError, TrainingError, UnknownIdError
 from letheon.state import encode
 
@@ -315,14 +315,14 @@ def test_last_of_a_class_leaves() -> None:
 
 
 def test_replay_that_is_not_finite_is_answered_by_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = ApproximateReplay.run
+    run = NetReplay.run
 
-    def spoiled(self: ApproximateReplay, *given: Any) -> Any:
+    def spoiled(self: NetReplay, *given: Any) -> Any:
         run(self, *given)
         self.end = self.end * torch.inf
         return self
 
-    monkeypatch.setattr(ApproximateReplay, "run", spoiled)
+    monkeypatch.setattr(NetReplay, "run", spoiled)
     model = fitted()
     receipt = model.forget([1])
     assert receipt.rebuilt == {"retrains": 1}
@@ -374,7 +374,7 @@ def test_declared_residue_is_real() -> None:
         model.forget([3])
         context = model._current_context()
         plan = model._make_schedule(_slot_table(model.rows_, model.n_slots_), context)
-        descent = RecordedDescent(context, plan, 0, None)
+        descent = NetDescent(context, plan, 0, None)
         rows = torch.from_numpy(np.flatnonzero(model.rows_.alive))
         weights = torch.full((len(rows),), 1 / len(rows))
         errors = [
@@ -387,17 +387,17 @@ def test_declared_residue_is_real() -> None:
 
 
 def test_forgotten_row_and_label_can_be_computed_from_the_path(tmp_path: Path) -> None:
-    """Whoever has file and rows looks for the row whose request would leave the same path."""
+    """An attacker with the file searches for the row whose request would leave the same path."""
     settings: dict[str, Any] = {"module": MLP(widths=()), "batch_size": 64, "epochs": 16}
     model = fitted(**settings, learning_rate=0.3)
     model.forget([7])
     save(model, tmp_path / "model.letheon")
-    found = load(tmp_path / "model.letheon")
-    rows = found.rows_.X[found.rows_.alive]
-    labels, left = found.rows_.y[found.rows_.alive], found.path_.gradients.double().numpy()
+    loaded = load(tmp_path / "model.letheon")
+    rows = loaded.rows_.X[loaded.rows_.alive]
+    labels, left = loaded.rows_.y[loaded.rows_.alive], loaded.path_.gradients.double().numpy()
 
     def misses(guess: NDArray[Any], label: int) -> NDArray[Any]:
-        simulated = clone(found).set_params(random_state=found.seed_)
+        simulated = clone(loaded).set_params(random_state=loaded.seed_)
         simulated.fit(np.insert(rows, 7, guess, axis=0), np.insert(labels, 7, label))
         simulated.forget([7])
         gap: NDArray[Any] = simulated.path_.gradients.double().numpy() - left

@@ -14,20 +14,20 @@ from letheon.deep._deltagrad import DeltaGradNetClassifier, _slot_table
 from letheon.deep._loop import Loop, TrainingPhase
 from letheon.deep._nets import MLP
 from letheon.deep._replay import (
-    ApproximateReplay,
     LocalChecks,
-    RecordedDescent,
-    SecantPairs,
+    NetDescent,
+    NetReplay,
+    NetSecants,
     StepSchedule,
 )
-from tests.deep.deltagrad_net_reference import Pair, Reference, dense_bfgs
+from tests.deep.deltagrad_net_reference import CurvaturePair, ReplayReference, dense_bfgs
 from tests.sharded.people import examples
 
 CPU = torch.device("cpu")
 LENIENT = LocalChecks(1e-9, 1e9, 1e9, 1e9)
 
 
-class People:
+class ReplayPeople:
     def __init__(self, n: int, seed: int, n_classes: int = 3) -> None:
         rng = np.random.default_rng(seed)
         self.y = np.arange(n) % n_classes
@@ -41,7 +41,7 @@ class Tanh:
         return nn.Sequential(nn.Linear(shape[0], 2), nn.Tanh(), nn.Linear(2, n_classes))
 
 
-def fitted(people: People, **more: Any) -> DeltaGradNetClassifier:
+def fitted(people: ReplayPeople, **more: Any) -> DeltaGradNetClassifier:
     settings: dict[str, Any] = {
         "module": MLP(widths=(4,)),
         "epochs": 3,
@@ -55,12 +55,12 @@ def slots_of(model: DeltaGradNetClassifier) -> NDArray[np.int64]:
     return _slot_table(model.rows_, model.n_slots_)
 
 
-def from_scratch(model: DeltaGradNetClassifier) -> RecordedDescent:
+def from_scratch(model: DeltaGradNetClassifier) -> NetDescent:
     """Train on the rows held, in the slots that they have, with nothing kept of before."""
     context = model._current_context()
     plan = StepSchedule.from_slots(slots_of(model), context.settings, model.epochs, model.seed_)
     with model._training_run():
-        return RecordedDescent(context, plan, 2**30, None).run(context.template.initial_flat(0))
+        return NetDescent(context, plan, 2**30, None).run(context.template.initial_flat(0))
 
 
 def distance(one: Tensor, two: Tensor) -> float:
@@ -73,12 +73,12 @@ def test_products_are_those_of_dense_updates(history: int, n_pairs: int, seed: i
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(9, 9))
     hessian = root @ root.T + np.eye(9)
-    secants, pairs = SecantPairs(history, 9, CPU, LENIENT), []
+    secants, pairs = NetSecants(history, 9, CPU, LENIENT), []
     for _ in range(n_pairs):
         s = rng.normal(size=9).astype(np.float32)
         y = (hessian @ s).astype(np.float32)
         secants.offer_pair(torch.from_numpy(s), torch.from_numpy(y))
-        pairs.append(Pair(s.astype(float), y.astype(float)))
+        pairs.append(CurvaturePair(s.astype(float), y.astype(float)))
     B = dense_bfgs(pairs[-history:])
     v = rng.normal(size=9)
     product = secants.hessian_product(torch.from_numpy(v.astype(np.float32))).numpy()
@@ -105,7 +105,7 @@ def test_local_checks(ss: float, sy: float, yy: float, is_good: bool) -> None:
 
 def offered(checks: LocalChecks, along: list[float]) -> tuple[list[bool], list[float]]:
     """Offer pairs with s = (1, 0) and y along it; return after which B is trusted, and errors."""
-    secants, s = SecantPairs(2, 2, CPU, checks), torch.tensor([1.0, 0.0])
+    secants, s = NetSecants(2, 2, CPU, checks), torch.tensor([1.0, 0.0])
     trusted, errors = [], []
     for each in along:
         errors.append(secants.offer_pair(s, torch.tensor([each, 0.0])))
@@ -128,20 +128,20 @@ def test_a_surprise_ends_trust_until_a_pair_is_foretold() -> None:
 def test_products_steeper_than_allowed_are_not_used() -> None:
     """A pair may pass though B stretches other directions more: here B = [[1, 3], [3, 10]]."""
     checks = LocalChecks(0.01, 3.5, 1.0, 1.0)
-    replay = ApproximateReplay.__new__(ApproximateReplay)
+    replay = NetReplay.__new__(NetReplay)
     replay._checks, replay._longest = checks, 10.0
-    replay._secants = SecantPairs(1, 2, CPU, checks)
+    replay._secants = NetSecants(1, 2, CPU, checks)
     for _ in range(2):
         replay._secants.offer_pair(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0]))
-    found = replay._trusted_product(torch.tensor([1.0, 0.0]))
-    assert found is not None
-    assert torch.allclose(found, torch.tensor([1.0, 3.0]))
-    assert replay._trusted_product(torch.tensor([0.0, 1.0])) is None
-    assert replay._trusted_product(torch.tensor([11.0, 0.0])) is None
+    actual = replay._product_if_trusted(torch.tensor([1.0, 0.0]))
+    assert actual is not None
+    assert torch.allclose(actual, torch.tensor([1.0, 3.0]))
+    assert replay._product_if_trusted(torch.tensor([0.0, 1.0])) is None
+    assert replay._product_if_trusted(torch.tensor([11.0, 0.0])) is None
 
 
 def test_the_fit_is_that_of_the_one_loop() -> None:
-    people = People(40, 0)
+    people = ReplayPeople(40, 0)
     model = fitted(people, batch_size=16, epochs=4, weight_decay=0.01, schedule="cosine")
     context = model._current_context()
     loop = Loop(context.template, context.settings, context.data, seed=model.seed_, lanes=(0,))
@@ -156,7 +156,7 @@ def test_the_fit_is_that_of_the_one_loop() -> None:
 def test_exact_replays_are_retrains_bit_by_bit(data: st.DataObject) -> None:
     n = data.draw(st.integers(12, 30))
     model = fitted(
-        People(n, data.draw(st.integers(0, 9))),
+        ReplayPeople(n, data.draw(st.integers(0, 9))),
         period=1,
         batch_size=data.draw(st.sampled_from([1, 4, 7, 64])),
         epochs=data.draw(st.integers(1, 3)),
@@ -187,7 +187,7 @@ def test_exact_replays_are_retrains_bit_by_bit(data: st.DataObject) -> None:
     ids=str,
 )
 def test_checks_that_nothing_passes_make_a_retrain(strict: dict[str, float]) -> None:
-    model = fitted(People(40, 1), batch_size=8, epochs=5, burn_in=0, **strict)
+    model = fitted(ReplayPeople(40, 1), batch_size=8, epochs=5, burn_in=0, **strict)
     receipt = model.forget([3, 4])
     assert torch.equal(model.nets_.flat[0], from_scratch(model).end)
     assert receipt.work >= 0.8
@@ -199,7 +199,7 @@ def test_checks_that_nothing_passes_make_a_retrain(strict: dict[str, float]) -> 
 def test_replay_is_the_formula(data: st.DataObject) -> None:
     n = data.draw(st.integers(12, 24))
     model = fitted(
-        People(n, data.draw(st.integers(0, 99))),
+        ReplayPeople(n, data.draw(st.integers(0, 99))),
         module=Tanh(),
         batch_size=data.draw(st.sampled_from([6, 12, 64])),
         epochs=data.draw(st.integers(4, 10)),
@@ -217,20 +217,20 @@ def test_replay_is_the_formula(data: st.DataObject) -> None:
     gone = frozenset(data.draw(st.permutations(range(n)))[: data.draw(st.integers(1, 4))])
     checks, marginal = model._local_checks(), list[bool]()
 
-    def accepts(pair: Pair) -> bool:
+    def accepts(pair: CurvaturePair) -> bool:
         s, y = pair
         ss, sy, yy = float(s @ s), float(s @ y), float(y @ y)
         # Whether rounding decides over a pair: then the two go different ways.
         marginal.append(ss == 0 or abs(sy / ss / 1e-2 - 1) < 0.05 or abs(yy / ss) < 1e-4)
         return checks.accepts_pair(ss, sy, yy)
 
-    reference = Reference(model)
+    reference = ReplayReference(model)
     before = model.nets_.flat[0].double().numpy()
     expected = reference.replayed(gone, accepts)
     receipt = model.forget(sorted(gone))
-    found = model.nets_.flat[0].double().numpy()
+    actual = model.nets_.flat[0].double().numpy()
     if not any(marginal[1:]):
-        assert np.linalg.norm(found - expected) < 0.02 * np.linalg.norm(expected - before) + 1e-5
+        assert np.linalg.norm(actual - expected) < 0.02 * np.linalg.norm(expected - before) + 1e-5
         assert receipt.estimates["missed"] == pytest.approx(reference.missed, rel=0.05, abs=1e-5)
 
 
@@ -240,7 +240,7 @@ def test_missed_is_measured_whenever_a_step_was_not_exact(
     seed: int, period: int, batch_size: int
 ) -> None:
     model = fitted(
-        People(40, seed),
+        ReplayPeople(40, seed),
         batch_size=batch_size,
         epochs=12,
         burn_in=4,
@@ -249,11 +249,11 @@ def test_missed_is_measured_whenever_a_step_was_not_exact(
     )
     with model._training_run():
         run = model._replay_without(model._current_context(), np.array([seed % 40]), None)
-    assert (run.estimated_error > 0) == (run.n_approximate > 0)
+    assert (run.error_estimate > 0) == (run.n_approximate > 0)
 
 
 def test_missed_is_near_the_truth_where_no_scheduled_step_measures_it() -> None:
-    model = fitted(People(60, 0), batch_size=100, epochs=40, burn_in=10, period=50)
+    model = fitted(ReplayPeople(60, 0), batch_size=100, epochs=40, burn_in=10, period=50)
     receipt = model.forget([3])
     truth = distance(model.nets_.flat[0], from_scratch(model).end)
     assert receipt.rebuilt["exact steps"] < 40
@@ -290,7 +290,7 @@ HILL: dict[str, Any] = {
 
 def on_the_hill() -> tuple[int, float]:
     """Return the exact steps of a request, and the share of the way that is left."""
-    people = People(20, 0, n_classes=2)
+    people = ReplayPeople(20, 0, n_classes=2)
     people.X = np.linspace(0.8, 1.2, 60, dtype=np.float32).reshape(20, 3)
     model = fitted(people, **HILL)
     before = model.nets_.flat[0].clone()
@@ -320,7 +320,7 @@ def test_planted_bug_pairs_of_negative_curvature_lead_astray(
 def test_replay_is_nearer_to_the_retrain_than_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed)
     model = fitted(
-        People(60, seed),
+        ReplayPeople(60, seed),
         module=MLP(widths=(int(rng.integers(2, 7)),)),
         batch_size=100,
         epochs=40,
@@ -336,7 +336,7 @@ def test_replay_is_nearer_to_the_retrain_than_nothing(seed: int) -> None:
 
 def test_errors_of_requests_do_not_bring_anybody_back() -> None:
     """After many requests the model is nearer to the last retrain than to any model before."""
-    model = fitted(People(90, 5), batch_size=100, epochs=40, period=3)
+    model = fitted(ReplayPeople(90, 5), batch_size=100, epochs=40, period=3)
     ends = [model.nets_.flat[0].clone()]
     for own in range(0, 20, 2):
         model.forget([own, own + 1])
@@ -347,9 +347,9 @@ def test_errors_of_requests_do_not_bring_anybody_back() -> None:
 
 
 def test_steps_before_the_first_meeting_stay() -> None:
-    model = fitted(People(64, 0), batch_size=4, epochs=2, burn_in=0)
+    model = fitted(ReplayPeople(64, 0), batch_size=4, epochs=2, burn_in=0)
     old = model.path_
-    reference = Reference(model)
+    reference = ReplayReference(model)
     own = reference.batches[9][0]
     model.forget([own])
     assert torch.equal(model.path_.points[:10], old.points[:10])
@@ -360,9 +360,9 @@ def test_steps_before_the_first_meeting_stay() -> None:
 
 def test_first_gradient_is_that_of_the_rows_held() -> None:
     """Where both paths are at the same point nothing of the forgotten row is left."""
-    model = fitted(People(30, 0), batch_size=64, epochs=6)
+    model = fitted(ReplayPeople(30, 0), batch_size=64, epochs=6)
     model.forget([7])
-    reference = Reference(model)
+    reference = ReplayReference(model)
     start = model.path_.points[0].double().numpy()
     expected = reference.mean(start, reference.batches[0])
     assert np.abs(model.path_.gradients[0].numpy() - expected).max() < 1e-6

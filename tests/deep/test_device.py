@@ -42,7 +42,7 @@ def precisions(device: torch.device) -> list[str]:
     return [switch.read() for switch in _device._precision_settings(device, coarse=False)]
 
 
-@pytest.fixture(params=["as usual", "as somebody else likes it"])
+@pytest.fixture(params=["as usual", "as another caller sets it"])
 def before(request: pytest.FixtureRequest) -> Any:
     """The state of torch before a run: the default one, and another."""
     usual = globals_of_torch()

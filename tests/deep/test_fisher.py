@@ -111,13 +111,13 @@ def test_the_law_of_the_noise(exponent: float) -> None:
     X, _ = table()
     start = flat(model)
     expected = 1e-2 * (information(model, X[1:]) + 1e-8) ** -exponent
-    found = []
+    samples = []
     for seed in range(n_runs):
         twin = copy.copy(model)
         twin.source_ = NoiseSource(seed)
         twin.forget([0])
-        found.append((flat(twin) - start) / expected)
-    scaled = torch.stack(found)
+        samples.append((flat(twin) - start) / expected)
+    scaled = torch.stack(samples)
     # Five standard errors of a mean and of a standard deviation of normal numbers.
     assert float(scaled.mean(dim=0).abs().max()) < 5 / np.sqrt(n_runs)
     assert float((scaled.std(dim=0) - 1).abs().max()) < 5 / np.sqrt(2 * n_runs)
@@ -399,7 +399,7 @@ def test_information_is_that_of_the_net_with_statistics_of_the_rows_that_stay() 
     assert torch.equal(flat(model), flat(twin))
 
 
-class Recurrent(nn.Module):
+class RecurrentClassifier(nn.Module):
     """A GRU over the columns; torch.func has no rule for many of its rows at once."""
 
     def __init__(self, n_classes: int) -> None:
@@ -420,7 +420,7 @@ class Looking(nn.Linear):
 
 
 def recurrent(_: tuple[int, ...], n_classes: int) -> nn.Module:
-    return Recurrent(n_classes)
+    return RecurrentClassifier(n_classes)
 
 
 def looking(shape: tuple[int, ...], n_classes: int) -> nn.Module:

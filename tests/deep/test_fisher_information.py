@@ -195,19 +195,19 @@ def test_drawn_labels_follow_the_model() -> None:
 
 
 def test_weights_of_all_labels_are_probabilities() -> None:
-    found = label_terms(torch.randn(6, 4), None)
-    assert [term.labels.tolist() for term in found] == [[label] * 6 for label in range(4)]
-    total = torch.stack([term.weights for term in found]).sum(dim=0)
+    estimate = label_terms(torch.randn(6, 4), None)
+    assert [term.labels.tolist() for term in estimate] == [[label] * 6 for label in range(4)]
+    total = torch.stack([term.weights for term in estimate]).sum(dim=0)
     torch.testing.assert_close(total, torch.ones(6, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("exponent", "expected"), [(0.25, 2.0), (0.5, 4.0), (1.0, 16.0)])
 def test_exponents(exponent: float, expected: float) -> None:
     quarter = torch.tensor([1 / 16 - 1e-3], dtype=torch.float64)
-    found = FisherInformation(quarter).apply_power(
+    estimate = FisherInformation(quarter).apply_power(
         Power(exponent, 1e-3), torch.ones(1, dtype=torch.float64)
     )
-    assert float(found) == pytest.approx(expected)
+    assert float(estimate) == pytest.approx(expected)
 
 
 def test_clamp_and_damping_limit_the_inverse() -> None:
@@ -227,12 +227,12 @@ def power_of(matrix: Tensor, power: Power) -> Tensor:
     return result
 
 
-def require_power_of(matrix: Tensor, found: FisherInformation, rtol: float = 1e-4) -> None:
+def require_power_of(matrix: Tensor, estimate: FisherInformation, rtol: float = 1e-4) -> None:
     vector = torch.randn(len(matrix), dtype=torch.float64)
     for power in (Power(0.25, 1e-3), Power(0.5, 1e-2, clamp=30.0), Power(1.0, 1e-2)):
         expected = power_of(matrix, power) @ vector
         torch.testing.assert_close(
-            found.apply_power(power, vector),
+            estimate.apply_power(power, vector),
             expected,
             rtol=rtol,
             atol=rtol * float(expected.norm()),
@@ -283,8 +283,8 @@ def test_factors_of_convolutions_are_sums_over_positions() -> None:
     module = nn.Sequential(conv, nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(3))
     rows = torch.randn(5, 2, 4, 5)
     module(rows)
-    found = kronecker_fisher(module, again(rows)).blocks[0]
-    A, G = (vectors * values @ vectors.T for values, vectors in found[:2])
+    estimate = kronecker_fisher(module, again(rows)).blocks[0]
+    A, G = (vectors * values @ vectors.T for values, vectors in estimate[:2])
     expected_A, expected_G = convolution_factors(module, rows)
     torch.testing.assert_close(A, expected_A, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(G, expected_G, rtol=1e-4, atol=1e-6)
@@ -315,22 +315,22 @@ def convolution_factors(module: nn.Sequential, rows: Tensor) -> tuple[Tensor, Te
 
 def test_other_layers_have_their_diagonal() -> None:
     module, rows = connected(), torch.randn(6, 4)
-    found = kronecker_fisher(module, again(rows))
-    assert len(found.blocks) == 1
-    assert found.blocks[0].inputs[0].shape == (5,)
+    estimate = kronecker_fisher(module, again(rows))
+    assert len(estimate.blocks) == 1
+    assert estimate.blocks[0].inputs[0].shape == (5,)
     vector = torch.ones(sum(part.numel() for part in module.parameters()), dtype=torch.float64)
     power = Power(0.25, 1e-4)
     whole = diagonal_fisher(module, batches(rows)).apply_power(power, vector)
     # All but the last layer, which has 4 x 3 weights and 3 biases.
-    torch.testing.assert_close(found.apply_power(power, vector)[:-15], whole[:-15])
+    torch.testing.assert_close(estimate.apply_power(power, vector)[:-15], whole[:-15])
 
 
 def test_layers_that_are_never_used_have_no_information() -> None:
     module, rows = net_and_rows("twice")
-    found = diagonal_fisher(module, batches(rows)).values
-    assert float(found.min()) == 0.0
+    estimate = diagonal_fisher(module, batches(rows)).values
+    assert float(estimate.min()) == 0.0
     assert torch.isfinite(
-        kronecker_fisher(module, again(rows)).apply_power(Power(0.25, 1e-8), found)
+        kronecker_fisher(module, again(rows)).apply_power(Power(0.25, 1e-8), estimate)
     ).all()
 
 
@@ -338,22 +338,25 @@ def test_layers_that_are_never_used_have_no_information() -> None:
 def test_functions_of_f_are_positive_and_compose(kind: str) -> None:
     """(F^-1/4)^4 is F^-1, and v' f(F) v > 0, for every net that letheon brings."""
     module, rows = net_and_rows(kind, n=4)
-    found = kronecker_fisher(module, again(rows))
+    estimate = kronecker_fisher(module, again(rows))
     vector = torch.randn(sum(part.numel() for part in module.parameters()), dtype=torch.float64)
     four_times = vector
     for _ in range(4):
-        four_times = found.apply_power(Power(0.25, 1e-2), four_times)
-    torch.testing.assert_close(four_times, found.apply_power(Power(1.0, 1e-2), vector))
-    assert float(vector @ found.apply_power(Power(0.5, 1e-2), vector)) > 0
+        four_times = estimate.apply_power(Power(0.25, 1e-2), four_times)
+    torch.testing.assert_close(four_times, estimate.apply_power(Power(1.0, 1e-2), vector))
+    assert float(vector @ estimate.apply_power(Power(0.5, 1e-2), vector)) > 0
 
 
 def test_kfac_is_near_the_diagonal_of_the_truth() -> None:
     module, rows = net_and_rows("mlp", n=40)
     n = sum(part.numel() for part in module.parameters())
-    found = kronecker_fisher(module, again(rows, 10))
+    estimate = kronecker_fisher(module, again(rows, 10))
     damping = 1e-3
     inverse = torch.stack(
-        [found.apply_power(Power(1.0, damping), unit) for unit in torch.eye(n, dtype=torch.float64)]
+        [
+            estimate.apply_power(Power(1.0, damping), unit)
+            for unit in torch.eye(n, dtype=torch.float64)
+        ]
     )
     estimate = torch.linalg.inv(inverse) - damping * torch.eye(n, dtype=torch.float64)
     truth = dense(module, rows)

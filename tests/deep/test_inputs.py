@@ -148,7 +148,7 @@ def test_the_sample_is_that_of_the_rows_held(names: list[int], limit: int, gone:
     hashes = dict(zip(names, as_ids(names).hashes(3, Purpose.CALIBRATION).tolist(), strict=True))
     expected = sorted(hashes[name] for name in names)[:limit]
     assert sorted(hashes[name] for name in chosen) == expected
-    # Somebody else's leaving never drives a row out of the sample.
+    # Removing other rows never drops a row from the sample.
     later = sample_ids([name for name in names if name != gone], limit)
     for name in set(chosen) - {gone}:
         assert later.count(name) >= chosen.count(name)

@@ -82,7 +82,7 @@ def trained(loop: Loop, *slots: Any, number: int = 0, epochs: int = 2, **more: A
 
 
 def plain_torch(lane: int, slots: list[int], *, number: int, epochs: int) -> Tensor:
-    """The same training as anybody would write it, of one net; orders by hand, no masks."""
+    """The same training written plainly for one network; orders by hand, no masks."""
     module = TEMPLATE.make_module(TEMPLATE.initial_flat(lane), {})
     module.train().requires_grad_()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.001)
@@ -336,7 +336,7 @@ def weights_of_everybody(rows: Tensor) -> _loop.LaneBatches:
 
 
 def left_where_they_were(rows: Tensor) -> _loop.LaneBatches:
-    """Fill empty slots with any row; position -1 is the last one, and 2 is somebody who left."""
+    """Fill empty slots with any row; position -1 is the last one, and 2 is a removed row."""
     batches = real_tables(rows)
     return batches._replace(rows=torch.where(rows >= 0, rows, 2))
 
@@ -533,7 +533,7 @@ def test_a_callback_changes_no_bit_whatever_it_does(net: str) -> None:
 
 
 def test_layers_that_cannot_be_stacked() -> None:
-    class Recurrent(nn.Module):
+    class RecurrentNet(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.cell = nn.GRU(1, 3, batch_first=True)
@@ -542,11 +542,11 @@ def test_layers_that_cannot_be_stacked() -> None:
             last: Tensor = self.cell(x[:, :, None])[0][:, -1]
             return last
 
-    assert torch.isfinite(trained(loop_of((0,), Recurrent), range(9))).all()
+    assert torch.isfinite(trained(loop_of((0,), RecurrentNet), range(9))).all()
     with pytest.raises(
         TrainingError, match=r"cannot be trained in several networks .* lane_width=1"
     ):
-        trained(loop_of((0, 1), Recurrent), range(9), range(4))
+        trained(loop_of((0, 1), RecurrentNet), range(9), range(4))
 
 
 @pytest.mark.parametrize("variant", ["momentum", "adam"])

@@ -166,7 +166,7 @@ def without_gradient() -> nn.Module:
     return module
 
 
-class Pair(nn.Linear):
+class PairModule(nn.Linear):
     def forward(self, x: Tensor) -> Any:
         return x, x
 
@@ -234,7 +234,7 @@ REFUSED: list[tuple[Any, str]] = [
         lambda: nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)),
         r"returns \(2,\) for 2 rows .*; expected \(2, 3\)",
     ),
-    (lambda: Pair(3, 3), r"returns tuple for 2 rows .*; expected \(2, 3\)"),
+    (lambda: PairModule(3, 3), r"returns tuple for 2 rows .*; expected \(2, 3\)"),
     (lambda shape: nn.Linear(3, 3), r"takes \(shape\); expected a factory that takes the shape"),
     (lambda a, b, c: nn.Linear(3, 3), "expected a factory that takes the shape of a row and"),
     (lambda: 3, "module returned a int; expected a factory"),

@@ -30,7 +30,7 @@ from letheon.exceptions import (
     TrainingError,
 )
 from tests.deep.obliviate_reference import (
-    People,
+    BlockPeople,
     block_of,
     fitted,
     linear,
@@ -322,10 +322,10 @@ def test_a_failed_fit_leaves_no_files(tmp_path: Path) -> None:
     assert not hasattr(model, "seed_")
 
 
-def people_of_a_small_class() -> People:
+def people_of_a_small_class() -> BlockPeople:
     people = make_people(24, n_classes=2)
     y = np.where(np.isin(people.ids, [3, 4]), 2, people.y)
-    return People(people.X, y, people.ids)
+    return BlockPeople(people.X, y, people.ids)
 
 
 def test_a_class_that_vanishes_means_a_fresh_fit(tmp_path: Path) -> None:
@@ -419,9 +419,9 @@ def test_a_lost_state_means_a_fresh_fit(damage: str, tmp_path: Path) -> None:
     for name in files_in(tmp_path):
         path = tmp_path / name
         path.unlink() if damage == "lost" else path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.warns(CheckpointWarning) as found:
+    with pytest.warns(CheckpointWarning) as warned:
         receipt = model.forget([3])
-    texts = [str(each.message) for each in found]
+    texts = [str(each.message) for each in warned]
     assert sum("all blocks were trained again" in text for text in texts) == 1
     assert sum(f"were not found in {home}," in text for text in texts) == (damage == "lost")
     assert model.checkpoint_home_ != home

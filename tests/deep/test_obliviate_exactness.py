@@ -1,4 +1,4 @@
-"""DeepObliviate against training from scratch: exact where it says so, and nobody comes back."""
+"""DeepObliviate against training from scratch: exact where it says so; no row comes back."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from letheon.deep._checkpoints import CheckpointChange
 from letheon.deep._loop import Loop
 from letheon.deep._obliviate import DeepObliviateClassifier, train_blocks
 from tests.deep.obliviate_reference import (
-    People,
+    BlockPeople,
     block_of,
     fitted,
     l1,
@@ -40,7 +40,7 @@ def same(one: list[Tensor], two: list[Tensor]) -> bool:
 
 
 @st.composite
-def settings_and_requests(draw: st.DrawFn) -> tuple[dict[str, Any], People, list[list[int]]]:
+def settings_and_requests(draw: st.DrawFn) -> tuple[dict[str, Any], BlockPeople, list[list[int]]]:
     people = make_people(draw(st.integers(12, 24)), seed=draw(st.integers(0, 99)))
     leaving = draw(st.permutations(range(12)))[: draw(st.integers(1, 5))]
     cuts = draw(st.sets(st.integers(1, 4)))
@@ -59,7 +59,7 @@ def settings_and_requests(draw: st.DrawFn) -> tuple[dict[str, Any], People, list
 
 @examples(25)
 @given(settings_and_requests())
-def test_to_the_end_is_exact(drawn: tuple[dict[str, Any], People, list[list[int]]]) -> None:
+def test_to_the_end_is_exact(drawn: tuple[dict[str, Any], BlockPeople, list[list[int]]]) -> None:
     settings, people, requests = drawn
     model, gone = fitted(people, epsilon=0.0, **settings), set[int]()
     assert same(states(model), scratch_states(model, people))
@@ -76,7 +76,7 @@ def test_to_the_end_is_exact(drawn: tuple[dict[str, Any], People, list[list[int]
 @examples(25)
 @given(settings_and_requests())
 def test_first_blocks_are_exact_as_far_as_it_says(
-    drawn: tuple[dict[str, Any], People, list[list[int]]],
+    drawn: tuple[dict[str, Any], BlockPeople, list[list[int]]],
 ) -> None:
     settings, people, requests = drawn
     model, gone = fitted(people, **settings, **HASTY), set[int]()
@@ -152,7 +152,7 @@ class Canary:
     def __init__(self, **settings: Any) -> None:
         others = make_people()
         row = np.tile(others.X.mean(axis=0), (6, 1))
-        people = People(
+        people = BlockPeople(
             np.vstack([others.X, row]),
             np.append(others.y, [0] * 6),
             np.append(others.ids, [self.name] * 6),
@@ -235,7 +235,7 @@ def worst_memory(model: DeepObliviateClassifier, gone: list[int]) -> float:
 
 
 def resurrect(seed: int, **settings: Any) -> tuple[float, int]:
-    """Answer random requests; return the worst trace of anybody gone, and how many stopped."""
+    """Answer random requests; return the worst trace of a removed row, and how many stopped."""
     rng = np.random.default_rng(seed)
     people = with_private_columns(make_people(20, seed=seed))
     settings = {"n_blocks": 8, "random_state": seed, "learning_rate": 0.05} | HASTY | settings
@@ -252,15 +252,15 @@ def resurrect(seed: int, **settings: Any) -> tuple[float, int]:
 
 
 def test_nobody_is_resurrected_by_a_later_request() -> None:
-    found = [resurrect(seed) for seed in range(50)]
-    assert max(worst for worst, _ in found) < ROUNDING
-    assert sum(n_stopped for _, n_stopped in found) > 50  # else nothing was shifted
+    traces = [resurrect(seed) for seed in range(50)]
+    assert max(worst for worst, _ in traces) < ROUNDING
+    assert sum(n_stopped for _, n_stopped in traces) > 50  # else nothing was shifted
 
 
 def test_planted_omission_of_the_shift_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CheckpointChange, "shift", lambda *_: None)
-    found = [resurrect(seed) for seed in range(10)]
-    assert sum(worst > 20 * ROUNDING for worst, _ in found) >= 8
+    traces = [resurrect(seed) for seed in range(10)]
+    assert sum(worst > 20 * ROUNDING for worst, _ in traces) >= 8
 
 
 def test_published_omission_brings_people_back_into_the_model(

@@ -95,9 +95,9 @@ def as_state(numbers: Floats) -> Tensor:
     return torch.from_numpy(numbers.astype(np.float32))
 
 
-def vault_of(found: Floats) -> CheckpointStore:
-    store = CheckpointStore.create(*found.shape)
-    for i, numbers in enumerate(found):
+def vault_of(outcome: Floats) -> CheckpointStore:
+    store = CheckpointStore.create(*outcome.shape)
+    for i, numbers in enumerate(outcome):
         store.put(i, as_state(numbers))
     return store
 
@@ -110,13 +110,13 @@ def stitched(given_runs: Runs, settings: Any, floor: float = 0.0) -> tuple[Unlea
     influences = np.abs(np.diff(old, axis=0)).sum(axis=1)
     rule = make_rule(settings, affected[1], floor)
     with store.begin_change() as aside:
-        found = stitch_run(run, Sized(sizes), store, aside, rule, affected, influences)
+        outcome = stitch_run(run, Sized(sizes), store, aside, rule, affected, influences)
     store.commit(aside)
     after = [store.get(i) for i in range(len(old))]
-    return found, np.array([state.numpy() for state in after if state is not None], float)
+    return outcome, np.array([state.numpy() for state in after if state is not None], float)
 
 
-class Plain:
+class PlainBlocks:
     """The same from the whole of both runs, written with sums over blocks."""
 
     def __init__(self, given_runs: Runs, rule: StopRule, *, is_relative: bool) -> None:
@@ -134,7 +134,7 @@ class Plain:
                 self.last = i
                 break
         later = [i for i in range(self.last + 1, n_blocks) if sizes[i] > 0]
-        expected, ceiling = rule.expected_residuals(len(later)), rule.ceiling_residuals(len(later))
+        expected, ceiling = rule.predict_residuals(len(later)), rule.ceiling_residuals(len(later))
         weights = [np.abs(moves[i]).sum() if is_relative else 1.0 for i in later]
         self.tail = math.fsum(e * w for e, w in zip(expected, weights, strict=True))
         self.ceiling = math.fsum(c * w for c, w in zip(ceiling, weights, strict=True))
@@ -151,12 +151,12 @@ def relative(residual: float, influence: float) -> float:
 def test_robust_stop_and_estimates_are_those_of_the_two_runs(
     drawn: Runs, epsilon: float, patience: int
 ) -> None:
-    found, _ = stitched(drawn, rule_settings("robust", epsilon, patience), floor=0.001)
-    plain = Plain(drawn, RobustRule(epsilon, 0.001, patience), is_relative=True)
-    assert found.last == plain.last
-    assert found.rule.residuals == pytest.approx(plain.residuals, abs=1e-12)
-    assert found.tail == pytest.approx(plain.tail, rel=1e-9)
-    assert found.ceiling == pytest.approx(plain.ceiling, rel=1e-9)
+    outcome, _ = stitched(drawn, rule_settings("robust", epsilon, patience), floor=0.001)
+    plain = PlainBlocks(drawn, RobustRule(epsilon, 0.001, patience), is_relative=True)
+    assert outcome.last == plain.last
+    assert outcome.rule.residuals == pytest.approx(plain.residuals, abs=1e-12)
+    assert outcome.tail == pytest.approx(plain.tail, rel=1e-9)
+    assert outcome.ceiling == pytest.approx(plain.ceiling, rel=1e-9)
 
 
 @examples(100)
@@ -164,15 +164,15 @@ def test_robust_stop_and_estimates_are_those_of_the_two_runs(
 def test_published_stop_and_estimates_are_those_of_the_two_runs(
     drawn: Runs, epsilon: float
 ) -> None:
-    found, _ = stitched(drawn, rule_settings("paper", epsilon))
+    outcome, _ = stitched(drawn, rule_settings("paper", epsilon))
     rule = PaperRule(epsilon, drawn.affected[1] + 1)
-    plain = Plain(drawn, rule, is_relative=False)
-    assert found.last == plain.last
+    plain = PlainBlocks(drawn, rule, is_relative=False)
+    assert outcome.last == plain.last
     x = drawn.affected[1] + len(plain.residuals)
     slope = None if rule.law is None else pytest.approx(rule.law.slope(x), rel=1e-6, abs=1e-12)
-    assert found.rule.slope == slope
-    assert found.tail == pytest.approx(plain.tail, rel=1e-9)
-    assert found.ceiling == pytest.approx(plain.ceiling, rel=1e-9)
+    assert outcome.rule.slope == slope
+    assert outcome.tail == pytest.approx(plain.tail, rel=1e-9)
+    assert outcome.ceiling == pytest.approx(plain.ceiling, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -199,26 +199,26 @@ def test_published_rule_counts_blocks_from_one(
 def test_states_are_replaced_up_to_the_stop_and_shifted_after_it(
     drawn: Runs, epsilon: float
 ) -> None:
-    found, after = stitched(drawn, rule_settings("robust", epsilon))
-    first, end = drawn.affected[0], found.last + 1
+    outcome, after = stitched(drawn, rule_settings("robust", epsilon))
+    first, end = drawn.affected[0], outcome.last + 1
     expected = np.vstack(
         [drawn.new[: end + 1], drawn.old[end + 1 :] + drawn.new[end] - drawn.old[end]]
     )
     assert np.array_equal(after, expected)
-    assert np.array_equal(found.end.numpy(), expected[-1])
-    assert found.first == first
+    assert np.array_equal(outcome.end.numpy(), expected[-1])
+    assert outcome.first == first
     did = np.abs(np.diff(expected, axis=0)).sum(axis=1)
-    assert found.influences == pytest.approx(did[first:end], abs=1e-12)
+    assert outcome.influences == pytest.approx(did[first:end], abs=1e-12)
 
 
 @examples(100)
 @given(runs(), st.sampled_from([0.01, 0.1]), st.integers(-20, 20))
 def test_robust_stop_has_no_unit(drawn: Runs, epsilon: float, power: int) -> None:
     settings, factor = rule_settings("robust", epsilon), 2.0**power
-    found, scaled = (stitched(each, settings)[0] for each in (drawn, drawn.scale_by(factor)))
-    assert scaled.last == found.last
-    assert scaled.rule.slope == found.rule.slope
-    assert [scaled.tail, scaled.ceiling] == [factor * found.tail, factor * found.ceiling]
+    outcome, scaled = (stitched(each, settings)[0] for each in (drawn, drawn.scale_by(factor)))
+    assert scaled.last == outcome.last
+    assert scaled.rule.slope == outcome.rule.slope
+    assert [scaled.tail, scaled.ceiling] == [factor * outcome.tail, factor * outcome.ceiling]
 
 
 @given(
@@ -257,15 +257,15 @@ def still_block(*, moves_anew: bool) -> Runs:
 
 
 def test_a_block_that_did_nothing_twice_has_no_residual() -> None:
-    found, _ = stitched(still_block(moves_anew=False), rule_settings("robust", 1e-9))
-    assert found.rule.residuals == [1.0, 0.0, 0.0]
-    assert found.last == 2
-    assert found.tail == pytest.approx(0.0, abs=1e-5)
+    outcome, _ = stitched(still_block(moves_anew=False), rule_settings("robust", 1e-9))
+    assert outcome.rule.residuals == [1.0, 0.0, 0.0]
+    assert outcome.last == 2
+    assert outcome.tail == pytest.approx(0.0, abs=1e-5)
 
 
 def test_a_block_that_did_nothing_before_and_something_now_means_retraining_to_the_end() -> None:
-    found, _ = stitched(still_block(moves_anew=True), rule_settings("robust", 1e9))
-    assert (found.last, found.tail, found.ceiling) == (11, 0.0, 0.0)
+    outcome, _ = stitched(still_block(moves_anew=True), rule_settings("robust", 1e9))
+    assert (outcome.last, outcome.tail, outcome.ceiling) == (11, 0.0, 0.0)
 
 
 def test_estimates_of_a_receipt_by_hand() -> None:
@@ -275,15 +275,17 @@ def test_estimates_of_a_receipt_by_hand() -> None:
     exact = scratch_states(model, people, {person})
     old, new = (np.diff(torch.stack(run).double(), axis=0) for run in (states(model), exact))
     residuals, influences = np.abs(old - new).sum(axis=1), np.abs(old).sum(axis=1)
-    found = model.forget([person]).estimates
+    outcome = model.forget([person]).estimates
     shares = (residuals / influences)[1:5]  # it stops at the fourth
     laws = [fit_fading_law(shares), fit_fading_law(shares, level=False)]
     ahead = np.arange(1, 6)
     line = np.minimum(max(shares[2:]) + max(shares[3] - shares[2], 0) * ahead, 2.0)
-    assert found["residual_first"] == pytest.approx(residuals[1], rel=1e-4)
-    assert found["residual_last"] == pytest.approx(residuals[4], rel=1e-4)
-    assert found["residual_ceiling"] == pytest.approx(line @ influences[5:], rel=1e-4)
-    assert found["residual_tail"] == pytest.approx(by_hand(laws, shares) @ influences[5:], rel=1e-3)
+    assert outcome["residual_first"] == pytest.approx(residuals[1], rel=1e-4)
+    assert outcome["residual_last"] == pytest.approx(residuals[4], rel=1e-4)
+    assert outcome["residual_ceiling"] == pytest.approx(line @ influences[5:], rel=1e-4)
+    assert outcome["residual_tail"] == pytest.approx(
+        by_hand(laws, shares) @ influences[5:], rel=1e-3
+    )
 
 
 def by_hand(laws: list[FadingLaw], shares: Floats) -> Floats:

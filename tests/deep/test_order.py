@@ -1,4 +1,4 @@
-"""Batches against a slow reference; nobody's batch depends on who else is there."""
+"""Batches against a slow reference; the batch of a row does not depend on other rows."""
 
 from itertools import cycle
 from math import cos, pi
@@ -113,7 +113,7 @@ def test_everybody_takes_part_once_and_nobody_else(
         assert sorted(rows[:, lane][weights[:, lane] > 0].tolist()) == held
         sums = weights[:, lane].sum(dim=1)
         np.testing.assert_allclose(sums.numpy(), active[:, lane].numpy(), atol=1e-6)
-        # Whatever fills an empty slot is in the same batch, so a net never sees anybody else.
+        # Whatever fills an empty slot is in the same batch, so a network never gets another row.
         for step in torch.nonzero(active[:, lane])[:, 0].tolist():
             present = weights[step, lane] > 0
             assert set(rows[step, lane].tolist()) == set(rows[step, lane][present].tolist())

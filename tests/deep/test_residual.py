@@ -54,15 +54,15 @@ class TestExponent:
     def test_of_noise_and_of_a_random_walk(self, walks: bool, known: float) -> None:
         rng = np.random.default_rng(0)
         noises = rng.normal(size=(20, 2_000))
-        found = [dfa_exponent(np.cumsum(noise) if walks else noise) for noise in noises]
-        assert np.mean(np.array(found, dtype=float)) == pytest.approx(known, abs=0.06)
+        exponents = [dfa_exponent(np.cumsum(noise) if walks else noise) for noise in noises]
+        assert np.mean(np.array(exponents, dtype=float)) == pytest.approx(known, abs=0.06)
 
     @pytest.mark.parametrize(
         ("n", "known"), [(15, [1.94, 1.84, 1.60, 1.20]), (100, [1.63, 1.51, 1.24, 0.82])]
     )
     def test_goes_down_as_the_decay_goes_up(self, n: int, known: list[float]) -> None:
-        found = [dfa_exponent(fading(n, h)) for h in (0.3, 0.5, 1.0, 2.0)]
-        assert found == pytest.approx(known, abs=0.006)
+        exponents = [dfa_exponent(fading(n, h)) for h in (0.3, 0.5, 1.0, 2.0)]
+        assert exponents == pytest.approx(known, abs=0.006)
 
     @given(n=sizes, seed=seeds, power=st.integers(-900, 900))
     def test_has_no_unit(self, n: int, seed: int, power: int) -> None:
@@ -103,8 +103,8 @@ class TestLaw:
         self, a: float, alpha: float, b: float, first: int, length: int
     ) -> None:
         xs = range(first, first + length)
-        found = FadingLaw(a, alpha, b).values(np.array(xs, dtype=float))
-        assert found.tolist() == pytest.approx([a * x**-alpha + b for x in xs], abs=1e-12)
+        exponents = FadingLaw(a, alpha, b).values(np.array(xs, dtype=float))
+        assert exponents.tolist() == pytest.approx([a * x**-alpha + b for x in xs], abs=1e-12)
 
     @given(
         n=st.integers(3, 40),
@@ -177,7 +177,7 @@ class TestLaw:
 
 
 def tail(rule: StopRule, n_left: int) -> float:
-    return float(rule.expected_residuals(n_left).sum())
+    return float(rule.predict_residuals(n_left).sum())
 
 
 RULES = [
@@ -214,7 +214,7 @@ class TestEveryRule:
         for delta in deltas:
             rule.update(delta)
         assert tail(rule, n_left) >= 0
-        assert len(rule.expected_residuals(0)) == len(rule.ceiling_residuals(0)) == 0
+        assert len(rule.predict_residuals(0)) == len(rule.ceiling_residuals(0)) == 0
         assert (rule.ceiling_residuals(n_left) >= max(deltas[-2:])).all()
 
     def test_a_larger_epsilon_never_stops_later(self, make: Any) -> None:

@@ -346,9 +346,9 @@ def without_its_directory(people: ShardPeople, tmp_path: Path) -> SISANetClassif
 def test_a_directory_that_is_gone_stops_no_request(tmp_path: Path) -> None:
     people = make_people(30, seed=26)
     model = without_its_directory(people, tmp_path)
-    with pytest.warns(CheckpointWarning) as found:
+    with pytest.warns(CheckpointWarning) as warned:
         model.forget([0])
-    assert "everything was trained again" in str(found[0].message)
+    assert "everything was trained again" in str(warned[0].message)
     assert model.checkpoint_home_ is None
     assert refitted(model, people.without([0])).digest() == model.digest()
     assert len(model.unaccounted_) == 6
@@ -359,10 +359,10 @@ def test_a_directory_that_is_gone_stops_no_learning(label: int, tmp_path: Path) 
     people = make_people(30, seed=26)
     model = without_its_directory(people, tmp_path)
     more = ShardPeople(people.X[:1], np.array([label]), np.array([99]))
-    with pytest.warns(CheckpointWarning) as found:
+    with pytest.warns(CheckpointWarning) as warned:
         model.learn(more.X, more.y, ids=more.ids)
-    assert "everything was trained again" in str(found[0].message)
-    assert f"not found in {tmp_path / 'states'}" in str(found[1].message)
+    assert "everything was trained again" in str(warned[0].message)
+    assert f"not found in {tmp_path / 'states'}" in str(warned[1].message)
     assert model.checkpoint_home_ is None
     assert refitted(model, joined(people, more)).digest() == model.digest()
     model.forget([0])
@@ -371,7 +371,7 @@ def test_a_directory_that_is_gone_stops_no_learning(label: int, tmp_path: Path) 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forks_do_not_write_into_each_others_states() -> None:
-    """The child still holds somebody whom the parent has forgotten."""
+    """The child still has a person that the parent has forgotten."""
     people = make_people(40, seed=3)
     model = fitted(people, n_slices=3, n_shards=1, max_memory=0)
     slices = model.rows_.extra["slice"]

@@ -296,8 +296,8 @@ def test_a_network_that_keeps_people_fails_the_demo(
 
 @needs_torch
 def test_a_run_that_stops_early_is_no_run_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    early = _models._block_net
-    monkeypatch.setattr(_models, "_block_net", lambda seed, _: early(seed, 1e9))
+    early = _models._make_block_net
+    monkeypatch.setattr(_models, "_make_block_net", lambda seed, _: early(seed, 1e9))
     output_text = run_alone(_models.forget_in_networks, monkeypatch)[1]
     assert "a full run retrains every later block" in output_text.partition("NOT TRUE")[2]
 

@@ -24,7 +24,7 @@ from letheon.ledger.worker.compute import (
     compute,
 )
 from letheon.ledger.worker.recover import new_folder, sweep_registrations
-from letheon.ledger.worker.worker import _apply_and_report, _give_up
+from letheon.ledger.worker.worker import _apply_batch, _give_up
 from tests.ledger.databases import NOON, SettableClock
 from tests.ledger.homes import IDS, X, Y, fitted, make, person
 from tests.ledger.points import SimulatedKillError
@@ -75,7 +75,7 @@ def test_an_overtaken_worker_whose_method_fails_late_gives_nothing_up(
         raise ComputationFailed("runtime-error")
 
     with pytest.raises(StaleWorkerError):
-        list(_apply_and_report(ledger._core, lease, _model(ledger), batch, fails))
+        list(_apply_batch(ledger._core, lease, _model(ledger), batch, fails))
     assert apply_batch(ledger._core, second, _model(ledger), batch, compute).number == 1
 
 

@@ -72,13 +72,13 @@ def test_a_class_in_an_answer_is_refused() -> None:
 def test_nothing_of_the_caller_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
     _caller._caller.close()
     monkeypatch.setenv("DATABASE_PASSWORD", "hunter2")
-    found = call(works.look_around, "given", limits=SMALL)
+    report = call(works.look_around, "given", limits=SMALL)
     _caller._caller.close()
-    assert not any("PASSWORD" in name or "LETHEON" in name for name in found["environment"])
-    assert found["links to the folder"] == 0  # it is removed: nothing is in it or can be made
-    assert len(found["descriptors"]) == 4  # nowhere three times, and the line to the caller
-    assert found["threads"] == 1
-    assert found["secret"] == "given"
+    assert not any("PASSWORD" in name or "LETHEON" in name for name in report["environment"])
+    assert report["links to the folder"] == 0  # it is removed: nothing is in it or can be made
+    assert len(report["descriptors"]) == 4  # nowhere three times, and the line to the caller
+    assert report["threads"] == 1
+    assert report["secret"] == "given"
 
 
 @needs_full
@@ -89,9 +89,9 @@ def test_this_machine_protects_in_full() -> None:
 
 def test_without_landlock_another_user_is_taken() -> None:
     expected = "user" if os.geteuid() == 0 else "none"
-    found = probe(landlock=False)
-    assert found == Protection(expected, "seccomp")  # type: ignore[arg-type]
-    assert not found.is_full
+    report = probe(landlock=False)
+    assert report == Protection(expected, "seccomp")  # type: ignore[arg-type]
+    assert not report.is_full
     assert "NOT" in str(Protection("none", "none"))
 
 

@@ -156,15 +156,15 @@ def test_a_method_that_takes_too_long_is_left_out_and_the_rest_goes_on(
 ) -> None:
     orders: list[WhatIfOrder] = []
 
-    def stuck(work: Any, order: WhatIfOrder, *, tell: Any, **given: Any) -> Any:
+    def stuck(work: Any, order: WhatIfOrder, *, report: Any, **given: Any) -> Any:
         orders.append(order)
 
         def hear(message: dict[str, Any]) -> None:
-            tell(message)
+            report(message)
             if message.get("method") == "deltagrad" and "begin" in message:
                 raise TimeLimitError
 
-        return _call_here(work, order, tell=hear, **given)
+        return _call_here(work, order, report=hear, **given)
 
     monkeypatch.setattr(jobs, "call", stuck)
     job = Jobs(desk.ledger).add("what-if", tenant="default", model="forest", asked={"people": 1})

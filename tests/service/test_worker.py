@@ -52,7 +52,7 @@ def _call_here(
     work: Callable[..., Any],
     argument: Any,
     *,
-    tell: Callable[[Any], None],
+    report: Callable[[Any], None],
     stop: threading.Event,
     **_: Any,
 ) -> Any:
@@ -61,7 +61,7 @@ def _call_here(
     def hear(value: Any) -> None:
         if stop.is_set():
             raise StoppedError
-        tell(value)
+        report(value)
 
     return work(argument, hear)
 

@@ -213,12 +213,7 @@ class Client:
         return self._get_json("/api/v1/summary", filters)
 
     def wait(
-        self,
-        request_id: str,
-        until: str = "certified",
-        *,
-        timeout: float = 600,
-        pause: float = 1.0,
+        self, request_id: str, until: str = "certified", *, timeout: float = 600, pause: float = 1.0
     ) -> Json:
         """Wait until a request has reached a state, and return it.
 

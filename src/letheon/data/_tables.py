@@ -356,7 +356,7 @@ def _tidy_frame(frame: "nw.DataFrame[Any]") -> Table:
     frame = nw.maybe_reset_index(frame)
     for name, kind in frame.schema.items():
         if kind in (nw.Categorical, nw.Enum):
-            frame = frame.with_columns(_used_categories(frame.get_column(name)).alias(name))
+            frame = frame.with_columns(_drop_unused_categories(frame.get_column(name)).alias(name))
         elif kind == nw.String and frame.implementation.is_polars():
             # In a new buffer; rows taken from a polars frame share the old one.
             texts = frame.get_column(name).to_list()
@@ -365,7 +365,7 @@ def _tidy_frame(frame: "nw.DataFrame[Any]") -> Table:
     return frame.to_native()
 
 
-def _used_categories(series: "nw.Series[Any]") -> "nw.Series[Any]":
+def _drop_unused_categories(series: "nw.Series[Any]") -> "nw.Series[Any]":
     native = series.to_native()
     if not series.implementation.is_polars():
         native = native.cat.remove_unused_categories()

@@ -63,7 +63,7 @@ def make_synthetic(
 
 
 def _assign_rows(rng: np.random.Generator, n_rows: int, mean: float) -> NDArray[np.int64]:
-    """Give rows to people; how many somebody has is geometric."""
+    """Assign rows to people; the number of rows per person is geometric."""
     if mean <= 1:
         return np.arange(n_rows)
     sizes = rng.geometric(1 / mean, size=n_rows)

@@ -523,7 +523,7 @@ class CheckpointedNet(HomeMixin, NetBase):
     def _prepare(
         self, removal: Removal, callback: Callback | None = None
     ) -> tuple[Change, CheckpointChange | None]:
-        lost = self._lost_reason()
+        lost = self._explain_loss()
         if lost is None:
             self._current_checkpoints()
             plan: Any = super()._prepare(removal, callback)
@@ -532,7 +532,7 @@ class CheckpointedNet(HomeMixin, NetBase):
         with self._training_run():
             return with_reason(self._prepare_retrain(removal.where, callback), lost), None
 
-    def _lost_reason(self) -> str | None:
+    def _explain_loss(self) -> str | None:
         """Return why the checkpoints are lost, so everything must be trained again; else None."""
         if self.checkpoint_home_ is not None and self.checkpoint_dir is None:
             self._current_checkpoints()

@@ -13,7 +13,7 @@ from letheon.base import Outcome, Removal
 from letheon.data import SlotRows
 from letheon.deep._base import NetBase, Positions, TrainingContext, alive_mask, net_facts
 from letheon.deep._loop import EMPTY, Callback, Slots
-from letheon.deep._replay import ApproximateReplay, LocalChecks, Path, RecordedDescent, StepSchedule
+from letheon.deep._replay import LocalChecks, NetDescent, NetReplay, Path, StepSchedule
 from letheon.exceptions import TrainingError
 from letheon.guarantee import Guarantee, MethodFacts, SearchRanges
 from letheon.removal import Change, Exactness, TrainingRows
@@ -202,7 +202,7 @@ class DeltaGradNetClassifier(NetBase):
         _require_separable_rows(context)
         plan = self._make_schedule(_slot_table(rows, n_slots), context)
         start = context.template.initial_flat(0).to(context.device)
-        run = RecordedDescent(context, plan, int(self.max_memory), callback).run(start)
+        run = NetDescent(context, plan, int(self.max_memory), callback).run(start)
         nets = self._make_nets(context, run.end[None], [np.flatnonzero(rows.alive)], data.classes)
         return self._fit_change(data, context, nets, path_=run.path, n_slots_=n_slots)
 
@@ -228,13 +228,13 @@ class DeltaGradNetClassifier(NetBase):
         outcome = Outcome(
             (run.n_visits + rows_per_product * run.n_approximate) / n_rows,
             {"exact steps": run.n_exact},
-            estimates={"moved": float(moved), "missed": run.estimated_error},
+            estimates={"moved": float(moved), "missed": run.error_estimate},
         )
         return self._removal_change(removal, attributes, outcome)
 
     def _replay_without(
         self, context: TrainingContext, leaving: Positions, callback: Callback | None
-    ) -> ApproximateReplay:
+    ) -> NetReplay:
         """Return the replay of the path without some rows."""
         before = self._make_schedule(_slot_table(self.rows_, self.n_slots_), context)
         marked = before.mark_rows(leaving)
@@ -242,7 +242,7 @@ class DeltaGradNetClassifier(NetBase):
         # A batch that becomes empty is not a step, and a schedule counts steps.
         rates = enumerate(zip(before.rates, after.rates, strict=True))
         first_change = min([*met, *(step for step, (old, new) in rates if old != new)])
-        replay = ApproximateReplay(
+        replay = NetReplay(
             context,
             after,
             int(self.max_memory),

@@ -128,7 +128,7 @@ class StepSchedule(Opaque):
         return dict(zip(met.tolist(), members, strict=True))
 
 
-class RecordedDescent(Opaque):
+class NetDescent(Opaque):
     """Runs the steps of a schedule and records them; counts the work.
 
     Attributes
@@ -141,7 +141,7 @@ class RecordedDescent(Opaque):
         Steps computed from the rows of the batch, and steps computed with B.
     n_visits : int
         Row gradients that were computed.
-    estimated_error : float
+    error_estimate : float
         Root of the sum of squared rates of the approximate steps, times the root mean square error
         of B v at exact steps: the distance of the end point if the error directions are
         independent.
@@ -165,7 +165,7 @@ class RecordedDescent(Opaque):
         self.n_exact = self.n_approximate = self.n_visits = 0
 
     @property
-    def estimated_error(self) -> float:
+    def error_estimate(self) -> float:
         """Estimated effect of approximate steps on the end point; here 0."""
         return 0.0
 
@@ -266,7 +266,7 @@ class LocalChecks(NamedTuple):
         return is_convex and yy <= self.max_smoothness**2 * ss
 
 
-class SecantPairs:
+class NetSecants:
     """The last pairs (s, y), and the matrix B of L-BFGS that they define.
 
     Parameters
@@ -344,7 +344,7 @@ class SecantPairs:
         return full
 
 
-class ApproximateReplay(RecordedDescent):
+class NetReplay(NetDescent):
     """Replays a path without some rows; between exact steps L-BFGS approximates the Hessian.
 
     ``w'_(t+1) = w'_t - rate_t / (n_t - m_t) [ n_t (g_t + B v) - gradients of the removed rows ]``
@@ -354,7 +354,7 @@ class ApproximateReplay(RecordedDescent):
     Parameters
     ----------
     context, plan, max_memory, callback
-        As of `RecordedDescent`; the plan has the steps of the remaining rows.
+        As of `NetDescent`; the plan has the steps of the remaining rows.
     old : Path
         The path to replay.
     leaving : dict of int to Tensor
@@ -380,14 +380,14 @@ class ApproximateReplay(RecordedDescent):
         super().__init__(context, plan, max_memory, callback)
         self._old, self._exactness, self._checks = old, exactness, checks
         self._leaving = {step: rows.to(self._device) for step, rows in leaving.items()}
-        self._secants = SecantPairs(exactness.history, old.points.shape[1], self._device, checks)
+        self._secants = NetSecants(exactness.history, old.points.shape[1], self._device, checks)
         self._longest = inf
         self._squared_errors: list[float] = []
         self._squared_rates = 0.0
         self._last = max((t for t, size in enumerate(plan.sizes) if size), default=-1)
 
     @property
-    def estimated_error(self) -> float:
+    def error_estimate(self) -> float:
         """Estimated effect of approximate steps on the end point."""
         if not self.n_approximate:
             return 0.0
@@ -410,7 +410,7 @@ class ApproximateReplay(RecordedDescent):
         # At least one exact step after the burn-in must compare B with the rows.
         is_untested_end = t == self._last and not self._squared_errors
         is_due = is_untested_end or self._exactness.is_exact(count)
-        predicted = None if is_due else self._trusted_product(v)
+        predicted = None if is_due else self._product_if_trusted(v)
         # Rows of the step without and with the removed rows.
         after = self._plan.sizes[t]
         before = after + (0 if own is None else len(self._leaving[t]))
@@ -437,7 +437,7 @@ class ApproximateReplay(RecordedDescent):
         weights = torch.ones(len(rows), device=self._device)
         return self.loss_and_gradient(w, rows, weights, total=len(rows))[1]
 
-    def _trusted_product(self, v: Tensor) -> Tensor | None:
+    def _product_if_trusted(self, v: Tensor) -> Tensor | None:
         """Return B v, or None if it is not trusted."""
         length = float(torch.linalg.vector_norm(v))
         # Negated, so that a number that is not finite is not trusted either.

@@ -306,11 +306,11 @@ class StopRule(ABC):
         """
         n_left = len(influences)
         weights = influences if self._is_relative else np.ones(n_left)
-        return float(self.expected_residuals(n_left) @ weights), float(
+        return float(self.predict_residuals(n_left) @ weights), float(
             self.ceiling_residuals(n_left) @ weights
         )
 
-    def expected_residuals(self, n_left: int) -> Floats:
+    def predict_residuals(self, n_left: int) -> Floats:
         """Return estimates of the next `n_left` residuals, in the units of the rule.
 
         Every rule uses the larger of the fits ``a x^-alpha + b`` of `RobustRule`, because the

@@ -342,7 +342,7 @@ class SISANetClassifier(CheckpointedNet):
         rows.y[:] = codes[:n_old]
         rows.append(new_X, codes[n_old:], new_ids, placed)
         data = TrainingRows(rows, classes, np.bincount(codes))
-        lost = self._lost_reason()
+        lost = self._explain_loss()
         with self._training_run():
             if lost is not None:
                 return with_reason(self._train_all(data, self.seed_, callback), lost), None

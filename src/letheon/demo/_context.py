@@ -62,7 +62,7 @@ class DemoContext:
     def fit(self, model: Any, without: Collection[str] = ()) -> Any:
         """Fit a model on all rows except those of some ids."""
         rows = ~np.isin(self.ids, list(without))
-        with fixed_passes():
+        with ignore_warnings():
             return model.fit(self.X[rows], self.y[rows], ids=self.ids[rows])
 
     def fresh_fit(self, name: str) -> Any:
@@ -138,7 +138,7 @@ def make_context(console: Console, seed: int) -> DemoContext:
 
 def forget_ids(model: Any, people: list[str]) -> Receipt:
     """Forget some ids in a model; return the receipt."""
-    with fixed_passes():
+    with ignore_warnings():
         receipt: Receipt = model.forget(people)
     return receipt
 
@@ -154,7 +154,7 @@ def _make_models(seed: int) -> dict[str, Any]:
 
 
 @contextmanager
-def fixed_passes() -> Iterator[None]:
+def ignore_warnings() -> Iterator[None]:
     """Ignore scikit-learn's warnings: epochs are fixed, and the first slice may be small."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

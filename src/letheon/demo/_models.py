@@ -254,10 +254,10 @@ def forget_in_networks(demo: DemoContext) -> None:
 
 def _forget_by_shards(demo: DemoContext) -> None:
     leaving = demo.pick_ids(6)
-    model = demo.fit(_sharded_net(demo.seed))
+    model = demo.fit(_make_sharded_net(demo.seed))
     receipt = model.forget(leaving[:1])
     model.forget(leaving[1:])
-    fresh = demo.fit(_sharded_net(model.seed_), leaving)
+    fresh = demo.fit(_make_sharded_net(model.seed_), leaving)
     demo.print_text(
         f"One PyTorch network in each of {_context.SHARDS} shards, {demo.accuracy_text(model)} "
         "accurate on the test rows. It forgets one person, then five more:"
@@ -270,7 +270,7 @@ def _forget_by_shards(demo: DemoContext) -> None:
 def _forget_by_blocks(demo: DemoContext) -> None:
     leaving = demo.pick_ids(6)
     # The only difference is where retraining stops: at a small change, or at the last block.
-    model, whole = (_block_net(demo.seed, epsilon) for epsilon in (0.1, 0.0))
+    model, whole = (_make_block_net(demo.seed, epsilon) for epsilon in (0.1, 0.0))
     for each in (whole, model):
         demo.fit(each)
         receipts = [each.forget([person]) for person in leaving]
@@ -291,7 +291,7 @@ def _forget_by_blocks(demo: DemoContext) -> None:
     )
 
 
-def _sharded_net(seed: int) -> "letheon.SISANetClassifier":
+def _make_sharded_net(seed: int) -> "letheon.SISANetClassifier":
     return letheon.SISANetClassifier(
         n_shards=_context.SHARDS,
         n_slices=4,
@@ -301,7 +301,7 @@ def _sharded_net(seed: int) -> "letheon.SISANetClassifier":
     )
 
 
-def _block_net(seed: int, epsilon: float) -> "letheon.DeepObliviateClassifier":
+def _make_block_net(seed: int, epsilon: float) -> "letheon.DeepObliviateClassifier":
     return letheon.DeepObliviateClassifier(
         n_blocks=BLOCKS,
         epsilon=epsilon,

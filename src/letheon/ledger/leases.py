@@ -38,12 +38,10 @@ class Lease:
 def owner_name() -> str:
     """Return a name for the current thread, unique across machines and processes."""
     pid = os.getpid()
-    return "/".join(
-        (*_process_scope(), str(pid), _read_start_time(pid), str(threading.get_ident()))
-    )
+    return "/".join((*_scope(), str(pid), _start_time(pid), str(threading.get_ident())))
 
 
-def _process_scope() -> tuple[str, str, str]:
+def _scope() -> tuple[str, str, str]:
     """Return host, boot id and process namespace: the scope in which a process id is unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -53,7 +51,7 @@ def _process_scope() -> tuple[str, str, str]:
     return socket.gethostname(), boot, space
 
 
-def _read_start_time(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Return the start time of a process on this machine, in ticks; "" if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
@@ -64,12 +62,10 @@ def _read_start_time(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
-def is_dead_owner(owner: str) -> bool:
+def is_dead(owner: str) -> bool:
     """Return whether the owner was a process of this machine that has ended."""
     *scope, pid, started, _ = owner.split("/")
-    return (
-        tuple(scope) == _process_scope() and bool(started) and _read_start_time(int(pid)) != started
-    )
+    return tuple(scope) == _scope() and bool(started) and _start_time(int(pid)) != started
 
 
 def is_current(until: int, now: int, seconds: int) -> bool:
@@ -87,11 +83,7 @@ def take_lease(core: Core, model_id: int, owner: str) -> Lease | None:
         now, seconds, mine = core.clock(), core.settings.policy.lease_seconds, _is_head_of(model_id)
         head = conn.execute(select(heads).where(mine).with_for_update()).one()
         is_others = head.owner not in (None, owner)
-        if (
-            is_others
-            and is_current(head.lease_until, now, seconds)
-            and not is_dead_owner(head.owner)
-        ):
+        if is_others and is_current(head.lease_until, now, seconds) and not is_dead(head.owner):
             return None
         fence = head.fence + 1
         values = {"owner": owner, "fence": fence, "lease_until": now + seconds}
@@ -111,22 +103,20 @@ def require_fence(conn: Connection, lease: Lease) -> None:
 
 def renew_lease(core: Core, lease: Lease) -> None:
     """Extend a lease; raise `StaleWorkerError` if another worker has taken a newer one."""
-    if not _update_lease(
-        core, lease, lease_until=core.clock() + core.settings.policy.lease_seconds
-    ):
+    if not _update(core, lease, lease_until=core.clock() + core.settings.policy.lease_seconds):
         raise StaleWorkerError("another worker took over this model; this worker stops")
 
 
 def release_lease(core: Core, lease: Lease) -> None:
     """Release a lease so that the next worker need not wait; do not touch a newer lease."""
-    _update_lease(core, lease, owner=None, lease_until=0)
+    _update(core, lease, owner=None, lease_until=0)
 
 
 def _is_head_of(model_id: int) -> ColumnElement[bool]:
     return heads.c.model_id == model_id
 
 
-def _update_lease(core: Core, lease: Lease, **values: Any) -> bool:
+def _update(core: Core, lease: Lease, **values: Any) -> bool:
     """Update the row of a lease; return False if another worker has taken a newer one."""
     with core.database.transaction() as conn:
         mine = update(heads).where(_is_head_of(lease.model_id), heads.c.fence == lease.fence)

@@ -37,20 +37,16 @@ def _sequence_key(name: str = "sequence") -> "Column[int]":
     return Column(name, BigInteger, primary_key=True, autoincrement=False)
 
 
-def _integer_columns(
-    *names: str, null: bool = False, default: int | None = None
-) -> "list[Column[int]]":
+def _integers(*names: str, null: bool = False, default: int | None = None) -> "list[Column[int]]":
     start = None if default is None else text(str(default))
     return [Column(name, BigInteger, nullable=null, server_default=start) for name in names]
 
 
-def _text_columns(
-    *names: str, null: bool = False, unique: bool | None = None
-) -> "list[Column[str]]":
+def _texts(*names: str, null: bool = False, unique: bool | None = None) -> "list[Column[str]]":
     return [Column(name, Text, nullable=null, unique=unique) for name in names]
 
 
-def _blob_column(name: str, *, null: bool = False) -> "Column[bytes]":
+def _binary(name: str, *, null: bool = False) -> "Column[bytes]":
     return Column(name, sa.LargeBinary, nullable=null)
 
 
@@ -63,7 +59,7 @@ def _foreign_key(name: str, target: str, *, null: bool = False, **options: Any) 
 _TEXT_KEYED = ("batches", "requests", "tokens", "webhooks")
 
 
-def _allowed_values(column: str, *values: str) -> CheckConstraint:
+def _one_of(column: str, *values: str) -> CheckConstraint:
     listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 
@@ -73,98 +69,98 @@ def _index_where(condition: str, name: str, *columns: "Column[Any]", unique: boo
     Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
 
-def _make_table(name: str, *parts: Any) -> Table:
+def _table(name: str, *parts: Any) -> Table:
     """Return a table from columns, lists of columns, constraints and indexes."""
     flat = [column for part in parts for column in (part if isinstance(part, list) else [part])]
     return Table(name, metadata, *flat)
 
 
-meta = _make_table("meta", _text_key("key"), _text_columns("value"))
+meta = _table("meta", _text_key("key"), _texts("value"))
 
-models = _make_table(
+models = _table(
     "models",
     _row_number(),
-    _text_columns("tenant", "name"),
-    _text_columns("folder", unique=True),
-    _text_columns("dataset", "method"),
-    _integer_columns("slots"),
-    _text_columns("preprocessing", "releases"),
-    _integer_columns("created_at"),
-    _text_columns("trusted"),
+    _texts("tenant", "name"),
+    _texts("folder", unique=True),
+    _texts("dataset", "method"),
+    _integers("slots"),
+    _texts("preprocessing", "releases"),
+    _integers("created_at"),
+    _texts("trusted"),
     Column("origin", Text, nullable=False, server_default=text("'own'")),
     sa.UniqueConstraint("tenant", "name"),
 )
 
-batches = _make_table(
+batches = _table(
     "batches",
     _text_key("id"),
     _foreign_key("model_id", "models.id"),
-    _text_columns("kind"),
-    _integer_columns("parent_id"),
-    _text_columns("state"),
-    _integer_columns("created_at"),
-    _text_columns("reason"),
-    _integer_columns("fence"),
-    _text_columns("training_key", "beacon", null=True),
-    _allowed_values("kind", "erase", "retrain"),
-    _allowed_values("state", "open", "published", "certified", "purged", "abandoned"),
+    _texts("kind"),
+    _integers("parent_id"),
+    _texts("state"),
+    _integers("created_at"),
+    _texts("reason"),
+    _integers("fence"),
+    _texts("training_key", "beacon", null=True),
+    _one_of("kind", "erase", "retrain"),
+    _one_of("state", "open", "published", "certified", "purged", "abandoned"),
 )
 _index_where("state = 'open'", "one_open_batch_per_model", batches.c.model_id, unique=True)
 
-versions = _make_table(
+versions = _table(
     "versions",
     _row_number(),
     _foreign_key("model_id", "models.id"),
-    _integer_columns("number"),
+    _integers("number"),
     _foreign_key("parent_id", "versions.id", null=True, unique=True),
     _foreign_key("batch_id", "batches.id", null=True, unique=True),
     Column("sequence", BigInteger, unique=True),
-    _text_columns("model_blob", "rows_blob", "ids_blob", "vault_blob"),
-    _text_columns("monitor_blob", null=True),
-    _text_columns("epoch_key", "root"),
-    _integer_columns("live"),
-    _text_columns("facts"),
-    _integer_columns("published_at"),
-    _integer_columns("certified_at", null=True),
-    _text_columns("checkpoint_before", null=True),
-    _integer_columns("purged_at", null=True),
+    _texts("model_blob", "rows_blob", "ids_blob", "vault_blob"),
+    _texts("monitor_blob", null=True),
+    _texts("epoch_key", "root"),
+    _integers("live"),
+    _texts("facts"),
+    _integers("published_at"),
+    _integers("certified_at", null=True),
+    _texts("checkpoint_before", null=True),
+    _integers("purged_at", null=True),
     sa.UniqueConstraint("model_id", "number"),
 )
 
-heads = _make_table(
+heads = _table(
     "heads",
     _foreign_key("model_id", "models.id", primary_key=True),
     _foreign_key("version_id", "versions.id"),
-    _integer_columns("fence", default=0),
-    _text_columns("owner", null=True),
-    _integer_columns("lease_until", default=0),
+    _integers("fence", default=0),
+    _texts("owner", null=True),
+    _integers("lease_until", default=0),
 )
 
-requests = _make_table(
+requests = _table(
     "requests",
     _text_key("id"),
-    _text_columns("tenant"),
+    _texts("tenant"),
     _foreign_key("model_id", "models.id"),
-    _text_columns("state", "regime", "ground"),
-    _integer_columns("received_at"),
-    _text_columns("due_on"),
-    _text_columns("extended_to", null=True),
-    _text_columns("key_tag", "body_tag"),
-    _blob_column("sealed", null=True),
-    _text_columns("intake_key", null=True),
-    _text_columns("nonce"),
-    _integer_columns("n_ids", "n_rows"),
+    _texts("state", "regime", "ground"),
+    _integers("received_at"),
+    _texts("due_on"),
+    _texts("extended_to", null=True),
+    _texts("key_tag", "body_tag"),
+    _binary("sealed", null=True),
+    _texts("intake_key", null=True),
+    _texts("nonce"),
+    _integers("n_ids", "n_rows"),
     _foreign_key("batch_id", "batches.id", null=True),
     _foreign_key("duplicate_of", "requests.id", null=True),
-    _text_columns("hold_ground", null=True),
-    _integer_columns("hold_until", null=True),
-    _integer_columns("tries", "not_before", default=0),
-    _integer_columns("paused_at", null=True),
-    _integer_columns("paused_seconds", default=0),
-    _text_columns("reason", null=True),
-    _integer_columns("recipients", "closed_at", null=True),
-    _text_columns("filed_by", "verified_by", "receipt_key", null=True),
-    _blob_column("receipt", null=True),
+    _texts("hold_ground", null=True),
+    _integers("hold_until", null=True),
+    _integers("tries", "not_before", default=0),
+    _integers("paused_at", null=True),
+    _integers("paused_seconds", default=0),
+    _texts("reason", null=True),
+    _integers("recipients", "closed_at", null=True),
+    _texts("filed_by", "verified_by", "receipt_key", null=True),
+    _binary("receipt", null=True),
     Column("last_day", Text, sa.Computed("coalesce(extended_to, due_on)", persisted=True)),
     sa.UniqueConstraint("tenant", "key_tag"),
     Index(None, "model_id", "state"),
@@ -183,13 +179,13 @@ Index("requests_newest", *_newest)
 # Most requests of an old ledger are closed; overdue ones are searched among the open ones.
 _index_where("closed_at IS NULL", "requests_open", *_by_due)
 
-allowed_moves = _make_table("allowed_moves", _text_key("before", "after"))
+allowed_moves = _table("allowed_moves", _text_key("before", "after"))
 
 # One row for each person and each request that names them. `owner` marks the request that erases
 # the person. The unique index ensures that at most one request does, even with concurrent writers.
-blocked = _make_table(
+blocked = _table(
     "blocked",
-    _text_columns("tenant"),
+    _texts("tenant"),
     _foreign_key("model_id", "models.id", primary_key=True),
     _text_key("tag"),
     _foreign_key("request_id", "requests.id", primary_key=True),
@@ -200,13 +196,13 @@ _index_where("owner", "one_owner_per_person", blocked.c.model_id, blocked.c.tag,
 
 # `about` is the opaque id of the request or batch of an event, for timelines; `era` counts the
 # corrections of the clock.
-events = _make_table(
+events = _table(
     "events",
     _row_number(),
-    _integer_columns("at", "era"),
-    _text_columns("kind"),
-    _text_columns("about", null=True),
-    _text_columns("body", "leaf"),
+    _integers("at", "era"),
+    _texts("kind"),
+    _texts("about", null=True),
+    _texts("body", "leaf"),
     Column("log_index", BigInteger, unique=True),
     Index(None, "about"),
     Index(None, "kind"),
@@ -214,134 +210,129 @@ events = _make_table(
 )
 _index_where("log_index IS NULL", "events_to_integrate", events.c.id)
 
-log = _make_table(
+log = _table(
     "log",
     Column("id", sa.Integer, primary_key=True),
-    _integer_columns("size"),
-    _text_columns("frontier"),
+    _integers("size"),
+    _texts("frontier"),
     CheckConstraint("id = 1", name="one"),
 )
 
-checkpoints = _make_table(
-    "checkpoints", _sequence_key("size"), _text_columns("root", "note"), _integer_columns("at")
-)
+checkpoints = _table("checkpoints", _sequence_key("size"), _texts("root", "note"), _integers("at"))
 
-certificates = _make_table(
+certificates = _table(
     "certificates",
     _sequence_key(),
-    _text_columns("id", unique=True),
+    _texts("id", unique=True),
     _foreign_key("version_id", "versions.id", unique=True),
-    _blob_column("envelope"),
-    _integer_columns("at"),
+    _binary("envelope"),
+    _integers("at"),
 )
 
-purges = _make_table(
+purges = _table(
     "purges",
     _sequence_key(),
-    _text_columns("id", unique=True),
+    _texts("id", unique=True),
     _foreign_key("batch_id", "batches.id", unique=True),
-    _blob_column("envelope"),
-    _integer_columns("at"),
+    _binary("envelope"),
+    _integers("at"),
 )
 
-purge_steps = _make_table(
+purge_steps = _table(
     "purge_steps",
     _foreign_key("batch_id", "batches.id", primary_key=True),
     _text_key("step"),
-    _text_columns("state"),
-    _text_columns("evidence", null=True),
-    _integer_columns("at"),
+    _texts("state"),
+    _texts("evidence", null=True),
+    _integers("at"),
 )
 
-intake_keys = _make_table(
-    "intake_keys",
-    _text_key("id"),
-    _integer_columns("created_at"),
-    _integer_columns("destroyed_at", null=True),
+intake_keys = _table(
+    "intake_keys", _text_key("id"), _integers("created_at"), _integers("destroyed_at", null=True)
 )
 
-pins = _make_table(
+pins = _table(
     "pins",
     _text_key("id"),
     _foreign_key("version_id", "versions.id"),
-    _text_columns("owner"),
-    _integer_columns("until"),
+    _texts("owner"),
+    _integers("until"),
     Index(None, "version_id"),
 )
 
-stores = _make_table(
+stores = _table(
     "stores",
     _text_key("name"),
-    _text_columns("kind", "path", "owner", "scope"),
-    _integer_columns("days", null=True),
+    _texts("kind", "path", "owner", "scope"),
+    _integers("days", null=True),
 )
 
 # The tables below belong to the service: permissions, webhooks and jobs. They contain no data about
 # data subjects.
-tokens = _make_table(
+tokens = _table(
     "tokens",
     _text_key("id"),
-    _text_columns("hash", unique=True),
-    _text_columns("name", "role", "scopes"),
-    _text_columns("tenant", null=True),
-    _integer_columns("created_at", "expires_at"),
-    _integer_columns("revoked_at", null=True),
-    _text_columns("created_by", null=True),
+    _texts("hash", unique=True),
+    _texts("name", "role", "scopes"),
+    _texts("tenant", null=True),
+    _integers("created_at", "expires_at"),
+    _integers("revoked_at", null=True),
+    _texts("created_by", null=True),
 )
 
-sessions = _make_table(
+sessions = _table(
     "sessions",
     _text_key("id"),
     _foreign_key("token_id", "tokens.id"),
-    _text_columns("csrf"),
-    _integer_columns("created_at", "expires_at", "last_seen_at"),
+    _texts("csrf"),
+    _integers("created_at", "expires_at", "last_seen_at"),
     Index(None, "token_id"),
 )
 
-webhooks = _make_table(
+webhooks = _table(
     "webhooks",
     _text_key("id"),
-    _text_columns("tenant", null=True),
-    _text_columns("url", "events"),
-    _integer_columns("created_at"),
-    _text_columns("created_by", null=True),
-    _integer_columns("cursor", default=0),
-    _integer_columns("disabled_at", null=True),
+    _texts("tenant", null=True),
+    _texts("url", "events"),
+    _integers("created_at"),
+    _texts("created_by", null=True),
+    _integers("cursor", default=0),
+    _integers("disabled_at", null=True),
 )
 
-deliveries = _make_table(
+deliveries = _table(
     "deliveries",
     _text_key("id"),
     _foreign_key("webhook_id", "webhooks.id"),
-    _text_columns("kind", "about", "body"),
-    _integer_columns("created_at"),
-    _integer_columns("tries", "not_before", default=0),
-    _integer_columns("delivered_at", "given_up_at", "last_status", null=True),
+    _texts("kind", "about", "body"),
+    _integers("created_at"),
+    _integers("tries", "not_before", default=0),
+    _integers("delivered_at", "given_up_at", "last_status", null=True),
     sa.UniqueConstraint("webhook_id", "kind", "about"),
 )
 _waiting = "delivered_at IS NULL AND given_up_at IS NULL"
 _index_where(_waiting, "deliveries_to_try", deliveries.c.not_before)
 
-jobs = _make_table(
+jobs = _table(
     "jobs",
     _text_key("id"),
-    _text_columns("kind"),
-    _text_columns("tenant", "model", null=True),
-    _text_columns("asked", "state"),
-    _integer_columns("created_at"),
-    _text_columns("created_by", null=True),
-    _integer_columns("started_at", "finished_at", null=True),
-    _text_columns("progress"),
-    _text_columns("result", "owner", null=True),
-    _integer_columns("lease_until", default=0),
-    _allowed_values("state", "queued", "running", "done", "failed"),
+    _texts("kind"),
+    _texts("tenant", "model", null=True),
+    _texts("asked", "state"),
+    _integers("created_at"),
+    _texts("created_by", null=True),
+    _integers("started_at", "finished_at", null=True),
+    _texts("progress"),
+    _texts("result", "owner", null=True),
+    _integers("lease_until", default=0),
+    _one_of("state", "queued", "running", "done", "failed"),
     Index(None, "state", "created_at"),
 )
 
-actions = _make_table(
+actions = _table(
     "actions",
     _row_number(),
-    _integer_columns("at"),
-    _text_columns("token_id", "action"),
-    _text_columns("about", null=True),
+    _integers("at"),
+    _texts("token_id", "action"),
+    _texts("about", null=True),
 )

@@ -91,20 +91,20 @@ class _Method:
     kind: str = "erase"
 
 
-def measure_methods(order: WhatIfOrder, tell: Callable[[Any], None]) -> None:
+def measure_methods(order: WhatIfOrder, report: Callable[[Any], None]) -> None:
     """Measure every method; report the sizes first, then each method before and after its run."""
     inputs, baseline = _prepare_inputs(order), order.baseline
     n_sample = len(inputs.rows)
     sizes = {"rows_held": round(n_sample * inputs.scale), "sample_rows": n_sample}
-    tell({"sizes": {**sizes, "people": order.people, "sample_people": len(inputs.leaving)}})
+    report({"sizes": {**sizes, "people": order.people, "sample_people": len(inputs.leaving)}})
     for method in _iterate_methods(inputs.present):
         if method.name in order.done:
             continue
-        tell({"begin": method.name, "method": method.method, "is_current": method.is_current})
+        report({"begin": method.name, "method": method.method, "is_current": method.is_current})
         row = _measure_row(inputs, method, baseline)
         if method.method == RETRAIN:
             baseline = row["seconds"]
-        tell({"row": row})
+        report({"row": row})
 
 
 def _prepare_inputs(order: WhatIfOrder) -> _SharedInputs:

@@ -243,7 +243,7 @@ class Plan:
 
     @property
     def states(self) -> int:
-        """Number of stored models, ``S R``: per shard the final model and ``R - 1`` earlier states."""
+        """Number of stored models, ``S R``: the final model and ``R - 1`` states per shard."""
         return self.n_shards * self.n_slices
 
     @property

@@ -19,8 +19,8 @@ _LONGEST = 400
 def encode_cursor(core: Core, list_name: str, key: Key) -> str:
     """Return the cursor for the items after this key in the list `list_name`."""
     data = json.dumps(key, separators=(",", ":")).encode()
-    tag = _compute_tag(core, list_name, data)
-    return _encode_base64(tag + _apply_mask(core, list_name, tag, data))
+    tag = _tag(core, list_name, data)
+    return _encode(tag + _apply_mask(core, list_name, tag, data))
 
 
 def decode_cursor(core: Core, list_name: str, text: Any) -> Key:
@@ -38,10 +38,7 @@ def decode_cursor(core: Core, list_name: str, text: Any) -> Key:
         content = b""
     tag = content[:_TAG_DIGITS]
     data = _apply_mask(core, list_name, tag, content[_TAG_DIGITS:])
-    if (
-        not hmac.compare_digest(tag, _compute_tag(core, list_name, data))
-        or _encode_base64(content) != text
-    ):
+    if not hmac.compare_digest(tag, _tag(core, list_name, data)) or _encode(content) != text:
         raise ValueError(
             "`after` is not a cursor of this list; pass `next` of the previous page unchanged, or "
             "omit it for the first page"
@@ -49,7 +46,7 @@ def decode_cursor(core: Core, list_name: str, text: Any) -> Key:
     return tuple(json.loads(data))
 
 
-def _encode_base64(content: bytes) -> str:
+def _encode(content: bytes) -> str:
     """Return the canonical text of a cursor."""
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
@@ -71,5 +68,5 @@ def _apply_mask(core: Core, list_name: str, tag: bytes, data: bytes) -> bytes:
     return bytes(left ^ right for left, right in zip(data, mask, strict=False))
 
 
-def _compute_tag(core: Core, list_name: str, data: bytes) -> bytes:
+def _tag(core: Core, list_name: str, data: bytes) -> bytes:
     return core.keys.compute_tag("cursor", list_name.encode(), data)[:_TAG_DIGITS].encode()

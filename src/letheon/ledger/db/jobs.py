@@ -281,7 +281,7 @@ class Jobs(ServiceTable):
         now = self._clock()
         for row in _order_by_turn(conn, list(conn.execute(query))):
             is_held = row.state == "running" and leases.is_current(row.lease_until, now, seconds)
-            if not is_held or leases.is_dead_owner(_read_holder(row.owner)):
+            if not is_held or leases.is_dead(_read_holder(row.owner)):
                 return row
         return None
 

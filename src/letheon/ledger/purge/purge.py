@@ -70,7 +70,7 @@ _DONE, _FAILED = "done", "failed"
 _RESIDUE = "residue-found"
 _SEARCHES = 3
 
-_SERVICE_PAUSE_SECONDS = 30
+_SERVICE_PAUSE = 30
 
 
 class PurgeProblem(NamedTuple):
@@ -156,11 +156,8 @@ def _load_purge(core: Core, batch_id: str) -> PurgeRun | None:
         batch = conn.execute(select(batches).where(batches.c.id == batch_id)).one()
         if batch.state != "certified" or _must_wait(core, conn, batch_id):
             return None
-        version_query = conn.execute(select(versions.c.id).where(versions.c.batch_id == batch_id))
-        after, before = (
-            find_version(conn, version_query.scalar_one()),
-            find_version(conn, batch.parent_id),
-        )
+        made = conn.execute(select(versions.c.id).where(versions.c.batch_id == batch_id))
+        after, before = (find_version(conn, made.scalar_one()), find_version(conn, batch.parent_id))
         # An older version contains the people of this batch too; it is purged first.
         older = (versions.c.model_id == batch.model_id) & (versions.c.number < before.number)
         if conn.scalar(select(exists().where(older & versions.c.purged_at.is_(None)))):
@@ -177,9 +174,7 @@ def _must_wait(core: Core, conn: Connection, batch_id: str) -> bool:
     evidence = conn.scalars(select(purge_steps.c.evidence).where(is_failed)).all()
     now, policy = core.clock(), core.settings.policy
     # A longer pause was set while the clock was ahead; ignore it.
-    longest = (
-        max(policy.backoff_longest.total_seconds(), _SERVICE_PAUSE_SECONDS) + TOLERATED_SECONDS
-    )
+    longest = max(policy.backoff_longest.total_seconds(), _SERVICE_PAUSE) + TOLERATED_SECONDS
     return any(now < json.loads(text)["not_before"] <= now + longest for text in evidence)
 
 
@@ -252,11 +247,9 @@ def _collect_markers(purge: PurgeRun) -> Markers:
     """Return the markers of the rows that this batch erased."""
     core, model = purge.core, purge.model
     rows, vault = read_rows(core, model, purge.before), read_row_slots(core, model, purge.before)
-    remaining, remaining_vault = (
-        read_rows(core, model, purge.after),
-        read_row_slots(core, model, purge.after),
-    )
-    erased = np.flatnonzero(~np.isin(vault.slots, remaining_vault.slots))
+    remaining = read_rows(core, model, purge.after)
+    after_vault = read_row_slots(core, model, purge.after)
+    erased = np.flatnonzero(~np.isin(vault.slots, after_vault.slots))
     return collect_markers(rows.take(erased), vault.salts[erased], remaining)
 
 
@@ -331,10 +324,8 @@ def _search_stores(purge: PurgeRun) -> Evidence | None:
         result, n_words = _search_without_own_words(core, markers, search)
         results.append(result)
         expires = expires_on(store, now) if store.days is not None else ""
-        evidence[store.name] = _count_evidence(result, n_words) | {
-            "scope": store.scope,
-            "by": expires,
-        }
+        counts = _count_evidence(result, n_words)
+        evidence[store.name] = counts | {"scope": store.scope, "by": expires}
     if any(result.has_problems for result in results):
         _record_problems(purge, "stores", results)
         return None
@@ -475,7 +466,7 @@ def _record_problems(purge: PurgeRun, name: str, results: Iterable[ScanResult]) 
     findings = [problem for result in results for problem in _list_problems_of(purge, result)]
     write_atomically(purge.problems_file, [json.dumps(findings).encode()])
     # The service deletes its temporary folders itself.
-    is_in_service = all(
+    is_temporary = all(
         problem.where.store == SERVICE_FOLDERS
         and is_in_use(core, problem.where.file.partition("/")[0])
         for problem in findings
@@ -484,15 +475,15 @@ def _record_problems(purge: PurgeRun, name: str, results: Iterable[ScanResult]) 
     with core.database.transaction() as conn:
         row = _read_step(conn, purge.batch, name)
         tries = json.loads(row.evidence)["tries"] if row is not None else 0
-        if not is_in_service:
+        if not is_temporary:
             # An operator has retried it after the last attempt: count from 1 again.
             tries = 1 if tries >= policy.max_tries else tries + 1
         now = core.clock()
         pause = backoff_seconds(max(tries, 1), policy, random.SystemRandom().random())
-        not_before = now + (_SERVICE_PAUSE_SECONDS if is_in_service else pause)
+        not_before = now + (_SERVICE_PAUSE if is_temporary else pause)
         evidence = {"tries": tries, "not_before": not_before, "problems": len(findings)}
         _record_step(conn, purge, name, _FAILED, evidence)
-        if not is_in_service and tries == policy.max_tries:
+        if not is_temporary and tries == policy.max_tries:
             waiting = list(conn.scalars(select(requests.c.id).where(is_purging)))
             move_requests(conn, waiting, "stuck", at=now, reason=_RESIDUE)
         else:

@@ -1,1 +1,1 @@
-"""The worker: what is due, batches, computation, recovery."""
+"""The worker: due work, batches, computation and recovery."""

@@ -146,11 +146,9 @@ def _run_computation(inputs: Computation) -> ComputationResult:
             _retrain_model(inputs, work)
         else:
             # A model without stored rows needs the rows to erase.
-            erased_rows = rows.take(erased)
+            taken = rows.take(erased)
             extra = (
-                zip("Xy", erased_rows.slice(0, len(erased_rows)), strict=True)
-                if _is_data_free(model)
-                else ()
+                zip("Xy", taken.slice(0, len(taken)), strict=True) if _is_data_free(model) else ()
             )
             _erase_rows(inputs, work, present.to_array(), dict(extra))
     fault_point("compute.forgotten")
@@ -161,19 +159,15 @@ def _run_computation(inputs: Computation) -> ComputationResult:
         kept=kept,
         judged=work.judged,
         seconds=work.seconds,
-        facts=_collect_facts(inputs, before, work, figures, len(erased))
-        if not inputs.is_outside
-        else {},
+        facts={}
+        if inputs.is_outside
+        else _collect_facts(inputs, before, work, figures, len(erased)),
         figures=figures,
     )
 
 
 def _collect_facts(
-    inputs: Computation,
-    before: Guarantee,
-    work: _Work,
-    figures: TestFigures | None,
-    removed: int,
+    inputs: Computation, before: Guarantee, work: _Work, figures: TestFigures | None, removed: int
 ) -> dict[str, Any]:
     """Return the facts about the current model for the certificate."""
     per_row = inputs.retrain_seconds_per_row
@@ -382,7 +376,7 @@ def _build_result(inputs: Computation, answer: dict[str, Any], elapsed: float) -
 
 
 def _recompute_facts(
-    inputs: Computation, result: ComputationResult, figures_sent: Any, removed: int
+    inputs: Computation, result: ComputationResult, sent: Any, removed: int
 ) -> dict[str, Any]:
     """Compute the facts about a model from a sandboxed process.
 
@@ -399,8 +393,8 @@ def _recompute_facts(
     work = _Work(after, result.rows, result.judged, seconds=result.seconds)
     figures = None
     judged = result.judged
-    if figures_sent is not None and judged is not None and judged.test is not None:
-        metric, now = figures_sent
+    if sent is not None and judged is not None and judged.test is not None:
+        metric, now = sent
         if metric not in METRIC_CODES:
             raise ComputationFailed(FORGED)
         figures = TestFigures(metric, _require_finite(now), judged.then, len(judged.test))

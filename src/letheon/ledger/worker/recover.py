@@ -366,12 +366,12 @@ def adopt_database(core: Core, *, yes: bool) -> Adoption:
             )
             for kind, rows in signed.items()
         }
-        adoption = _assess_loss(core, conn, texts, unknown, is_done=yes and bool(texts))
-    if not adoption.is_done:
-        return adoption
+        loss = _assess_loss(core, conn, texts, unknown, is_done=yes and bool(texts))
+    if not loss.is_done:
+        return loss
     with core.database.transaction() as conn:
         conn.execution_options(letheon_guard=None)
-        record_event(conn, "database-adopted", _adoption_event(core, adoption), at=core.clock())
+        record_event(conn, "database-adopted", _adoption_event(core, loss), at=core.clock())
         _release_requests(core, conn)
         replace_lost_key(core, conn)
         size, _ = integrate_events(conn)
@@ -379,7 +379,7 @@ def adopt_database(core: Core, *, yes: bool) -> Adoption:
     _set_aside(core, unknown)
     _write_missing(core, signed)
     write_mark(core, mark, adopted=True)
-    return adoption
+    return loss
 
 
 def _release_requests(core: Core, conn: Connection) -> None:
@@ -437,16 +437,14 @@ def _assess_loss(
     )
 
 
-def _adoption_event(core: Core, adoption: Adoption) -> dict[str, int]:
+def _adoption_event(core: Core, loss: Adoption) -> dict[str, int]:
     """Return the body of the event: size of the log of the files, and counts of losses."""
     try:
         mark = read_mark(core.folder)
     except RuntimeError:
         mark = None
-    counts = {
-        name: len(getattr(adoption, name)) for name in ("certificates", "checkpoints", "purges")
-    }
-    files = {"models": adoption.n_models, "blobs": adoption.n_blobs, "keys": adoption.n_keys}
+    counts = {name: len(getattr(loss, name)) for name in ("certificates", "checkpoints", "purges")}
+    files = {"models": loss.n_models, "blobs": loss.n_blobs, "keys": loss.n_keys}
     return counts | files | {"entries": 0 if mark is None else mark.size}
 
 

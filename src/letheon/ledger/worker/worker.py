@@ -190,7 +190,7 @@ def run_once(
         if lease is None:
             yield Step("waits", model.name, None, "another-worker-is-at-it")
             continue
-        yield from _run_under_lease(
+        yield from _run_leased(
             core, lease, model, _serve_model(core, lease, model, compute, forced=forced)
         )
     yield from _certify_all(core)
@@ -204,14 +204,12 @@ def retrain_model(core: Core, owner: str, compute: Compute, model: ModelRow) -> 
     lease = take_lease(core, model.id, owner)
     if lease is None:
         raise LedgerBusyError(f"another worker is processing model {model.name!r}; try again")
-    yield from _run_under_lease(core, lease, model, _retrain_now(core, lease, model, compute))
+    yield from _run_leased(core, lease, model, _retrain_now(core, lease, model, compute))
     yield from _certify_all(core)
     yield from _purge_all(core)
 
 
-def _run_under_lease(
-    core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]
-) -> Iterator[Step]:
+def _run_leased(core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]) -> Iterator[Step]:
     """Run steps under a lease and release it.
 
     After some failures the lease is not released, so that the next worker looks for leftover files.
@@ -236,15 +234,15 @@ def _run_under_lease(
 
 def _retrain_now(core: Core, lease: Lease, model: ModelRow, compute: Compute) -> Iterator[Step]:
     yield from _resume_open_batch(core, lease, model, compute)
-    next_batch, head = _plan_next(core, model, forced=True)
-    if not next_batch.request_ids and not head.run["rows_since_retrain"]:
+    plan, head = _plan_next(core, model, forced=True)
+    if not plan.request_ids and not head.run["rows_since_retrain"]:
         raise LedgerError(
             f"nothing was erased from model {model.name!r} since its last training, so a retrain "
             "has nothing to certify"
         )
     require_sound(core, model)
-    batch = seal_batch(core, lease, model, "retrain", next_batch.request_ids, "operator")
-    yield from _apply_and_report(core, lease, model, batch, compute)
+    batch = seal_batch(core, lease, model, "retrain", plan.request_ids, "operator")
+    yield from _apply_batch(core, lease, model, batch, compute)
 
 
 def _serve_model(
@@ -252,14 +250,12 @@ def _serve_model(
 ) -> Iterator[Step]:
     """Resume an open batch, then seal and apply the next one if it is due."""
     yield from _resume_open_batch(core, lease, model, compute)
-    next_batch, _ = _plan_next(core, model, forced=forced)
-    decision = next_batch.decision
+    plan, _ = _plan_next(core, model, forced=forced)
+    decision = plan.decision
     if decision.seal:
         require_sound(core, model)
-        batch = seal_batch(
-            core, lease, model, decision.kind, next_batch.request_ids, decision.reason
-        )
-        yield from _apply_and_report(core, lease, model, batch, compute)
+        batch = seal_batch(core, lease, model, decision.kind, plan.request_ids, decision.reason)
+        yield from _apply_batch(core, lease, model, batch, compute)
 
 
 def _resume_open_batch(
@@ -271,7 +267,7 @@ def _resume_open_batch(
     with core.database.reading() as conn:
         batch = find_open_batch(conn, model.id)
     if batch is not None:
-        yield from _apply_and_report(core, lease, model, batch, compute)
+        yield from _apply_batch(core, lease, model, batch, compute)
 
 
 def _plan_next(core: Core, model: ModelRow, *, forced: bool) -> tuple[BatchPlan, VersionRow]:
@@ -282,15 +278,11 @@ def _plan_next(core: Core, model: ModelRow, *, forced: bool) -> tuple[BatchPlan,
     is_over = (requests.c.not_before <= now) | (requests.c.not_before > longest)
     mine = requests.c.model_id == model.id
     with core.database.transaction() as conn:
-        is_pause_over = (requests.c.state == "retry_wait") & is_over
-        is_hold_over = (requests.c.state == "on_hold") & (
+        paused = (requests.c.state == "retry_wait") & is_over
+        on_hold = (requests.c.state == "on_hold") & (
             requests.c.hold_until <= proven_time(core, conn)
         )
-        query = (
-            select(requests.c.id)
-            .where(mine & (is_pause_over | is_hold_over))
-            .order_by(requests.c.id)
-        )
+        query = select(requests.c.id).where(mine & (paused | on_hold)).order_by(requests.c.id)
         resumed = list(conn.scalars(query.with_for_update()))
         move_requests(conn, resumed, "queued", at=now, hold_ground=None, hold_until=None)
     # Requests without remaining rows are set aside.
@@ -299,7 +291,7 @@ def _plan_next(core: Core, model: ModelRow, *, forced: bool) -> tuple[BatchPlan,
         return plan_batch(core, conn, model, forced=forced), find_head(conn, model.id)
 
 
-def _apply_and_report(
+def _apply_batch(
     core: Core, lease: Lease, model: ModelRow, batch: BatchRow, compute: Compute
 ) -> Iterator[Step]:
     try:
@@ -308,11 +300,9 @@ def _apply_and_report(
         yield _give_up(core, lease, model, batch, str(failure))
         if str(failure) == BUDGET_SPENT:
             # The budget does not cover these rows: retrain instead.
-            next_batch, _ = _plan_next(core, model, forced=True)
-            retrain = seal_batch(
-                core, lease, model, "retrain", next_batch.request_ids, BUDGET_SPENT
-            )
-            yield from _apply_and_report(core, lease, model, retrain, compute)
+            plan, _ = _plan_next(core, model, forced=True)
+            retrain = seal_batch(core, lease, model, "retrain", plan.request_ids, BUDGET_SPENT)
+            yield from _apply_batch(core, lease, model, retrain, compute)
         return
     except StoppedError:
         # The batch stays open; the next worker computes it again.

@@ -19,13 +19,7 @@ from letheon.ledger.db.webhooks import (
 )
 from letheon.sandbox import protection
 from letheon.service.addresses import LONGEST, AddressRefusedError, parse_hosts, parse_url
-from letheon.service.auth import (
-    Principal,
-    allows,
-    context,
-    public,
-    require_unbound,
-)
+from letheon.service.auth import Principal, allows, context, public, require_unbound
 from letheon.service.errors import ApiProblem, cursor_problems
 from letheon.service.middleware import CONTENT_TYPE, Metrics
 from letheon.service.schemas import (
@@ -83,10 +77,7 @@ class TokenMade(Token):
 
 @router.get("/api/v1/tokens", summary="List tokens")
 def list_tokens(
-    caller: Manager,
-    tenant: TenantFilter = None,
-    after: AfterId = None,
-    limit: Limit = 50,
+    caller: Manager, tenant: TenantFilter = None, after: AfterId = None, limit: Limit = 50
 ) -> Page[Token]:
     """List tokens, newest first; their secrets are not stored."""
     wanted = caller.tenant_filter(tenant)
@@ -189,10 +180,7 @@ class WebhookMade(Webhook):
 
 @webhooks.get("/api/v1/webhooks", summary="List webhooks")
 def list_webhooks(
-    caller: HookManager,
-    tenant: TenantFilter = None,
-    after: AfterId = None,
-    limit: Limit = 50,
+    caller: HookManager, tenant: TenantFilter = None, after: AfterId = None, limit: Limit = 50
 ) -> Page[Webhook]:
     """List webhooks; their secrets are not stored."""
     wanted = caller.tenant_filter(tenant)

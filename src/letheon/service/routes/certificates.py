@@ -581,9 +581,7 @@ def prove_inclusion(
 
 @router.get("/api/v1/log/consistency", summary="Prove that the log only grew")
 def prove_consistency(
-    caller: Reader,
-    first: Annotated[int, Query(ge=0, le=verifier.MAX_INT)],
-    second: Place = None,
+    caller: Reader, first: Annotated[int, Query(ge=0, le=verifier.MAX_INT)], second: Place = None
 ) -> LogConsistency:
     """Return the RFC 6962 consistency proof between two sizes of the log."""
     require_unbound(caller)

@@ -211,19 +211,14 @@ def file_one(caller: Principal, body: RequestIn, *, key: str | None = None) -> l
         words = "Use either receipt or receipt_key."
         raise ApiProblem(422, "two-receipts", "both receipt and receipt_key", words)
     extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
-    request_input = RequestInput.from_body(body, caller.tenant_for(body.tenant), key)
+    entry = RequestInput.from_body(body, caller.tenant_for(body.tenant), key)
     with views.raise_problems():
-        inputs = (
-            _split_by_model(caller, request_input) if body.model == EVERY_MODEL else [request_input]
-        )
+        inputs = _split_by_model(caller, entry) if body.model == EVERY_MODEL else [entry]
         if not body.receipt:
-            return _show_filed(
-                caller, [submit_request(caller, request_input, **extra) for request_input in inputs]
-            )
+            return _show_filed(caller, [submit_request(caller, entry, **extra) for entry in inputs])
         with caller.ledger.acting(caller.id):
             submitted = [
-                caller.ledger.requests.submit_with_code(**request_input._asdict())
-                for request_input in inputs
+                caller.ledger.requests.submit_with_code(**entry._asdict()) for entry in inputs
             ]
         return _show_filed(
             caller, [request for request, _ in submitted], [code for _, code in submitted]
@@ -239,22 +234,22 @@ def file_everywhere(
         return _show_filed(caller, [*stored, *submitted])
 
 
-def submit_request(caller: Principal, request_input: RequestInput, **extra: Any) -> LedgerRequest:
+def submit_request(caller: Principal, entry: RequestInput, **extra: Any) -> LedgerRequest:
     """Submit a request to the ledger on behalf of a token."""
     requests = caller.ledger.requests
     with caller.ledger.acting(caller.id):
         if caller.sees_all_requests:
-            return requests.submit(**request_input._asdict(), **extra)
+            return requests.submit(**entry._asdict(), **extra)
         # `verify` notices an unknown id; the filer does not see its result.
-        unverified = request_input._replace(verified=False, needs_approval=False)
+        unverified = entry._replace(verified=False, needs_approval=False)
         request = requests.submit(**unverified._asdict(), accept_unknown=True)
         if request.filed_by != caller.id:
             raise IdempotencyError(
                 "this idempotency key was used by another token; use another key"
             )
-        if request_input.verified and request.state == "received":
-            approval = {"needs_approval": request_input.needs_approval}
-            verified = requests.verify(request.id, tenant=request_input.tenant, **approval)
+        if entry.verified and request.state == "received":
+            approval = {"needs_approval": entry.needs_approval}
+            verified = requests.verify(request.id, tenant=entry.tenant, **approval)
             return replace(verified, is_new=request.is_new)
     return request
 
@@ -263,52 +258,43 @@ def _show_filed(
     caller: Principal, requests: Sequence[LedgerRequest], codes: Sequence[str | None] = ()
 ) -> list[RequestFiled]:
     shown = zip_longest(views.show_requests(caller, requests), codes)
-    return [
-        RequestFiled(**vars(request_input) | {"receipt_code": code})
-        for request_input, code in shown
-    ]
+    return [RequestFiled(**vars(entry) | {"receipt_code": code}) for entry, code in shown]
 
 
-def _split_by_model(caller: Principal, request_input: RequestInput) -> list[RequestInput]:
+def _split_by_model(caller: Principal, entry: RequestInput) -> list[RequestInput]:
     """Return one request per model that contains one of the ids.
 
     The first request has the key of the caller, so that the key cannot be used for anything else;
     the others have keys derived from it. A repeated call finds the requests that exist and creates
     the others.
     """
-    key = request_input.key if request_input.key is not None else secrets.token_hex(16)
-    content = digest_texts(sorted({json.dumps(person_id) for person_id in request_input.ids}))
-    names = [model.name for model in caller.ledger.models.list(tenant=request_input.tenant)]
-    used = caller.ledger.requests.find_by_key([key], tenant=request_input.tenant).get(key)
+    key = entry.key if entry.key is not None else secrets.token_hex(16)
+    content = digest_texts(sorted({json.dumps(person_id) for person_id in entry.ids}))
+    names = [model.name for model in caller.ledger.models.list(tenant=entry.tenant)]
+    used = caller.ledger.requests.find_by_key([key], tenant=entry.tenant).get(key)
     if used is not None:  # the model of the request with this key comes first
         names.sort(key=lambda name: name != used.model)
     inputs: list[RequestInput] = []
     for model in names:
-        ids = _ids_for(caller, request_input, model)
+        ids = _ids_for(caller, entry, model)
         if ids:
             own = derive_key("every-model", key, model) if inputs else key
-            inputs.append(request_input._replace(ids=ids, model=model, key=own, part_of=content))
+            inputs.append(entry._replace(ids=ids, model=model, key=own, part_of=content))
     if not inputs:
         raise UnknownIdError("no model of this tenant contains these ids")
     return _with_approval(caller, inputs)
 
 
-def _ids_for(caller: Principal, request_input: RequestInput, model: str) -> Sequence[int | str]:
+def _ids_for(caller: Principal, entry: RequestInput, model: str) -> Sequence[int | str]:
     """Return the ids of a request for one of all models.
 
     A token that may not learn which ids a model contains gets all ids, if they have the type of the
     model's ids.
     """
     if caller.sees_all_requests:
-        return caller.ledger.requests.find_known_ids(
-            request_input.ids, model=model, tenant=request_input.tenant
-        )
-    kind = int if caller.ledger.models.has_integer_ids(model, tenant=request_input.tenant) else str
-    return (
-        request_input.ids
-        if all(isinstance(person_id, kind) for person_id in request_input.ids)
-        else []
-    )
+        return caller.ledger.requests.find_known_ids(entry.ids, model=model, tenant=entry.tenant)
+    kind = int if caller.ledger.models.has_integer_ids(model, tenant=entry.tenant) else str
+    return entry.ids if all(isinstance(person_id, kind) for person_id in entry.ids) else []
 
 
 def derive_key(purpose: str, *parts: str) -> str:
@@ -329,16 +315,11 @@ def _with_approval(caller: Principal, inputs: Sequence[RequestInput]) -> list[Re
     policy, people = caller.ledger.settings.policy, dict[tuple[str, str], list[int | str]]()
     if policy.approve_above is None:
         return list(inputs)
-    for request_input in inputs:
-        if request_input.verified:
-            people.setdefault((request_input.model, request_input.tenant), []).extend(
-                request_input.ids
-            )
+    for entry in inputs:
+        if entry.verified:
+            people.setdefault((entry.model, entry.tenant), []).extend(entry.ids)
     n_rows = sum(_count_rows(caller, ids, *whose) for whose, ids in people.items())
-    return [
-        request_input._replace(needs_approval=policy.needs_approval(n_rows))
-        for request_input in inputs
-    ]
+    return [entry._replace(needs_approval=policy.needs_approval(n_rows)) for entry in inputs]
 
 
 def _count_rows(caller: Principal, ids: Sequence[int | str], model: str, tenant: str) -> int:
@@ -379,26 +360,23 @@ def file_many(
     if key is not None:
         content = digest_texts(item.model_dump_json() for item in items)
         inputs = [
-            request_input._replace(key=_place_key(key, place), part_of=content)
-            if request_input.key is None
-            else request_input
-            for place, request_input in enumerate(inputs)
+            entry._replace(key=_place_key(key, place), part_of=content)
+            if entry.key is None
+            else entry
+            for place, entry in enumerate(inputs)
         ]
     inputs = _with_approval(caller, inputs)
 
-    def submit_or_error(request_input: RequestInput) -> LedgerRequest | Exception:
+    def submit_or_error(entry: RequestInput) -> LedgerRequest | Exception:
         try:
-            return submit_request(caller, request_input)
+            return submit_request(caller, entry)
         except Exception as error:  # noqa: BLE001  (`bulk_out` raises internal errors)
             return error
 
     with views.raise_problems():
         ahead = {} if key is None else _take_key(caller, inputs, key, most)
     others = iter(
-        _pool.map(
-            submit_or_error,
-            [request_input for n, request_input in enumerate(inputs) if n not in ahead],
-        )
+        _pool.map(submit_or_error, [entry for n, entry in enumerate(inputs) if n not in ahead])
     )
     results = [ahead[n] if n in ahead else next(others) for n in range(len(inputs))]
     return views.bulk_out(caller, results)
@@ -426,10 +404,10 @@ def _take_key(
         if place >= len(inputs) or inputs[place].key != name:
             raise IdempotencyError(_OTHER_LIST)
         return {place: submit_request(caller, inputs[place])}
-    for place, request_input in enumerate(inputs):
-        if request_input.part_of is not None:
+    for place, entry in enumerate(inputs):
+        if entry.part_of is not None:
             try:
-                return {place: submit_request(caller, request_input)}
+                return {place: submit_request(caller, entry)}
             except IdempotencyError:
                 raise
             except (LetheonError, ValueError):

@@ -13,11 +13,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from letheon import exceptions
 from letheon.ledger.models.examine import ModelFiles
-from letheon.ledger.models.table_files import (
-    MissingColumnError,
-    NoTableReaderError,
-    TableFileError,
-)
+from letheon.ledger.models.table_files import MissingColumnError, NoTableReaderError, TableFileError
 from letheon.sandbox import EndedError, StoppedError, TimeLimitError, protection
 from letheon.service.auth import Context, Principal, allows
 from letheon.service.errors import ApiProblem

@@ -364,8 +364,7 @@ class ActionOnMany(In):
 
 @router.post("/api/v1/requests/actions", summary="Take an action on several requests")
 def act_on_requests(
-    caller: Annotated[Principal, Depends(allows("requests:read", is_long=True))],
-    body: ActionOnMany,
+    caller: Annotated[Principal, Depends(allows("requests:read", is_long=True))], body: ActionOnMany
 ) -> views.BulkOut:
     """Take an action on each of several requests; the token needs the scope of the action."""
     # The rows of requests that are verified together are added up: above `Policy.approve_above`

@@ -20,7 +20,7 @@ _EVENT = ("id", "at", "era", "kind", "about", "body", "leaf")
 _FOREVER = ("certificates", "purges", "checkpoints", "allowed_moves", "actions")
 
 
-class _TriggerRule(NamedTuple):
+class _Trigger(NamedTuple):
     """A change of rows that a database trigger rejects."""
 
     name: str
@@ -51,11 +51,11 @@ def downgrade() -> None:
     raise NotImplementedError("the tables of a ledger cannot be removed")
 
 
-def _common_rules(moves: str, differs: str) -> Iterator[_TriggerRule]:
+def _rules(moves: str, differs: str) -> Iterator[_Trigger]:
     """Yield the rules of both kinds of database."""
     unknown = f"NOT EXISTS (SELECT 1 FROM {moves} WHERE before = {{}} AND after = NEW.state)"
-    yield _TriggerRule("first_state", "INSERT", "requests", unknown.format("''"), "no first state")
-    yield _TriggerRule(
+    yield _Trigger("first_state", "INSERT", "requests", unknown.format("''"), "no first state")
+    yield _Trigger(
         "next_state",
         "UPDATE OF state",
         "requests",
@@ -64,41 +64,35 @@ def _common_rules(moves: str, differs: str) -> Iterator[_TriggerRule]:
     )
     # Tags may only be cleared, after the request is closed.
     forgotten = "(OLD.closed_at IS NOT NULL AND NEW.body_tag = '' AND NEW.nonce = '')"
-    fixed = (
-        f"{_any_changed(_FIXED, differs)} OR ({_any_changed(_TAGS, differs)} AND NOT {forgotten})"
-    )
-    yield _TriggerRule(
+    fixed = f"{_differ(_FIXED, differs)} OR ({_differ(_TAGS, differs)} AND NOT {forgotten})"
+    yield _Trigger(
         "fixed_columns", "UPDATE", "requests", fixed, "this column of a request is fixed"
     )
     # Approval by a second person depends on these columns.
     verifier = f"OLD.verified_by IS NOT NULL AND OLD.verified_by {differs} NEW.verified_by"
     hands = f"(OLD.filed_by {differs} NEW.filed_by OR ({verifier}))"
-    yield _TriggerRule(
-        "fixed_hands", "UPDATE", "requests", hands, "who filed and who vouched is fixed"
-    )
+    yield _Trigger("fixed_hands", "UPDATE", "requests", hands, "who filed and who vouched is fixed")
     early = "OLD.closed_at IS NULL"
-    yield _TriggerRule("no_early_end", "DELETE", "requests", early, "a request is open")
-    moved = f"OLD.log_index IS NOT NULL OR NEW.log_index IS NULL OR {_any_changed(_EVENT, differs)}"
-    yield _TriggerRule("events_stay", "UPDATE", "events", moved, "an event never changes")
-    yield _TriggerRule("events_kept", "DELETE", "events", "true", "an event is never removed")
+    yield _Trigger("no_early_end", "DELETE", "requests", early, "a request is open")
+    moved = f"OLD.log_index IS NOT NULL OR NEW.log_index IS NULL OR {_differ(_EVENT, differs)}"
+    yield _Trigger("events_stay", "UPDATE", "events", moved, "an event never changes")
+    yield _Trigger("events_kept", "DELETE", "events", "true", "an event is never removed")
     for table in _FOREVER:
-        yield _TriggerRule(f"{table}_stay", "UPDATE", table, "true", f"{table} never change")
-        yield _TriggerRule(f"{table}_kept", "DELETE", table, "true", f"{table} are never removed")
+        yield _Trigger(f"{table}_stay", "UPDATE", table, "true", f"{table} never change")
+        yield _Trigger(f"{table}_kept", "DELETE", table, "true", f"{table} are never removed")
 
 
-def _any_changed(columns: tuple[str, ...], differs: str) -> str:
+def _differ(columns: tuple[str, ...], differs: str) -> str:
     return "(" + " OR ".join(f"OLD.{name} {differs} NEW.{name}" for name in columns) + ")"
 
 
 def _sqlite_triggers() -> Iterator[str]:
     replaced = "EXISTS (SELECT 1 FROM {0} WHERE {1} = NEW.{1} AND {2})"
     rules = [
-        *_common_rules("allowed_moves", "IS NOT"),
+        *_rules("allowed_moves", "IS NOT"),
         # INSERT OR REPLACE fires no DELETE trigger.
         *(
-            _TriggerRule(
-                f"no_replaced_{table}", "INSERT", table, replaced.format(table, *rest), reason
-            )
+            _Trigger(f"no_replaced_{table}", "INSERT", table, replaced.format(table, *rest), reason)
             for table, *rest, reason in (
                 ("requests", "id", "true", "a request is never replaced"),
                 ("events", "id", "true", "an event is never replaced"),
@@ -118,9 +112,9 @@ def _sqlite_triggers() -> Iterator[str]:
 def _postgresql_triggers() -> Iterator[str]:
     # A trigger runs with the search path of the writing session.
     rules = [
-        *_common_rules("letheon.allowed_moves", "IS DISTINCT FROM"),
+        *_rules("letheon.allowed_moves", "IS DISTINCT FROM"),
         *(
-            _TriggerRule(f"{table}_whole", "TRUNCATE", table, "true", f"{table} are kept")
+            _Trigger(f"{table}_whole", "TRUNCATE", table, "true", f"{table} are kept")
             for table in ("requests", "events", *_FOREVER)
         ),
     ]
