@@ -624,10 +624,10 @@ def test_the_net_catches_a_planted_bug(
     bug: str, sqlite_desk: LedgerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patches: dict[str, tuple[Any, str, Any]] = {
-        "no heir": (_requests, "pass_on", lambda *_, **__: []),
-        "no event": (intake, "_story", lambda *_: []),
+        "no heir": (_requests, "release_claims", lambda *_, **__: []),
+        "no event": (intake, "_make_events", lambda *_: []),
         "body kept": (_people, "_drop_bodies", lambda *_: None),
-        "no owner": (_people, "_promote", lambda *_: {}),
+        "no owner": (_people, "_assign_owners", lambda *_: {}),
         "no approval": (Policy, "needs_approval", lambda *_: False),
     }
     monkeypatch.setattr(*patches[bug])
