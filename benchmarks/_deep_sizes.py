@@ -122,7 +122,7 @@ def _sape(method: str, backdoors: list[Planted]) -> str:
     return f"{mine[0].sape.value:.1f} %" if mine else "not measured"
 
 
-class DeepSize(NamedTuple):
+class NetSize(NamedTuple):
     """How much of everything one run does."""
 
     n_rows: int | None
@@ -164,7 +164,7 @@ def _lanes(precisions: tuple[str, ...], epochs: int) -> tuple[Recipe, ...]:
     return tuple(nets)
 
 
-GPU = DeepSize(
+GPU = NetSize(
     n_rows=None,
     n_test=None,
     repeats=5,

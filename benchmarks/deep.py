@@ -43,7 +43,7 @@ from benchmarks._deep_models import (
     sisa,
     twin,
 )
-from benchmarks._deep_sizes import CPU, GPU, QUICK, DeepSize
+from benchmarks._deep_sizes import CPU, GPU, QUICK, NetSize
 from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon.bench import describe_machine
 
@@ -71,7 +71,7 @@ class DeepReport(BenchmarkReport):
 class Bench:
     """One run: its size, its report and what several sections need, made when first needed."""
 
-    def __init__(self, size: DeepSize, report: DeepReport, device: str, deadline: float) -> None:
+    def __init__(self, size: NetSize, report: DeepReport, device: str, deadline: float) -> None:
         self.size, self.report, self.device, self.deadline = size, report, device, deadline
         self.made: dict[str, Any] = {}
         self.planted: list[backdoors.Planted] = []
