@@ -168,7 +168,7 @@ def set_table(result: SetFindings) -> Table:
     memory = result.memory
     note = (
         f"{result.split.describe()}. F = {result.unit:.3f} s, our fit = {result.fit:.3f} s (the "
-        f"shortest of {len(result.timings[FIT].values)}). *everything counted*: all removals in line "
+        f"shortest of {len(result.timings[FIT].values)}). *everything counted*: all removals of "
         f"*{LAZY}* and the `settle` after them, by removal. {_where(result)} Memory over the data: "
         f"{memory.memory / 1e6:.1f} MB ({memory.memory / memory.n_rows:,.0f} bytes per row; peak "
         f"{memory.peak / 1e6:.1f} MB); X itself takes {result.split.X.nbytes / 1e6:.1f} MB. {NOTE}"
