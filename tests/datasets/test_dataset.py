@@ -102,5 +102,5 @@ def test_one_line_says_what_it_is() -> None:
 
 
 def test_rows_that_are_no_images() -> None:
-    with pytest.raises(ValueError, match="no images"):
+    with pytest.raises(ValueError, match="not images"):
         made(None, 3).images()
