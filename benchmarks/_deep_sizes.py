@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks._deep_backdoor import Case, Planted
-from benchmarks._deep_cifar import Plan
+from benchmarks._deep_cifar import CifarPlan
 from benchmarks._deep_models import (
     BIG_CNN,
     WIDE_MLP,
@@ -87,7 +87,7 @@ def _share(truth: Any, answers: Any) -> float:
 
 
 def budget_table(
-    found: list[Contender], yardstick: Yardstick, backdoors: list[Planted], n_rows: int
+    contenders: list[Contender], yardstick: Yardstick, backdoors: list[Planted], n_rows: int
 ) -> Table:
     """Return one row per method, the naive retrain first."""
     naive = yardstick.seconds.wall
@@ -101,7 +101,7 @@ def budget_table(
             1000 * prediction, yardstick.first.wall, 0.0, "exact",
         )
     ]  # fmt: skip
-    for each in found:
+    for each in contenders:
         wall = float(np.mean(each.walls))
         rows.append(
             (
@@ -111,7 +111,7 @@ def budget_table(
                 each.fit, each.state, each.guarantee,
             )
         )  # fmt: skip
-    n = len(found[0].walls)
+    n = len(contenders[0].walls)
     note = NOTE.format(n=n, naive=naive, rows=n_rows, n_test=n_test)
     return Table(f"Equal numbers of states: {yardstick.data.describe()}", COLUMNS, rows, note)
 
@@ -122,7 +122,7 @@ def _sape(method: str, backdoors: list[Planted]) -> str:
     return f"{mine[0].sape.value:.1f} %" if mine else "not measured"
 
 
-class Size(NamedTuple):
+class NetSize(NamedTuple):
     """How much of everything one run does."""
 
     n_rows: int | None
@@ -148,7 +148,7 @@ class Size(NamedTuple):
     memory_rows: int
     memory_blocks: int
     equal_rows: int
-    cifar: Plan
+    cifar: CifarPlan
 
 
 def _cases(*sizes: int) -> tuple[Case, ...]:
@@ -164,7 +164,7 @@ def _lanes(precisions: tuple[str, ...], epochs: int) -> tuple[Recipe, ...]:
     return tuple(nets)
 
 
-GPU = Size(
+GPU = NetSize(
     n_rows=None,
     n_test=None,
     repeats=5,
@@ -188,7 +188,7 @@ GPU = Size(
     memory_rows=20_000,
     memory_blocks=500,
     equal_rows=20_000,
-    cifar=Plan(
+    cifar=CifarPlan(
         None, None, 32, 8, ((5, None), (10, None), (20, None), (20, 1)), 50, 3, 4, "bfloat16"
     ),
 )
@@ -210,7 +210,7 @@ CPU = GPU._replace(
     replay_crowds=(1, 100),
     memory_rows=10_000,
     equal_rows=5_000,
-    cifar=Plan(2_000, 1_000, 8, 2, ((4, None),), 10, 1, 2, "float32", ("cudnn",)),
+    cifar=CifarPlan(2_000, 1_000, 8, 2, ((4, None),), 10, 1, 2, "float32", ("cudnn",)),
 )
 QUICK = CPU._replace(
     n_rows=2_000,
@@ -232,5 +232,5 @@ QUICK = CPU._replace(
     memory_rows=1_000,
     memory_blocks=50,
     equal_rows=1_000,
-    cifar=Plan(600, 300, 4, 1, ((2, None),), 10, 1, 2, "float32", ("cudnn",)),
+    cifar=CifarPlan(600, 300, 4, 1, ((2, None),), 10, 1, 2, "float32", ("cudnn",)),
 )

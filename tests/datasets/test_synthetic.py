@@ -58,7 +58,7 @@ def test_people_own_several_rows_that_resemble_each_other(name: str) -> None:
     data = made(name, n_rows=3000)
     shape = next(iter(datasets.info(name).stand_ins.values()))
     assert len(data.y) / len(data.people) == pytest.approx(shape.rows_per_person, rel=0.1)
-    # Within a person the variance of a number is 1, over everybody it is 2.
+    # Within a person the variance of a number is 1, over all people it is 2.
     numbers = data.X[:, : shape.n_numbers]
     _, owner, n_owned = np.unique(data.ids, return_inverse=True, return_counts=True)
     sums = np.zeros((len(n_owned), shape.n_numbers))

@@ -53,9 +53,9 @@ _STATES = re.compile(r"\.states\[[0-9]+\]")
 class Difference(NamedTuple):
     """A path in a model, with the relative (`gap`) and absolute (`distance`) difference there.
 
-    Gap and distance are None if rounding cannot be the cause. `numbers` says what differs: "float"
-    or "whole" for arrays of one dtype and shape, "count" for whole numbers of ordinary size, "seed"
-    for whole numbers of up to 128 bits, and "other" for anything else.
+    Gap and distance have the value None if rounding cannot be the cause. `numbers` says what
+    differs: "float" or "whole" for arrays of one dtype and shape, "count" for whole numbers of
+    ordinary size, "seed" for whole numbers of up to 128 bits, and "other" for anything else.
     """
 
     place: str
@@ -108,8 +108,8 @@ def _get_children(node: Any) -> tuple[Any, dict[str, Any]] | None:
 def _measure_gap(left: Any, right: Any) -> tuple[float | None, float | None]:
     """Return the relative and the absolute difference of two leaves of numbers.
 
-    Whole numbers are not rounded, so they have no relative difference. Both are None for leaves
-    that are not numbers.
+    Whole numbers are not rounded, so they have no relative difference. Both have the value None
+    for leaves that are not numbers.
     """
     if _classify_numbers(left, right) == "whole":
         whole = [np.frombuffer(node.data, node.dtype).astype(float) for node in (left, right)]

@@ -366,7 +366,7 @@ def require_classes(model: Any, rows: Rows, places: NDArray[np.int64]) -> None:
     if used_up:
         raise EmptyModelError(
             f"the last training rows of class {', '.join(map(repr, used_up))} belong to these ids: "
-            "the model could not be retrained or judged as it was rehearsed. Nothing was changed. "
+            "the model could not be retrained or judged as rehearsed. Nothing was changed. "
             "Train a model without this class, and start a new monitor for it."
         )
 

@@ -253,7 +253,7 @@ def _check_continuation(
 
 
 def line_before(conn: Connection, model_id: int, sequence: int) -> CertificateLine:
-    """Return the certificates of a model before this number; 0, None, None if there are none."""
+    """Return the certificates of a model before this number; 0, None, None without one."""
     earlier = (versions.c.model_id == model_id) & (versions.c.sequence < sequence)
     query = select(func.max(versions.c.sequence)).join(batches, batches.c.id == versions.c.batch_id)
     first = conn.scalar(select(func.min(versions.c.sequence)).where(earlier))
@@ -380,8 +380,8 @@ def make_receipts(
     """Return the receipts for a batch whose certificate is about to be issued.
 
     They are for requests with one person and a key, if a request of the batch has the same person:
-    their own request, an earlier one of which theirs is a duplicate, or a later one. There are none
-    if the version before is damaged, because that must not block the certificate.
+    their own request, an earlier one of which theirs is a duplicate, or a later one. If the
+    version before is damaged, the list is empty, because that must not block the certificate.
 
     Raises
     ------

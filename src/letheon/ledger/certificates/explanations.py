@@ -12,7 +12,7 @@ _KINDS = {
         "nothing of the erased rows."
     ),
     "certified": (
-        "Certified: the model cannot be told apart from one trained without the erased rows, "
+        "Certified: the model cannot be distinguished from one trained without the erased rows, "
         "except for a factor of e^{epsilon} in any probability and a probability of {delta}."
     ),
     "empirical": (
