@@ -1,4 +1,4 @@
-"""Deletion distributions: who leaves, how many at once, no id twice."""
+"""Deletion distributions: who leaves, how many at once, no person twice."""
 
 from collections import Counter
 from typing import Any
@@ -44,7 +44,7 @@ class Confident:
 @pytest.mark.parametrize("kind", KINDS)
 @given(seed=st.integers(0, 2**32), n=st.integers(1, 15), batch=st.integers(1, 6))
 @examples(25)
-def test_nobody_leaves_twice_and_every_request_has_its_size(
+def test_no_person_leaves_twice_and_every_request_has_its_size(
     kind: Any, seed: int, n: int, batch: int
 ) -> None:
     X, y, ids = table()
