@@ -213,12 +213,12 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (3, ("ledger", "export", "FRESH", "--tier", "auditor", "--model", "other"), "other"),
     (4, ("request", "add", "--model", "m", PEOPLE[5], "--key", "case-1"), "idempotency key"),
     (4, ("request", "release", "QUEUED"), "not on hold"),
-    (4, ("request", "close", "QUEUED"), "only after the purge"),
+    (4, ("request", "close", "QUEUED"), "only a purged request"),
     (4, ("request", "retry", "QUEUED"), "only a failed request can be retried"),
     (4, ("init", "HOME", "--name", "demo"), "already"),
     (4, ("model", "add", "MODEL", "--rows", "NPZ", "--name", "n"), "erasure request"),
     (4, ("ledger", "export", "HOME"), "not empty"),
-    (4, ("key", "revoke", "0" * 64, "--after", "0"), "not a signing key"),
+    (4, ("key", "revoke", "0" * 64, "--after", "0"), "not the id of a signing key"),
     (4, ("batch", "apply", "--retrain", "numbers"), "nothing was erased"),
 ]
 

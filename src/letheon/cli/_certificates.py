@@ -209,7 +209,7 @@ def show_chain(ledger: "Ledger", key: Key = None) -> CommandOutput:
             document, *parts, f"the chain is NOT valid: {reason}", status=_command.FAILED
         )
     summary = (
-        [f"{len(links)} certificates in one chain; signatures, schemas and links are valid"]
+        [f"{len(links)} certificate(s) in one chain; signatures, schemas and links are valid"]
         if links
         else []
     )

@@ -157,7 +157,8 @@ def _check_signed(ledger: "Ledger", pinned: str) -> "Finding":
             attested += 1
     except VerificationError as error:
         return _make_finding("signatures", "error", str(error))
-    text = f"{len(envelopes)} certificates and {attested} purges are valid under key {pinned[:16]}…"
+    counts = f"{len(envelopes)} certificate(s) and {attested} purge(s)"
+    text = f"{counts} are valid under key {pinned[:16]}…"
     if in_part:
         text += f"; {in_part} of them not fully searched, see `letheon cert chain`"
     return _make_finding("signatures", "warning" if in_part else "ok", text)

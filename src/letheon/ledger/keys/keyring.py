@@ -472,7 +472,9 @@ class KeyRing:
         with self._files.hold_lock():
             chain = self._load_chain()
             if keyid not in chain.trust.keys:
-                raise KeyFileError(f"{keyid!r} is not a signing key of this ledger")
+                raise KeyFileError(
+                    f"{keyid!r} is not the id of a signing key; `letheon key list` shows all"
+                )
             if keyid == chain.trust.current:
                 raise KeyFileError("the current key cannot be revoked; rotate first")
             predicate = {"revokedKey": keyid, "lastSequence": after_sequence}
