@@ -195,7 +195,7 @@ def test_files_that_were_not_searched_are_grey_and_never_clean(tmp_path: Path) -
             assert document.get("items", [document])[0]["purge_gaps"] == "1 file not searched"
         check = client.get("/api/v1/certificates/1/verification").json()
         assert (check["passed"], check["verdict"]) == (False, "incomplete")
-        assert "purged, not fully searched: 1 file" in check["checks"][-1]["reason"]
+        assert "purged, but not fully searched: 1 file" in check["checks"][-1]["reason"]
 
 
 def test_a_tenant_sees_its_own_purges(filled: Desk) -> None:
@@ -301,7 +301,7 @@ def test_the_verdict_is_large_and_a_drill_is_marked(
     listed = words_of(client.get("/audits").text)
     assert ("drill: model" in listed) == (drill == "model")
     said = {True: "Passed", False: "Failed", None: "Incomplete"}
-    drilled = "Damage found" if passed is False else "Damage missed"
+    drilled = "Change detected" if passed is False else "Change not detected"
     assert f" {said[passed] if drill == 'none' else drilled} " in listed
     assert ("Passed" in listed) == (passed is True and drill == "none")
 

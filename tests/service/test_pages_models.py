@@ -114,7 +114,7 @@ def test_a_requester_sees_names_only(filled: Desk) -> None:
     for path in ("/models", "/models/risk"):
         said = words_of(client.get(path).text)
         assert "risk" in said
-        assert not re.search(r"naive|Exact|Live rows|Budget|version \d", said)
+        assert not re.search(r"naive|Exact|Remaining rows|Budget|version \d", said)
 
 
 def test_another_tenants_model_is_as_one_that_is_not_there(filled: Desk) -> None:
@@ -233,7 +233,7 @@ def test_an_uploaded_model_is_registered_and_shown(desk: Desk, tmp_path: Path) -
     assert answer.status_code == 303, words_of(answer.text)
     assert answer.headers["location"] == "/models/mine"
     said = words_of(client.get("/models/mine").text)
-    assert "Live rows 30" in said
+    assert "Remaining rows 30" in said
     assert "Model registered." in said
 
 
