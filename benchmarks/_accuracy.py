@@ -21,7 +21,7 @@ SHARDS = (1, 2, 5, 10, 20, 50, 100)
 NAIVE = 0  # stands for NaiveUnlearner where a number of shards is asked for
 
 
-class Run(NamedTuple):
+class AccuracyRun(NamedTuple):
     """Accuracy of one model on one split, under both aggregations."""
 
     data: str
@@ -41,7 +41,7 @@ def learners(data: str) -> dict[str, Any]:
     return {name: tree, "SGD logistic": SGDClassifier(loss="log_loss", max_iter=5, tol=None)}
 
 
-def runs(data: Data, n_train: int, n_test: int, seeds: Iterable[int]) -> list[Run]:
+def runs(data: Data, n_train: int, n_test: int, seeds: Iterable[int]) -> list[AccuracyRun]:
     """Fit every learner with every number of shards on one random split per seed."""
     results = []
     for seed in seeds:
@@ -50,14 +50,14 @@ def runs(data: Data, n_train: int, n_test: int, seeds: Iterable[int]) -> list[Ru
         for name, learner in learners(data.name).items():
             naive = NaiveUnlearner(learner, random_state=seed).fit(split.X[train], split.y[train])
             score = _accuracy(naive, split.X[test], split.y[test])
-            results.append(Run(data.name, name, NAIVE, seed, score, score))
+            results.append(AccuracyRun(data.name, name, NAIVE, seed, score, score))
             for n_shards in SHARDS:
                 model = SISAClassifier(learner, n_shards=n_shards, random_state=seed)
                 model.fit(split.X[train], split.y[train])
                 mean = _accuracy(model, split.X[test], split.y[test])
                 model.aggregation = "vote"
                 vote = _accuracy(model, split.X[test], split.y[test])
-                results.append(Run(data.name, name, n_shards, seed, mean, vote))
+                results.append(AccuracyRun(data.name, name, n_shards, seed, mean, vote))
     return results
 
 
@@ -65,7 +65,7 @@ def _accuracy(model: Any, X: Any, y: Any) -> float:
     return float(np.mean(model.predict(X) == y))
 
 
-def measures(results: list[Run]) -> dict[tuple[str, str, int], Measure]:
+def measures(results: list[AccuracyRun]) -> dict[tuple[str, str, int], Measure]:
     """Return the mean accuracy of every case with Student's interval over the splits."""
     scores = defaultdict(list)
     for run in results:
@@ -87,11 +87,11 @@ def _measure(values: list[float]) -> Measure:
     )
 
 
-def accuracy_table(results: list[Run], sizes: str) -> Table:
+def accuracy_table(results: list[AccuracyRun], sizes: str) -> Table:
     """Return accuracy by data, learner and number of shards."""
-    found = measures(results)
-    cases = dict.fromkeys(case[:2] for case in found)
-    rows = [(*case, *(_percent(found[(*case, n)]) for n in (NAIVE, *SHARDS))) for case in cases]
+    scores = measures(results)
+    cases = dict.fromkeys(case[:2] for case in scores)
+    rows = [(*case, *(_percent(scores[(*case, n)]) for n in (NAIVE, *SHARDS))) for case in cases]
     columns = ("data", "learner", "naive", *(f"S={n}" for n in SHARDS))
     note = (
         f"Per cent correct on held-out rows ± half of Student's 95 % interval; {sizes}. "
@@ -105,7 +105,7 @@ def _percent(measure: Measure) -> str:
     return f"{100 * measure.value:.2f} ± {100 * (measure.high - measure.value):.2f}"
 
 
-def aggregation_table(results: list[Run]) -> Table:
+def aggregation_table(results: list[AccuracyRun]) -> Table:
     """Return the paired difference of the two aggregations."""
     differences = defaultdict(list)
     for run in results:
@@ -126,16 +126,16 @@ def aggregation_table(results: list[Run]) -> Table:
 SETTINGS = ((1, 1), (5, 1), (20, 1), (5, 10), (20, 50))
 
 
-def draw_accuracy(results: list[Run], file: Path) -> None:
+def draw_accuracy(results: list[AccuracyRun], file: Path) -> None:
     """Draw accuracy against shards, one panel per data set."""
-    found = measures(results)
-    names = list(dict.fromkeys(data for data, _, _ in found))
+    accuracies = measures(results)
+    names = list(dict.fromkeys(data for data, _, _ in accuracies))
     figure = Figure(figsize=(5.2 * len(names), 4.4), layout="constrained")
     panels = figure.subplots(1, len(names), squeeze=False)[0]
     for name, ax in zip(names, panels, strict=True):
         scores: dict[str, dict[int, Measure]] = {}
         naive = {}
-        for (data, learner, n_shards), measure in found.items():
+        for (data, learner, n_shards), measure in accuracies.items():
             if data == name and n_shards != NAIVE:
                 scores.setdefault(learner, {})[n_shards] = measure
             elif data == name:

@@ -23,7 +23,7 @@ from benchmarks._convex_models import (
 )
 from benchmarks._convex_retrain import optimum
 from benchmarks._convex_single import UNKNOWN, distance, times
-from benchmarks._report import Table, Verdict
+from benchmarks._report import Table, TargetCheck
 
 RANDOM, NEAR = "random", "smallest margin"
 COLUMNS = (
@@ -90,13 +90,13 @@ def crowds(yardstick: SolverBaseline, shares: tuple[float, ...]) -> list[Removal
     first, *order = people(data, len(data.y), seed=1).tolist()
     margins = np.abs(data.X @ W)
     near = [person for person in np.argsort(margins).tolist() if person != first]
-    found = []
+    chunks = []
     for share in shares:
         for chosen, line in ((RANDOM, order), (NEAR, near)):
             ids = line[: int(share * len(data.y))]
             rest = yardstick.problem.without(np.array([first, *ids]))
-            found.append(RemovalBatch(share, chosen, first, ids, optimum(rest, W)))
-    return found
+            chunks.append(RemovalBatch(share, chosen, first, ids, optimum(rest, W)))
+    return chunks
 
 
 def batches(
@@ -106,7 +106,7 @@ def batches(
     repeats: int,
 ) -> list[BatchRemoval]:
     """Fit every method once, and let crowds leave copies of it, in so many parts unless 0."""
-    data, found = yardstick.data, []
+    data, removals = yardstick.data, []
     batches = crowds(yardstick, shares)
     races = {(crowd.share, crowd.chosen): RetrainRace(yardstick) for crowd in batches}
     for method, n_parts in methods:
@@ -114,8 +114,8 @@ def batches(
         for crowd in batches:
             races[crowd.share, crowd.chosen].look(crowd.gone)
             many = 1 if n_parts else repeats
-            found.append(_batch(method, yardstick, model, crowd, many, n_parts))
-    return [each._replace(retrain=races[each.share, each.chosen].result()) for each in found]
+            removals.append(_batch(method, yardstick, model, crowd, many, n_parts))
+    return [each._replace(retrain=races[each.share, each.chosen].result()) for each in removals]
 
 
 def _batch(
@@ -159,23 +159,23 @@ def _gain(model: Any, retrained: Floats, data: ConvexSet) -> float:
     return accuracy(model.coef_[0], *test) - accuracy(retrained, *test)
 
 
-def batch_table(found: list[BatchRemoval], repeats: int) -> Table:
+def batch_table(removals: list[BatchRemoval], repeats: int) -> Table:
     """Return all crowds."""
-    rows = [each.row() for each in found]
+    rows = [each.row() for each in removals]
     return Table("Many people leave at once", COLUMNS, rows, NOTE.format(repeats=repeats))
 
 
-def batch_verdicts(found: list[BatchRemoval], least: float) -> list[Verdict]:
+def batch_verdicts(removals: list[BatchRemoval], least: float) -> list[TargetCheck]:
     """Judge the speed of batches."""
     return [
-        Verdict(
+        TargetCheck(
             f"{each.data}, {each.share:.0%} leave at once ({each.chosen}): {each.method}, over "
             "the best named retrain",
             f"{each.ratio:,.1f}x",
             f">= {least:g}x",
             each.ratio >= least,
         )
-        for each in found
+        for each in removals
     ]
 
 
@@ -237,7 +237,7 @@ def run_sequence(
     gone = people(data, n_people, seed=2)
     model = method.make(data).fit(data.X, data.y)
     looks = set(np.linspace(0, n_people, n_retrained + 1).astype(int)[1:].tolist())
-    race, found = RetrainRace(yardstick), list[StreamPoint]()
+    race, points = RetrainRace(yardstick), list[StreamPoint]()
     times: list[float] = []
 
     for begin in range(0, n_people, every):
@@ -249,8 +249,8 @@ def run_sequence(
         if now in looks:
             race.look(gone[:now])
             point = _retrained(method, yardstick, model, point, gone[:now])
-        found.append(point)
-    return Sequence(data.name, method, found, times, race.result().named)
+        points.append(point)
+    return Sequence(data.name, method, points, times, race.result().named)
 
 
 def _stand(model: Any, gone: int, left: Left) -> StreamPoint:
@@ -275,42 +275,44 @@ def _retrained(
     )
 
 
-def sequence_table(found: Sequence) -> Table:
+def sequence_table(sequence: Sequence) -> Table:
     """Return the checkpoints at which retrains were made, and some between."""
     rows = [
         (
-            found.method.title, point.gone, 1000 * point.cpu, point.spent, point.true,
+            sequence.method.title, point.gone, 1000 * point.cpu, point.spent, point.true,
             point.budget, point.epsilon, point.exact, point.polishes, point.retrains,
             *("" if value is None else f"{value:.4f}" for value in
               (point.accuracy, point.released, point.retrained)),
             "" if point.error is None else point.error,
         )
-        for point in found.checkpoints
+        for point in sequence.checkpoints
     ]  # fmt: skip
-    n_people = len(found.left)
-    note = SEQUENCE_NOTE.format(ratio=found.retrain / np.mean(found.left), n_people=n_people)
-    title = f"{n_people:,} people leave one after the other: {found.data}, {found.method.title}"
+    n_people = len(sequence.left)
+    note = SEQUENCE_NOTE.format(ratio=sequence.retrain / np.mean(sequence.left), n_people=n_people)
+    title = (
+        f"{n_people:,} people leave one after the other: {sequence.data}, {sequence.method.title}"
+    )
     return Table(title, SEQUENCE_COLUMNS, rows, note)
 
 
-def sequence_verdicts(found: Sequence) -> list[Verdict]:
+def sequence_verdicts(sequence: Sequence) -> list[TargetCheck]:
     """Judge retrains, accuracy, budget and the truth of the account."""
-    last = found.checkpoints[-1]
-    start = f"{found.data}, {len(found.left):,} people one by one, {found.method.settings}"
-    worst = max(point.off for point in found.checkpoints)
-    false = [point.gone for point in found.checkpoints if point.true > point.spent * (1 + 1e-9)]
-    over = max(point.epsilon for point in found.checkpoints)
+    last = sequence.checkpoints[-1]
+    start = f"{sequence.data}, {len(sequence.left):,} people one by one, {sequence.method.settings}"
+    worst = max(point.off for point in sequence.checkpoints)
+    false = [point.gone for point in sequence.checkpoints if point.true > point.spent * (1 + 1e-9)]
+    over = max(point.epsilon for point in sequence.checkpoints)
     return [
-        Verdict(f"{start}: retrains", str(last.retrains), "0", last.retrains == 0),
-        Verdict(
+        TargetCheck(f"{start}: retrains", str(last.retrains), "0", last.retrains == 0),
+        TargetCheck(
             f"{start}: mean accuracy of releases beside the unnoised optimum",
             f"{worst:.2f} points",
             f"<= {POINTS} points",
             worst <= POINTS + 1e-9,
         ),
-        Verdict(f"{start}: epsilon spent", f"{over:.3f}", f"<= {EPSILON:g}", over <= EPSILON),
-        Verdict(
-            f"{start}: true residual below the account at {len(found.checkpoints)} checkpoints",
+        TargetCheck(f"{start}: epsilon spent", f"{over:.3f}", f"<= {EPSILON:g}", over <= EPSILON),
+        TargetCheck(
+            f"{start}: true residual below the account at {len(sequence.checkpoints)} checkpoints",
             "always" if not false else f"not after {false}",
             "always",
             not false,

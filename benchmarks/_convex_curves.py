@@ -28,7 +28,7 @@ from benchmarks._convex_models import (
 )
 from benchmarks._convex_retrain import NAMED, optimum
 from benchmarks._convex_single import times
-from benchmarks._report import Table, Verdict, timed
+from benchmarks._report import Table, TargetCheck, timed
 from letheon.exceptions import AssumptionError, GuaranteeWarning
 from letheon.measures import sape
 
@@ -126,31 +126,31 @@ def _norm(difference: Floats) -> float:
 
 
 def replay_table(
-    found: list[Replayed], yardstick: SolverBaseline, n_steps: int, singles: int
+    replays: list[Replayed], yardstick: SolverBaseline, n_steps: int, singles: int
 ) -> Table:
     """Return both ways and all sizes."""
     note = DELTAGRAD_NOTE.format(
         steps=n_steps,
         named=yardstick.best.among(NAMED).solver,
         singles=singles,
-        plain=found[0].plain_bound,
+        plain=replays[0].plain_bound,
     )
-    return Table("DeltaGrad", DELTAGRAD_COLUMNS, [each.row() for each in found], note)
+    return Table("DeltaGrad", DELTAGRAD_COLUMNS, [each.row() for each in replays], note)
 
 
-def replay_verdicts(found: list[Replayed], least: float) -> list[Verdict]:
+def replay_verdicts(replays: list[Replayed], least: float) -> list[TargetCheck]:
     """Judge one person with cached Hessians on the first table."""
-    ones = {each.method.settings: each for each in found if each.n_gone == 1}
+    ones = {each.method.settings: each for each in replays if each.n_gone == 1}
     cached, plain = (ones[f"hessian {kind}"] for kind in (CACHED, PLAIN))
     what = f"{cached.data}, one person leaves: DeltaGrad, cached Hessians"
     return [
-        Verdict(
+        TargetCheck(
             f"{what}, over its own descent",
             f"{cached.ratio:,.1f}x",
             f">= {least:g}x",
             cached.ratio >= least,
         ),
-        Verdict(
+        TargetCheck(
             f"{what}: error beside that of the plain kind",
             f"{cached.error / plain.error:.2g}",
             "<= 1",
@@ -281,12 +281,12 @@ def sigmas(
         "Descent-to-Delete": descent,
         "DeltaGrad": lambda sigma: deltagrad(n_steps, sigma=sigma, hessian="cached"),
     }
-    found = []
+    points = []
     for name, make in makers.items():
         for sigma in grid[name]:
             point, model = _point(make(sigma), gone, "sigma", sigma, repeats)
-            found.append(point._replace(extra=_fallbacks(model)))
-    return found
+            points.append(point._replace(extra=_fallbacks(model)))
+    return points
 
 
 def _fallbacks(model: Any) -> str:
@@ -300,12 +300,12 @@ def _fallbacks(model: Any) -> str:
 
 def minibatches(gone: Gone, sizes: tuple[int, ...]) -> list[Point]:
     """Turn m' of Influence and Fisher: one Hessian per mini-batch, then all at once."""
-    found, m = [], len(gone.ids)
+    points, m = [], len(gone.ids)
     for method in (influence(0.07), fisher(state="secret")):
         chosen = (*(size for size in sizes if size < m), m)
-        found += [_point(method, gone, "m'", size, 1, batch_size=size)[0] for size in chosen]
-        found.append(_point(method, gone, KEPT, m, 1)[0])
-    return found
+        points += [_point(method, gone, "m'", size, 1, batch_size=size)[0] for size in chosen]
+        points.append(_point(method, gone, KEPT, m, 1)[0])
+    return points
 
 
 def periods(
@@ -316,7 +316,7 @@ def periods(
         *(("T0", value, {"period": value}) for value in values),
         *(("Hessians", n, {"hessian": "cached", "n_checkpoints": n}) for n in counts),
     ]
-    found: list[Point] = []
+    points: list[Point] = []
     own: Any = None
     for dial, value, chosen in settings:
         method = deltagrad(n_steps, **chosen)
@@ -326,13 +326,13 @@ def periods(
         ratio = seconds * (point.ratio or 0.0) / gone.seconds
         off = float(np.linalg.norm(model.coef_ - own.coef_))
         extra = f"{ratio:,.1f}x own descent"
-        found.append(point._replace(error=off, extra=extra))
-    return found
+        points.append(point._replace(error=off, extra=extra))
+    return points
 
 
 def iterations(gone: Gone, values: tuple[int, ...], repeats: int) -> list[Point]:
     """Turn I of Descent-to-Delete by theorem, from the secret and from the published state."""
-    found = []
+    points = []
     for state in ("secret", "published"):
         for value in values:
             method = descent(None, stop="theorem", state=state, iterations=value)
@@ -340,8 +340,8 @@ def iterations(gone: Gone, values: tuple[int, ...], repeats: int) -> list[Point]
             if model is not None:
                 extra = f"sigma {model.sigma_:.3g}, {model.n_passes_:.0f} passes"
                 point = point._replace(extra=extra)
-            found.append(point._replace(method=f"{method.name}, {state}"))
-    return found
+            points.append(point._replace(method=f"{method.name}, {state}"))
+    return points
 
 
 def curve_table(title: str, points: list[Point], repeats: int, note: str = "") -> Table:

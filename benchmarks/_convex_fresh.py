@@ -18,7 +18,7 @@ from benchmarks._convex_data import ConvexSet
 from benchmarks._convex_models import ConvexMethod, deltagrad, descent, fisher, influence
 from benchmarks._data import ROOT
 from benchmarks._forest_fresh import ONE_THREAD, _resident
-from benchmarks._report import Table, Verdict
+from benchmarks._report import Table, TargetCheck
 
 __all__ = ["MethodMemory", "memories", "memory_table", "memory_verdicts"]
 
@@ -124,32 +124,32 @@ def _work(folder: Path, job: dict[str, Any]) -> MethodMemory:
     return MethodMemory(job["method"], watch.peak, X.nbytes, held, top - after, one, batch)
 
 
-def memory_table(found: list[MethodMemory], data: ConvexSet) -> Table:
+def memory_table(memories: list[MethodMemory], data: ConvexSet) -> Table:
     """Return all methods."""
     p = data.X.shape[1]
     shape = f"{len(data.y):,} x {p:,}"
-    sizes = {"table": found[0].data / 1e6, "square": 8e-6 * p * p}
+    sizes = {"table": memories[0].data / 1e6, "square": 8e-6 * p * p}
     note = NOTE.format(shape=shape, p=p, hessians=N_HESSIANS, **sizes)
-    return Table(f"Memory: {data.describe()}", COLUMNS, [each.row() for each in found], note)
+    return Table(f"Memory: {data.describe()}", COLUMNS, [each.row() for each in memories], note)
 
 
-def memory_verdicts(found: list[MethodMemory], data: ConvexSet) -> list[Verdict]:
+def memory_verdicts(memories: list[MethodMemory], data: ConvexSet) -> list[TargetCheck]:
     """Judge the highest point of every process, and what a request takes."""
-    worst = max(found, key=lambda each: each.peak)
+    worst = max(memories, key=lambda each: each.peak)
     hessians = N_HESSIANS * 8 * data.X.shape[1] ** 2
-    takes = {each.method: each.one - (each.method == DELTAGRAD) * hessians for each in found}
+    takes = {each.method: each.one - (each.method == DELTAGRAD) * hessians for each in memories}
     greedy = max(takes, key=lambda name: takes[name])
-    share = takes[greedy] / found[0].data
+    share = takes[greedy] / memories[0].data
     what = f"{data.name}, {data.X.shape[1]:,} columns"
     limit = f"< {MOST_BYTES / 1e6:,.0f} MB"
     return [
-        Verdict(
+        TargetCheck(
             f"{what}: highest memory of a process ({worst.method})",
             f"{worst.peak / 1e6:,.0f} MB",
             limit,
             worst.peak < MOST_BYTES,
         ),
-        Verdict(
+        TargetCheck(
             f"{what}: memory that one removal takes beside Hessians, in tables ({greedy})",
             f"{share:.2f}",
             "< 1: no gradient per row",

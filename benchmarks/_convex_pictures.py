@@ -155,19 +155,19 @@ def _draw_lines(
     notes: bool = False,
 ) -> None:
     for number, name in enumerate(TABLES):
-        found = [
+        marks = [
             (x, y, point.value)
             for point in points
             if point.data == name
             and (x := x_of(point)) is not None
             and (y := y_of(point)) is not None
         ]
-        if not found:
+        if not marks:
             continue
-        xs, ys, _ = np.array(found).T
+        xs, ys, _ = np.array(marks).T
         ax.plot(xs, ys, color=COLOURS[number], marker=MARKERS[number], label=name)
         if notes:
-            for x, y, value in (found[0], found[-1]):
+            for x, y, value in (marks[0], marks[-1]):
                 ax.annotate(
                     f"{value:g}", (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8
                 )

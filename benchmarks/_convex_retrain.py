@@ -160,10 +160,10 @@ def lbfgs(
     options = {"maxcor": HISTORY, "ftol": 0.0, "gtol": 0.0, "maxiter": 10_000, "maxfun": 10_000}
     begin = last if factor is None else factor.T @ last
     try:
-        found = minimize(objective, begin, jac=True, method="L-BFGS-B", options=options)
+        solution = minimize(objective, begin, jac=True, method="L-BFGS-B", options=options)
     except _ReachedError:
         return last
-    return np.asarray(found.x if factor is None else solve(found.x, trans=1))
+    return np.asarray(solution.x if factor is None else solve(solution.x, trans=1))
 
 
 def optimum(problem: Retraining, start: Floats) -> Floats:

@@ -21,7 +21,7 @@ from benchmarks._convex_models import (
     released_accuracy,
 )
 from benchmarks._convex_retrain import optimum
-from benchmarks._report import Seconds, Table, Verdict, timed
+from benchmarks._report import Seconds, Table, TargetCheck, timed
 
 __all__ = [
     "Single",
@@ -100,14 +100,14 @@ def race_singles(
     methods: list[tuple[ConvexMethod, int]], yardstick: SolverBaseline, n_new: int = 0
 ) -> list[Single]:
     """Let people leave model after model, retrains between them; some come too if `n_new`."""
-    race, found = RetrainRace(yardstick), []
+    race, results = RetrainRace(yardstick), []
     for place, (method, n_people) in enumerate(methods):
         race.look(people(yardstick.data, n_people, seed=place))
-        found.append(single(method, yardstick, n_people))
+        results.append(single(method, yardstick, n_people))
     race.look(people(yardstick.data, n_people, seed=len(methods)))
     if n_new:
-        found.append(added(descent(state="secret"), yardstick, n_new))
-    return [one._replace(retrain=race.result()) for one in found]
+        results.append(added(descent(state="secret"), yardstick, n_new))
+    return [one._replace(retrain=race.result()) for one in results]
 
 
 def single(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Single:
@@ -203,13 +203,13 @@ def single_table(singles: list[Single], yardstick: SolverBaseline) -> Table:
     return Table(title, COLUMNS, [one.row() for one in singles], NOTE.format(**names))
 
 
-def summary_table(found: list[Single]) -> Table:
+def summary_table(singles: list[Single]) -> Table:
     """Return all ratios side by side."""
-    names = list(dict.fromkeys(one.data for one in found))
-    order = list(dict.fromkeys(one.method.name for one in found))
-    titles = list(dict.fromkeys(one.method.title for one in found))
+    names = list(dict.fromkeys(one.data for one in singles))
+    order = list(dict.fromkeys(one.method.name for one in singles))
+    titles = list(dict.fromkeys(one.method.title for one in singles))
     titles.sort(key=lambda title: order.index(title.partition(",")[0]))
-    cells = {(one.method.title, one.data): one for one in found}
+    cells = {(one.method.title, one.data): one for one in singles}
     rows = [(title, *(_both(cells.get((title, name))) for name in names)) for title in titles]
     note = "Retrain over the mean request: best named solver, and in brackets the fastest of all."
     return Table("One person leaves: all ratios", ("method", *names), rows, note)
@@ -219,27 +219,27 @@ def _both(one: Single | None) -> str:
     return "" if one is None else f"{times(one.ratio)} ({times(one.ratio_fastest)})"
 
 
-def ratio_verdict(one: Single, least: float) -> Verdict:
+def ratio_verdict(one: Single, least: float) -> TargetCheck:
     """Judge the speed of single removals."""
     what = f"{one.data}, one person leaves: {one.method.title}, over the best named retrain"
-    return Verdict(what, f"{one.ratio:,.1f}x", f">= {least:,g}x", one.ratio >= least)
+    return TargetCheck(what, f"{one.ratio:,.1f}x", f">= {least:,g}x", one.ratio >= least)
 
 
-def noise_verdict(one: Single, most: float) -> Verdict:
+def noise_verdict(one: Single, most: float) -> TargetCheck:
     """Judge what the noise costs in accuracy."""
     what = f"{one.data}, {one.method.title}: accuracy beside the unnoised optimum, 100 releases"
     points = 100 * one.gain
-    return Verdict(what, f"{points:+.2f} points", f"within {most:g}", abs(points) <= most)
+    return TargetCheck(what, f"{points:+.2f} points", f"within {most:g}", abs(points) <= most)
 
 
-def covered_verdict(singles: list[Single]) -> Verdict:
+def covered_verdict(singles: list[Single]) -> TargetCheck:
     """Judge whether certificates are within their budget, and true where that can be measured."""
     judged = [one for one in singles if one.covered is not None]
     wrong = [one.method.title for one in judged if not one.covered]
     measured = sum(one.truth is not None for one in judged)
     what = f"{singles[0].data}, certificates: spent <= budget, and truth <= spent where measured"
     reached = f"{len(judged) - len(wrong)} of {len(judged)}, truth measured in {measured}"
-    return Verdict(what, reached + (f"; not {wrong}" if wrong else ""), "all", not wrong)
+    return TargetCheck(what, reached + (f"; not {wrong}" if wrong else ""), "all", not wrong)
 
 
 def times(ratio: float) -> str:

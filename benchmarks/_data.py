@@ -201,8 +201,8 @@ def _table(file: Path, names: Sequence[str] | None = None) -> TextColumns:
 
 
 def _is(table: TextColumns, column: str, text: str) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = table.map(column, text.__eq__, np.int64)
-    return found
+    matches: NDArray[np.int64] = table.map(column, text.__eq__, np.int64)
+    return matches
 
 
 def _encoded(

@@ -68,13 +68,13 @@ def scrubs(
 ) -> list[Scrub]:
     """Return all sigmas with F from the fewest rows, then other ways at the first sigma."""
     fewest, first = rows[-1], sigmas[0.25][0]
-    found = [
+    steps = [
         Scrub("all", fewest, exponent, sigma) for exponent, many in sigmas.items() for sigma in many
     ]
-    found += [Scrub("all", n_rows, 0.25, first) for n_rows in rows[:-1]]
-    found += [Scrub("sampled", n_rows, 0.25, first) for n_rows in rows]
+    steps += [Scrub("all", n_rows, 0.25, first) for n_rows in rows[:-1]]
+    steps += [Scrub("sampled", n_rows, 0.25, first) for n_rows in rows]
     step = Scrub("sampled", fewest, 0.25, first, newton_step=True)
-    return [*found, step] if newton else found
+    return [*steps, step] if newton else steps
 
 
 def fisher_table(yardstick: Yardstick, tried: list[Scrub]) -> Table:
@@ -151,14 +151,14 @@ def _replay_row(
     )  # fmt: skip
 
 
-def deltagrad_table(found: Replay, yardstick: Yardstick) -> Table:
+def deltagrad_table(replay: Replay, yardstick: Yardstick) -> Table:
     """Return all requests."""
     note = DELTAGRAD_NOTE.format(
-        net=f"MLP of {found.settings['module'].widths}",
-        batch=found.settings["batch_size"],
-        epochs=found.settings["epochs"],
-        data=found.data.describe(),
+        net=f"MLP of {replay.settings['module'].widths}",
+        batch=replay.settings["batch_size"],
+        epochs=replay.settings["epochs"],
+        data=replay.data.describe(),
         naive=yardstick.seconds.wall,
     )
-    title = f"DeltaGrad: {found.data.describe()}"
-    return Table(title, DELTAGRAD_COLUMNS, found.rows, note)
+    title = f"DeltaGrad: {replay.data.describe()}"
+    return Table(title, DELTAGRAD_COLUMNS, replay.rows, note)

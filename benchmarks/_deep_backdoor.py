@@ -68,8 +68,8 @@ def owners_in(case: Case, n_rows: int, n_blocks: int) -> list[int]:
     if case.place is None:
         return list(map(int, ids[: case.n_owners]))
     block = int(case.place * n_blocks)
-    found = assign_blocks(row_ids(ids, len(ids)), seed_from(SEED), n_blocks)
-    return list(map(int, ids[found == block][: case.n_owners]))
+    blocks = assign_blocks(row_ids(ids, len(ids)), seed_from(SEED), n_blocks)
+    return list(map(int, ids[blocks == block][: case.n_owners]))
 
 
 def planted(
@@ -84,12 +84,12 @@ def planted(
     backdoor = plant(data, case.n_rows, owners_in(case, len(data.y), n_blocks))
     rest = np.delete(np.arange(len(data.y)), backdoor.rows)
     reference = naive(yardstick.recipe, device).fit(data.X[rest], data.y[rest], ids=rest)
-    found = []
+    attacks = []
     for name, make in models.items():
         model = make().fit(backdoor.data.X, backdoor.data.y, ids=backdoor.ids)
         for title, each in _variants(name, model, rules.get(name, ())):
-            found.append(_asked(yardstick, case, backdoor, (title, model, each), reference))
-    return found
+            attacks.append(_asked(yardstick, case, backdoor, (title, model, each), reference))
+    return attacks
 
 
 def _variants(name: str, model: Any, rules: Sequence[Rule]) -> list[tuple[str, Any]]:
@@ -129,10 +129,10 @@ def _share(truth: Any, answers: Any) -> float:
     return float(np.mean(truth == answers))
 
 
-def backdoor_table(found: list[Planted], yardstick: Yardstick, n_blocks: int, note: str) -> Table:
+def backdoor_table(attacks: list[Planted], yardstick: Yardstick, n_blocks: int, note: str) -> Table:
     """Return all cases and methods."""
     rows = []
-    for each in found:
+    for each in attacks:
         low, high = each.sape.low, each.sape.high
         interval = "" if low is None else f" [{low:.1f}, {high:.1f}]"
         rows.append(
@@ -143,7 +143,7 @@ def backdoor_table(found: list[Planted], yardstick: Yardstick, n_blocks: int, no
                 times(each.ratio),
             )
         )  # fmt: skip
-    places = {each.case.place for each in found if each.case.place is not None}
+    places = {each.case.place for each in attacks if each.case.place is not None}
     blocks = ", ".join(f"{int(place * n_blocks) + 1} of {n_blocks}" for place in sorted(places))
     n_test = int(np.sum(yardstick.data.y_test != 0))
     text = NOTE.format(n=n_test, blocks=blocks or "none", note=f"; {note}" if note else "")

@@ -84,8 +84,8 @@ class Cifar:
 
     def _naive(self) -> Yardstick:
         recipes = [self._recipe(conv, self.plan.epochs, 512, 0.4) for conv in self.plan.convs]
-        chosen, found = yardsticks.tuned(self.data, recipes, self.device, 1)
-        table = yardsticks.naive_table(self.data, chosen, found, self.device)
+        chosen, candidates = yardsticks.tuned(self.data, recipes, self.device, 1)
+        table = yardsticks.naive_table(self.data, chosen, candidates, self.device)
         self.report.add(_told(table))
         return chosen
 
@@ -146,8 +146,8 @@ class Cifar:
         n_blocks = self.plan.n_blocks
         case = backdoors.Case(min(500, len(self.data.y) // 20), 1, 0.5)
         models = {"DeepObliviate": lambda: self._blocks(yardstick)}
-        found = backdoors.planted(yardstick, case, models, {"DeepObliviate": RULES}, n_blocks)
-        self.report.add(backdoors.backdoor_table(found, yardstick, n_blocks, LOSSY))
+        attacks = backdoors.planted(yardstick, case, models, {"DeepObliviate": RULES}, n_blocks)
+        self.report.add(backdoors.backdoor_table(attacks, yardstick, n_blocks, LOSSY))
 
 
 def _told(table: Table) -> Table:

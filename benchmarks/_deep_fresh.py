@@ -14,7 +14,7 @@ import torch
 
 from benchmarks._data import ROOT
 from benchmarks._deep_models import WIDE_MLP, ImageSet, clocked, obliviate
-from benchmarks._report import Table, Verdict
+from benchmarks._report import Table, TargetCheck
 
 __all__ = ["Memory", "memories", "memory_table", "memory_verdicts"]
 
@@ -100,25 +100,25 @@ def _work(folder: Path, job: dict[str, Any]) -> Memory:
     )  # fmt: skip
 
 
-def memory_table(found: list[Memory], data: ImageSet, n_blocks: int) -> Table:
+def memory_table(memories: list[Memory], data: ImageSet, n_blocks: int) -> Table:
     """Return both ways."""
     note = NOTE.format(data=data.describe(), n_blocks=n_blocks)
-    return Table(f"Memory of {n_blocks} saved states", COLUMNS, [m.row() for m in found], note)
+    return Table(f"Memory of {n_blocks} saved states", COLUMNS, [m.row() for m in memories], note)
 
 
-def memory_verdicts(found: list[Memory], n_blocks: int) -> list[Verdict]:
+def memory_verdicts(memories: list[Memory], n_blocks: int) -> list[TargetCheck]:
     """Judge that states leave the memory, and that nothing else changes."""
-    free, limited = found
+    free, limited = memories
     took = limited.anonymous / 1e6
     return [
-        Verdict(
+        TargetCheck(
             f"{n_blocks} saved states of {limited.states / 1e6:,.0f} MB with a limit of "
             f"{(limited.limit or 0) / 1e6:,.0f} MB: own memory of the fit",
             f"{took:,.0f} MB",
             f"< {limited.states / 2e6:,.0f} MB",
             limited.anonymous < limited.states / 2,
         ),
-        Verdict(
+        TargetCheck(
             f"{n_blocks} saved states: digest with and without a limit",
             "equal" if free.digest == limited.digest else "different",
             "equal",

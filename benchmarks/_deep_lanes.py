@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks._deep_models import ImageSet, Recipe, accuracy, clocked, percent, sisa, times
-from benchmarks._report import Table, Verdict
+from benchmarks._report import Table, TargetCheck
 
 __all__ = ["Ceilings", "Lanes", "floor_table", "lane_table", "lane_verdicts", "race"]
 
@@ -65,7 +65,7 @@ class Lanes(NamedTuple):
 
 def race(data: ImageSet, recipe: Recipe, n_shards: int, device: str) -> Lanes:
     """Train S shards twice in both ways."""
-    found: dict[str, tuple[float, float]] = {}
+    walls: dict[str, tuple[float, float]] = {}
     right = step = 0.0
     n_steps = 0
     for name, width in (("stacked", n_shards), ("single", 1)):
@@ -73,14 +73,14 @@ def race(data: ImageSet, recipe: Recipe, n_shards: int, device: str) -> Lanes:
         first = clocked(lambda model=model: model.fit(data.X, data.y), device)[1]  # type: ignore[misc]
         people = _one_of_each(model, 0)
         again = clocked(lambda model=model, people=people: model.forget(people), device)[1]  # type: ignore[misc]
-        found[name] = first.wall, again.wall
+        walls[name] = first.wall, again.wall
         if name == "stacked":
             right = accuracy(model, data)
             sizes = np.bincount(model.rows_.extra["shard"][model.rows_.alive])
             n_steps = -(-int(sizes.max()) // recipe.batch_size)
             step = _epoch_seconds(model) / n_steps
     net = type(recipe.module).__name__
-    both = found["stacked"], found["single"]
+    both = walls["stacked"], walls["single"]
     return Lanes(net, recipe, n_shards, *both, right, step, n_steps, data)
 
 
@@ -156,24 +156,24 @@ def _counted(lanes: Lanes) -> tuple[float, float]:
     return lanes.n_shards * moved, lanes.n_shards * float(counter.get_total_flops())
 
 
-def lane_table(found: list[Lanes], device: str) -> Table:
+def lane_table(races: list[Lanes], device: str) -> Table:
     """Return all nets and precisions."""
     rows = [
         (*each.names(), *each.stacked, *each.single, times(each.ratio), percent(each.accuracy))
-        for each in found
+        for each in races
     ]
     graphs = ", with one CUDA graph captured per loop" if device == "cuda" else ""
     recipes = "; ".join(
-        dict.fromkeys(f"{each.net}: {each.recipe}" for each in found[:1] + found[-1:])
+        dict.fromkeys(f"{each.net}: {each.recipe}" for each in races[:1] + races[-1:])
     )
-    note = NOTE.format(recipe=recipes, rows=len(found[0].data.y), graphs=graphs)
-    return Table(f"Stacked shards: {found[0].data.describe()}", COLUMNS, rows, note)
+    note = NOTE.format(recipe=recipes, rows=len(races[0].data.y), graphs=graphs)
+    return Table(f"Stacked shards: {races[0].data.describe()}", COLUMNS, rows, note)
 
 
-def floor_table(found: list[Lanes], ceilings: Ceilings) -> Table:
+def floor_table(races: list[Lanes], ceilings: Ceilings) -> Table:
     """Hold the time of a step against what bytes and operations would take."""
     rows = []
-    for each in found:
+    for each in races:
         moved, operations = _counted(each)
         floors = moved / ceilings.copy, operations / ceilings.products[each.recipe.precision]
         rows.append(
@@ -186,16 +186,16 @@ def floor_table(found: list[Lanes], ceilings: Ceilings) -> Table:
     return Table("Stacked shards: time against the floor", FLOOR_COLUMNS, rows, note)
 
 
-def lane_verdicts(found: list[Lanes], device: str) -> list[Verdict]:
+def lane_verdicts(races: list[Lanes], device: str) -> list[TargetCheck]:
     """Judge the fastest stacked run against the fastest one by one, per net, on a GPU."""
     verdicts = []
     for net, least in LEAST.items() if device == "cuda" else ():
-        mine = [each for each in found if each.net == net]
+        mine = [each for each in races if each.net == net]
         if not mine:
             continue
         stacked = min(mine, key=lambda each: each.stacked[1])
         single = min(mine, key=lambda each: each.single[1])
         ratio = single.single[1] / stacked.stacked[1]
         what = f"{net}, {stacked.n_shards} shards, fastest one by one over fastest stacked"
-        verdicts.append(Verdict(what, times(ratio), f">= {least:g}x", ratio >= least))
+        verdicts.append(TargetCheck(what, times(ratio), f">= {least:g}x", ratio >= least))
     return verdicts

@@ -251,13 +251,13 @@ def agreement(one: NDArray[Any], two: NDArray[Any]) -> float:
 
 def twin(model: Any, **rule: Any) -> Any:
     """Return a copy with another stop rule, which plays no part in training."""
-    found = copy.copy(model)
-    found.set_params(**rule)
-    vars(found).update(found._remember_settings())
-    return found
+    duplicate = copy.copy(model)
+    duplicate.set_params(**rule)
+    vars(duplicate).update(duplicate._remember_settings())
+    return duplicate
 
 
-class Request(NamedTuple):
+class TimedRemoval(NamedTuple):
     """One request: its receipt, its time, and the time of the call that warmed things up."""
 
     receipt: Receipt
@@ -265,14 +265,16 @@ class Request(NamedTuple):
     first_use: float
 
 
-def request(model: Any, people: Iterable[int], device: str, warm_up: int | None = None) -> Request:
+def request(
+    model: Any, people: Iterable[int], device: str, warm_up: int | None = None
+) -> TimedRemoval:
     """Forget people; before that somebody else, so that everything is loaded and captured."""
     first_use = 0.0
     if warm_up is not None:
         first_use = clocked(lambda: model.forget([warm_up]), device)[1].wall
     wanted = list(people)
     receipt, seconds = clocked(lambda: model.forget(wanted), device)
-    return Request(receipt, seconds, first_use)
+    return TimedRemoval(receipt, seconds, first_use)
 
 
 @dataclass
@@ -292,11 +294,11 @@ class Yardstick:
         """Train once, then again without one more person each time."""
         model = naive(recipe, device)
         first = clocked(lambda: model.fit(data.X, data.y), device)[1]
-        found = cls(data, recipe, device, model, first)
-        found.answers = model.predict(data.X_test)
+        yardstick = cls(data, recipe, device, model, first)
+        yardstick.answers = model.predict(data.X_test)
         for _ in range(repeats):
-            found.look()
-        return found
+            yardstick.look()
+        return yardstick
 
     def look(self) -> None:
         """Retrain once more, without one more person."""

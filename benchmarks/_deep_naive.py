@@ -40,20 +40,22 @@ def tuned(
     """Try all recipes; return the chosen one, timed some more, and all of them."""
     # A CPU has nothing to load or to capture: the fit is as good a time as any.
     looks = 1 if device == "cuda" else 0
-    found = [Yardstick.of(data, recipe, device, looks) for recipe in recipes]
-    best = max(each.accuracy for each in found)
-    good = [each for each in found if each.accuracy >= best - AS_GOOD]
+    candidates = [Yardstick.of(data, recipe, device, looks) for recipe in recipes]
+    best = max(each.accuracy for each in candidates)
+    good = [each for each in candidates if each.accuracy >= best - AS_GOOD]
     chosen = min(good, key=lambda each: each.seconds.wall)
     for _ in range(repeats - looks):
         chosen.look()
-    return chosen, found
+    return chosen, candidates
 
 
-def naive_table(data: ImageSet, chosen: Yardstick, found: list[Yardstick], device: str) -> Table:
+def naive_table(
+    data: ImageSet, chosen: Yardstick, candidates: list[Yardstick], device: str
+) -> Table:
     """Return all recipes."""
     graphs = " (one CUDA graph per step, replayed)" if device == "cuda" else ""
     rows: list[tuple[Any, ...]] = []
-    for each in found:
+    for each in candidates:
         seconds, n_visits = each.seconds, each.recipe.epochs * len(data.y)
         mark = "chosen" if each is chosen else ""
         rows.append(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._deep_models import (
-    Request,
+    TimedRemoval,
     Yardstick,
     accuracy,
     agreement,
@@ -18,12 +18,12 @@ from benchmarks._deep_models import (
     times,
     twin,
 )
-from benchmarks._report import Table, Verdict
+from benchmarks._report import Table, TargetCheck
 
 __all__ = [
     "Blocked",
+    "ObliviateRun",
     "Rule",
-    "Run",
     "block_table",
     "obliviate_table",
     "obliviate_verdicts",
@@ -139,22 +139,22 @@ def _flat(model: Any) -> NDArray[np.float32]:
 
 def _residuals(old: Any, new: Any, first: int) -> list[float]:
     """Return Delta_i / ||V_i||_1 from block `first` on; somebody else left the last block too."""
-    found = []
+    shares = []
     for i in range(first, int(old.n_blocks) - 1):
         moved = old.vault_.get(i + 1) - old.vault_.get(i)
         other = new.vault_.get(i + 1) - new.vault_.get(i)
         length = float(moved.abs().sum())
-        found.append(float((other - moved).abs().sum()) / length if length else 0.0)
-    return found
+        shares.append(float((other - moved).abs().sum()) / length if length else 0.0)
+    return shares
 
 
-class Run(NamedTuple):
+class ObliviateRun(NamedTuple):
     """One request under one rule."""
 
     rule: Rule
     who: str
     block: int
-    request: Request
+    request: TimedRemoval
     exactly: float
     naively: float
     gain: float
@@ -170,7 +170,7 @@ def runs_of(
     blocks: Sequence[int],
     crowds: Iterable[int],
     crowded: int,
-) -> list[Run]:
+) -> list[ObliviateRun]:
     """Make every request under every rule, each on a copy; then retrain naively once more.
 
     Many people leave under the first `crowded` rules only.
@@ -178,20 +178,20 @@ def runs_of(
     singles = [(UNIFORM, [blocked.person(block)]) for block in blocks]
     singles += [(FIRST, [blocked.person(0)])]
     many = [(f"{n:,} people", blocked.crowd(n, seed=n)) for n in crowds]
-    found = []
+    results = []
     for number, rule in enumerate(rules):
         cases = singles + (many if number < crowded else [])
-        found += [_run(blocked, rule, who, people) for who, people in cases]
+        results += [_run(blocked, rule, who, people) for who, people in cases]
     blocked.yardstick.look()
-    return found
+    return results
 
 
-def _run(blocked: Blocked, rule: Rule, who: str, people: list[int]) -> Run:
+def _run(blocked: Blocked, rule: Rule, who: str, people: list[int]) -> ObliviateRun:
     exact, data = blocked.exact(people), blocked.data
     model = twin(blocked.model, **rule._asdict())
     made = request(model, people, blocked.device, blocked.warm_up)
     answers, estimates = model.predict(data.X_test), made.receipt.estimates
-    return Run(
+    return ObliviateRun(
         rule,
         who,
         int(blocked.block[people].min()),
@@ -210,9 +210,9 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def obliviate_table(blocked: Blocked, runs: list[Run], other: NDArray[Any]) -> Table:
+def obliviate_table(blocked: Blocked, runs: list[ObliviateRun], other: NDArray[Any]) -> Table:
     """Return one row per rule and kind of request, means where there are several."""
-    groups: dict[tuple[Rule, str], list[Run]] = {}
+    groups: dict[tuple[Rule, str], list[ObliviateRun]] = {}
     for run in runs:
         groups.setdefault((run.rule, run.who), []).append(run)
     rows = [_row(blocked.yardstick, rule, who, mine) for (rule, who), mine in groups.items()]
@@ -232,15 +232,15 @@ def obliviate_table(blocked: Blocked, runs: list[Run], other: NDArray[Any]) -> T
     return Table(f"DeepObliviate: {blocked.data.describe()}", COLUMNS, rows, note)
 
 
-def points_of(blocked: Blocked, runs: list[Run]) -> list[tuple[str, float, float]]:
+def points_of(blocked: Blocked, runs: list[ObliviateRun]) -> list[tuple[str, float, float]]:
     """Return name, speed-up and agreement with naive of every rule, means over blocks."""
-    found = []
+    points = []
     for rule in dict.fromkeys(run.rule for run in runs):
         mine = [run for run in runs if run.rule == rule and run.who == UNIFORM]
         wall = _mean(run.request.seconds.wall for run in mine)
         ratio = blocked.yardstick.seconds.wall / wall
-        found.append((f"DeepObliviate, {rule}", ratio, _mean(run.naively for run in mine)))
-    return found
+        points.append((f"DeepObliviate, {rule}", ratio, _mean(run.naively for run in mine)))
+    return points
 
 
 def _words(model: Any) -> str:
@@ -250,7 +250,7 @@ def _words(model: Any) -> str:
     )
 
 
-def _row(yardstick: Yardstick, rule: Rule, who: str, runs: list[Run]) -> tuple[Any, ...]:
+def _row(yardstick: Yardstick, rule: Rule, who: str, runs: list[ObliviateRun]) -> tuple[Any, ...]:
     wall = _mean(run.request.seconds.wall for run in runs)
     cpu = _mean(run.request.seconds.cpu for run in runs)
     blocks = [run.request.receipt.rebuilt["blocks"] for run in runs]
@@ -266,7 +266,7 @@ def _row(yardstick: Yardstick, rule: Rule, who: str, runs: list[Run]) -> tuple[A
     )  # fmt: skip
 
 
-def _nearer(runs: list[Run]) -> str:
+def _nearer(runs: list[ObliviateRun]) -> str:
     """Return the mean share of the distance before that is left."""
     return f"{_mean(run.distance / run.idle for run in runs if run.idle):.3g}"
 
@@ -297,7 +297,7 @@ def _other_row(yardstick: Yardstick, other: NDArray[Any]) -> tuple[Any, ...]:
     return ("naive, other seed", "", *[""] * 8, agrees, points(gain), "", "", "")
 
 
-def block_table(blocked: Blocked, runs: list[Run], rule: Rule) -> Table:
+def block_table(blocked: Blocked, runs: list[ObliviateRun], rule: Rule) -> Table:
     """Return the requests of one person under one rule, by block."""
     mine = [run for run in runs if run.rule == rule and run.who in {UNIFORM, FIRST}]
     mine.sort(key=lambda run: run.block)
@@ -340,7 +340,7 @@ def residual_table(blocked: Blocked, blocks: Iterable[int]) -> tuple[Table, dict
     return Table(title, columns, rows, note), series
 
 
-def obliviate_verdicts(blocked: Blocked, runs: list[Run], rule: Rule) -> list[Verdict]:
+def obliviate_verdicts(blocked: Blocked, runs: list[ObliviateRun], rule: Rule) -> list[TargetCheck]:
     """Judge one person, mean over uniform blocks, on a CPU."""
     if blocked.device != "cpu":
         return []
@@ -350,11 +350,20 @@ def obliviate_verdicts(blocked: Blocked, runs: list[Run], rule: Rule) -> list[Ve
     gap = abs(_mean(run.gain for run in mine))
     what = f"{blocked.data.name} CNN, {blocked.n_blocks} blocks, one person, {rule}"
     return [
-        Verdict(f"{what}: naive over request", times(ratio), f">= {FASTER:g}x", ratio >= FASTER),
-        Verdict(f"{what}: agrees with retrained blocks", percent(exactly), f">= {AGREES:g} %",
-                exactly >= AGREES),
-        Verdict(f"{what}: agrees with naive", percent(naively), f">= {AGREES:g} %",
-                naively >= AGREES),
-        Verdict(f"{what}: accuracy beside naive", f"{gap:.2f} points", f"<= {NEAR:g} points",
-                gap <= NEAR),
+        TargetCheck(
+            f"{what}: naive retraining over removal", times(ratio), f">= {FASTER:g}x",
+            ratio >= FASTER,
+        ),
+        TargetCheck(
+            f"{what}: agrees with retrained blocks", percent(exactly), f">= {AGREES:g} %",
+            exactly >= AGREES,
+        ),
+        TargetCheck(
+            f"{what}: agrees with naive", percent(naively), f">= {AGREES:g} %",
+            naively >= AGREES,
+        ),
+        TargetCheck(
+            f"{what}: accuracy next to naive", f"{gap:.2f} points", f"<= {NEAR:g} points",
+            gap <= NEAR,
+        ),
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from benchmarks._deep_models import (
     sisa,
     times,
 )
-from benchmarks._report import Seconds, Table, Verdict
+from benchmarks._report import Seconds, Table, TargetCheck
 
 __all__ = [
     "SHARD_RECIPE",
@@ -97,7 +97,7 @@ def sharded(
     answers = model.predict(data.X_test)
     right, agrees = accuracy(model, data), agreement(answers, yardstick.answers)
     leaving = np.random.default_rng(5).permutation(len(data.y)).tolist()
-    found = []
+    ensembles = []
     for n_people in crowds:
         repeats = singles if n_people == 1 else 1
         work, times_taken = [], []
@@ -107,11 +107,11 @@ def sharded(
             work.append(receipt.work)
             times_taken.append(seconds)
         mean = Seconds(*np.mean(times_taken, axis=0).tolist())
-        found.append(
+        ensembles.append(
             Sharded(*shape, width, n_people, float(np.mean(work)), mean, fit, right, agrees, None)
         )
     same = _is_fresh(model, data, device, shape) if compare else None
-    return [each._replace(same=same) for each in found]
+    return [each._replace(same=same) for each in ensembles]
 
 
 def _is_fresh(model: Any, data: Any, device: str, shape: tuple[int, int]) -> bool:
@@ -122,11 +122,11 @@ def _is_fresh(model: Any, data: Any, device: str, shape: tuple[int, int]) -> boo
     return bool(fresh.digest() == model.digest())
 
 
-def sisa_table(found: list[Sharded], yardstick: Yardstick, singles: int) -> Table:
+def sisa_table(ensembles: list[Sharded], yardstick: Yardstick, singles: int) -> Table:
     """Return all shapes and sizes of requests."""
     naive = yardstick.seconds.wall
     rows = []
-    for each in found:
+    for each in ensembles:
         people = "1 person" if each.n_people == 1 else f"{each.n_people} people"
         same = {None: "not compared", True: "equal", False: "DIFFERENT"}[each.same]
         rows.append(
@@ -141,7 +141,7 @@ def sisa_table(found: list[Sharded], yardstick: Yardstick, singles: int) -> Tabl
     return Table(f"SISA: {yardstick.data.describe()}", COLUMNS, rows, note)
 
 
-def points_of(found: list[Sharded], yardstick: Yardstick) -> list[tuple[str, float, float]]:
+def points_of(ensembles: list[Sharded], yardstick: Yardstick) -> list[tuple[str, float, float]]:
     """Return name, speed-up and agreement with naive of every shape, for one person."""
     naive = yardstick.seconds.wall
     return [
@@ -150,15 +150,15 @@ def points_of(found: list[Sharded], yardstick: Yardstick) -> list[tuple[str, flo
             naive / each.seconds.wall,
             each.agrees,
         )
-        for each in found
+        for each in ensembles
         if each.n_people == 1
     ]
 
 
-def sisa_verdict(compared: list[Sharded]) -> Verdict:
+def sisa_verdict(compared: list[Sharded]) -> TargetCheck:
     """Judge that nothing is left of those who left, where a fresh fit was made."""
     n_same = sum(bool(each.same) for each in compared)
-    return Verdict(
+    return TargetCheck(
         "SISA of nets: digest after requests is that of a fresh fit",
         f"{n_same} of {len(compared)}",
         "all",

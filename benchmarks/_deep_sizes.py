@@ -87,7 +87,7 @@ def _share(truth: Any, answers: Any) -> float:
 
 
 def budget_table(
-    found: list[Contender], yardstick: Yardstick, backdoors: list[Planted], n_rows: int
+    contenders: list[Contender], yardstick: Yardstick, backdoors: list[Planted], n_rows: int
 ) -> Table:
     """Return one row per method, the naive retrain first."""
     naive = yardstick.seconds.wall
@@ -101,7 +101,7 @@ def budget_table(
             1000 * prediction, yardstick.first.wall, 0.0, "exact",
         )
     ]  # fmt: skip
-    for each in found:
+    for each in contenders:
         wall = float(np.mean(each.walls))
         rows.append(
             (
@@ -111,7 +111,7 @@ def budget_table(
                 each.fit, each.state, each.guarantee,
             )
         )  # fmt: skip
-    n = len(found[0].walls)
+    n = len(contenders[0].walls)
     note = NOTE.format(n=n, naive=naive, rows=n_rows, n_test=n_test)
     return Table(f"Equal numbers of states: {yardstick.data.describe()}", COLUMNS, rows, note)
 

@@ -125,10 +125,10 @@ class Caller:
         self._http.request("POST", "/login", body=f"token={quote(token)}", headers=form)
         answer = self._http.getresponse()
         answer.read()
-        found = re.search(r"letheon_session=[^;]+", answer.getheader("Set-Cookie") or "")
-        if found is None:
+        cookie = re.search(r"letheon_session=[^;]+", answer.getheader("Set-Cookie") or "")
+        if cookie is None:
             raise RuntimeError(f"no session: {answer.status}")
-        return found[0]
+        return cookie[0]
 
 
 def _filters(caller: Caller) -> Iterator[str]:
@@ -148,13 +148,13 @@ def _filters(caller: Caller) -> Iterator[str]:
 def lists(caller: Caller) -> list[str]:
     """Return the addresses of all lists; a list in the API that is not here is an error."""
     filters = list(_filters(caller))
-    found = [f"/requests?{one}" for one in filters if not one.startswith("limit")]
-    found += [f"/api/v1/requests?{one}" for one in filters if "all" not in one]
-    found += ["/", "/models", f"/models/{MODEL}", f"/models/{MODEL}/plan", "/certificates"]
-    found += ["/audits", "/residue", "/tokens", "/webhooks", "/api/v1/summary"]
-    found += [f"/api/v1/models/{MODEL}/{one}" for one in ("versions", "history")]
+    urls = [f"/requests?{one}" for one in filters if not one.startswith("limit")]
+    urls += [f"/api/v1/requests?{one}" for one in filters if "all" not in one]
+    urls += ["/", "/models", f"/models/{MODEL}", f"/models/{MODEL}/plan", "/certificates"]
+    urls += ["/audits", "/residue", "/tokens", "/webhooks", "/api/v1/summary"]
+    urls += [f"/api/v1/models/{MODEL}/{one}" for one in ("versions", "history")]
     names = "models batches certificates chain residue jobs audits tokens webhooks"
-    found += [f"/api/v1/{name}" for name in names.split()]
+    urls += [f"/api/v1/{name}" for name in names.split()]
     document = caller.json("/openapi.json")["paths"]
     paged = {
         path.format(model=MODEL, webhook_id="-")
@@ -162,10 +162,10 @@ def lists(caller: Caller) -> list[str]:
         for one in operations.get("get", {}).get("parameters", ())
         if one["name"] == "after" and "{webhook_id}" not in path
     }
-    missing = paged - {path.partition("?")[0] for path in found} - {"/api/v1/requests.csv"}
+    missing = paged - {path.partition("?")[0] for path in urls} - {"/api/v1/requests.csv"}
     if missing:
         raise RuntimeError(f"lists that are not measured: {sorted(missing)}")
-    return found
+    return urls
 
 
 def measure(caller: Caller, path: str, n: int) -> Times:

@@ -75,13 +75,13 @@ class Dial(NamedTuple):
 
 def _turn(split: Split, model: Any, unit: float, effort: CurveEffort, **how: Any) -> Dial:
     fit = seconds(partial(model.fit, split.X, split.y, ids=split.ids))
-    found = quality(model, split)
+    scores = quality(model, split)
     crowd = RemainingPeople(split.people, 0)
     left = leave(model, crowd, effort.leaving, rebuild="lazy")
     worst = worst_leave(model, crowd, effort.worst_of, effort.worst_repeats)[-1].mean
     lazy = float(left.forgets.mean())
     measured: dict[str, Any] = {"settled": left.settled, "worst": worst, **how}
-    return Dial(data=split.name, quality=found, unit=unit, fit=fit, lazy=lazy, **measured)
+    return Dial(data=split.name, quality=scores, unit=unit, fit=fit, lazy=lazy, **measured)
 
 
 def thresholds(

@@ -121,15 +121,15 @@ def _work(folder: Path, job: dict[str, Any]) -> Fresh:
     fit = seconds(partial(model.fit, X, y, ids=ids))
     after, peak = _resident("VmRSS"), _resident("VmHWM")
     crowd = RemainingPeople(np.unique(ids), 0)
-    found: dict[str, Any] = {"lazy": [], "settled": 0.0, "eager": [], "copied": 0.0}
+    numbers: dict[str, Any] = {"lazy": [], "settled": 0.0, "eager": [], "copied": 0.0}
     if not (job["lazy"] or job["eager"]):
-        found["copied"] = _copied(model, X)
+        numbers["copied"] = _copied(model, X)
     if job["lazy"]:
         left = leave(model, crowd, job["lazy"], rebuild="lazy")
-        found |= {"lazy": left.forgets.tolist(), "settled": left.settled}
+        numbers |= {"lazy": left.forgets.tolist(), "settled": left.settled}
     if job["eager"]:
-        found["eager"] = leave(model, crowd, job["eager"], rebuild="eager").forgets.tolist()
-    return Fresh(len(y), *shape, fit, after - before, max(peak, after) - before, **found)
+        numbers["eager"] = leave(model, crowd, job["eager"], rebuild="eager").forgets.tolist()
+    return Fresh(len(y), *shape, fit, after - before, max(peak, after) - before, **numbers)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from benchmarks._data import Split
 from benchmarks._forest_fresh import NOTE, Fresh, Stored
 from benchmarks._forest_models import ForestSize, seconds
-from benchmarks._report import Table, Verdict
+from benchmarks._report import Table, TargetCheck
 from letheon.forest import DaREForestClassifier
 
 
@@ -127,13 +127,13 @@ def identity_table(lives: list[Life], n_steps: int) -> Table:
     return Table("Identity: long random lives", columns, rows, note)
 
 
-def identity_verdict(lives: list[Life]) -> Verdict:
+def identity_verdict(lives: list[Life]) -> TargetCheck:
     """Judge: every digest must be equal. Name the first life that went wrong."""
     wrong = [life for life in lives if not life.equal]
     reached = f"{len(lives) - len(wrong)} of {len(lives)}"
     if wrong:
         reached += f"; first: {wrong[0].data} {wrong[0].settings}"
-    return Verdict(
+    return TargetCheck(
         "random lives end at the digest of a fresh fit", reached, f"all {len(lives)}", not wrong
     )
 
@@ -193,7 +193,7 @@ def _row(point: Fresh) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def row_verdicts(points: list[Fresh]) -> list[Verdict]:
+def row_verdicts(points: list[Fresh]) -> list[TargetCheck]:
     """Judge the largest table against one of a tenth of its rows."""
     large = points[-1]
     [small] = [point for point in points if 10 * point.n_rows == large.n_rows]
@@ -201,19 +201,19 @@ def row_verdicts(points: list[Fresh]) -> list[Verdict]:
     lazy, part = float(np.quantile(large.lazy, 0.99)), large.fit / float(np.mean(large.eager))
     name = f"{large.n_rows:,} rows"
     return [
-        Verdict(
+        TargetCheck(
             f"{name}: fit per row over that of {small.n_rows:,}",
             f"{per_row:.2f}x",
             f"<= {MOST_PER_ROW}x",
             per_row <= MOST_PER_ROW,
         ),
-        Verdict(
+        TargetCheck(
             f"{name}: forget, lazy, p99",
             f"{1000 * lazy:.2f} ms",
             "< 5 ms",
             lazy < MOST_LAZY_SECONDS,
         ),
-        Verdict(
+        TargetCheck(
             f"{name}: forget, eager, mean",
             f"fit/{part:,.0f}",
             f"<= fit/{LEAST_EAGER_PART:,}",
@@ -222,12 +222,12 @@ def row_verdicts(points: list[Fresh]) -> list[Verdict]:
     ]
 
 
-def depth_verdicts(points: list[Fresh]) -> list[Verdict]:
+def depth_verdicts(points: list[Fresh]) -> list[TargetCheck]:
     """Judge the memory of the deepest forest."""
     deep = points[-1]
     megabytes = deep.memory / 1e6
     return [
-        Verdict(
+        TargetCheck(
             f"synthetic: memory over the data at depth {deep.max_depth}",
             f"{megabytes:.0f} MB",
             f"<= {MOST_DEEP_MEGABYTES} MB",
@@ -236,7 +236,7 @@ def depth_verdicts(points: list[Fresh]) -> list[Verdict]:
     ]
 
 
-def threads(split: Split, shape: ForestSize, repeats: int) -> tuple[Table, list[Verdict]]:
+def threads(split: Split, shape: ForestSize, repeats: int) -> tuple[Table, list[TargetCheck]]:
     """Time fits with one thread and with two, in turn."""
     one, two = [], []
     for _ in range(repeats):
@@ -251,8 +251,8 @@ def threads(split: Split, shape: ForestSize, repeats: int) -> tuple[Table, list[
         f"Shortest fit of each. {split.describe()}.",
     )
     return table, [
-        Verdict("two threads on fit", f"{speed:.2f}x", ">= 1.8x", speed >= LEAST_SPEED_OF_TWO),
-        Verdict(
+        TargetCheck("two threads on fit", f"{speed:.2f}x", ">= 1.8x", speed >= LEAST_SPEED_OF_TWO),
+        TargetCheck(
             "two threads give the digest of one", "equal" if same else "differs", "equal", same
         ),
     ]

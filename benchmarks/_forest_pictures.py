@@ -41,8 +41,8 @@ def draw_sets(results: list[SetFindings], file: Path) -> None:
     figure = Figure(figsize=(4.2 * n_columns + 1.6, 3.2 * n_lines + 0.8), layout="constrained")
     grid: Any = figure.subplots(n_lines, n_columns, squeeze=False, sharex=True, sharey=True)
     panels = list(grid.flat)
-    for found, ax in zip(results, panels, strict=False):
-        _draw_set(found, ax)
+    for findings, ax in zip(results, panels, strict=False):
+        _draw_set(findings, ax)
     for ax in panels[len(results) :]:
         ax.set_visible(False)
     panels[0].set_yticks(range(len(SHOWN)), list(SHOWN))
@@ -53,22 +53,22 @@ def draw_sets(results: list[SetFindings], file: Path) -> None:
     figure.savefig(file, dpi=DPI)
 
 
-def _draw_set(found: SetFindings, ax: Axes) -> None:
+def _draw_set(findings: SetFindings, ax: Axes) -> None:
     for place, (what, reach_of) in enumerate(SHOWN.items()):
-        timing, first = found.timings[what], place == 0
-        mean, tail = timing.mean / found.unit, timing.quantile(0.99) / found.unit
+        timing, first = findings.timings[what], place == 0
+        mean, tail = timing.mean / findings.unit, timing.quantile(0.99) / findings.unit
         if len(timing.values) > 10:
             ax.plot([mean, tail], [place, place], color=COLOURS[0], linewidth=1.5, zorder=2)
         label = "mean, line to p99" if first else None
         ax.plot(mean, place, "o", color=COLOURS[0], markersize=8, zorder=3, label=label)
-        if found.split.name in REACH:
-            limit = 1 / reach_of(REACH[found.split.name])
+        if findings.split.name in REACH:
+            limit = 1 / reach_of(REACH[findings.split.name])
             label = "to reach" if first else None
             ax.plot(
                 limit, place, "|", color=COLOURS[1], markersize=20, markeredgewidth=2.5, label=label
             )
     ax.axvline(1, color="0.5", linestyle="--", linewidth=1)
-    ax.set(xscale="log", title=f"{found.split.name}, F = {found.unit:.2f} s")
+    ax.set(xscale="log", title=f"{findings.split.name}, F = {findings.unit:.2f} s")
     ax.xaxis.set_major_formatter(FuncFormatter(_part_of_unit))
     ax.tick_params(axis="x", labelrotation=30, labelbottom=True)
     ax.margins(y=0.12)

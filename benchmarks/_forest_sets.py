@@ -23,7 +23,7 @@ from benchmarks._forest_models import (
     seconds,
     worst_leave,
 )
-from benchmarks._report import Table, Verdict
+from benchmarks._report import Table, TargetCheck
 
 __all__ = [
     "SetEffort",
@@ -97,28 +97,30 @@ class SetFindings:
 
     def auc(self, model: str) -> float:
         """Mean over the repetitions, each with a seed of its own."""
-        return float(np.mean([found.auc for found in self.qualities[model]]))
+        return float(np.mean([score.auc for score in self.qualities[model]]))
 
 
 def measure_set(split: Split, shape: ForestSize, effort: SetEffort) -> SetFindings:
     """Do everything with one table; the removals come one after the other from one forest."""
-    model, found = _fits(split, shape, effort)
+    model, findings = _fits(split, shape, effort)
     crowd = RemainingPeople(split.people, 0)
     lazy = leave(model, crowd, effort.leaving, rebuild="lazy")
-    found.lazy = lazy
-    found.add(RepeatedTimes(LAZY, lazy.forgets), RepeatedTimes(SETTLED, np.array([lazy.settled])))
+    findings.lazy = lazy
+    findings.add(
+        RepeatedTimes(LAZY, lazy.forgets), RepeatedTimes(SETTLED, np.array([lazy.settled]))
+    )
     eager = leave(model, crowd, effort.leaving, rebuild="eager")
-    found.add(RepeatedTimes(EAGER, eager.forgets))
+    findings.add(RepeatedTimes(EAGER, eager.forgets))
     for n_rows in (1, 1000):
-        found.add(first_predict(model, crowd, split.X_test, n_rows, effort.first_predicts))
-    found.add(*worst_leave(model, crowd, effort.worst_of, effort.worst_repeats))
+        findings.add(first_predict(model, crowd, split.X_test, n_rows, effort.first_predicts))
+    findings.add(*worst_leave(model, crowd, effort.worst_of, effort.worst_repeats))
     for share in (0.01, 0.1):
-        found.add(batch(model, crowd, share))
+        findings.add(batch(model, crowd, share))
     sampled = shape.ours(0, subsample=0.1).fit(split.X, split.y, ids=split.ids)
-    found.qualities["letheon, subsample=.1"] = [quality(sampled, split)]
+    findings.qualities["letheon, subsample=.1"] = [quality(sampled, split)]
     left = leave(sampled, RemainingPeople(split.people, 1), effort.leaving, rebuild="lazy")
-    found.add(RepeatedTimes(SUBSAMPLED, left.forgets))
-    return found
+    findings.add(RepeatedTimes(SUBSAMPLED, left.forgets))
+    return findings
 
 
 def _fits(split: Split, shape: ForestSize, effort: SetEffort) -> tuple[Any, SetFindings]:
@@ -135,15 +137,15 @@ def _fits(split: Split, shape: ForestSize, effort: SetEffort) -> tuple[Any, SetF
             qualities[name].append(quality(model, split))
     with stored(split) as files:
         memory = files.measure(shape)
-    found = SetFindings(split, memory, qualities)
-    found.add(
+    findings = SetFindings(split, memory, qualities)
+    findings.add(
         RepeatedTimes(SCIKIT_FIT, np.array(times["RandomForest"])),
         RepeatedTimes(FIT, np.array(times["letheon"])),
         RepeatedTimes("fit, ExtraTrees", np.array(times["ExtraTrees"])),
         *_predictions(ours, split.X_test),
         *_predictions(scikit, split.X_test, whose=", RandomForest"),
     )
-    return ours, found
+    return ours, findings
 
 
 def _predictions(model: Any, X: NDArray[np.float32], whose: str = "") -> list[RepeatedTimes]:
@@ -161,66 +163,70 @@ def _per_row(what: str, model: Any, X: NDArray[np.float32]) -> RepeatedTimes:
     return RepeatedTimes(what, np.array(times))
 
 
-def set_table(found: SetFindings) -> Table:
+def set_table(result: SetFindings) -> Table:
     """Return all times of one table."""
-    memory = found.memory
+    memory = result.memory
     note = (
-        f"{found.split.describe()}. F = {found.unit:.3f} s, our fit = {found.fit:.3f} s (shortest "
-        f"of {len(found.timings[FIT].values)}). *everything counted*: all removals of the line "
-        f"*{LAZY}* and the `settle` after them, by removal. {_where(found)} Memory over the data: "
+        f"{result.split.describe()}. F = {result.unit:.3f} s, our fit = {result.fit:.3f} s (the "
+        f"shortest of {len(result.timings[FIT].values)}). *everything counted*: all removals of "
+        f"*{LAZY}* and the `settle` after them, by removal. {_where(result)} Memory over the data: "
         f"{memory.memory / 1e6:.1f} MB ({memory.memory / memory.n_rows:,.0f} bytes per row; peak "
-        f"{memory.peak / 1e6:.1f} MB); X itself takes {found.split.X.nbytes / 1e6:.1f} MB. {NOTE}"
+        f"{memory.peak / 1e6:.1f} MB); X itself takes {result.split.X.nbytes / 1e6:.1f} MB. {NOTE}"
     )
-    rows = [timing.row(found.unit) for timing in found.timings.values()]
-    return Table(f"Forgetting: {found.split.name}", COLUMNS, rows, note)
+    rows = [timing.row(result.unit) for timing in result.timings.values()]
+    return Table(f"Forgetting: {result.split.name}", COLUMNS, rows, note)
 
 
-def _where(found: SetFindings) -> str:
+def _where(result: SetFindings) -> str:
     """Say where the time of a lazy removal goes."""
-    if found.lazy is None:
+    if result.lazy is None:
         return ""
-    outside = found.lazy.forgets.mean() - found.lazy.inside
+    outside = result.lazy.forgets.mean() - result.lazy.inside
     return (
-        f"A removal drops subtrees of {found.lazy.rows:,.0f} rows, summed over the trees; of its "
+        f"A removal drops subtrees of {result.lazy.rows:,.0f} rows, summed over the trees; of its "
         f"time {1e6 * outside:.0f} µs are checks and the receipt, the rest the forest's own work; "
-        f"the `settle` took {found.lazy.settle:.3f} s."
+        f"the `settle` took {result.lazy.settle:.3f} s."
     )
 
 
-def set_verdicts(found: SetFindings) -> list[Verdict]:
+def set_verdicts(result: SetFindings) -> list[TargetCheck]:
     """Judge what must hold on every table, and the yardsticks of those that have some."""
-    name, unit = found.split.name, found.unit
-    mean = {what: timing.mean for what, timing in found.timings.items()}
-    fastest = {what: found.timings[what].quantile(0) for what in (PREDICT, SCIKIT_PREDICT)}
-    batched = mean["batch of 10% of the people + settle"] / found.fit
+    name, unit = result.split.name, result.unit
+    mean = {what: timing.mean for what, timing in result.timings.items()}
+    fastest = {what: result.timings[what].quantile(0) for what in (PREDICT, SCIKIT_PREDICT)}
+    batched = mean["batch of 10% of the people + settle"] / result.fit
     predicted = fastest[PREDICT] / fastest[SCIKIT_PREDICT]
-    copied = found.memory.copied
+    copied = result.memory.copied
     verdicts = [
-        Verdict(f"{name}: 10 % at once + settle", f"{batched:.2f} of a fit", "< 1", batched < 1),
-        Verdict(
+        TargetCheck(
+            f"{name}: 10 % at once + settle", f"{batched:.2f} of a fit", "< 1", batched < 1
+        ),
+        TargetCheck(
             f"{name}: predict, per row",
             f"{predicted:.2f} of scikit-learn's",
             "<= 1",
             predicted <= 1,
         ),
-        Verdict(f"{name}: predict makes no copy of X", f"{copied:.2f} of X", "< 0.5", copied < 0.5),
+        TargetCheck(
+            f"{name}: predict makes no copy of X", f"{copied:.2f} of X", "< 0.5", copied < 0.5
+        ),
     ]
     if name not in REACH:
         return verdicts
-    reach, loss = REACH[name], found.auc("RandomForest") - found.auc("letheon")
-    megabytes = found.memory.memory / 1e6
+    reach, loss = REACH[name], result.auc("RandomForest") - result.auc("letheon")
+    megabytes = result.memory.memory / 1e6
     parts = {LAZY: reach.lazy, SETTLED: reach.settled, EAGER: reach.eager}
     return [
-        _in_units(f"{name}: fit", found.fit, unit, 1 / reach.fit),
+        _in_units(f"{name}: fit", result.fit, unit, 1 / reach.fit),
         *(_in_units(f"{name}: {what}", mean[what], unit, part) for what, part in parts.items()),
         _in_units(f"{name}: {SUBSAMPLED}", mean[SUBSAMPLED], unit, reach.subsampled),
-        Verdict(
+        TargetCheck(
             f"{name}: AUC beside RandomForest",
             f"{-loss:+.4f}",
             f">= -{MOST_AUC_LOSS}",
             loss <= MOST_AUC_LOSS,
         ),
-        Verdict(
+        TargetCheck(
             f"{name}: memory over the data",
             f"{megabytes:.1f} MB",
             f"<= {reach.megabytes} MB",
@@ -230,40 +236,40 @@ def set_verdicts(found: SetFindings) -> list[Verdict]:
     ]
 
 
-def _in_units(what: str, value: float, unit: float, part: float) -> Verdict:
+def _in_units(what: str, value: float, unit: float, part: float) -> TargetCheck:
     reached = f"{as_unit(value, unit)} ({1000 * value:,.3f} ms)"
-    return Verdict(what, reached, f"<= {as_unit(unit / part, unit)}", value <= unit / part)
+    return TargetCheck(what, reached, f"<= {as_unit(unit / part, unit)}", value <= unit / part)
 
 
 def summary_table(results: list[SetFindings]) -> Table:
     """Return the means of all tables side by side, in units of F."""
-    names = list(dict.fromkeys(what for found in results for what in found.timings))
+    names = list(dict.fromkeys(what for result in results for what in result.timings))
     rows: list[tuple[Any, ...]] = [
-        ("F", *(f"{found.unit:.2f} s" for found in results)),
-        *((name, *(_mean_cell(found, name) for found in results)) for name in names),
-        ("memory over the data", *(f"{found.memory.memory / 1e6:.1f} MB" for found in results)),
-        ("AUC", *(f"{found.auc('letheon'):.4f}" for found in results)),
-        ("AUC, RandomForest", *(f"{found.auc('RandomForest'):.4f}" for found in results)),
+        ("F", *(f"{result.unit:.2f} s" for result in results)),
+        *((name, *(_mean_cell(result, name) for result in results)) for name in names),
+        ("memory over the data", *(f"{result.memory.memory / 1e6:.1f} MB" for result in results)),
+        ("AUC", *(f"{result.auc('letheon'):.4f}" for result in results)),
+        ("AUC, RandomForest", *(f"{result.auc('RandomForest'):.4f}" for result in results)),
     ]
     note = "Mean times as multiples or parts of F of the same run (fits: the shortest)."
-    columns = ("", *(found.split.name for found in results))
+    columns = ("", *(result.split.name for result in results))
     return Table("All tables in units of F", columns, rows, note)
 
 
-def _mean_cell(found: SetFindings, name: str) -> str:
-    timing = found.timings[name]
+def _mean_cell(result: SetFindings, name: str) -> str:
+    timing = result.timings[name]
     value = timing.quantile(0) if name.startswith("fit") else timing.mean
-    return as_unit(value, found.unit)
+    return as_unit(value, result.unit)
 
 
 def quality_table(results: list[SetFindings]) -> Table:
     """Return AUC and average precision of our forests and scikit-learn's."""
     rows = []
-    for found in results:
-        for model, scores in found.qualities.items():
+    for result in results:
+        for model, scores in result.qualities.items():
             auc, precision = np.mean(scores, axis=0)
             spread = np.ptp([score.auc for score in scores])
-            rows.append((found.split.name, model, len(scores), auc, spread, precision))
+            rows.append((result.split.name, model, len(scores), auc, spread, precision))
     columns = ("data", "model", "seeds", "AUC", "AUC, max - min", "average precision")
     note = "On held-out rows; mean over seeds. All forests have the same number of trees and depth."
     return Table("Ranking compared with scikit-learn's forests", columns, rows, note)

@@ -197,13 +197,13 @@ def _timed(call: Any) -> float:
 def _steps(ledger: Ledger) -> dict[str, float]:
     """Run a worker's steps one by one, and time each."""
     names = {"applied": "apply", "certified": "certify", "purged": "purge"}
-    found: dict[str, float] = {}
+    durations: dict[str, float] = {}
     start = time.perf_counter()
     for step in run_once(ledger._core, owner_name(), compute, forced=True):
         now = time.perf_counter()
-        found[names.get(step.what, step.what)] = now - start
+        durations[names.get(step.what, step.what)] = now - start
         start = now
-    return found
+    return durations
 
 
 MODEL = "bench"
@@ -343,10 +343,13 @@ def effects(ledger: Ledger, acks: Sequence[tuple[str, str]]) -> Effects:
         by_key.setdefault(key, set()).add(request)
     with ledger._core.database.reading() as connection:
         stored = {row[0] for row in connection.execute(text("SELECT id FROM requests"))}
-    known = {request for found in by_key.values() for request in found}
+    known = {request for requests in by_key.values() for request in requests}
     extra = len(stored ^ known)
     return Effects(
-        len(acks), len(by_key), len(known) + extra, max(len(found) for found in by_key.values())
+        len(acks),
+        len(by_key),
+        len(known) + extra,
+        max(map(len, by_key.values())),
     )
 
 

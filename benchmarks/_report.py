@@ -14,7 +14,7 @@ from letheon.bench import describe_machine
 from letheon.evaluation import report
 from letheon.evaluation.report import Table
 
-__all__ = ["BenchmarkReport", "Seconds", "Table", "Verdict", "mean_interval", "timed"]
+__all__ = ["BenchmarkReport", "Seconds", "Table", "TargetCheck", "mean_interval", "timed"]
 
 
 class Seconds(NamedTuple):
@@ -41,7 +41,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TargetCheck:
     """One thing that must hold, the number reached and whether it held."""
 
     what: str
@@ -61,9 +61,9 @@ class BenchmarkReport(report.Report):
 
     file: Path
     machine: dict[str, Any] = field(default_factory=describe_machine)
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[TargetCheck] = field(default_factory=list)
 
-    def add(self, table: Table, verdicts: Iterable[Verdict] = ()) -> None:
+    def add(self, table: Table, verdicts: Iterable[TargetCheck] = ()) -> None:
         """Take a table and its verdicts, print both, and write the files as far as they go."""
         self.tables.append(table)
         print("", *table.lines(), sep="\n", flush=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier
 
-from benchmarks._report import Seconds, Table, Verdict, timed
+from benchmarks._report import Seconds, Table, TargetCheck, timed
 from letheon import Measure, NaiveUnlearner, Receipt, SISAClassifier, state
 from letheon.measures import efficiency
 from letheon.parallel import one_thread
@@ -184,7 +184,7 @@ class SettingCost:
     def _processor_speed(self, refits: list[Seconds]) -> Measure:
         return efficiency([s.cpu for s in refits], [s.cpu for s in self.seconds])
 
-    def verdicts(self, refits: list[Seconds]) -> list[Verdict]:
+    def verdicts(self, refits: list[Seconds]) -> list[TargetCheck]:
         """Judge counted work and time against the closed form."""
         what = f"{self.setting}, {self.people} leaving"
         return [
@@ -194,11 +194,11 @@ class SettingCost:
         ]
 
 
-def _within(what: str, reached: float, formula: float) -> Verdict:
+def _within(what: str, reached: float, formula: float) -> TargetCheck:
     # The mean cost is what must agree, and a cost is one over a speed-up.
     off = formula / reached - 1
     text = f"{reached:.3f}x, formula {formula:.3f}x, cost {off:+.1%}"
-    return Verdict(what, text, "within 10 %", abs(off) <= TOLERANCE)
+    return TargetCheck(what, text, "within 10 %", abs(off) <= TOLERANCE)
 
 
 def removals(
@@ -221,14 +221,14 @@ def removals(
     return SettingCost(setting, people, planned, sample, receipts, seconds, naive)
 
 
-def refit(setting: Setting, model: SISAClassifier, X: Any, y: Any) -> tuple[Seconds, Verdict]:
+def refit(setting: Setting, model: SISAClassifier, X: Any, y: Any) -> tuple[Seconds, TargetCheck]:
     """Train the same ensemble afresh on the rows that remain, and compare the digests."""
     rows = np.sort(model.ids_)
     ids = rows.tolist()
     fresh, seconds = timed(lambda: setting.model(model.seed_).fit(X[rows], y[rows], ids=ids))
     same = fresh.digest() == model.digest()
     what = f"after all removals the digest is that of a fresh fit, {setting}"
-    return seconds, Verdict(what, "equal" if same else "differs", "equal", same)
+    return seconds, TargetCheck(what, "equal" if same else "differs", "equal", same)
 
 
 def naive_seconds(setting: Setting, X: Any, y: Any, seed: int) -> list[float]:
@@ -302,12 +302,12 @@ class Race(NamedTuple):
             100 * self.saving, "yes" if self.same_models else "NO",
         )  # fmt: skip
 
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[TargetCheck]:
         """Judge the overhead, and that both trained the same models."""
         return [
             _light(f"overhead of training on the clock, {self.setting}", self.overhead),
             _light(f"time outside the learner's own calls, {self.setting}", self.outside),
-            Verdict(
+            TargetCheck(
                 f"bare loop trains the same models, {self.setting}",
                 "bytes equal" if self.same_models else "differ",
                 "bytes equal",
@@ -316,8 +316,8 @@ class Race(NamedTuple):
         ]
 
 
-def _light(what: str, overhead: float) -> Verdict:
-    return Verdict(what, f"{overhead:+.1%}", "<= 5 %", overhead <= MOST_OVERHEAD)
+def _light(what: str, overhead: float) -> TargetCheck:
+    return TargetCheck(what, f"{overhead:+.1%}", "<= 5 %", overhead <= MOST_OVERHEAD)
 
 
 def blocks_of(model: SISAClassifier, setting: Setting) -> list[Block]:
@@ -503,7 +503,7 @@ _IMPORT = (
 )
 
 
-def import_times(repeats: int) -> tuple[Table, list[Verdict]]:
+def import_times(repeats: int) -> tuple[Table, list[TargetCheck]]:
     """Time ``import letheon`` in fresh interpreters."""
     answers = [_fresh(_IMPORT).split() for _ in range(repeats)]
     seconds = [float(answer[0]) for answer in answers]
@@ -515,10 +515,10 @@ def import_times(repeats: int) -> tuple[Table, list[Verdict]]:
     )
     median = float(np.median(seconds))
     return table, [
-        Verdict(
+        TargetCheck(
             "import letheon, median", f"{median:.3f} s", "< 0.3 s", median < MOST_IMPORT_SECONDS
         ),
-        Verdict(
+        TargetCheck(
             "import letheon brings neither scikit-learn nor torch",
             "neither" if heavy == ["False"] else "it does",
             "neither",

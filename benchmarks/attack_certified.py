@@ -19,7 +19,7 @@ from sklearn.base import clone
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
-from benchmarks._report import BenchmarkReport, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon import DescentToDeleteClassifier, FisherClassifier, InfluenceClassifier
 from letheon.checks import (
     CASES,
@@ -150,7 +150,7 @@ def exact_delta(epsilon: float, scale: int, shift: int) -> float:
     return tail(scale, begin) - math.exp(epsilon) * tail(scale, begin + shift)
 
 
-def delta_table() -> tuple[Table, Verdict]:
+def delta_table() -> tuple[Table, TargetCheck]:
     """Compare the exact delta of one parameter with the continuous and with the stated one."""
     grid, rows, is_fine = ReleaseGrid.of_sigma(0.01), [], True
     for epsilon, delta in ((0.1, 1e-5), (1.0, 1e-4), (1.0, 1e-8), (5.0, 1e-6)):
@@ -166,7 +166,7 @@ def delta_table() -> tuple[Table, Verdict]:
     columns = ("epsilon", "delta", "steps hidden", "exact", "continuous", "stated")
     note = "One parameter, sigma 0.01, parameters as far apart as is claimed to be hidden."
     table = Table("Delta of discrete Gaussian noise", columns, rows, note)
-    return table, Verdict("exact delta <= stated and claimed", str(is_fine), "True", is_fine)
+    return table, TargetCheck("exact delta <= stated and claimed", str(is_fine), "True", is_fine)
 
 
 def main(
@@ -188,18 +188,18 @@ def main(
             continue
         n_small = N_SMALL if is_full else max(N_WORST, runs // 10)
         if name == "small":
-            found = list(attack_small(n_small, runs, is_whole=not fast))
+            attacks = list(attack_small(n_small, runs, is_whole=not fast))
         else:
-            found = list(attack_all(METHODS[name], runs, is_whole=not fast))
-        report.add(_table(name, found), [_verdict(name, found)])
+            attacks = list(attack_all(METHODS[name], runs, is_whole=not fast))
+        report.add(_table(name, attacks), [_verdict(name, attacks)])
     report.write()
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _table(name: str, found: list[ClaimAttackResult]) -> Table:
+def _table(name: str, attacks: list[ClaimAttackResult]) -> Table:
     rows = [
         (each.attack, each.case, each.n_runs, each.bound, each.epsilon, each.delta, _details(each))
-        for each in found
+        for each in attacks
     ]
     columns = ("attack", "case", "runs", "epsilon >=", "claimed", "delta", "details")
     note = f"Lower bounds on epsilon, each too large with probability {LEVEL:.2g} at most."
@@ -210,12 +210,12 @@ def _details(result: ClaimAttackResult) -> str:
     return ", ".join(f"{name} {value:.3g}" for name, value in result.details.items())
 
 
-def _verdict(name: str, found: list[ClaimAttackResult]) -> Verdict:
-    refuted = [f"{each.attack} on {each.case}" for each in found if each.is_refuted]
-    worst = max(each.bound for each in found)
-    what = f"{name}: lower bounds on epsilon in {len(found)} attacks"
+def _verdict(name: str, attacks: list[ClaimAttackResult]) -> TargetCheck:
+    refuted = [f"{each.attack} on {each.case}" for each in attacks if each.is_refuted]
+    worst = max(each.bound for each in attacks)
+    what = f"{name}: lower bounds on epsilon in {len(attacks)} attacks"
     reached = f"at most {worst:.3g}" + (f"; refuted: {refuted}" if refuted else "")
-    return Verdict(what, reached, "no claim refuted", not refuted)
+    return TargetCheck(what, reached, "no claim refuted", not refuted)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from benchmarks._convex_models import (
     influence,
 )
 from benchmarks._convex_retrain import trials_table
-from benchmarks._report import BenchmarkReport, Verdict
+from benchmarks._report import BenchmarkReport, TargetCheck
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SUMMARY = "summary"
@@ -153,7 +153,7 @@ class ConvexBench:
     def __init__(self, size: ConvexScale, report: BenchmarkReport, file: Path) -> None:
         self.size, self.report, self.file = size, report, file
         self.yardsticks: dict[str, SolverBaseline] = {}
-        self.found: list[singles.Single] = []
+        self.results: list[singles.Single] = []
         self.points: dict[str, list[curves.Point]] = {}
 
     def yardstick(self, name: str) -> SolverBaseline:
@@ -174,22 +174,22 @@ class ConvexBench:
         note = RETRAIN_NOTE.format(repeats=self.size.repeats)
         self.report.add(replace(solvers, note=note))
         n_new = self.size.singles["published"] if name == "mnist38" else 0
-        found = singles.race_singles(self._methods(name), yardstick, n_new)
-        self.found += found
+        results = singles.race_singles(self._methods(name), yardstick, n_new)
+        self.results += results
         least = _least()
         verdicts = [
             singles.ratio_verdict(one, least[key])
-            for one in found
+            for one in results
             if (key := (one.data, one.method.title)) in least
         ]
         verdicts += [
             singles.noise_verdict(one, MOST_POINTS)
-            for one in found
+            for one in results
             if one.method.title == influence(SIGMAS[name][0]).title and name in INFLUENCE_LEAST
         ]
-        table = singles.single_table(found, yardstick)
+        table = singles.single_table(results, yardstick)
         table = replace(table, note=table.note + NOTES.get(name, ""))
-        self.report.add(table, [*verdicts, singles.covered_verdict(found)])
+        self.report.add(table, [*verdicts, singles.covered_verdict(results)])
         if name not in {*BATCHED, *SWEPT, "cifar2"}:
             del self.yardsticks[name]
             gc.collect()
@@ -199,27 +199,29 @@ class ConvexBench:
         slow = name in {"sparse", "cifar2"}
         n_influence = many["slow"] if slow else many["Influence"]
         n_secret = many["published"] if slow else many["secret"]
-        found = [(influence(sigma), n_influence) for sigma in SIGMAS[name]]
+        methods = [(influence(sigma), n_influence) for sigma in SIGMAS[name]]
         if self.size.brief and name == "cifar2":
-            return found[:1]  # a fit takes as long as all other tables together
-        found += [(fisher(state="secret"), n_secret), (descent(state="secret"), n_secret)]
+            return methods[:1]  # a fit takes as long as all other tables together
+        methods += [(fisher(state="secret"), n_secret), (descent(state="secret"), n_secret)]
         if name != "syn54full":
-            found += [(fisher(state="published"), many["published"])]
-            found += [(descent(state="published"), many["published"])]
+            methods += [(fisher(state="published"), many["published"])]
+            methods += [(descent(state="published"), many["published"])]
         if name not in {"syn54full", "cifar2"}:
             kinds = ("lbfgs",) if name == "sparse" else ("cached", "lbfgs")
-            found += [(deltagrad(steps, hessian=kind), many["DeltaGrad"]) for kind in kinds]
-        return found
+            methods += [(deltagrad(steps, hessian=kind), many["DeltaGrad"]) for kind in kinds]
+        return methods
 
     def measure_batches(self) -> None:
         """Let many people leave at once."""
-        size, found = self.size, []
+        size, removals = self.size, []
         for name in BATCHED:
             mine = influence(SIGMAS[name][0])
             others = [(fisher(state="secret"), 0), (descent(state="secret"), 0)]
             methods = [(mine, 0), *others, (mine, N_PARTS)]
-            found += batch.batches(methods, self.yardstick(name), size.shares, size.batch_repeats)
-        self.report.add(batch.batch_table(found, size.batch_repeats), _batch_verdicts(found))
+            removals += batch.batches(
+                methods, self.yardstick(name), size.shares, size.batch_repeats
+            )
+        self.report.add(batch.batch_table(removals, size.batch_repeats), _batch_verdicts(removals))
 
     def measure_sequence(self) -> None:
         """Let a thousand people leave one after the other."""
@@ -234,17 +236,17 @@ class ConvexBench:
     def measure_deltagrad(self) -> None:
         """Hold DeltaGrad against the descent that it replays."""
         size, yardstick = self.size, self.yardstick("mnist38")
-        found, singles_of = [], size.singles["DeltaGrad"]
+        replays, singles_of = [], size.singles["DeltaGrad"]
         for n_gone in (1, *(int(share * len(yardstick.data.y)) for share in size.shares)):
-            found += curves.replays(yardstick, size.steps, n_gone, singles_of)
-        table = curves.replay_table(found, yardstick, size.steps, singles_of)
-        self.report.add(table, curves.replay_verdicts(found, DELTAGRAD_LEAST))
+            replays += curves.replays(yardstick, size.steps, n_gone, singles_of)
+        table = curves.replay_table(replays, yardstick, size.steps, singles_of)
+        self.report.add(table, curves.replay_verdicts(replays, DELTAGRAD_LEAST))
 
     def measure_memory(self) -> None:
         """Measure memory with many columns, in fresh processes."""
         data = self.yardstick("cifar2").data
-        found = fresh.memories(data, ("Influence",) if self.size.brief else fresh.METHODS)
-        self.report.add(fresh.memory_table(found, data), fresh.memory_verdicts(found, data))
+        memories = fresh.memories(data, ("Influence",) if self.size.brief else fresh.METHODS)
+        self.report.add(fresh.memory_table(memories, data), fresh.memory_verdicts(memories, data))
 
     def sweep_sigma(self) -> None:
         """Turn the noise."""
@@ -280,14 +282,14 @@ class ConvexBench:
     def _gone(
         self, share: float, *, few: bool = False, names: tuple[str, ...] = SWEPT
     ) -> list[curves.Gone]:
-        found = []
+        crowds = []
         for name in names:
             yardstick = self.yardstick(name)
             n_people = int(share * len(yardstick.data.y))
             if few and yardstick.data.X.shape[1] > 100:
                 n_people = self.size.few  # one Hessian per person is a long way with many columns
-            found.append(curves.Gone.of(yardstick, n_people))
-        return found
+            crowds.append(curves.Gone.of(yardstick, n_people))
+        return crowds
 
     def _curves(
         self, title: str, name: str, points: list[curves.Point], repeats: int, note: str = ""
@@ -299,9 +301,9 @@ class ConvexBench:
 
     def summarise(self) -> None:
         """Put all ratios side by side, and draw them."""
-        if self.found:
-            self.report.add(singles.summary_table(self.found))
-            pictures.draw_speeds(self.found, _least(), self._picture("speed"))
+        if self.results:
+            self.report.add(singles.summary_table(self.results))
+            pictures.draw_speeds(self.results, _least(), self._picture("speed"))
         panels: dict[str, list[curves.Point]] = {}
         for points in self.points.values():
             for point in (point for point in points if point.dial not in {"sigma", curves.KEPT}):
@@ -320,10 +322,10 @@ def _least() -> dict[tuple[str, str], float]:
     return least | {(name, descent(state="secret").title): x for name, x in DESCENT_LEAST.items()}
 
 
-def _batch_verdicts(found: list[batch.BatchRemoval]) -> list[Verdict]:
+def _batch_verdicts(removals: list[batch.BatchRemoval]) -> list[TargetCheck]:
     """Judge random people on the first table; Fisher has more to reach when few of them leave."""
     names = (influence(SIGMAS["mnist38"][0]).title, fisher(state="secret").title)
-    mine = [each for each in found if each.data == "mnist38" and each.method in names]
+    mine = [each for each in removals if each.data == "mnist38" and each.method in names]
     mine = [each for each in mine if each.chosen == batch.RANDOM]
     few = [each for each in mine if each.method == names[1] and each.share <= FEW]
     return [

@@ -44,7 +44,7 @@ from benchmarks._deep_models import (
     twin,
 )
 from benchmarks._deep_sizes import CPU, GPU, QUICK, NetSize
-from benchmarks._report import BenchmarkReport, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon.bench import describe_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -114,13 +114,13 @@ class Bench:
     def _once(self, name: str, make: Callable[[], Made]) -> Made:
         if name not in self.made:
             self.made[name] = make()
-        found: Made = self.made[name]
-        return found
+        product: Made = self.made[name]
+        return product
 
     def measure_naive(self) -> None:
         """Tune the yardstick."""
-        chosen, found = self._tuned
-        self.report.add(yardsticks.naive_table(self.data, chosen, found, self.device))
+        chosen, candidates = self._tuned
+        self.report.add(yardsticks.naive_table(self.data, chosen, candidates, self.device))
 
     def measure_obliviate(self) -> None:
         """Forget people of all blocks under all rules."""
@@ -143,21 +143,21 @@ class Bench:
 
     def measure_sisa(self) -> None:
         """Forget people of shards."""
-        size, found = self.size, list[shards.Sharded]()
+        size, ensembles = self.size, list[shards.Sharded]()
         widths = (None, 1) if self.device == "cuda" else (None,)
         for shape, width in product(size.shapes, widths):
             if self.has_time():
-                found += shards.sharded(
+                ensembles += shards.sharded(
                     self._shards(shape, width),
                     self.yardstick,
                     size.shard_crowds,
                     size.singles,
                     compare=shape in size.compared,
                 )
-        table = shards.sisa_table(found, self.yardstick, size.singles)
-        compared = [each for each in found if each.same is not None]
+        table = shards.sisa_table(ensembles, self.yardstick, size.singles)
+        compared = [each for each in ensembles if each.same is not None]
         self.report.add(table, [shards.sisa_verdict(compared)] if compared else [])
-        points = shards.points_of(found, self.yardstick)
+        points = shards.points_of(ensembles, self.yardstick)
         curves = self.report.curves
         curves["trade off"] = [*curves.get("trade off", []), *points]
 
@@ -169,15 +169,15 @@ class Bench:
 
     def measure_lanes(self) -> None:
         """Stack shards."""
-        size, found = self.size, []
+        size, races = self.size, []
         for recipe in size.lane_recipes:
             for n_shards in size.lane_shards:
                 if self.has_time():
                     data = self.data.head(size.lane_rows, size.n_test)
-                    found.append(lanes.race(data, recipe, n_shards, self.device))
-        verdicts = lanes.lane_verdicts(found, self.device)
-        self.report.add(lanes.lane_table(found, self.device), verdicts)
-        self.report.add(lanes.floor_table(found, lanes.Ceilings(self.device)))
+                    races.append(lanes.race(data, recipe, n_shards, self.device))
+        verdicts = lanes.lane_verdicts(races, self.device)
+        self.report.add(lanes.lane_table(races, self.device), verdicts)
+        self.report.add(lanes.floor_table(races, lanes.Ceilings(self.device)))
 
     def measure_cifar(self) -> None:
         """Do the same with a residual net on CIFAR-10."""
@@ -223,15 +223,17 @@ class Bench:
         held = set(model.ids_)
         people = [self._somebody(block, held) for block in self.places]
         title = f"SISA, S={shape[0]}, R={shape[1]}"
-        found = [budget.contend(title, model, yardstick, fit, shape[0] * shape[1], people)]
+        contenders = [budget.contend(title, model, yardstick, fit, shape[0] * shape[1], people)]
         blocked = self.blocked
         for rule in (JUDGED, RULES[2]):
             mine = twin(blocked.model, **rule._asdict())
             title = f"DeepObliviate {rule}, B={size.n_blocks}"
             states = size.n_blocks + 1
-            found.append(budget.contend(title, mine, yardstick, blocked.fit.wall, states, people))
+            contenders.append(
+                budget.contend(title, mine, yardstick, blocked.fit.wall, states, people)
+            )
         n_rows = size.cases[0].n_rows
-        self.report.add(budget.budget_table(found, yardstick, self.planted, n_rows))
+        self.report.add(budget.budget_table(contenders, yardstick, self.planted, n_rows))
 
     def _somebody(self, block: int, held: set[int]) -> int:
         """Return somebody of a block whom the shards hold too."""
@@ -248,18 +250,18 @@ class Bench:
         size = self.size
         data = self.data.head(size.replay_rows, size.n_test)
         wide = self.device == "cuda"
-        found = approximate.replays(
+        replay = approximate.replays(
             data, self.yardstick, size.replay_epochs, size.replay_crowds, wide=wide
         )
-        self.report.add(approximate.deltagrad_table(found, self.yardstick))
+        self.report.add(approximate.deltagrad_table(replay, self.yardstick))
 
     def measure_memory(self) -> None:
         """Keep many states with and without a limit."""
         data, n_blocks = self.data.head(self.size.memory_rows, 100), self.size.memory_blocks
         limit = n_blocks * 100_000
-        found = fresh.memories(data, n_blocks, limit, self.device)
-        verdicts = fresh.memory_verdicts(found, n_blocks)
-        self.report.add(fresh.memory_table(found, data, n_blocks), verdicts)
+        memories = fresh.memories(data, n_blocks, limit, self.device)
+        verdicts = fresh.memory_verdicts(memories, n_blocks)
+        self.report.add(fresh.memory_table(memories, data, n_blocks), verdicts)
 
     def measure_determinism(self) -> None:
         """Fit twice; forget and fit afresh."""
@@ -276,7 +278,7 @@ class Bench:
             digests = [make().fit(data.X, data.y).digest() for _ in range(2)]
             held.append(digests[0] == digests[1])
             rows.append((name, digests[0][:12], "equal" if held[-1] else "DIFFERENT"))
-        verdict = Verdict(
+        verdict = TargetCheck(
             f"two fits on one {self.device} device have equal digests",
             f"{sum(held)} of {len(held)}",
             "all",
@@ -325,12 +327,12 @@ def sections(bench: Bench) -> dict[str, Callable[[], None]]:
 
 def machine(device: str) -> dict[str, Any]:
     """Describe the machine without naming it."""
-    found = describe_machine(device)
+    description = describe_machine(device)
     if device == "cuda":
-        found["cuda"] = str(torch.version.cuda)
+        description["cuda"] = str(torch.version.cuda)
     else:
-        found["cpu kernels"] = torch.backends.cpu.get_cpu_capability()
-    return found | {"torch": str(torch.__version__), "torch threads": torch.get_num_threads()}
+        description["cpu kernels"] = torch.backends.cpu.get_cpu_capability()
+    return description | {"torch": str(torch.__version__), "torch threads": torch.get_num_threads()}
 
 
 def run(bench: Bench, chosen: list[str]) -> None:

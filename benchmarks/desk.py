@@ -23,7 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
 from benchmarks._desk_lists import LOADED, MODEL, Caller, Filled, fill, lists, measure
-from benchmarks._report import BenchmarkReport, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon.ledger import Ledger
 from tests.postgres import MISSING, PostgresServer, find_binaries
 from tests.service.crowd import FilingClients, FilingOrder, repeat_each
@@ -53,7 +53,7 @@ def list_section(report: BenchmarkReport, server: Desk, kind: str, n: int) -> No
     caller = Caller(server.url, server.tokens["admin"])
     rows = [measure(caller, path, n) for path in lists(caller)]
     slowest = max(rows, key=lambda row: row.p95)
-    verdict = Verdict(
+    verdict = TargetCheck(
         f"{kind}: slowest of {len(rows)} lists, p95",
         f"{slowest.p95:.0f} ms ({slowest.path})",
         f"<= {MOST_MS} ms",
@@ -83,7 +83,7 @@ def load_section(report: BenchmarkReport, server: Desk, kind: str, seconds: floa
     columns = ("clients", "answers", "keys", "stored", "hung up", "per s", "p50, ms", "p99, ms")
     shown = [(*row, round(rate), round(p50), round(p99))]
     verdicts = [
-        Verdict(
+        TargetCheck(
             f"{kind}: {N_CLIENTS} clients for {seconds:.0f} s: lost, doubled, other answers",
             f"{lost}, {doubled}, {strange}",
             "0, 0, 0",
@@ -107,19 +107,19 @@ def soak_section(report: BenchmarkReport, server: Desk, minutes: float) -> None:
     n_calls = busy(server, time.monotonic() + 60 * minutes)
     stop.set()
     watcher.join()
-    found, sixth = np.array(samples), max(len(samples) // 6, 1)
+    table, sixth = np.array(samples), max(len(samples) // 6, 1)
     rows, verdicts = [], []
     for place, name in enumerate(processes):
         # The first sixth fills caches; then it must not grow any more.
-        early = float(np.median(found[sixth : 2 * sixth, place]))
-        late = float(np.median(found[-sixth:, place]))
+        early = float(np.median(table[sixth : 2 * sixth, place]))
+        late = float(np.median(table[-sixth:, place]))
         growth = late / early - 1
         rows.append(
-            (name, round(early), round(late), round(found[:, place].max()), f"{growth:.1%}")
+            (name, round(early), round(late), round(table[:, place].max()), f"{growth:.1%}")
         )
         what = f"memory of the {name} over {minutes:g} minutes, {n_calls} calls"
         verdicts.append(
-            Verdict(what, f"{growth:+.1%}", f"<= {MOST_GROWTH:.0%}", growth <= MOST_GROWTH)
+            TargetCheck(what, f"{growth:+.1%}", f"<= {MOST_GROWTH:.0%}", growth <= MOST_GROWTH)
         )
     columns = ("process", "early, MiB", "late, MiB", "most, MiB", "growth")
     note = f"Medians of the second and of the last sixth of {len(samples)} samples."

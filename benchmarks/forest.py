@@ -100,8 +100,8 @@ class ForestBench:
 
     def split(self, name: str) -> Split | None:
         """Return a table, cut short in a quick run; None when its files are not there."""
-        found = _load(name)
-        return found.head(self.size.most_rows) if found and self.size.most_rows else found
+        data = _load(name)
+        return data.head(self.size.most_rows) if data and self.size.most_rows else data
 
     def splits(self, names: tuple[str, ...]) -> list[Split]:
         """Return those tables that are there."""
@@ -109,9 +109,9 @@ class ForestBench:
 
     def unit(self, split: Split) -> float:
         """Return F of a table, measured once in a run."""
-        for found in self.results:
-            if found.split.name == split.name:
-                return found.unit
+        for result in self.results:
+            if result.split.name == split.name:
+                return result.unit
         model = self.size.shape.random_forest(0)
         return seconds(lambda: model.fit(split.X, split.y))
 
@@ -123,9 +123,9 @@ class ForestBench:
             return
         repeats = self.size.repeats.get(name, 1)
         effort = self.size.effort._replace(repeats=repeats)
-        found = sets.measure_set(split, self.size.shape, effort)
-        self.results.append(found)
-        self.report.add(sets.set_table(found), sets.set_verdicts(found))
+        findings = sets.measure_set(split, self.size.shape, effort)
+        self.results.append(findings)
+        self.report.add(sets.set_table(findings), sets.set_verdicts(findings))
 
     def summarise(self) -> None:
         """Put all tables side by side."""

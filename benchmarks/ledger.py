@@ -26,7 +26,7 @@ from benchmarks._ledger_submit import (
     slot_table,
     sqlite_rates,
 )
-from benchmarks._report import BenchmarkReport, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from tests.postgres import MISSING, PostgresServer, find_binaries
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -48,7 +48,7 @@ def sqlite_section(report: BenchmarkReport, folder: Path, n: int) -> None:
         share = rates[THREADS].per_second / bare
         reached = f"{share:.0%} of {bare:,.0f}/s"
         what = f"SQLite ({journal}), {THREADS}: share of the disk's synced commit rate"
-        verdicts.append(Verdict(what, reached, f">= {DISK_SHARE:.0%}", share >= DISK_SHARE))
+        verdicts.append(TargetCheck(what, reached, f">= {DISK_SHARE:.0%}", share >= DISK_SHARE))
     columns = ("journal", "who", "per second", "p50, ms", "p99, ms", "share of bare commits")
     note = (
         "A bare commit adds one short row to a table of its own, with the same journal mode and "
@@ -100,20 +100,20 @@ def postgres_section(report: BenchmarkReport, folder: Path, n: int) -> None:
         "own. *verified*: the same with `verified=True`, for information."
     )
     rate = runs["requests"][0]
-    found = [seen for _, seen in runs.values()]
-    one = ", ".join(f"{seen.n_stored} requests for {seen.n_keys} keys" for seen in found)
+    effects = [seen for _, seen in runs.values()]
+    one = ", ".join(f"{seen.n_stored} requests for {seen.n_keys} keys" for seen in effects)
     verdicts = [
-        Verdict(
+        TargetCheck(
             f"PostgreSQL, {N_CLIENTS} clients, 20 % repeats: acknowledged requests",
             f"{rate.per_second:,.0f}/s",
             f">= {POSTGRES_RATE}/s",
             rate.per_second >= POSTGRES_RATE,
         ),
-        Verdict(
+        TargetCheck(
             "PostgreSQL: each key has exactly one effect",
             one,
             "equal",
-            all(seen.right for seen in found),
+            all(seen.right for seen in effects),
         ),
     ]
     report.add(Table("Requests acknowledged on PostgreSQL", columns, rows, note), verdicts)
@@ -146,7 +146,7 @@ def batch_section(report: BenchmarkReport, folder: Path, sizes: tuple[int, ...])
         "keys destroyed, and every file of the ledger is searched for traces."
     )
     done = all(row[-1] == "purged" for row in rows)
-    verdict = Verdict("every batch ends purged", str([row[-1] for row in rows]), "all", done)
+    verdict = TargetCheck("every batch ends purged", str([row[-1] for row in rows]), "all", done)
     report.add(Table("From the request to the purge", columns, rows, note), [verdict])
 
 

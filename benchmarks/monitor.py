@@ -36,7 +36,7 @@ from benchmarks._monitor_summary import (
     summarize_steps,
     total,
 )
-from benchmarks._report import BenchmarkReport, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon.parallel import one_thread
 
 Totals = Mapping[tuple[str, str], StreamTotal]
@@ -169,7 +169,7 @@ def part_table(
     return Table(f"By {title}", columns, rows, note)
 
 
-def verdicts(totals: Totals) -> list[Verdict]:
+def verdicts(totals: Totals) -> list[TargetCheck]:
     """Return what must hold for the default: at most 5 % of the breaches are missed."""
     texts = []
     for kind in KINDS:
@@ -180,7 +180,7 @@ def verdicts(totals: Totals) -> list[Verdict]:
         ):
             reached = f"{value:.2f} % of {n}, in {t.n_streams} streams"
             texts.append(
-                Verdict(f"{kind}: {what} missed", reached, "<= 5 %", bool(value <= ACCEPTED))
+                TargetCheck(f"{kind}: {what} missed", reached, "<= 5 %", bool(value <= ACCEPTED))
             )
     return texts
 

@@ -25,7 +25,7 @@ from sklearn.naive_bayes import GaussianNB
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
 from benchmarks._desk_lists import Caller
-from benchmarks._report import BenchmarkReport, Table, Verdict
+from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Tokens
@@ -79,15 +79,15 @@ def overhead_section(report: BenchmarkReport, n: int) -> None:
             work(job)
             times[name].append(1000 * (time.perf_counter() - start))
     rows = [
-        (name, *(round(float(np.percentile(found, q)), 1) for q in (50, 95)))
-        for name, found in times.items()
+        (name, *(round(float(np.percentile(durations, q)), 1) for q in (50, 95)))
+        for name, durations in times.items()
     ]
     added = float(np.median(times["sandboxed"]) - np.median(times["here"]))
     note = (
         f"A batch of 5 people, {N_ROWS} rows, naive retraining of a naive Bayes model. The first "
         f"call of a process starts Python and imports everything: {first:.1f} s. {protection()}."
     )
-    verdict = Verdict(
+    verdict = TargetCheck(
         "sandbox on a small batch, warm, median",
         f"{added:.0f} ms",
         f"<= {MOST_MS} ms",
@@ -139,13 +139,13 @@ def attackers(url: str, token: str, files: dict[str, tuple[str, bytes]]) -> Iter
 
 def call_times(caller: Caller, n: int) -> list[float]:
     """Return milliseconds of calls that a neighbour makes."""
-    found = []
+    durations = []
     for number in range(n):
         start = time.perf_counter()
         caller.get(PATHS[number % len(PATHS)])
-        found.append(1000 * (time.perf_counter() - start))
+        durations.append(1000 * (time.perf_counter() - start))
         time.sleep(0.005)
-    return found
+    return durations
 
 
 def neighbour_section(report: BenchmarkReport, folder: Path, n: int) -> None:
@@ -172,19 +172,23 @@ def neighbour_section(report: BenchmarkReport, folder: Path, n: int) -> None:
         again = call_times(caller, n)
     runs = {"alone": alone + again, "beside two endless uploads": beside}
     rows = [
-        (name, len(found), *(round(float(np.percentile(found, q)), 1) for q in (50, 95, 99)))
-        for name, found in runs.items()
+        (
+            name,
+            len(durations),
+            *(round(float(np.percentile(durations, q)), 1) for q in (50, 95, 99)),
+        )
+        for name, durations in runs.items()
     ]
     slower = float(np.percentile(beside, 95) / np.percentile(alone + again, 95)) - 1
     note = f"The uploads ended with {sorted(set(statuses))}, {len(statuses)} of them."
     verdicts = [
-        Verdict(
+        TargetCheck(
             "p95 of a neighbour beside hostile uploads",
             f"{slower:+.0%}",
             f"within {MOST_SLOWER:.0%}",
             slower <= MOST_SLOWER,
         ),
-        Verdict("hostile uploads", note, "all refused", set(statuses) <= {422, 429, 503}),
+        TargetCheck("hostile uploads", note, "all refused", set(statuses) <= {422, 429, 503}),
     ]
     columns = ("when", "calls", "p50, ms", "p95, ms", "p99, ms")
     report.add(Table("Neighbours", columns, rows, note), verdicts)

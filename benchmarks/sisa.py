@@ -15,7 +15,7 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
 from benchmarks._accuracy import (
-    Run,
+    AccuracyRun,
     accuracy_table,
     aggregation_table,
     draw_accuracy,
@@ -23,7 +23,7 @@ from benchmarks._accuracy import (
     runs,
 )
 from benchmarks._data import Data, load
-from benchmarks._report import BenchmarkReport, Seconds, Verdict
+from benchmarks._report import BenchmarkReport, Seconds, TargetCheck
 from benchmarks._training import (
     Race,
     Setting,
@@ -53,7 +53,7 @@ SETTINGS = {
 LIGHT = Setting(5, 1, 5)
 
 
-class Size(NamedTuple):
+class SisaSize(NamedTuple):
     """How much of everything one run does."""
 
     n_rows: int
@@ -66,8 +66,8 @@ class Size(NamedTuple):
     batches: dict[int, int]
 
 
-FULL = Size(24_000, 2, 1, 6_000, 4_000, 5, ("adult", "covtype", "mnist"), {8: 4, 18: 3, 39: 3})
-QUICK = Size(1_000, 1, 5, 1_000, 1_000, 2, ("covtype",), {8: 2})
+FULL = SisaSize(24_000, 2, 1, 6_000, 4_000, 5, ("adult", "covtype", "mnist"), {8: 4, 18: 3, 39: 3})
+QUICK = SisaSize(1_000, 1, 5, 1_000, 1_000, 2, ("covtype",), {8: 2})
 
 
 class Costs(NamedTuple):
@@ -76,34 +76,34 @@ class Costs(NamedTuple):
     races: list[Race]
     costs: list[SettingCost]
     refits: dict[Setting, list[Seconds]]
-    exact: list[Verdict]
+    exact: list[TargetCheck]
 
 
-def measure_costs(data: Data, size: Size) -> Costs:
+def measure_costs(data: Data, size: SisaSize) -> Costs:
     """Train every setting in turn with its bare loop, forget with the last model, refit."""
     X, y, rng = data.X, data.y, np.random.default_rng(SEED)
     naive = {e: naive_seconds(Setting(1, 1, e), X, y, SEED) for e in {s.epochs for s in SETTINGS}}
-    found = Costs([], [], {}, [])
+    costs = Costs([], [], {}, [])
     for setting in SETTINGS:
         raced = race(setting, X, y, SEED, size.repeats)
-        found.races.append(raced)
+        costs.races.append(raced)
         for people, n_batches in _jobs(setting, size).items():
             times = naive[setting.epochs]
-            found.costs.append(removals(setting, raced.model, times, people, n_batches, rng))
+            costs.costs.append(removals(setting, raced.model, times, people, n_batches, rng))
         seconds, verdict = refit(setting, raced.model, X, y)
-        found.refits[setting] = [*raced.sisa, seconds]
-        found.exact.append(verdict)
+        costs.refits[setting] = [*raced.sisa, seconds]
+        costs.exact.append(verdict)
         print(f"{setting}: done", flush=True)
-    return found
+    return costs
 
 
-def _jobs(setting: Setting, size: Size) -> dict[int, int]:
+def _jobs(setting: Setting, size: SisaSize) -> dict[int, int]:
     """Return how many batches of how many people to forget."""
     jobs = {1: SETTINGS[setting]} | (size.batches if setting.n_slices == 50 else {})
     return {people: max(2, n // size.divide_removals) for people, n in jobs.items()}
 
 
-def measure_accuracy(size: Size) -> list[Run]:
+def measure_accuracy(size: SisaSize) -> list[AccuracyRun]:
     """Return the accuracy of every data set, learner and number of shards."""
     results = []
     for name in size.tables:
@@ -112,7 +112,7 @@ def measure_accuracy(size: Size) -> list[Run]:
     return results
 
 
-def run(size: Size, *, quick: bool) -> BenchmarkReport:
+def run(size: SisaSize, *, quick: bool) -> BenchmarkReport:
     """Do everything, printing as it goes."""
     start = time.perf_counter()
     data = load("mnist").sample(size.n_rows, SEED)

@@ -192,7 +192,7 @@ def test_digests_frame_the_request() -> None:
             r"not in this model: \['unknown'\]; nothing was forgotten, see model.ids_",
         ),
         ([1], UnknownIdError, r"\[1\].*has str ids, and the request has int ids: 1 is not '1'"),
-        (["a", "b", "c"], EmptyModelError, r"3 id\(s\) have all 4 row\(s\).*Delete the model"),
+        (["a", "b", "c"], EmptyModelError, r"3 id\(s\) own all 4 row\(s\).*Delete the model"),
         ("a", IdsTypeError, r"give a list of ids: \['a'\]"),
         (["a", None], IdsTypeError, "NoneType"),
     ],

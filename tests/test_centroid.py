@@ -55,7 +55,7 @@ def test_forgetting_is_a_fresh_fit(gone: list[str]) -> None:
 
 
 def test_the_last_row_cannot_leave() -> None:
-    with pytest.raises(EmptyModelError, match="no rows to fit would remain"):
+    with pytest.raises(EmptyModelError, match="no rows would remain to fit"):
         NearestCentroid().fit([[1.0]], [0]).forget([0])
 
 

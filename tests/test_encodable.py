@@ -160,7 +160,7 @@ def test_a_model_of_which_no_two_fits_are_equal_is_refused(holder: Any) -> None:
 
 
 def test_a_function_is_looked_at_after_the_trial() -> None:
-    with pytest.raises(UnsupportedStateError, match="Python function as its metric"):
+    with pytest.raises(UnsupportedStateError, match="metric is a Python function"):
         NaiveUnlearner(KNeighborsClassifier(metric=distance, algorithm="ball_tree")).fit(X, Y)
 
 

@@ -205,8 +205,8 @@ class ForgetMixin:
             files = ", its files and its checkpoint directory"
             files = files if _has_directory(self) else " and its files"
             raise EmptyModelError(
-                f"these {removal.n_ids} id(s) have all {removal.n_rows} row(s) of the model, so no "
-                f"rows to fit would remain. Delete the model{files} instead."
+                f"these {removal.n_ids} id(s) own all {removal.n_rows} row(s) of the model; no "
+                f"rows would remain to fit. Delete the model{files} instead."
             )
         return removal, self._commit(prepare(removal))
 
@@ -246,7 +246,9 @@ class ForgetMixin:
         text.
         """
         if not how:
-            raise ValueError("how is empty; expected a text on how hyper-parameters were chosen")
+            raise ValueError(
+                "how is empty; expected a text that says how hyper-parameters were chosen"
+            )
         self.tuning_ = how
         return self
 

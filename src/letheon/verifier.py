@@ -90,23 +90,23 @@ def canonical(value: Any) -> bytes:
         text = json.dumps(_sort_keys(value, 0), ensure_ascii=False, separators=(",", ":"))
         return text.encode()
     except UnicodeEncodeError:
-        raise VerificationError("a text is not valid Unicode") from None
+        raise VerificationError("a string is not valid Unicode") from None
 
 
 def _sort_keys(value: Any, depth: int) -> Any:
     """Sort keys by UTF-16 code units, as RFC 8785 requires; reject values with no unique form."""
     require(depth <= DEEPEST, f"nested deeper than {DEEPEST} levels")
     if isinstance(value, dict):
-        require(all(isinstance(key, str) for key in value), "a key is not a text")
+        require(all(isinstance(key, str) for key in value), "a key is not a string")
         keys = sorted(value, key=lambda key: key.encode("utf-16-be"))
         return {key: _sort_keys(value[key], depth + 1) for key in keys}
     if isinstance(value, list | tuple):
         return [_sort_keys(item, depth + 1) for item in value]
     if isinstance(value, int) and not isinstance(value, bool):
-        require(abs(value) <= MAX_INT, "an integer is beyond 2**53 - 1")
+        require(abs(value) <= MAX_INT, "an integer is larger than 2**53 - 1")
     elif not (value is None or isinstance(value, bool | str)):
         raise VerificationError(
-            f"a {type(value).__name__} has no canonical form; write decimals as texts"
+            f"a {type(value).__name__} has no canonical form; write decimals as strings"
         )
     return value
 
@@ -137,11 +137,11 @@ def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _reject_float(text: str) -> Any:
-    raise VerificationError(f"the number {text[:24]} is not an integer; write decimals as texts")
+    raise VerificationError(f"the number {text[:24]} is not an integer; write decimals as strings")
 
 
 def _parse_int(text: str) -> int:
-    require(len(text) <= 17, "an integer is beyond 2**53 - 1")
+    require(len(text) <= 17, "an integer is larger than 2**53 - 1")
     return int(text)
 
 
@@ -151,13 +151,13 @@ def from_base64(text: str) -> bytes:
         data = base64.b64decode(text, validate=True)
     except ValueError:
         raise VerificationError("not standard base64") from None
-    require(base64.b64encode(data).decode() == text, "base64 with spare bits")
+    require(base64.b64encode(data).decode() == text, "not canonical base64: unused bits are set")
     return data
 
 
 def from_hex(text: str) -> bytes:
     """Decode the 64 lower-case hexadecimal digits of 32 bytes."""
-    _match("[0-9a-f]{64}", text, "not 64 lower-case hex digits")
+    _match("[0-9a-f]{64}", text, "expected 64 lower-case hexadecimal digits")
     return bytes.fromhex(text)
 
 
@@ -446,7 +446,9 @@ def check_signature(public: bytes, signature: bytes, message: bytes) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
     except (InvalidSignature, ValueError):
-        raise VerificationError(f"the signature by key {keyid_of(public)[:16]} is wrong") from None
+        raise VerificationError(
+            f"the signature by key {keyid_of(public)[:16]} is not valid"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -481,7 +483,7 @@ class _ParsedEnvelope:
         envelope = parse_strict(data, SMALL)
         _check_form(envelope, _ENVELOPE, "envelope")
         keyids = [signature["keyid"] for signature in envelope["signatures"]]
-        require(keyids == sorted(set(keyids)), "signatures repeated or not in order of keyid")
+        require(keyids == sorted(set(keyids)), "signatures are repeated, or not sorted by keyid")
         payload = from_base64(envelope["payload"])
         signatures = {item["keyid"]: from_base64(item["sig"]) for item in envelope["signatures"]}
         return cls(payload, pae(PAYLOAD_TYPE, payload), signatures)
@@ -543,8 +545,13 @@ class Trust:
         """Return a key that may sign certificate `sequence` (with `later`: statements about it)."""
         public, known = self.public(keyid), self.keys[keyid]
         state = "revoked" if known.revoked else "replaced"
-        require(sequence <= known.last, f"key {keyid[:16]} was {state} after {known.last}")
-        require(later or sequence >= known.first, f"key {keyid[:16]} signs only from {known.first}")
+        require(
+            sequence <= known.last, f"key {keyid[:16]} was {state} after certificate {known.last}"
+        )
+        require(
+            later or sequence >= known.first,
+            f"key {keyid[:16]} is valid from certificate {known.first}",
+        )
         return public
 
     def _apply_statement(self, envelope: _ParsedEnvelope, number: int) -> None:
@@ -554,7 +561,9 @@ class Trust:
         require(kind in (ROTATION, REVOCATION), "neither a rotation nor a revocation")
         require(claims["ledger"]["number"] == number, f"has number {claims['ledger']['number']}")
         previous = {"sha256": self.statements[-1]} if self.statements else "genesis"
-        require(claims["ledger"]["previousStatement"] == previous, "does not follow the one before")
+        require(
+            claims["ledger"]["previousStatement"] == previous, "does not follow the previous one"
+        )
         require(self.ledger in (None, claims["ledger"]["id"]), "belongs to another ledger")
         key = (
             self._apply_rotation(envelope, claims)
@@ -562,17 +571,19 @@ class Trust:
             else self._apply_revocation(claims)
         )
         subject = {"name": claims["ledger"]["id"], "digest": {"sha256": key}}
-        require(opened.statement["subject"] == [subject], "the subject is not the key")
+        require(opened.statement["subject"] == [subject], "the subject is not this key")
         self.ledger = claims["ledger"]["id"]
         self.statements.append(opened.id)
 
     def _apply_rotation(self, envelope: _ParsedEnvelope, claims: dict[str, Any]) -> str:
         keyid, public = str(claims["newKey"]["keyid"]), from_hex(claims["newKey"]["public"])
-        require(claims["oldKey"] == self.current, "the old key is not the current one")
-        require(keyid == keyid_of(public) and keyid not in self.keys, "the new key is not new")
+        require(claims["oldKey"] == self.current, "the old key is not the current key")
+        require(
+            keyid == keyid_of(public) and keyid not in self.keys, "the new key is known already"
+        )
         envelope.check(keyid, public)
         old, last = self.keys[self.current], int(claims["lastSequence"])
-        require(last >= old.first - 1, "ends before the old key began")
+        require(last >= old.first - 1, "the old key ends before it begins")
         self.keys[self.current] = replace(old, last=last)
         self.keys[keyid] = TrustedKey(public, first=last + 1)
         self.current = keyid
@@ -663,7 +674,7 @@ def _check_link(
     claims = certificate.predicate["ledger"]
     require(claims["sequence"] == sequence, f"has sequence {claims['sequence']}")
     before = {"sha256": chain[-1].id} if chain else "genesis"
-    require(claims["previousCertificate"] == before, "previousCertificate is not the one before")
+    require(claims["previousCertificate"] == before, "previousCertificate is not the previous id")
     ledger = chain[0].predicate["ledger"]["id"] if chain else trust.ledger
     require(ledger in (None, claims["id"]), f"ledger {claims['id']} is not {ledger}")
 
@@ -681,12 +692,12 @@ def _check_line(certificate: SignedStatement, line: _ModelLine | None) -> _Model
     is_retrain = claims["method"]["name"] == "retrain"
     root, live = line.retrained if is_retrain else line.now
     last = claims["monitor"]["lastRetrainSequence"]
-    require(model["before"]["sha256"] == line.model, "before is not the model's version before")
+    require(model["before"]["sha256"] == line.model, "before is not the previous version")
     require(constant == line.data, "the data set or its slots changed")
     require(last == line.last_retrain, f"lastRetrainSequence is not {line.last_retrain}")
-    require(data["rootBefore"] == root, "rootBefore is not the root that the model's line had")
+    require(data["rootBefore"] == root, "rootBefore is not the model's previous root")
     require(data["liveAfter"] == live - rows, f"liveAfter is not {live} - {rows}")
-    require(data["liveAfter"] <= line.now[1], "rows came back")
+    require(data["liveAfter"] <= line.now[1], "erased rows are back in the data set")
     # With a free choice of seed an operator could try seeds, after a request, for a wanted model.
     require(is_retrain or randomness == line.randomness, "the seed changed without a retrain")
     line = replace(line, model=subject["digest"]["sha256"], now=after, randomness=randomness)
@@ -773,7 +784,7 @@ def check_inclusion(
     leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
 ) -> None:
     """Raise unless the leaf hash is at `index` of the tree (RFC 9162, 2.1.3.2)."""
-    require(0 <= index < size, f"no index {index} in a log of {size}")
+    require(0 <= index < size, f"index {index} is outside of a log of {size} entries")
     roots = _climb_tree([leaf], index, size - 1, proof)
     require(roots == [root], "the inclusion proof does not lead to the root")
 
@@ -784,7 +795,7 @@ def check_consistency(
     """Raise unless the first tree is a beginning of the second (RFC 9162, 2.1.4.2)."""
     require(0 <= size1 <= size2, f"a log of {size2} does not continue one of {size1}")
     if size1 in (0, size2):
-        require(not proof, "a consistency proof where none is needed")
+        require(not proof, "the consistency proof must be empty")
         expected = root2 if size1 == size2 else _sha256(b"")
         require(root1 == expected, f"two roots of size {size1}: a fork")
         return
@@ -794,7 +805,7 @@ def check_consistency(
     while index & 1:
         index, last = index >> 1, last >> 1
     roots = _climb_tree([path[0]] * 2, index, last, path[1:])
-    require(roots == [root1, root2], "the log was rewritten: roots do not fit")
+    require(roots == [root1, root2], "the log was rewritten: the roots differ")
 
 
 @dataclass(frozen=True)
@@ -814,7 +825,7 @@ class Note:
 
 def note_body(origin: str, size: int, root: bytes) -> bytes:
     """Return the text that a checkpoint's signatures cover."""
-    _match("[a-z0-9][a-z0-9._:@/-]{0,127}", origin, "not an origin of a checkpoint")
+    _match("[a-z0-9][a-z0-9._:@/-]{0,127}", origin, "the origin of the checkpoint is not valid")
     return f"{origin}\n{size}\n{base64.b64encode(root).decode()}\n".encode()
 
 
@@ -833,10 +844,10 @@ def read_note(text: str) -> Note:
     body, _, signed = text.partition("\n\n")
     parts, lines = body.split("\n"), signed.split("\n")
     require(len(parts) == 3 and lines.pop() == "" and 0 < len(lines) <= 64, "not a checkpoint")
-    _match("0|[1-9][0-9]{0,15}", parts[1], "not a checkpoint's size")
+    _match("0|[1-9][0-9]{0,15}", parts[1], "the size of the checkpoint is not valid")
     note = Note(parts[0], int(parts[1]), from_base64(parts[2]), tuple(map(_parse_signature, lines)))
-    require(len(note.root) == 32, "not a checkpoint's root")
-    require(note.body == f"{body}\n".encode(), "not a checkpoint in canonical form")
+    require(len(note.root) == 32, "the root of the checkpoint is not valid")
+    require(note.body == f"{body}\n".encode(), "the checkpoint is not in canonical form")
     return note
 
 
@@ -856,14 +867,14 @@ def check_note(
     checkpoint has no sequence, so any key of the ledger may sign it; a revoked key only with
     `revoked_too`.
     """
-    require(trust.ledger in (None, note.origin), f"the origin {note.origin} is another ledger")
+    require(trust.ledger in (None, note.origin), f"the origin {note.origin} is not this ledger")
     keys = {
         note_key_hash(note.origin, 1, key.public): key
         for key in trust.keys.values()
         if revoked_too or not key.revoked
     }
     own = [(key_hash, sig) for name, key_hash, sig in note.signatures if name == note.origin]
-    require(len(own) == 1 and own[0][0] in keys, "not signed by one trusted key of the ledger")
+    require(len(own) == 1 and own[0][0] in keys, "expected one signature by a trusted key")
     check_signature(keys[own[0][0]].public, own[0][1], note.body)
     for witness in witnesses:
         with _prefix_errors(f"witness {witness.partition('+')[0]}"):
@@ -873,11 +884,11 @@ def check_note(
 def _check_witness(note: Note, verifier_key: str) -> None:
     name, _, rest = verifier_key.partition("+")
     key = from_base64(rest.partition("+")[2])
-    require(len(key) == 33 and key[0] == 4, "not the key of a cosignature/v1 witness")
+    require(len(key) == 33 and key[0] == 4, "not a cosignature/v1 witness key")
     key_hash = note_key_hash(name, 4, key[1:])
-    require(rest.partition("+")[0] == key_hash.hex(), "the key does not have the stated hash")
+    require(rest.partition("+")[0] == key_hash.hex(), "the key does not match its hash")
     signatures = [item[2] for item in note.signatures if item[:2] == (name, key_hash)]
-    require(len(signatures) == 1, "did not co-sign")
+    require(len(signatures) == 1, "has not signed the checkpoint")
     seconds = int.from_bytes(signatures[0][:8], "big")
     check_signature(key[1:], signatures[0][8:], b"cosignature/v1\ntime %d\n" % seconds + note.body)
 
@@ -921,8 +932,11 @@ def _read_transition(proof: bytes) -> tuple[bytes, bytes, dict[int, str], int]:
     _check_form(content, _TRANSITION, "transition proof")
     slots, erased = content["slots"], {leaf["slot"]: leaf["leaf"] for leaf in content["erased"]}
     require(slots & (slots - 1) == 0, "slots is not a power of two")
-    require([leaf["slot"] for leaf in content["erased"]] == sorted(erased), "erased not in order")
-    require(max(erased) < slots and TOMBSTONE.hex() not in erased.values(), "not erased slots")
+    require([leaf["slot"] for leaf in content["erased"]] == sorted(erased), "erased is not sorted")
+    require(
+        max(erased) < slots and TOMBSTONE.hex() not in erased.values(),
+        "an erased slot is not valid",
+    )
     nodes = {slot: (from_hex(leaf), TOMBSTONE) for slot, leaf in erased.items()}
     siblings = iter(content["siblings"])
     while slots > 1:
@@ -980,7 +994,7 @@ def check_receipt_commitment(receipt: bytes, certificate: SignedStatement) -> in
 
 def _require_certificate(receipt: dict[str, Any], certificate: SignedStatement) -> None:
     is_certificate = certificate.statement["predicateType"] == UNLEARNING
-    require(is_certificate, "not checked against a certificate of unlearning")
+    require(is_certificate, "expected a certificate of unlearning")
     require(receipt["certificate"] == certificate.id, "the receipt is for another certificate")
 
 
@@ -988,7 +1002,7 @@ def _check_paths(row: dict[str, Any], leaf: bytes, certificate: SignedStatement)
     """Check that the leaf leads to the root before, and an empty slot to the root after."""
     data, slot = certificate.predicate["dataset"], row["slot"]
     for when, start, root in (("before", leaf, "rootBefore"), ("after", TOMBSTONE, "rootAfter")):
-        require(1 << len(row[when]) == data["slots"] > slot, "the path has a wrong length")
+        require(1 << len(row[when]) == data["slots"] > slot, "a path has the wrong length")
         node = start
         for level, sibling in enumerate(map(from_hex, row[when])):
             node = node_hash(sibling, node) if slot >> level & 1 else node_hash(node, sibling)
@@ -1158,7 +1172,7 @@ def _check_index(bundle: _Bundle) -> str:
     if not set(INDEX_FILES) & bundle.files.keys():
         raise _SkipLevel(
             "the bundle has no signed index, so bundle.json, training.json and definitions/ are "
-            "not signed: an older version exported it; ask for a new export"
+            "not signed: an older version wrote it; request a new export"
         )
     text = read_capped(bundle.folder / INDEX_FILES[0], LARGE)
     with _prefix_errors(INDEX_FILES[1]):
@@ -1175,13 +1189,18 @@ def _check_index(bundle: _Bundle) -> str:
 
 def _read_index_claims(bundle: _Bundle, text: bytes) -> dict[str, Any]:
     signed = open_envelope(read_capped(bundle.folder / INDEX_FILES[1], SMALL), bundle.trust)
-    require(signed.statement["predicateType"] == INDEX, "not an index of a bundle")
+    require(signed.statement["predicateType"] == INDEX, "not the index of a bundle")
     subject = {"name": INDEX_FILES[0], "digest": {"sha256": _sha256(text).hex()}}
-    require(signed.statement["subject"] == [subject], "of another index.json")
+    require(signed.statement["subject"] == [subject], "belongs to another index.json")
     claims = signed.predicate
-    require(claims["ledger"]["sequence"] == len(bundle.chain), "of another number of certificates")
+    require(
+        claims["ledger"]["sequence"] == len(bundle.chain),
+        "belongs to another number of certificates",
+    )
     ledgers = {item.predicate["ledger"]["id"] for item in bundle.chain} | {claims["ledger"]["id"]}
-    require(len(ledgers) == 1 and bundle.trust.ledger in (None, *ledgers), "of another ledger")
+    require(
+        len(ledgers) == 1 and bundle.trust.ledger in (None, *ledgers), "belongs to another ledger"
+    )
     return claims
 
 
@@ -1189,7 +1208,7 @@ def _check_files(bundle: _Bundle, listed: Mapping[str, str]) -> None:
     present = bundle.files.keys() - set(INDEX_FILES)
     extra, missing = sorted(present - listed.keys()), sorted(listed.keys() - present)
     require(not extra, f"does not list these files: {', '.join(extra[:3])}; they are not signed")
-    require(not missing, f"files that are missing: {', '.join(missing[:3])}")
+    require(not missing, f"lists missing files: {', '.join(missing[:3])}")
     for name, digest in listed.items():
         with (bundle.folder / name).open("rb") as file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
@@ -1199,10 +1218,12 @@ def _check_files(bundle: _Bundle, listed: Mapping[str, str]) -> None:
 def _check_description(bundle: _Bundle, tier: str) -> None:
     """Check bundle.json against certificates, checkpoints and the files themselves."""
     description = read_description(bundle.folder)
-    require(description["tier"] == tier == bundle.tier, f"the tier is {bundle.tier} by the files")
+    require(
+        description["tier"] == tier == bundle.tier, f"the files are those of the tier {bundle.tier}"
+    )
     tops = {name.partition("/")[0] for name in bundle.files} - set(INDEX_FILES)
     extra = sorted(tops - (TOP_AUDITOR if tier == "auditor" else TOP_PUBLIC))
-    require(not extra, f"{', '.join(extra[:3])} belong in no bundle of the tier {tier}")
+    require(not extra, f"{', '.join(extra[:3])} must not be in a bundle of the tier {tier}")
     sizes = [int(name[12:-4]) for name in bundle.files if re.match(r"checkpoints/\d+\.txt$", name)]
     is_newest = description["size"] == max(sizes, default=0)
     require(is_newest, "the size is not that of the newest checkpoint")
@@ -1227,11 +1248,11 @@ def _check_model_files(bundle: _Bundle, newest: Sequence[SignedStatement]) -> No
     expected = {f"{name}/{file}" for name in names for file in MODEL_FILES}
     present = {name for name in bundle.files if name.startswith("models/")}
     differing = sorted(present ^ expected)
-    require(not differing, f"{', '.join(differing[:3])}: missing, or of no listed model")
+    require(not differing, f"{', '.join(differing[:3])}: missing, or not of a listed model")
     texts = {name for name in bundle.files if name.startswith("definitions/")}
     for name in texts:
         digest = _sha256(read_capped(bundle.folder / name, SMALL)).hex()
-        require(name == f"definitions/{digest}.md", f"{name} is not named by its hash")
+        require(name == f"definitions/{digest}.md", f"the name of {name} is not its hash")
     for certificate in newest:
         digest = certificate.predicate["method"]["definition"]["sha256"]
         require(f"definitions/{digest}.md" in texts, f"the definition {digest[:16]} is missing")
@@ -1281,7 +1302,7 @@ def _list_numbered(folder: Path, digits: int, suffix: str, other: str = "") -> d
         for name in names:
             number = name.removesuffix(suffix)
             is_numbered = number.isdecimal() and name == f"{int(number):0{digits}d}{suffix}"
-            require(is_numbered or name == other, f"{name!r} does not belong there")
+            require(is_numbered or name == other, f"unexpected file {name!r}")
             if is_numbered:
                 paths[int(number)] = folder / name
     return dict(sorted(paths.items()))
@@ -1302,13 +1323,15 @@ def _read_chain(folder: Path, pinned_hex: str) -> tuple[Trust, list[SignedStatem
 def _check_v0(bundle: _Bundle) -> str:
     if not bundle.chain:
         raise _SkipLevel("the bundle has no certificate")
-    return f"{_format_count(bundle.chain, 'certificate')}, each signed and following the one before"
+    return (
+        f"{_format_count(bundle.chain, 'certificate')}, each signed and linked to the previous one"
+    )
 
 
 def _check_v1(bundle: _Bundle) -> str:
     notes = _read_notes(bundle)
     if bundle.seen is not None:
-        with _prefix_errors("the checkpoint that you have seen"):
+        with _prefix_errors("the checkpoint from the earlier check"):
             _check_seen(read_note(bundle.seen), notes, bundle.trust)
     check_log(read_capped(bundle.folder / "log.json", LARGE), notes, bundle.chain)
     events, size = bundle.folder / "events.jsonl", max(notes)
@@ -1317,10 +1340,10 @@ def _check_v1(bundle: _Bundle) -> str:
         return f"log of {size} events, all of them read"
     require(
         bundle.tier == "public",
-        "events.jsonl is missing, and an auditor's bundle has one: certificates missing at the end "
-        "of the log could not be detected",
+        "events.jsonl is missing; an auditor's bundle must have it, to detect certificates that "
+        "are missing at the end of the log",
     )
-    return f"log of {size} events; without events, missing certificates at its end do not show"
+    return f"log of {size} events; without them, missing certificates at the end are not detected"
 
 
 def _read_notes(bundle: _Bundle) -> dict[int, Note]:
@@ -1331,15 +1354,15 @@ def _read_notes(bundle: _Bundle) -> dict[int, Note]:
         newest = size == max(paths)
         with _prefix_errors(f"checkpoints/{path.name}"):
             note = read_note(read_capped(path, SMALL).decode("utf-8", "replace"))
-            require(note.size == size, f"is of size {note.size}")
+            require(note.size == size, f"has size {note.size}")
             witnesses = bundle.witnesses if newest else ()
             check_note(note, bundle.trust, witnesses, revoked_too=not newest)
         notes[size] = note
-    require(bool(notes), "checkpoints/: there is none")
+    require(bool(notes), "checkpoints/: no checkpoint")
     ledgers = {certificate.predicate["ledger"]["id"] for certificate in bundle.chain}
     require(
         len(ledgers | {note.origin for note in notes.values()}) == 1,
-        "checkpoints/: not all are of this ledger",
+        "checkpoints/: some belong to another ledger",
     )
     return notes
 
@@ -1347,7 +1370,7 @@ def _read_notes(bundle: _Bundle) -> dict[int, Note]:
 def _check_seen(seen: Note, notes: dict[int, Note], trust: Trust) -> None:
     check_note(seen, trust, revoked_too=True)
     require(seen.size <= max(notes), f"the log was rolled back from {seen.size} to {max(notes)}")
-    require(seen.size in notes, f"the bundle has no checkpoint of size {seen.size}; ask for it")
+    require(seen.size in notes, f"the bundle lacks the checkpoint of size {seen.size}")
     require(seen.body == notes[seen.size].body, f"the log was forked before {seen.size}")
 
 
@@ -1362,15 +1385,15 @@ def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[SignedStat
         _check_form(log, _LOG, "log")
         newest = notes[max(notes)]
         same = (log["size"], log["root"]) == (newest.size, newest.root.hex())
-        require(same, "is not the log of the newest checkpoint")
+        require(same, "does not match the newest checkpoint")
         steps = [(step["from"], step["to"]) for step in log["consistency"]]
-        require(steps == list(pairwise(notes)), "consistency is not step by step")
+        require(steps == list(pairwise(notes)), "expected one consistency proof per step")
         for step in log["consistency"]:
             first, second = notes[step["from"]], notes[step["to"]]
             with _prefix_errors(f"checkpoints {first.size} and {second.size}"):
                 proof = [from_hex(text) for text in step["proof"]]
                 check_consistency(first.size, first.root, second.size, second.root, proof)
-        require(len(log["certificates"]) == len(chain), "not one entry per certificate")
+        require(len(log["certificates"]) == len(chain), "expected one entry per certificate")
         _check_entries(log["certificates"], chain, notes)
 
 
@@ -1383,7 +1406,7 @@ def _check_entries(
         with _prefix_errors(f"certificate {certificate.sequence}"):
             named = (entry["sequence"], *_certificate_event(entry["event"]))
             expected = (certificate.sequence, certificate.sequence, certificate.id)
-            require(named == expected, "the event is not that of the certificate")
+            require(named == expected, "the event is not about this certificate")
             leaf, proof = leaf_hash(canonical(entry["event"])), map(from_hex, entry["proof"])
             check_inclusion(leaf, entry["index"], newest.size, list(proof), newest.root)
             before = certificate.predicate["ledger"]["checkpointBefore"]["sha256"]
@@ -1394,7 +1417,7 @@ def _check_entries(
 
 
 def _certificate_event(event: dict[str, Any]) -> tuple[Any, Any]:
-    require(event.get("kind") == "certificate", "the event is of another kind")
+    require(event.get("kind") == "certificate", "the event is not a certificate")
     return event.get("sequence"), event.get("certificate")
 
 
@@ -1415,10 +1438,10 @@ def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
             yield leaf_hash(line)
 
     with _prefix_errors("events.jsonl"):
-        require(log_root(leaves()) == root, "the events do not lead to the log's root")
+        require(log_root(leaves()) == root, "the events do not give the log's root")
         chain = [(certificate.sequence, certificate.id) for certificate in bundle.chain]
-        require(certificates == chain, "the certificates are not those that the events name")
-        require(set(statements) <= set(bundle.trust.statements), "a key statement was left out")
+        require(certificates == chain, "certificates and events do not match")
+        require(set(statements) <= set(bundle.trust.statements), "a key statement is missing")
         _check_registrations(bundle.chain, registered)
 
 
@@ -1438,7 +1461,9 @@ def _check_registrations(
             seed = method["trainingRandomness"]
             commitment = {"keyCommitment": event.get("training"), "beacon": event.get("beacon")}
             is_same = commitment.items() <= seed.items()
-            require(is_same or method["name"] == "retrain", "the seed is not that of registration")
+            require(
+                is_same or method["name"] == "retrain", "the seed differs from the registration"
+            )
 
 
 def _read_events(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -1446,7 +1471,7 @@ def _read_events(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     require(path.is_file(), "not a plain file")
     with path.open("rb") as file:
         while line := file.readline(SMALL + 1):
-            require(line.endswith(b"\n") and len(line) <= SMALL, "a line is cut or too long")
+            require(line.endswith(b"\n") and len(line) <= SMALL, "a line is truncated or too long")
             event = parse_strict(line[:-1], SMALL)
             require(isinstance(event, dict), "an event is not an object")
             yield line[:-1], event
@@ -1455,8 +1480,8 @@ def _read_events(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 def _check_v2(bundle: _Bundle) -> str:
     folder = bundle.folder / "proofs"
     if bundle.tier == "public":
-        raise _SkipUnpromised("a public bundle has no proofs; ask for the auditor's bundle")
-    require(folder.is_dir(), "proofs/ is missing, and an auditor's bundle has it")
+        raise _SkipUnpromised("a public bundle has no proofs; request the auditor's bundle")
+    require(folder.is_dir(), "proofs/ is missing; an auditor's bundle must have it")
     since: dict[str, dict[int, str]] = {}
     for certificate in bundle.chain:
         with _prefix_errors(f"certificate {certificate.sequence}"):
@@ -1464,7 +1489,7 @@ def _check_v2(bundle: _Bundle) -> str:
             model = certificate.predicate["model"]["id"]
             earlier = since.get(model, {})
             if certificate.predicate["method"]["name"] == "retrain":
-                require(earlier.items() <= erased.items(), "a row erased before came back")
+                require(earlier.items() <= erased.items(), "an erased row is back in the data set")
                 since[model] = {}
             else:
                 since[model] = earlier | erased
@@ -1478,9 +1503,9 @@ def _check_transition(
 ) -> dict[int, str]:
     digest = data["transitionProof"]["sha256"]
     proof = read_capped(folder / f"{digest}.json", LARGE)
-    require(_sha256(proof).hex() == digest, "the transition proof is not the one certified")
+    require(_sha256(proof).hex() == digest, "the transition proof was altered")
     before, after, erased, slots = _read_transition(proof)
-    require(slots == data["slots"], f"the transition proof is of {slots} slots")
+    require(slots == data["slots"], f"the transition proof has {slots} slots")
     require(before.hex() == data["rootBefore"], "the transition does not start at rootBefore")
     require(after.hex() == data["rootAfter"], "the transition does not end at rootAfter")
     rows = certificate.predicate["erasure"]["rows"]
@@ -1495,7 +1520,7 @@ def _check_v3(bundle: _Bundle) -> str:
     gaps: list[str] = []
     for sequence, path in purges.items():
         with _prefix_errors(f"purges/{path.name}"):
-            require(1 <= sequence <= len(bundle.chain), "belongs to no certificate here")
+            require(1 <= sequence <= len(bundle.chain), "there is no such certificate")
             certificate = bundle.chain[sequence - 1]
             purge = check_purge(read_capped(path, SMALL), certificate, bundle.trust)
             attested[sequence] = purge.id
@@ -1509,7 +1534,7 @@ def _check_v3(bundle: _Bundle) -> str:
         with _prefix_errors("events.jsonl"):
             named = [event for _, event in _read_events(events) if event.get("kind") == "purge"]
             listed = {event.get("sequence"): event.get("purge") for event in named}
-            require(listed == attested, "the purges are not those that the events name")
+            require(listed == attested, "purges and events do not match")
     sequences = [certificate.sequence for certificate in bundle.chain]
     missing = [sequence for sequence in sequences if sequence not in purges]
     if missing or not purges:
@@ -1521,14 +1546,14 @@ def _check_v3(bundle: _Bundle) -> str:
             f"{_format_count(purges, 'purge')} attested, {len(gaps)} of them not fully searched: "
             + "; ".join(gaps[:8])
         )
-    return f"{_format_count(purges, 'purge')} attested, each with a scan without a hit"
+    return f"{_format_count(purges, 'purge')} attested; each scan found nothing"
 
 
 def _check_w1(bundle: _Bundle) -> str:
     receipt = parse_strict(bundle.receipt or b"", SMALL)
     named = receipt.get("certificate") if isinstance(receipt, dict) else None
     matches = [certificate for certificate in bundle.chain if certificate.id == named]
-    require(bool(matches), "the receipt names no certificate of this bundle")
+    require(bool(matches), "the receipt is for no certificate of this bundle")
     rows = check_receipt_commitment(bundle.receipt or b"", matches[0])
     return f"certificate {matches[0].sequence} covers the receipt: {rows} rows were erased"
 
@@ -1571,10 +1596,12 @@ def check_purge(data: bytes, certificate: SignedStatement, trust: Trust) -> Sign
     claims, ledger = purge.predicate, certificate.predicate["ledger"]
     same = claims["ledger"] == {"id": ledger["id"], "sequence": ledger["sequence"]}
     same = same and purge.statement["subject"] == certificate.statement["subject"]
-    require(same and claims["certificate"]["sha256"] == certificate.id, "of another certificate")
+    require(
+        same and claims["certificate"]["sha256"] == certificate.id, "belongs to another certificate"
+    )
     purged = {store["store"] for store in claims["stores"] if store["state"] == "purged"}
     missing = sorted(_OWN_STORES - purged)
-    require(not missing, f"the ledger's own {', '.join(missing)} were not purged")
+    require(not missing, f"not purged in the ledger itself: {', '.join(missing)}")
     require(claims["scanner"]["files"] > 0, "no file was searched")
     _check_gaps(claims)
     started, ended = (_parse_time(claims["times"][name]) for name in ("startedAt", "purgedAt"))
@@ -1610,7 +1637,7 @@ def search_gaps(claims: dict[str, Any]) -> str:
     if gaps is None:
         stores = [store["store"] for store in claims["stores"]]
         has_stores = any(name.startswith("store:") for name in stores)
-        return "an earlier scanner did not report files that it skipped" if has_stores else ""
+        return "an older scanner did not report skipped files" if has_stores else ""
     counts = [(gaps["files"], "file"), (gaps["ids"], "id")]
     parts = [f"{n} {word}{'s' if n > 1 else ''}" for n, word in counts if n > 0]
     return " and ".join(parts) and f"{' and '.join(parts)} not searched"
@@ -1626,8 +1653,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("bundle", type=Path, help="folder that the ledger exported")
     parser.add_argument("--key", required=True, help="public key (hex), or a file with it")
     parser.add_argument("--seen", type=Path, help="checkpoint file from an earlier check")
-    parser.add_argument("--witness", action="append", default=[], help="verifier key; repeatable")
-    parser.add_argument("--receipt", type=Path, help="receipt of a person, to check")
+    parser.add_argument(
+        "--witness", action="append", default=[], help="verifier key of a witness; repeatable"
+    )
+    parser.add_argument("--receipt", type=Path, help="receipt of a person, to check too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     try:

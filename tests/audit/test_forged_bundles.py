@@ -256,7 +256,7 @@ def description_of_another_ledger(bundle: Path, _: HonestModel) -> None:
 
 
 @failed
-def description_with_a_model_that_nobody_certified(bundle: Path, _: HonestModel) -> None:
+def description_with_a_model_without_a_certificate(bundle: Path, _: HonestModel) -> None:
     models = json.loads((bundle / "bundle.json").read_bytes())["models"]
     describe(bundle, models=[*models, {"tenant": "default", "name": "ghost", "sequence": 1}])
 
@@ -424,7 +424,7 @@ def test_a_pipe_does_not_hold_up_the_audit(honest: HonestModel, tmp_path: Path) 
         assert audit(bundle, key=honest.ledger.public_key).verdict == "failed"
 
 
-def test_a_ledger_that_erased_nobody_is_incomplete(tmp_path: Path) -> None:
+def test_a_ledger_without_erasures_is_incomplete(tmp_path: Path) -> None:
     with new_ledger(tmp_path / "home", "bayes") as ledger:
         for number, tier in enumerate(("auditor", "public")):
             bundle = ledger.export(tmp_path / str(number), tier=tier)  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ Patch = pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_kept_everybody_fails_v4_with_its_own_rows(
+def test_a_model_that_kept_all_people_fails_v4_with_its_own_rows(
     kind: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """The erased row is in the model and in rows.blob, so that a fresh fit agrees."""
@@ -287,7 +287,7 @@ def test_a_method_that_is_called_retrain_does_not_break_the_chain(tmp_path: Path
     assert "method-checked-by-letheon" in report.subjects[0]["notClaimed"]
 
 
-def test_names_that_nobody_has_are_an_error(tmp_path: Path) -> None:
+def test_unknown_ids_are_an_error(tmp_path: Path) -> None:
     with registered(tmp_path / "home", "naive") as ledger:
         erase(ledger, "naive", 3)
         bundle, key = ledger.export(tmp_path / "bundle", tier="auditor"), ledger.public_key
@@ -393,7 +393,7 @@ def test_a_request_that_is_left_lying_fails_v1(tmp_path: Path) -> None:
     assert late.details == {"requests": counted}
 
 
-def test_requests_that_nobody_verified_are_told_and_do_not_fail_v1(tmp_path: Path) -> None:
+def test_unverified_requests_are_reported_and_do_not_fail_v1(tmp_path: Path) -> None:
     X, y = table(60)
     now = [1_794_744_000]
     with Ledger.create(tmp_path / "home", name="audited", clock=lambda: now[0]) as ledger:

@@ -43,7 +43,7 @@ def test_what_was_skipped_is_no_pass(verdicts: list[str], wanted: str) -> None:
     assert f"Audit of a ledger: {wanted}" in console.export_text().replace(wanted.upper(), wanted)
 
 
-def test_what_nobody_promised_may_be_skipped() -> None:
+def test_unclaimed_checks_may_be_skipped() -> None:
     extra = dataclasses.replace(result("skipped"), promised=False)
     assert AuditReport((result(), extra)).verdict == "passed"
     assert AuditReport((extra,)).verdict == "incomplete"

@@ -182,7 +182,7 @@ def test_a_retrain_with_a_key_of_the_drawer_fails_v4(tmp_path: Path, monkeypatch
     assert "no commitment to the training key from before" in report.failures[0].reason
 
 
-def test_a_key_that_nobody_committed_to_fails_v4(tmp_path: Path) -> None:
+def test_a_key_that_does_not_match_its_commitment_fails_v4(tmp_path: Path) -> None:
     with trained(tmp_path / "home") as ledger:
         erase(ledger, "forest", 3)
         bundle, key = ledger.export(tmp_path / "bundle", tier="auditor"), ledger.public_key

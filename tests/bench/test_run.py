@@ -203,7 +203,7 @@ def test_cells_in_several_processes_are_the_same_cells(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["linear", "net"])
-def test_constants_come_from_rows_that_nobody_trains_on(family: Any) -> None:
+def test_constants_come_from_rows_that_no_model_trains_on(family: Any) -> None:
     """Another half of the training rows gives the same numbers for the rows in both."""
     more = prepare_data("breast-cancer", family, 300, 100)
     fewer = prepare_data("breast-cancer", family, 150, 100)

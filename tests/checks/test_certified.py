@@ -124,7 +124,7 @@ def test_secret_fits_ask_the_system() -> None:
 
 
 @pytest.mark.parametrize("estimator", [LazyRidge(sigma=0.0), LazyClassifier(sigma=0.0)], ids=_name)
-def test_the_canary_outweighs_everybody_else(estimator: Any) -> None:
+def test_the_canary_outweighs_all_other_people(estimator: Any) -> None:
     people = make_lopsided_people(estimator)
     point = np.array([[1.0]])
     before = fit(estimator, people)

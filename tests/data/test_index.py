@@ -53,7 +53,7 @@ def test_find_is_a_search_through_the_list(pair: tuple[list[Any], list[Any]]) ->
         ([7], [7, 7]),
     ],
 )
-def test_colliding_hashes_confuse_nobody(held: list[Any], wanted: list[Any]) -> None:
+def test_colliding_hashes_confuse_no_ids(held: list[Any], wanted: list[Any]) -> None:
     assert_finds(held, wanted)
 
 
@@ -65,7 +65,7 @@ def test_int_and_str_are_different_people(held: list[Any], wanted: list[Any]) ->
     assert matches.has_rows.tolist() == [False, False]
 
 
-def test_nobody_wanted_and_nobody_held() -> None:
+def test_no_ids_in_the_index_and_in_the_query() -> None:
     assert IdIndex(as_ids([1, 2])).find(as_ids([])).positions.size == 0
     assert IdIndex(as_ids([])).find(as_ids([1])).has_rows.tolist() == [False]
 

@@ -34,7 +34,7 @@ FORMS: dict[str, Callable[[NDArray[Any]], Any]] = {
 }
 # Eight bytes that occur nowhere by chance.
 INT_NAMES = [0x5EC2E70F0A1B0000 + n for n in range(12)]
-TEXT_NAMES = ["", *(f"somebody-é-{n:02d}" for n in range(11))]
+TEXT_NAMES = ["", *(f"customer-é-{n:02d}" for n in range(11))]
 
 
 class Row(NamedTuple):
@@ -219,10 +219,10 @@ def people(count: int, *, text: bool = False) -> list[Row]:
     """As many rows; two of every three people own one, the third owns two."""
     names = [n - (n % 4 == 3) for n in range(count)]
     first = 0x5EC2E70F0A000000
-    return [Row(n, f"somebody-{k:05d}" if text else first + k) for n, k in enumerate(names)]
+    return [Row(n, f"customer-{k:05d}" if text else first + k) for n, k in enumerate(names)]
 
 
-def forget_everybody(form: str, *, text: bool, at_once: int = 1) -> None:
+def forget_all(form: str, *, text: bool, at_once: int = 1) -> None:
     """Forget people in a mixed order and look for all of them after each step."""
     held, gone = people(30, text=text), list[Row]()
     rows = build(held, form)
@@ -241,8 +241,8 @@ def forget_everybody(form: str, *, text: bool, at_once: int = 1) -> None:
 @pytest.mark.parametrize("at_once", [1, 4])
 @pytest.mark.parametrize("text", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_everybody_can_leave_without_a_trace(form: str, text: bool, at_once: int) -> None:
-    forget_everybody(form, text=text, at_once=at_once)
+def test_all_people_can_leave_without_a_trace(form: str, text: bool, at_once: int) -> None:
+    forget_all(form, text=text, at_once=at_once)
 
 
 @pytest.mark.parametrize("n_gone", [2, 12], ids=["holes", "compacted"])
@@ -308,10 +308,10 @@ def test_planted_bugs_are_caught(
 ) -> None:
     if where is not module:  # a compaction would hide the bug: all ids and hashes are made anew
         monkeypatch.setattr(module, "_SLOTS_PER_HOLE", 1)
-    forget_everybody(form, text=text)
+    forget_all(form, text=text)
     monkeypatch.setattr(where, name, bug)
     with pytest.raises(AssertionError, match=caught):
-        forget_everybody(form, text=text)
+        forget_all(form, text=text)
 
 
 @pytest.mark.parametrize("kind", [sp.csr_array, sp.csr_matrix])
@@ -332,7 +332,7 @@ def test_wiped_columns_are_forgotten_too(kind: Any, monkeypatch: pytest.MonkeyPa
     names=st.lists(st.integers(0, 6), min_size=1, max_size=20),
     batches=st.lists(st.lists(st.integers(0, 19), min_size=1, max_size=6), max_size=8),
 )
-def test_erased_entries_have_the_hash_of_somebody_who_stays(
+def test_erased_entries_have_the_hash_of_a_remaining_id(
     many: int, names: list[int], batches: list[list[int]]
 ) -> None:
     index, left = IdIndex(as_ids(names)), set(range(len(names)))

@@ -61,8 +61,8 @@ def test_memmap_and_list_become_plain_arrays(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("odd", [None, "a", 2.5, True])
-def test_objects_stay_objects_whoever_leaves(odd: Any) -> None:
-    # Numbers among objects must not become float64 once no other value is left, or before.
+def test_objects_stay_objects_after_any_removal(odd: Any) -> None:
+    # Numbers among objects must not become float64 once no other row is left, or before.
     held = hold_table(np.array([[1, 2], [odd, 3]], object))
     left = take_rows(held, np.array([0]))
     assert held.dtype == left.dtype == object
@@ -219,7 +219,7 @@ def test_joined_rows_keep_kind_and_dtype(kind: Any) -> None:
 
 
 def test_sparse_matrix_stays_a_matrix_whatever_joins() -> None:
-    # Otherwise the kind of the table would tell that a row was added and removed.
+    # Otherwise the kind of the table would show that a row was added and removed.
     held = hold_table(sp.csr_matrix([[1.0]]))
     assert type(join_rows(held, hold_table(sp.csr_array([[2.0]])))) is type(held)
 

@@ -71,12 +71,10 @@ def test_errors_of_the_system_stay_what_they_are(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    write(
-        tmp_path / "vaccine" / "training_set_features.csv", "respondent_id,age_group\nnobody,old\n"
-    )
+    write(tmp_path / "vaccine" / "training_set_features.csv", "respondent_id,age_group\nx17,old\n")
     labels = "respondent_id,h1n1_vaccine,seasonal_vaccine\n1,1,1\n"
     write(tmp_path / "vaccine" / "training_set_labels.csv", labels)
-    with pytest.raises(DatasetFormatError, match="nobody"):
+    with pytest.raises(DatasetFormatError, match="x17"):
         load("vaccine", folder=tmp_path, check=False)
 
 
@@ -94,7 +92,7 @@ NEWER = b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\x00\x02IM" + b
 def test_newer_matlab_files_are_refused_in_words(tmp_path: Path) -> None:
     for part in ("train", "test"):
         write(tmp_path / "svhn" / f"{part}_32x32.mat", NEWER)
-    with pytest.raises(DatasetFormatError, match=r"train_32x32\.mat: a MATLAB 7\.3 file"):
+    with pytest.raises(DatasetFormatError, match=r"train_32x32\.mat: this is a MATLAB 7\.3 file"):
         load("svhn", folder=tmp_path, check=False)
 
 
@@ -130,7 +128,7 @@ def test_a_tar_that_breaks_off_is_refused(tmp_path: Path) -> None:
 def test_a_picture_that_breaks_off_is_named(ending: str, tmp_path: Path) -> None:
     whole = picture(RED, (300, 260), ending)
     write(tmp_path / "imagenet" / "train" / "n1" / "a.jpg", whole[: len(whole) // 2])
-    with pytest.raises(DatasetFormatError, match=r"a\.jpg: not a picture, or a damaged one"):
+    with pytest.raises(DatasetFormatError, match=r"a\.jpg: not a picture, or damaged"):
         load("imagenet", folder=tmp_path, check=False)
 
 
@@ -182,7 +180,7 @@ def test_words_with_a_no_break_space_stay(tmp_path: Path) -> None:
     "tree", ["(3 (2 two words) (4 stars))", "(3 (2 ) (4 stars))", "(3 (2 a) (4 st", "(3 (7 a))"]
 )
 def test_trees_that_would_lose_words_are_refused(tree: str, tmp_path: Path) -> None:
-    with pytest.raises(DatasetFormatError, match=r"train\.txt: a tree with brackets"):
+    with pytest.raises(DatasetFormatError, match=r"train\.txt: a tree has brackets"):
         load("sst", folder=sst_at(tmp_path, f"{tree}\n"), check=False)
 
 
@@ -195,8 +193,8 @@ def imagenet_at(home: Path, *files: str) -> Path:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (("val/x.JPEG",), "1 pictures stand in .*val itself"),
-        (("val/n1/a.JPEG", "val/n2/a.JPEG", "val/x.JPEG"), "1 pictures stand in .*val itself"),
+        (("val/x.JPEG",), "1 pictures are directly in .*val"),
+        (("val/n1/a.JPEG", "val/n2/a.JPEG", "val/x.JPEG"), "1 pictures are directly in .*val"),
         (("val/n3/a.JPEG",), "no pictures .* in .*val/n1, nor in 1 other folders"),
         (("val/n1/a.JPEG",), "no pictures .* in .*val/n2$"),
     ],

@@ -32,7 +32,7 @@ OWNERS = st.lists(st.integers(0, 6), min_size=2, max_size=40).filter(lambda ids:
 
 @examples(60)
 @given(owners=OWNERS, share=st.floats(0.01, 0.99), seed=st.integers(0, 9), is_sparse=st.booleans())
-def test_nobody_is_on_both_sides(
+def test_no_person_is_on_both_sides(
     owners: list[int], share: float, seed: int, is_sparse: bool
 ) -> None:
     data = made(owners, len(owners), is_sparse=is_sparse).split(share, seed)
@@ -102,5 +102,5 @@ def test_one_line_says_what_it_is() -> None:
 
 
 def test_rows_that_are_no_images() -> None:
-    with pytest.raises(ValueError, match="no images"):
+    with pytest.raises(ValueError, match="not images"):
         made(None, 3).images()

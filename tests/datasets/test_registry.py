@@ -123,7 +123,7 @@ def test_another_content_is_noticed_and_both_digests_are_named(tmp_path: Path) -
 
 def test_another_number_of_rows_is_noticed(tmp_path: Path) -> None:
     write(tmp_path / "credit-card" / "creditcard.csv", '"Time","V1","Class"\n0,1.5,"0"\n')
-    with pytest.raises(DatasetFormatError, match="has 1 rows, expected 284,807"):
+    with pytest.raises(DatasetFormatError, match="has 1 rows; expected 284,807"):
         datasets.load("credit-card", folder=tmp_path)
 
 
@@ -139,9 +139,9 @@ def test_if_absent_prefers_real_files(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"name": "adlut"}, "did you mean 'adult'"),
-        ({"name": "xxxxxxxx"}, "there are mnist, covtype"),
-        ({"name": "mnist", "variant": "4-vs-9"}, "there are 'ten', '3-vs-8'"),
-        ({"name": "adult", "variant": "any"}, "there are none"),
+        ({"name": "xxxxxxxx"}, "expected one of: mnist, covtype"),
+        ({"name": "mnist", "variant": "4-vs-9"}, "its variants: 'ten', '3-vs-8'"),
+        ({"name": "adult", "variant": "any"}, "its variants: none"),
         ({"name": "adult", "synthetic": "maybe"}, "expected one of 'never'"),
         ({"name": "adult", "encode": "hash"}, "expected one of 'one-hot'"),
         ({"name": "adult", "n_rows": 0}, "at least 1"),

@@ -184,7 +184,7 @@ def test_vaccine_without_a_label_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "vaccine" / "training_set_features.csv", "respondent_id,a\n0,1\n1,2\n")
     labels = "respondent_id,h1n1_vaccine,seasonal_vaccine\n0,0,0\n"
     write(tmp_path / "vaccine" / "training_set_labels.csv", labels)
-    with pytest.raises(DatasetFormatError, match="no label for 1 respondents"):
+    with pytest.raises(DatasetFormatError, match="1 respondents have no label"):
         read("vaccine", tmp_path)
 
 

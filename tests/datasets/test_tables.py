@@ -79,10 +79,10 @@ def test_a_mark_of_byte_order_is_no_name() -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["a,b\n", "1,2\n", "1,2,3\n"], "3 cells, expected 2"),
+        (["a,b\n", "1,2\n", "1,2,3\n"], "3 cells; expected 2"),
         (["a,b\n"], "no rows"),
-        (["a,b\n", "1,x\n"], "'x' where a number is expected"),
-        (["a,c\n", "1,2\n"], "no column 'b' in the file; it has a, c"),
+        (["a,b\n", "1,x\n"], "'x' is not a number"),
+        (["a,c\n", "1,2\n"], "the file has no column 'b'; its columns: a, c"),
     ],
 )
 def test_what_is_no_table_is_refused(lines: list[str], message: str) -> None:

@@ -206,7 +206,7 @@ def test_a_change_keeps_copies_of_what_it_was_given(kind: str, tmp_path: Path) -
 
 
 def test_before_the_first_entry_there_is_none(kind: str, tmp_path: Path) -> None:
-    """An index from the end would be the state after all rows."""
+    """An index from the end would be the state that saw all rows."""
     store = filled(kind, tmp_path)
     for i in (-1, N):
         with pytest.raises(IndexError, match=f"no entry {i}"):

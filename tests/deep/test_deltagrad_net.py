@@ -387,7 +387,7 @@ def test_declared_residue_is_real() -> None:
 
 
 def test_forgotten_row_and_label_can_be_computed_from_the_path(tmp_path: Path) -> None:
-    """An attacker with the file searches for the row whose request would leave the same path."""
+    """With file and rows, an attacker finds the row whose removal gives the same path."""
     settings: dict[str, Any] = {"module": MLP(widths=()), "batch_size": 64, "epochs": 16}
     model = fitted(**settings, learning_rate=0.3)
     model.forget([7])

@@ -334,7 +334,7 @@ def test_replay_is_nearer_to_the_retrain_than_nothing(seed: int) -> None:
     assert receipt.rebuilt["exact steps"] < 40
 
 
-def test_errors_of_requests_do_not_bring_anybody_back() -> None:
+def test_failed_requests_do_not_bring_people_back() -> None:
     """After many requests the model is nearer to the last retrain than to any model before."""
     model = fitted(ReplayPeople(90, 5), batch_size=100, epochs=40, period=3)
     ends = [model.nets_.flat[0].clone()]

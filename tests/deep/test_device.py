@@ -42,7 +42,7 @@ def precisions(device: torch.device) -> list[str]:
     return [switch.read() for switch in _device._precision_settings(device, coarse=False)]
 
 
-@pytest.fixture(params=["as usual", "as another caller sets it"])
+@pytest.fixture(params=["as usual", "other settings"])
 def before(request: pytest.FixtureRequest) -> Any:
     """The state of torch before a run: the default one, and another."""
     usual = globals_of_torch()
@@ -252,7 +252,7 @@ def test_no_gpu_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu", "", "cpus", "CUDA", 0, None, CPU])
-def test_devices_that_nobody_knows(name: Any) -> None:
+def test_unknown_devices(name: Any) -> None:
     with pytest.raises(ValueError, match=r"device=.*expected one of"):
         resolve_device(name)
 

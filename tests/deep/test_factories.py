@@ -81,7 +81,7 @@ def test_a_module_that_fails_says_on_what() -> None:
         ({"deterministic": "yes"}, "deterministic='yes'; expected True or False"),
     ],
 )
-def test_what_everybody_tries_first(settings: dict[str, Any], message: str) -> None:
+def test_common_wrong_settings(settings: dict[str, Any], message: str) -> None:
     people = make_people(20)
     with pytest.raises(ValueError, match=message):
         SISANetClassifier(device="cpu", **settings).fit(people.X, people.y)

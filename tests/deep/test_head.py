@@ -564,7 +564,7 @@ def test_texts_are_not_quoted() -> None:
 # The backbone
 
 
-def test_weights_are_a_copy_that_nobody_can_write() -> None:
+def test_weights_are_a_read_only_copy() -> None:
     net, same = trained(), trained()
     backbone = Backbone(body, net.state_dict())
     with torch.no_grad():

@@ -84,18 +84,18 @@ def test_rows_that_no_net_takes(X: Any, error: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        (np.array([["4711", "somebody"]], object), "strings"),
+        (np.array([["4711", "private"]], object), "strings"),
         (np.array([4711.0, 1.0]), "Reshape your data"),
         (4711.0, "Reshape your data"),
         (np.array([[4711 + 1j, 1.0]]), "Complex data not supported"),
     ],
 )
 @pytest.mark.parametrize("ask", [copy_rows, lambda model, X: check_query_rows(model, X, (2, 1))])
-def test_errors_quote_nobodys_row(X: Any, message: str, ask: Any) -> None:
+def test_errors_quote_no_row(X: Any, message: str, ask: Any) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         ask(Net(), X)
     assert "4711" not in str(caught.value)
-    assert "somebody" not in str(caught.value)
+    assert "private" not in str(caught.value)
     assert caught.value.__context__ is None
 
 
@@ -148,7 +148,7 @@ def test_the_sample_is_that_of_the_rows_held(names: list[int], limit: int, gone:
     hashes = dict(zip(names, as_ids(names).hashes(3, Purpose.CALIBRATION).tolist(), strict=True))
     expected = sorted(hashes[name] for name in names)[:limit]
     assert sorted(hashes[name] for name in chosen) == expected
-    # Removing other rows never drops a row from the sample.
+    # Removing another row never drives a row out of the sample.
     later = sample_ids([name for name in names if name != gone], limit)
     for name in set(chosen) - {gone}:
         assert later.count(name) >= chosen.count(name)

@@ -82,7 +82,7 @@ def trained(loop: Loop, *slots: Any, number: int = 0, epochs: int = 2, **more: A
 
 
 def plain_torch(lane: int, slots: list[int], *, number: int, epochs: int) -> Tensor:
-    """The same training written plainly for one network; orders by hand, no masks."""
+    """Train one network in plain PyTorch: orders by hand, no masks."""
     module = TEMPLATE.make_module(TEMPLATE.initial_flat(lane), {})
     module.train().requires_grad_()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.001)
@@ -173,7 +173,7 @@ def test_lanes_at_once_equal_lanes_one_by_one(net: str) -> None:
     place=st.integers(0, 2),
 )
 @examples(40)
-def test_a_lane_has_the_same_bits_beside_anybody(
+def test_a_lane_has_the_same_bits_next_to_any_lanes(
     own: list[int], others: list[Any], net: str, variant: str, place: int
 ) -> None:
     """Of equal width; who else is trained, on how many rows, and their numbers do not matter."""
@@ -243,7 +243,7 @@ def test_the_callers_modes_do_not_reach_in(mode: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("slots", [[None], [[]], [[-1, -1]]])
-def test_without_anybody_there_is_no_training(slots: list[Any]) -> None:
+def test_without_rows_there_is_no_training(slots: list[Any]) -> None:
     loop, seen = loop_of(), list[Progress]()
     assert torch.equal(trained(loop, *slots, callback=seen.append), loop.initial_flat())
     assert seen == []
@@ -329,7 +329,7 @@ def test_a_row_that_left_has_no_influence(net: str, fill: float) -> None:
     assert not gone_row_shows(FACTORIES[net], fill)
 
 
-def weights_of_everybody(rows: Tensor) -> _loop.LaneBatches:
+def weights_of_all_slots(rows: Tensor) -> _loop.LaneBatches:
     """Count empty slots as people; what a first thought does."""
     batches = real_tables(rows)
     return batches._replace(weights=torch.full_like(batches.weights, 1 / rows.shape[2]))
@@ -348,7 +348,7 @@ def test_weights_that_do_not_count_empty_slots_are_missed(monkeypatch: Any) -> N
     slots = [-1 if row in (2, 9) else row for row in range(13)]
     expected = plain_torch(0, slots, number=0, epochs=2)
     assert torch.allclose(trained(loop_of(), slots)[0], expected, atol=2e-6)
-    monkeypatch.setattr(_loop, "_fill_batches", weights_of_everybody)
+    monkeypatch.setattr(_loop, "_fill_batches", weights_of_all_slots)
     assert not torch.allclose(trained(loop_of(), slots)[0], expected, atol=1e-3)
 
 

@@ -85,7 +85,7 @@ def test_slots_count_the_rows_of_a_block(blocks: list[int]) -> None:
     assert assign_slots(np.array(blocks)).tolist() == expected
 
 
-def test_a_persons_block_depends_on_nobody_else() -> None:
+def test_a_persons_block_depends_on_no_other_id() -> None:
     people = make_people()
     model = fitted(people)
     few = people.without(range(10, 24))

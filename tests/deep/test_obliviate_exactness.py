@@ -1,4 +1,4 @@
-"""DeepObliviate against training from scratch: exact where it says so; no row comes back."""
+"""DeepObliviate against training from scratch: exact where claimed, and no row comes back."""
 
 from typing import Any
 
@@ -235,7 +235,7 @@ def worst_memory(model: DeepObliviateClassifier, gone: list[int]) -> float:
 
 
 def resurrect(seed: int, **settings: Any) -> tuple[float, int]:
-    """Answer random requests; return the worst trace of a removed row, and how many stopped."""
+    """Answer random requests; return the worst trace of a removed person, and how many stopped."""
     rng = np.random.default_rng(seed)
     people = with_private_columns(make_people(20, seed=seed))
     settings = {"n_blocks": 8, "random_state": seed, "learning_rate": 0.05} | HASTY | settings
@@ -251,7 +251,7 @@ def resurrect(seed: int, **settings: Any) -> tuple[float, int]:
     return worst, n_stopped
 
 
-def test_nobody_is_resurrected_by_a_later_request() -> None:
+def test_no_person_is_resurrected_by_a_later_request() -> None:
     traces = [resurrect(seed) for seed in range(50)]
     assert max(worst for worst, _ in traces) < ROUNDING
     assert sum(n_stopped for _, n_stopped in traces) > 50  # else nothing was shifted

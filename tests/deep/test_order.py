@@ -103,7 +103,7 @@ def test_batches_equal_the_reference(
 
 
 @given(LANES, WORDS, st.integers(1, 7))
-def test_everybody_takes_part_once_and_nobody_else(
+def test_each_row_takes_part_once_and_no_other(
     lanes: list[list[bool] | None], key: int, size: int
 ) -> None:
     slots = slots_of(lanes)
@@ -113,14 +113,14 @@ def test_everybody_takes_part_once_and_nobody_else(
         assert sorted(rows[:, lane][weights[:, lane] > 0].tolist()) == held
         sums = weights[:, lane].sum(dim=1)
         np.testing.assert_allclose(sums.numpy(), active[:, lane].numpy(), atol=1e-6)
-        # Whatever fills an empty slot is in the same batch, so a network never gets another row.
+        # Whatever fills an empty slot is in the same batch, so a network never sees other rows.
         for step in torch.nonzero(active[:, lane])[:, 0].tolist():
             present = weights[step, lane] > 0
             assert set(rows[step, lane].tolist()) == set(rows[step, lane][present].tolist())
 
 
 @given(LANES, LANES, WORDS, st.integers(1, 7))
-def test_a_lane_has_the_same_batches_beside_anybody(
+def test_a_lane_has_the_same_batches_next_to_any_lanes(
     lanes: list[list[bool] | None], others: list[list[bool] | None], key: int, size: int
 ) -> None:
     alone = batches_of(slots_of([lanes[0]]), [5], key, size)
@@ -132,7 +132,7 @@ def test_a_lane_has_the_same_batches_beside_anybody(
 
 
 @given(st.lists(st.just(True), min_size=1, max_size=23), WORDS, st.integers(1, 7), st.data())
-def test_who_leaves_changes_nobody_elses_batch(
+def test_a_removal_changes_no_other_batch(
     lane: list[bool], key: int, size: int, data: st.DataObject
 ) -> None:
     gone = data.draw(st.integers(0, len(lane) - 1))
@@ -173,7 +173,7 @@ def test_epochs_follow_each_other() -> None:
 
 
 @pytest.mark.parametrize("lanes", [[None], [None, None], [[]]])
-def test_nobody_at_all_is_no_step(lanes: Any) -> None:
+def test_lanes_without_rows_have_no_steps(lanes: Any) -> None:
     assert slot_matrix(slots_of(lanes), CPU).shape == (len(lanes), 0)
     assert len(batches_of(slots_of(lanes), list(range(len(lanes))), 1, 4).rows) == 0
 

@@ -201,7 +201,7 @@ def test_shards_without_people_do_not_answer() -> None:
     assert fresh.digest() == model.digest()
 
 
-def test_a_shard_that_loses_everybody_no_longer_answers() -> None:
+def test_a_shard_without_people_no_longer_answers() -> None:
     people = make_people(12, seed=9)
     model = fitted(people)
     shards = model.rows_.extra["shard"]

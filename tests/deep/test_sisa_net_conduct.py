@@ -371,7 +371,7 @@ def test_a_directory_that_is_gone_stops_no_learning(label: int, tmp_path: Path) 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forks_do_not_write_into_each_others_states() -> None:
-    """The child still has a person that the parent has forgotten."""
+    """The child still has a person whom the parent has forgotten."""
     people = make_people(40, seed=3)
     model = fitted(people, n_slices=3, n_shards=1, max_memory=0)
     slices = model.rows_.extra["slice"]

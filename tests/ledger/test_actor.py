@@ -59,7 +59,7 @@ def test_a_request_that_is_vouched_for_has_one_hand(ledger: Ledger) -> None:
     assert set(hands(ledger, request.id).values()) == {ANNA}
 
 
-def test_a_repeat_by_somebody_else_changes_nothing(ledger: Ledger) -> None:
+def test_a_repeat_by_another_actor_changes_nothing(ledger: Ledger) -> None:
     with ledger.acting(ANNA):
         first = ledger.requests.submit([person(1)], model="risk", key="k")
     with ledger.acting(BERT):
@@ -68,7 +68,7 @@ def test_a_repeat_by_somebody_else_changes_nothing(ledger: Ledger) -> None:
     assert again.filed_by == ANNA
 
 
-def test_what_a_worker_does_names_nobody(ledger: Ledger) -> None:
+def test_events_of_a_worker_have_no_actor(ledger: Ledger) -> None:
     with ledger.acting(ANNA):
         request = ledger.requests.submit([person(1)], model="risk", verified=True)
     ledger.run_once(force=True)

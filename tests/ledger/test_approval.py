@@ -96,12 +96,12 @@ def test_it_can_be_withdrawn_and_its_people_pass_on(
     how(desk.core, large.id)
     assert desk.state(large) == state
     assert desk.state(small) == "queued"
-    # The heir of the rest is as large, and was approved by nobody.
+    # The request that inherits the other people is as large, and is not approved yet.
     assert desk.state(other) == "verified"
     assert requests_of(desk.core).approve(other.id).state == "queued"
 
 
-def test_nobody_waits_behind_what_nobody_approved(desk: LedgerSetup) -> None:
+def test_no_person_waits_behind_an_unapproved_request(desk: LedgerSetup) -> None:
     """A person's own request has a clock of its own."""
     careful(desk)
     large = desk.submit(1, 2, 3, verified=True)
@@ -168,22 +168,22 @@ hands = st.sampled_from((None, *HANDS))
 
 @given(filer=hands, verifier=hands, approver=hands, vouches=st.booleans())
 @examples(40)
-def test_nobody_approves_what_they_filed_or_verified(
+def test_the_filer_and_the_verifier_cannot_approve(
     shared: LedgerSetup, filer: Any, verifier: Any, approver: Any, vouches: bool
 ) -> None:
     desk = shared
-    request = as_somebody(filer, lambda: desk.submit(1, 2, 3, verified=vouches))
+    request = act_as(filer, lambda: desk.submit(1, 2, 3, verified=vouches))
     if vouches:
         verifier = filer
     else:
-        request = as_somebody(verifier, lambda: requests_of(desk.core).verify(request.id))
+        request = act_as(verifier, lambda: requests_of(desk.core).verify(request.id))
     assert (request.filed_by, request.verified_by) == (filer, verifier)
     if approver is not None and approver in (filer, verifier):
         with pytest.raises(RequestStateError, match="a second person"):
-            as_somebody(approver, lambda: requests_of(desk.core).approve(request.id))
+            act_as(approver, lambda: requests_of(desk.core).approve(request.id))
         assert desk.state(request) == "verified"
     else:
-        as_somebody(approver, lambda: requests_of(desk.core).approve(request.id))
+        act_as(approver, lambda: requests_of(desk.core).approve(request.id))
         assert desk.state(request) == "queued"
     requests_of(desk.core).cancel(request.id)
 
@@ -196,7 +196,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     made.database.dispose()
 
 
-def as_somebody(by: str | None, work: Callable[[], Any]) -> Any:
+def act_as(by: str | None, work: Callable[[], Any]) -> Any:
     if by is None:
         return work()
     with acting(by):
@@ -214,7 +214,7 @@ def test_who_filed_and_who_verified_cannot_be_changed_by_sql(desk: LedgerSetup) 
 
 
 def test_verifying_is_for_what_was_received_only(sqlite_desk: LedgerSetup) -> None:
-    """A duplicate may become verified as an heir, and never by somebody's word."""
+    """A duplicate becomes verified only by inheriting people, never by `verify`."""
     desk = careful(sqlite_desk)
     large = desk.submit(1, 2, 3, verified=True)
     again = desk.submit(1, 2, 3, verified=True)
@@ -275,7 +275,7 @@ def test_the_policy_is_kept_in_the_settings(tmp_path: Path, most: int | None) ->
     assert Settings.read(tmp_path).policy.approve_above == most
 
 
-def test_an_audit_sees_a_request_that_nobody_approved_in_time() -> None:
+def test_an_audit_sees_a_request_that_was_not_approved_in_time() -> None:
     day = datetime(2027, 3, 1, tzinfo=UTC)
     course = _RequestHistory()
     at = int(day.timestamp())

@@ -50,20 +50,20 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
 
 def all_of(call: Any, **given: Any) -> list[Any]:
     """All items of a list, two at a time."""
-    found, page = [], call(limit=2, **given)
+    items, page = [], call(limit=2, **given)
     while True:
-        found += page.items
+        items += page.items
         if page.next is None:
-            assert len(found) == page.total
-            return found
+            assert len(items) == page.total
+            return items
         page = call(limit=2, after=page.next, **given)
 
 
 def test_certificates_in_short_say_what_they_say_at_length(story: Ledger) -> None:
-    found = all_of(story.certificates.list)
-    assert [one.sequence for one in found] == list(reversed(story.certificates.sequences()))
+    summaries = all_of(story.certificates.list)
+    assert [one.sequence for one in summaries] == list(reversed(story.certificates.sequences()))
     trust = story._core.keys.trust()
-    for one in found:
+    for one in summaries:
         opened = open_envelope(story.certificates.envelope(one.sequence), trust)
         said = opened.predicate
         assert one == story.certificates.get(one.sequence)
@@ -100,15 +100,15 @@ def test_a_damaged_certificate_does_not_hide_the_others(story: Ledger, data: st.
 
 
 def test_batches_say_what_became_of_them(story: Ledger) -> None:
-    found = all_of(story.batches.list)
-    assert [one.certificate for one in found] == [4, 3, 2, 1]
-    assert [one.kind for one in found] == ["retrain", "erase", "erase", "erase"]
-    assert [one.n_rows for one in found] == [0, 2, 2, 2]
-    assert [one.n_requests for one in found] == [0, 1, 1, 1]
-    assert {one.state for one in found} == {"purged"}
+    batches = all_of(story.batches.list)
+    assert [one.certificate for one in batches] == [4, 3, 2, 1]
+    assert [one.kind for one in batches] == ["retrain", "erase", "erase", "erase"]
+    assert [one.n_rows for one in batches] == [0, 2, 2, 2]
+    assert [one.n_requests for one in batches] == [0, 1, 1, 1]
+    assert {one.state for one in batches} == {"purged"}
     assert [one.version for one in all_of(story.batches.list, tenant="default")] == [3, 2, 1]
-    assert story.batches.get(found[0].id) == found[0]
-    for wrong in ("", "g" * 64, found[1].id):
+    assert story.batches.get(batches[0].id) == batches[0]
+    for wrong in ("", "g" * 64, batches[1].id):
         with pytest.raises(LedgerMissingError):
             story.batches.get(wrong, tenant="default")
 

@@ -190,7 +190,7 @@ def test_two_workers_at_once_on_postgresql(
         require_sound(ledger, 2)
 
 
-def test_whoever_claims_first_decides_for_all(ledger: Ledger) -> None:
+def test_the_first_claim_decides_for_all(ledger: Ledger) -> None:
     """A second worker that read the version before it was claimed takes over what was claimed."""
     unclaimed = _next_version(core_of(ledger))
     assert unclaimed is not None

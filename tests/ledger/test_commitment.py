@@ -96,7 +96,7 @@ def test_ordered_categories_keep_their_order_when_one_leaves(library: str) -> No
     rows = dressed(SIZES, library)
     vault = draw_row_slots(len(rows), N_SLOTS, compute_ranks(rows))
     before = build_tree(rows, vault, N_SLOTS)
-    kept = np.array([0, 1, 2, 3, 5, 6])  # nobody is of middle size any more
+    kept = np.array([0, 1, 2, 3, 5, 6])  # the middle size is empty now
     after = build_tree(rows.take(kept), vault.take(kept), N_SLOTS)
     assert after.root == before.without(vault.slots[[4, 7]]).root
     assert compute_ranks(rows.take(kept)).max() == 2

@@ -73,7 +73,7 @@ def ledger(tmp_path: Path, machine: Machine) -> Iterator[Ledger]:
         yield machine.open(made)
 
 
-def test_a_clock_that_is_ahead_once_unblocks_nobody(
+def test_a_clock_that_is_ahead_once_unblocks_no_person(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time()
@@ -218,7 +218,7 @@ def test_a_ledger_that_slept_takes_requests_and_waits_for_an_operator(
     assert confirmed == [{"seconds": 100 * DAY}]
 
 
-def test_a_short_sleep_needs_nobody(ledger: Ledger, machine: Machine) -> None:
+def test_a_short_sleep_needs_no_operator(ledger: Ledger, machine: Machine) -> None:
     machine.reboot(3 * DAY)
     assert ledger.run_once() == ()
     assert [one.level for one in ledger.doctor() if one.check == "clock"] == ["ok"]
@@ -315,7 +315,7 @@ def test_jobs_are_not_dropped_because_a_clock_is_ahead(ledger: Ledger, machine: 
     assert jobs.forget_old() == 1
 
 
-def test_nobody_is_unblocked_by_looking(ledger: Ledger, machine: Machine) -> None:
+def test_looking_unblocks_no_person(ledger: Ledger, machine: Machine) -> None:
     """No event is written, and no tag is lost, while a clock is ahead and nothing is due."""
     request = ledger.requests.submit([person(1)], model="risk", verified=True)
     ledger.run_once(force=True)

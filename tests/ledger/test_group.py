@@ -101,7 +101,7 @@ def test_which_errors_of_a_database_concern_all() -> None:
     assert not issubclass(DataError, for_all)
 
 
-def test_who_is_interrupted_while_writing_interrupts_nobody_else() -> None:
+def test_an_interrupted_writer_interrupts_no_other_thread() -> None:
     interrupted: list[int] = []
 
     def write(items: Sequence[int]) -> list[int | Exception]:

@@ -1,4 +1,4 @@
-"""Taking in requests: nothing lost, nothing twice, nothing said, nobody locked out."""
+"""Taking in requests: nothing lost, nothing twice, nothing said, no client locked out."""
 
 import threading
 import time
@@ -95,8 +95,8 @@ def test_a_repeat_returns_the_stored_request(desk: LedgerSetup) -> None:
 def test_a_repeat_after_the_purge_returns_the_stored_request(sqlite_desk: LedgerSetup) -> None:
     first = sqlite_desk.submit(1, key="k", verified=True)
     erase(sqlite_desk, first.id)
-    nobody = as_ids(["person-2"])
-    again = sqlite_desk.submit(1, key="k", verified=True, held=nobody)
+    other = as_ids(["person-2"])
+    again = sqlite_desk.submit(1, key="k", verified=True, held=other)
     assert (again.id, again.state) == (first.id, "purged")
 
 
@@ -173,8 +173,8 @@ def desk_found(desk: LedgerSetup, request_id: str) -> None:
 def test_unknown_people_are_refused_without_naming_them(still_desk: LedgerSetup) -> None:
     before = still_desk.snapshot()
     with pytest.raises(UnknownIdError, match="1 of 2 ids") as caught:
-        still_desk.submit(1, "somebody-else")
-    assert "somebody" not in str(caught.value)
+        still_desk.submit(1, "unknown-person")
+    assert "unknown-person" not in str(caught.value)
     assert still_desk.snapshot() == before
 
 
@@ -323,7 +323,7 @@ def test_a_clock_that_is_behind_records_nothing(desk: LedgerSetup) -> None:
 def test_a_cancel_waits_for_a_submission_that_counts_on_it(
     desk: LedgerSetup, people: tuple[int, ...]
 ) -> None:
-    """Nobody whose owner goes in the same moment must be left behind without one."""
+    """No person is left without an owner when the owner goes at the same moment."""
     first = desk.submit(1, verified=True)
     other = desk.reopened()
     cancelled = threading.Thread(target=lambda: requests_of(other).cancel(first.id))
@@ -494,7 +494,7 @@ def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: LedgerSet
         )
         for name, key in [
             ("person-1", "a"),
-            ("nobody", "b"),
+            ("unknown", "b"),
             ("person-2", "a"),
             ("person-1", "a"),
             ("person-1", "c"),
@@ -536,7 +536,7 @@ def test_an_error_of_the_whole_group_is_found_out_one_by_one() -> None:
 
 @settings(max_examples=20)
 @given(largest=st.integers(1, 5), threads=st.integers(1, 6))
-def test_a_group_answers_everybody_once(largest: int, threads: int) -> None:
+def test_a_group_answers_each_thread_once(largest: int, threads: int) -> None:
     written: list[int] = []
     running = []
 

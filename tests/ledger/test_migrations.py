@@ -113,7 +113,7 @@ def test_an_older_ledger_names_the_upgrade(tmp_path: Path, monkeypatch: pytest.M
     older.dispose()
 
 
-def test_a_database_of_somebody_else_is_no_ledger(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_no_ledger(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").touch()
     for upgrade in (False, True):
         with pytest.raises(LedgerMissingError):

@@ -182,7 +182,7 @@ def test_who_is_not_held_changes_nothing() -> None:
     monitor = watched()
     before = pack_monitor(monitor)
     with pytest.raises(UnknownIdError):
-        forget_with_monitor(monitor, ["nobody"])
+        forget_with_monitor(monitor, ["unknown"])
     assert pack_monitor(monitor) == before
 
 
@@ -340,7 +340,7 @@ def test_advice_becomes_a_certified_retrain(tmp_path: Path) -> None:
         )
         ledger.requests.submit(NAMES[[3, 4]], model="model", verified=True)
         ledger.run_once(force=True)
-        ledger.run_once()  # nobody asked for it, and nothing is queued
+        ledger.run_once()  # a retraining without a request; the queue is empty
         erased, retrained = predicate(ledger, 1), predicate(ledger, 2)
         n_rows = len(rows_left(NAMES[[3, 4]]))
         assert ledger.models.load("model").n_rows_ == n_rows

@@ -177,7 +177,7 @@ def test_an_unknown_request_moves_nowhere(sqlite_desk: LedgerSetup) -> None:
     assert sqlite_desk.state(known) == "received"
 
 
-def test_nobody_moves_without_a_word(sqlite_desk: LedgerSetup) -> None:
+def test_an_empty_move_writes_no_event(sqlite_desk: LedgerSetup) -> None:
     with sqlite_desk.database.transaction() as connection:
         move_requests(connection, [], "verified", at=NOON)
     assert sqlite_desk.rows(events) == []

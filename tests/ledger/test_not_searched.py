@@ -278,9 +278,7 @@ def test_an_earlier_attestation_holds_and_is_not_called_fully_searched(
     certificate = open_envelope(unsearched.ledger.certificates.envelope(1), trust)
     old = resigned(unsearched, _drop_counts)
     opened = check_purge(old, certificate, trust)
-    assert search_gaps(opened.predicate) == (
-        "an earlier scanner did not report files that it skipped"
-    )
+    assert search_gaps(opened.predicate) == ("an older scanner did not report skipped files")
     assert gaps_in(old) == search_gaps(opened.predicate)
     assert gaps_in(b"{}") == "the attestation cannot be read"
 

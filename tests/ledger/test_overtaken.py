@@ -114,7 +114,7 @@ def test_an_overtaken_worker_writes_nothing(
     assert written == []
 
 
-def test_nobody_is_stuck_in_company(ledger: Ledger) -> None:
+def test_a_failed_batch_of_several_requests_is_retried(ledger: Ledger) -> None:
     """What cannot be computed for many may be due to one of them."""
     wanted = [
         ledger.requests.submit([person(number)], model="risk", verified=True).id

@@ -39,7 +39,7 @@ def test_one_new_person_makes_it_no_duplicate(sqlite_desk: LedgerSetup) -> None:
     assert sqlite_desk.submit(1, 2, verified=True).state == "queued"
 
 
-def test_an_unverified_request_blocks_nobody(sqlite_desk: LedgerSetup) -> None:
+def test_an_unverified_request_blocks_no_other(sqlite_desk: LedgerSetup) -> None:
     sqlite_desk.submit(1)
     assert sqlite_desk.submit(1, verified=True).state == "queued"
 
@@ -147,7 +147,7 @@ def test_who_waits_behind_one_that_was_overtaken_waits_behind_who_erased_them(
     assert [desk.reload(one).duplicate_of for one in (slow, waits)] == [both.id, both.id]
 
 
-def test_a_withdrawn_request_has_no_body_and_blocks_nobody(sqlite_desk: LedgerSetup) -> None:
+def test_a_withdrawn_request_has_no_body_and_blocks_no_other(sqlite_desk: LedgerSetup) -> None:
     request = sqlite_desk.submit(1, verified=True)
     requests_of(sqlite_desk.core).cancel(request.id)
     assert bodies(sqlite_desk) == {}

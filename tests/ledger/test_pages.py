@@ -65,7 +65,7 @@ def full(opened: Callable[[], LedgerSetup]) -> LedgerSetup:
 
 @pytest.fixture(scope="module")
 def busy(opened: Callable[[], LedgerSetup]) -> LedgerSetup:
-    """A ledger to which requests are added while somebody reads."""
+    """A ledger to which requests are added while they are read."""
     desk = opened()
     for number in range(12):
         desk.clock.now += 86_400 * (number % 3)
@@ -117,7 +117,7 @@ def row_of(number: int, model: int, tenant: str, draw: random.Random) -> dict[st
 
 
 FILTERS: dict[str, st.SearchStrategy[Any]] = {
-    "tenant": st.sampled_from([None, None, "default", "rival", "nobody"]),
+    "tenant": st.sampled_from([None, None, "default", "rival", "unknown"]),
     "model": st.sampled_from([None, None, "risk", "churn", "none"]),
     "states": st.lists(st.sampled_from(STATES), max_size=5),
     "regime": st.sampled_from([None, None, *REGIMES]),
@@ -367,7 +367,7 @@ def test_a_request_is_what_the_list_says(full: LedgerSetup) -> None:
         assert dataclasses.asdict(one)["filed_by"] in FILERS
 
 
-def test_the_ledger_is_the_same_for_whoever_opens_it_again(full: LedgerSetup) -> None:
+def test_pages_continue_after_the_ledger_is_opened_again(full: LedgerSetup) -> None:
     page = requests_of(full.core).find(limit=7)
     again = dataclasses.replace(full.core, database=open_kind(full.kind, full.place))
     rest = requests_of(again).find(limit=7, after=page.next)

@@ -169,7 +169,7 @@ POLICIES = {
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_nobody_is_late_in_three_years(name: str) -> None:
+def test_no_request_is_late_in_three_years(name: str) -> None:
     policy = POLICIES[name]
     most = policy.reserve - timedelta(minutes=1)
     assert overdue(2_000, policy, seed=1, most=most) == (0, 2_000)
@@ -177,7 +177,7 @@ def test_nobody_is_late_in_three_years(name: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", POLICIES)
-def test_nobody_is_late_in_three_long_years(name: str) -> None:
+def test_no_request_is_late_in_three_long_years(name: str) -> None:
     policy = POLICIES[name]
     most = policy.reserve - timedelta(minutes=1)
     assert overdue(100_000, policy, seed=2, most=most) == (0, 100_000)

@@ -248,7 +248,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_figures_of_an_exact_method_are_the_same_whoever_was_erased(name: str) -> None:
+def test_figures_of_an_exact_method_do_not_depend_on_who_was_erased(name: str) -> None:
     rng = np.random.default_rng(3)
     y = np.arange(24) % 2
     X, ids = rng.normal(size=(24, 3)) + y[:, None], [f"r{number:07d}" for number in range(24)]

@@ -555,12 +555,12 @@ def test_a_sealed_receipt_is_bound_to_request_and_key(made: Any) -> None:
         (lambda content: content["rows"].append(content["rows"][0]), "order of their slots"),
         (lambda content: content["rows"].clear(), "minItems"),
         (lambda content: content.update(rows=content["rows"] * 33), "maxItems"),
-        (lambda content: content["rows"][-1].update(slot=1 << 40), "a wrong length"),
+        (lambda content: content["rows"][-1].update(slot=1 << 40), "the wrong length"),
         (
             lambda content: content["rows"][0].update(after=content["rows"][0]["before"]),
             "rootAfter",
         ),
-        (lambda content: content["rows"][0]["before"].pop(), "a wrong length"),
+        (lambda content: content["rows"][0]["before"].pop(), "the wrong length"),
         (lambda content: content["rows"][0].update(salt="00" * 32), "unknown key"),
     ],
 )

@@ -140,7 +140,7 @@ def test_receipts_that_are_not_confirmed_in_time_are_found(sqlite_desk: LedgerSe
     assert {done.state, other.state} == {"queued", "received"}
 
 
-def test_open_means_that_somebody_waits(sqlite_desk: LedgerSetup) -> None:
+def test_open_means_that_a_person_waits(sqlite_desk: LedgerSetup) -> None:
     request = sqlite_desk.submit(1)
     assert request.is_open
     assert not requests_of(sqlite_desk.core).cancel(request.id).is_open

@@ -41,7 +41,7 @@ def test_resealing_removes_the_batch_and_keeps_the_rest(desk: LedgerSetup) -> No
     assert requests_of(desk.core).verify(second.id).state == "queued"
 
 
-def test_a_duplicate_keeps_its_body_while_somebody_is_still_waited_for(desk: LedgerSetup) -> None:
+def test_a_duplicate_keeps_its_body_while_people_are_waiting(desk: LedgerSetup) -> None:
     first, second = desk.submit(1, verified=True), desk.submit(2, verified=True)
     both = desk.submit(1, 2, verified=True)
     people.rotate_intake_key(desk.core, erase(desk, first.id))

@@ -132,7 +132,7 @@ class ReferenceLedger:
         )
         return (0 if has_erased else 1 + waits, one.received)
 
-    def loses_somebody(self, one: KnownRequest) -> bool:
+    def loses_people(self, one: KnownRequest) -> bool:
         others = {other for person in one.people for other in self.claims[person]} - {one.id}
         return any(
             self.all[other].state == "applying" or not self.rank(other)[0] for other in others
@@ -209,7 +209,7 @@ class LedgerHistory(RuleBasedStateMachine):
                 self.submit(whom, one.key, one.verified)
 
     @rule(whom=people)
-    def names_somebody_unknown(self, whom: set[str]) -> None:
+    def submits_an_unknown_id(self, whom: set[str]) -> None:
         with pytest.raises(UnknownIdError):
             self.submit({*whom, "stranger"}, next(self.keys), True)
 
@@ -259,7 +259,7 @@ class LedgerHistory(RuleBasedStateMachine):
         one = self.pick(number, "queued", "retry_wait")
         if one is None:
             return
-        if self.known.loses_somebody(one):
+        if self.known.loses_people(one):
             with pytest.raises(RequestStateError):
                 requests_of(self.core).hold(one.id, "litigation-hold", date(2099, 1, 1))
             return
@@ -353,7 +353,7 @@ class LedgerHistory(RuleBasedStateMachine):
 
     @precondition(lambda self: self.in_state("queued"))
     @rule()
-    def worker_finds_nobody_left(self) -> None:
+    def worker_finds_no_people_left(self) -> None:
         """All people of a queued request were erased with another request."""
         left = [one for one in self.in_state("queued") if one.people <= self.known.erased]
         assert set(_people.mark_queued_duplicates(self.core, self.model.id)) == {
@@ -448,7 +448,7 @@ class LedgerHistory(RuleBasedStateMachine):
             assert not is_past or one.id in approved
 
     @invariant()
-    def nobody_waits_for_nothing(self) -> None:
+    def no_duplicate_waits_in_vain(self) -> None:
         """A person who asked, verified, is erased or has an owner that will do it."""
         for one in self.in_state("duplicate"):
             for person in one.people - self.known.erased:
@@ -511,7 +511,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "asks": (),
     "repeats": STATES,
     "asks_something_else_under_an_old_key": STATES,
-    "names_somebody_unknown": (),
+    "submits_an_unknown_id": (),
     "is_verified": ("received",),
     "is_approved": ("verified",),
     "is_asked_who_it_is": ("received",),
@@ -524,7 +524,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "is_closed": ("purged", "duplicate"),
     "batch_is_sealed": ("queued",),
     "batch_is_computed": ("applying",),
-    "worker_finds_nobody_left": ("queued",),
+    "worker_finds_no_people_left": ("queued",),
     "pause_is_over": ("retry_wait",),
     "batch_is_certified": ("applied",),
     "purge_begins": ("certified",),
@@ -535,7 +535,7 @@ RULES: dict[str, tuple[str, ...]] = {
 }
 OFTEN = (
     "asks",
-    "worker_finds_nobody_left",
+    "worker_finds_no_people_left",
     "batch_is_sealed",
     "batch_is_computed",
     "purge_goes_on",
@@ -583,7 +583,7 @@ CHECKS = (
     "states_are_those_of_the_reference",
     "owners_are_those_of_the_reference",
     "nothing_large_passes_without_an_approval",
-    "nobody_waits_for_nothing",
+    "no_duplicate_waits_in_vain",
     "bodies_are_readable_while_they_are_needed",
     "one_intake_key_is_left",
     "every_move_is_an_event",

@@ -137,7 +137,7 @@ def test_a_gap_in_the_chain_is_an_error(ledger: Ledger) -> None:
         make_statement(conn, second, find_covered(conn, second))
 
 
-def test_a_version_that_nobody_claimed_has_no_statement(ledger: Ledger) -> None:
+def test_an_unclaimed_version_has_no_statement(ledger: Ledger) -> None:
     version = _next_version(core_of(ledger))
     assert version is not None
     with core_of(ledger).database.reading() as conn, pytest.raises(CertificateError):

@@ -31,9 +31,9 @@ def test_a_table_is_split_by_the_names_of_its_columns(
     assert y.tolist() == [1, 0]
     assert ids == ["007", "010"]
     assert read_rows(table, NUMBERS)[2] == [7, 10]
-    named, _, nobody = read_rows(table, TEXT._replace(ids=None, is_table=True))
+    named, _, no_ids = read_rows(table, TEXT._replace(ids=None, is_table=True))
     assert list(named.columns) == ["who", "a", "b"]
-    assert nobody is None
+    assert no_ids is None
 
 
 def test_without_a_library_for_tables_the_way_out_is_named(

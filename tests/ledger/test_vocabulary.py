@@ -126,7 +126,7 @@ def test_word_in_a_store_does_not_hold_up_either(marked: MarkedLedger) -> None:
     assert marked.states() == {"purged"}
 
 
-def test_a_real_copy_of_somebody_else_is_found_beside_words(marked: MarkedLedger) -> None:
+def test_a_copy_of_another_person_is_found_among_words(marked: MarkedLedger) -> None:
     register_people(marked, ["calendar", "anna.smith"], "words")
     (marked.home / "notes.txt").write_text("anna.smith, calendar")
     marked.ledger.requests.submit(["calendar", "anna.smith"], model="words", verified=True)

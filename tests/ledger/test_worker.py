@@ -99,7 +99,7 @@ def test_a_method_that_fails_is_tried_again_and_then_stuck(
     assert ledger.models.load("risk").n_rows_ == 58
 
 
-def test_nobody_left_is_for_a_person_to_decide(tmp_path: Path) -> None:
+def test_a_removal_of_all_people_needs_an_operator(tmp_path: Path) -> None:
     ledger = make(tmp_path)
     request = ledger.requests.submit(list(np.unique(IDS)), model="risk", verified=True)
     (step,) = ledger.run_once(force=True)

@@ -140,7 +140,7 @@ REQUESTS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([99], {}, UnknownIdError, r"ids not in this model: \[99\]"),
     ([1, 99], {}, UnknownIdError, "nothing was forgotten"),
     (["1"], {}, UnknownIdError, "has int ids, and the request has"),
-    (list(range(60)), {}, EmptyModelError, "have all 60 row"),
+    (list(range(60)), {}, EmptyModelError, "own all 60 row"),
     (list(range(0, 60, 2)), {}, EmptyModelError, "only one class would remain"),
     ([1, 2], {"batch_size": 3}, ValueError, "batch_size=3, but this request removes 2 row"),
     ([1, 2], {"batch_size": 0}, ValueError, "batch_size=0; expected a whole number"),

@@ -27,7 +27,7 @@ GOOD: dict[str, Any] = {
         ({"low": math.nan}, "without NaN"),
         ({"low": 0.6}, "low <= value"),
         ({"high": 0.4}, "low <= value <= high"),
-        ({"n": -1}, "n must not be negative"),
+        ({"n": -1}, "n must be at least 0"),
         ({"better": "sideways"}, "better must be one of"),
         ({"basis": "guessed"}, "basis must be one of"),
         ({"confidence": 1.0}, "confidence must be between 0 and 1"),

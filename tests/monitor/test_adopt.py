@@ -113,7 +113,7 @@ def test_a_model_of_other_people_is_refused(gone: list[int], named: list[int]) -
     assert monitor.model is model
 
 
-def test_people_whom_nobody_knows_are_refused() -> None:
+def test_unknown_people_are_refused() -> None:
     with pytest.raises(UnknownIdError):
         watched().adopt(fresh([2]), [2, 99])
 

@@ -350,7 +350,7 @@ def test_a_forgotten_person_leaves_the_test_set() -> None:
     assert reading.metric_retrained == pytest.approx(expected)
 
 
-def test_without_test_ids_nobody_leaves_the_test_set() -> None:
+def test_without_test_ids_no_row_leaves_the_test_set() -> None:
     reading = watched(tolerances=LOOSE).forget([0, 1])
     assert reading.n_test == len(PEOPLE.y_test)
 
@@ -570,7 +570,7 @@ def test_the_plot_shows_the_proxies_and_the_retrains() -> None:
     assert list(display.retrains) == [3]
 
 
-def test_a_kind_that_nobody_knows_is_refused_before_anything_is_rehearsed() -> None:
+def test_an_unknown_kind_is_refused_before_any_rehearsal() -> None:
     with pytest.raises(ValueError, match="kind='unifrom' is not one of"):
         Calibration(kinds=("uniform", "unifrom"))
     with pytest.raises(ValueError, match=r"a tuple of kinds: kinds=\('uniform',\)"):

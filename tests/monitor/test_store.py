@@ -87,7 +87,7 @@ def test_only_valid_parts_stay_in_the_folder(tmp_path: Path) -> None:
     assert len(names(tmp_path) & before) == 1
 
 
-def test_nobody_else_can_read_the_files(tmp_path: Path) -> None:
+def test_no_other_user_can_read_the_files(tmp_path: Path) -> None:
     kept(tmp_path)
     assert {file.stat().st_mode & 0o077 for file in tmp_path.iterdir()} == {0}
 
@@ -107,7 +107,7 @@ def test_a_monitor_can_be_given_a_folder_later(tmp_path: Path) -> None:
     assert loaded(tmp_path / "new" / "place").history == monitor.history
 
 
-def test_a_moved_monitor_leaves_nobody_behind(tmp_path: Path) -> None:
+def test_a_moved_monitor_leaves_no_rows_behind(tmp_path: Path) -> None:
     monitor = kept(tmp_path / "old")
     monitor.save(tmp_path / "new")
     assert not (tmp_path / "old").exists()

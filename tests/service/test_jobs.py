@@ -53,8 +53,8 @@ def desk_jobs(database: Database, clock: SettableClock) -> Jobs:  # noqa: F811
     return _jobs_of(database, clock)
 
 
-def _claimed(found: Jobs, owner: str = "a") -> JobRecord:
-    job = found.claim(owner, LEASE)
+def _claimed(queue: Jobs, owner: str = "a") -> JobRecord:
+    job = queue.claim(owner, LEASE)
     assert job is not None
     return job
 
@@ -352,7 +352,7 @@ class JobMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.clock = SettableClock()
-        self.found = _jobs_of(self.opened, self.clock)
+        self.queue = _jobs_of(self.opened, self.clock)
         with self.opened.transaction() as conn:
             conn.execute(jobs.delete())
         self.held: dict[str, JobRecord] = {}
@@ -363,21 +363,21 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(what=st.sampled_from(["audit", "apply"]), model=st.sampled_from(["a", "b"]))
     def add(self, what: Any, model: str) -> None:
-        job = self.found.add(what, model=model)
+        job = self.queue.add(what, model=model)
         assert job.id not in self.over
         assert job.id not in self.held
         self.starts.setdefault(job.id, 0)
 
     @rule(owner=st.sampled_from(["w1", "w2"]))
     def claim(self, owner: str) -> None:
-        job = self.found.claim(owner, LEASE)
+        job = self.queue.claim(owner, LEASE)
         free = {
             start
             for start in self.starts
             if start not in self.over and self.until.get(start, 0) <= self.clock.now
         }
         for item in [item for item in free if self.starts[item] == MOST_STARTS]:
-            row = self.found.find(item)
+            row = self.queue.find(item)
             if row is not None and row.state == "failed":
                 self.over[item] = "failed"
                 free.discard(item)
@@ -399,11 +399,11 @@ class JobMachine(RuleBasedStateMachine):
             del self.held[job.id]
             return
         calls: dict[str, Any] = {
-            "finish": lambda: self.found.finish(job, {}),
-            "fail": lambda: self.found.fail(job, "code", "words"),
-            "release": lambda: self.found.release(job),
-            "renew": lambda: self.found.renew(job, LEASE),
-            "progress": lambda: self.found.add_progress(job, "words"),
+            "finish": lambda: self.queue.finish(job, {}),
+            "fail": lambda: self.queue.fail(job, "code", "words"),
+            "release": lambda: self.queue.release(job),
+            "renew": lambda: self.queue.renew(job, LEASE),
+            "progress": lambda: self.queue.add_progress(job, "words"),
         }
         calls[end]()
         if end in ("finish", "fail"):
@@ -421,7 +421,7 @@ class JobMachine(RuleBasedStateMachine):
     def late(self) -> None:
         for job in self.stale:
             with pytest.raises(StaleWorkerError):
-                self.found.finish(job, {"late": True})
+                self.queue.finish(job, {"late": True})
 
     @rule(seconds=st.sampled_from([1, LEASE - 1, LEASE]))
     def wait(self, seconds: int) -> None:

@@ -219,16 +219,16 @@ def disposable(world: Matrix, who: str) -> dict[str, str]:
     return {"token_id": token, "webhook_id": hook.json()["id"]}
 
 
-def wrong(world: Matrix, name: str, who: str, found: Any) -> str | None:
+def wrong(world: Matrix, name: str, who: str, response: Any) -> str | None:
     """Return what is wrong with an answer; None if it is what the table says."""
-    status = found.status_code
+    status = response.status_code
     if status >= 500:
         return f"server error {status}"
     if TABLE[name] == PUBLIC:
         refuses = (403,) if name == "POST /login" else (401, 403)  # an empty form is not a log-in
         return f"refused with {status}" if status in refuses else None
     if who in INVALID:
-        return check_refusal(name, found)
+        return check_refusal(name, response)
     if not holds(world, who, name):
         return None if status == 403 else f"{status} instead of 403"
     tenant = world.desk.tokens[who].tenant
@@ -239,12 +239,12 @@ def wrong(world: Matrix, name: str, who: str, found: Any) -> str | None:
     return f"refused with {status}" if status in (401, 403) else None
 
 
-def check_refusal(name: str, found: Any) -> str | None:
+def check_refusal(name: str, response: Any) -> str | None:
     if name in PAGES:
-        is_led = found.status_code == 303 and found.headers["location"].startswith("/login")
-        return None if is_led else f"{found.status_code} instead of the log-in"
-    if found.status_code != 401 or found.headers.get("www-authenticate") != "Bearer":
-        return f"{found.status_code} instead of 401 with WWW-Authenticate"
+        is_led = response.status_code == 303 and response.headers["location"].startswith("/login")
+        return None if is_led else f"{response.status_code} instead of the log-in"
+    if response.status_code != 401 or response.headers.get("www-authenticate") != "Bearer":
+        return f"{response.status_code} instead of 401 with WWW-Authenticate"
     return None
 
 
@@ -284,9 +284,9 @@ def test_another_tenants_thing_is_like_none(world: Matrix, name: str) -> None:
         assert plain(theirs, world.path(name, others)) == plain(missing, world.path(name, none))
 
 
-def plain(found: Any, path: str) -> str:
+def plain(response: Any, path: str) -> str:
     """Return an answer without its own address, the id of the call, and the token of its forms."""
-    text = re.sub(r'"instance":"\w+"|[0-9a-f]{16}\b|value="[\w-]{43}"', "", found.text)
+    text = re.sub(r'"instance":"\w+"|[0-9a-f]{16}\b|value="[\w-]{43}"', "", response.text)
     return text.replace(path, "").replace(quote(path, safe=""), "")
 
 

@@ -28,9 +28,9 @@ points = st.lists(st.tuples(times, amounts), min_size=2, max_size=30)
 
 @examples(100)
 @given(points)
-def test_the_slope_is_that_of_theil_and_sen(found: list[tuple[int, float]]) -> None:
-    x, y = zip(*found, strict=True)
-    ours = compute_slope(found)
+def test_the_slope_is_that_of_theil_and_sen(pairs: list[tuple[int, float]]) -> None:
+    x, y = zip(*pairs, strict=True)
+    ours = compute_slope(pairs)
     if len(set(x)) == 1:
         assert ours is None
     else:

@@ -120,7 +120,9 @@ def test_a_token_is_made_shown_once_used_and_revoked(desk: Desk) -> None:
     assert desk.client(None).get("/api/v1/me", headers=bearer).status_code == 401
 
 
-def test_a_token_for_nobodys_tenant_or_with_a_used_name_is_made_with_a_warning(desk: Desk) -> None:
+def test_a_token_for_an_unknown_tenant_or_with_a_used_name_is_made_with_a_warning(
+    desk: Desk,
+) -> None:
     client, given = desk.browser(), {"role": "operator", "name": "intake"}
     first = send(client, "/tokens", tenant="rivall", **given).text  # type: ignore[attr-defined]
     again = send(client, "/tokens", tenant=OTHER, **given).text  # type: ignore[attr-defined]

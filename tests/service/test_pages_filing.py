@@ -72,8 +72,8 @@ def test_an_action_that_is_refused_says_why_on_the_page(desk: Desk) -> None:
 
 
 def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
-    everybody = desk.ledger.models.ids("risk", tenant="default").distinct().to_list()
-    request = desk.ledger.requests.submit(everybody, model="risk", verified=True)
+    all_ids = desk.ledger.models.ids("risk", tenant="default").distinct().to_list()
+    request = desk.ledger.requests.submit(all_ids, model="risk", verified=True)
     desk.ledger.requests.approve(request.id)
     desk.work()
     assert desk.ledger.requests.get(request.id).state == "stuck"
@@ -89,7 +89,7 @@ def test_every_code_of_the_ledger_for_stuck_has_words() -> None:
     assert len({explain_failure(code) for code in (*codes, "memory-error")}) == len(codes) + 1
 
 
-def test_a_request_that_ended_otherwise_says_that_nobody_was_erased(desk: Desk) -> None:
+def test_a_rejected_or_cancelled_request_says_that_no_data_was_erased(desk: Desk) -> None:
     rejected, cancelled = file(desk, 1), file(desk, 2)
     desk.ledger.requests.reject(rejected.id, "gdpr.art12.6")
     desk.ledger.requests.cancel(cancelled.id)
@@ -169,10 +169,10 @@ def test_filing_in_a_model_with_numbers(desk: Desk) -> None:
 
 def test_a_refused_filing_does_not_repeat_the_ids(shared_desk: Desk) -> None:
     client = shared_desk.browser("operator")
-    answer = send(client, "/requests/new", model="risk", ids="somebody-unknown")
+    answer = send(client, "/requests/new", model="risk", ids="unknown-person")
     assert answer.status_code == 422  # type: ignore[attr-defined]
     assert "Check the spelling in line 1. No request was filed." in answer.text  # type: ignore[attr-defined]
-    assert "somebody-unknown" not in answer.text  # type: ignore[attr-defined]
+    assert "unknown-person" not in answer.text  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_refused_filing_does_not_repeat_the_ids(shared_desk: Desk) -> None:
         ),
         ("risk", f"{person(1)}, {person(2)}", "Write one id per line, without commas"),
         ("forest", "7\n999999", "Check the spelling in line 2."),
-        ("*", "nobody\nno-one", "No model of tenant default has these ids"),
+        ("*", "unknown\nno-one", "No model of tenant default has these ids"),
     ],
 )
 def test_unknown_ids_are_named_by_their_lines(
@@ -198,7 +198,7 @@ def test_unknown_ids_are_named_by_their_lines(
 
 
 def test_all_of_many_unknown_lines_are_counted(shared_desk: Desk) -> None:
-    ids = "\n".join(f"nobody-{number}" for number in range(25))
+    ids = "\n".join(f"unknown-{number}" for number in range(25))
     answer = send(shared_desk.browser("operator"), "/requests/new", model="risk", ids=ids)
     assert "19, 20 and 5 more." in answer.text  # type: ignore[attr-defined]
 
@@ -214,13 +214,13 @@ def test_who_may_not_vouch_cannot_file_as_verified(desk: Desk) -> None:
 def test_upload_files_each_line_once(desk: Desk) -> None:
     client = desk.browser("operator")
     values = {"csrf": csrf_of(client), "key": "b" * 32}
-    sheet = f"model,id\nrisk,{person(1)}\n\nforest,7\nrisk,nobody-we-know\n"
+    sheet = f"model,id\nrisk,{person(1)}\n\nforest,7\nrisk,unknown-person\n"
     for _ in range(2):
         answer = client.post("/requests/upload", data=values, files={"file": ("a.csv", sheet)})
         assert answer.status_code == 200
         assert "2 requests recorded, 1 line skipped" in answer.text
         assert "Line 5: " in answer.text
-        assert "nobody-we-know" not in answer.text
+        assert "unknown-person" not in answer.text
     assert len(desk.ledger.requests.list()) == 2
 
 

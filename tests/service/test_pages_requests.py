@@ -242,9 +242,7 @@ def test_a_day_of_a_moment_is_that_of_utc() -> None:
     assert day("2026-11-16") == "16 Nov 2026"
 
 
-def test_what_somebody_sends_who_may_not_is_not_read(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forbidden_request_body_is_not_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
     async def noted(request: Any) -> Any:

@@ -159,9 +159,9 @@ def test_nothing_of_another_tenant_changes(both: tuple[Desk, dict[str, str]], on
         assert everything(desk) == before, f"as {role}"
 
 
-def is_harmless(found: Any) -> bool:
+def is_harmless(response: Any) -> bool:
     """Whether an answer that is no refusal is about the own tenant, or refuses each item."""
-    body = found.json()
+    body = response.json()
     items = body.get("items") or body.get("outcomes") or []
     if items:
         return all(item["status"] >= 400 for item in items)

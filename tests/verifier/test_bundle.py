@@ -65,7 +65,7 @@ def test_public_bundle_passes_what_it_can_show(tmp_path: Path) -> None:
     verdicts = judged(maker.public(maker.honest_bundle()), tmp_path)
     assert passed(verdicts) == [True, True, None, True]
     assert (verdicts["index"].passed, verdicts["V2"].promised) == (True, False)
-    assert "missing certificates at its end do not show" in verdicts["V1"].reason
+    assert "missing certificates at the end are not detected" in verdicts["V1"].reason
 
 
 def test_rotated_bundle_passes(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_empty_bundle_passes_nothing(tmp_path: Path) -> None:
     verdicts = judged({}, tmp_path)
     assert passed(verdicts) == [None, False, None, None]
     assert verdicts["V0"].reason == "the bundle has no certificate"
-    assert verdicts["V1"].reason == "checkpoints/: there is none"
+    assert verdicts["V1"].reason == "checkpoints/: no checkpoint"
 
 
 def test_failed_chain_stops_the_rest(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_missing_file_is_named(name: str, reason: str, tmp_path: Path) -> None:
 def test_file_that_does_not_belong_there_is_refused(name: str, tmp_path: Path) -> None:
     verdict = judged({**maker.honest_bundle(), name: b""}, tmp_path)["V0"]
     assert verdict.passed is False
-    assert f"{Path(name).name!r} does not belong there" in verdict.reason
+    assert f"unexpected file {Path(name).name!r}" in verdict.reason
 
 
 # V1.
@@ -136,7 +136,7 @@ def without_tail(files: Files) -> Files:
 def test_dropped_last_certificate_is_seen_with_the_events(tmp_path: Path) -> None:
     verdict = judged(without_tail(maker.honest_bundle()), tmp_path)["V1"]
     assert verdict.passed is False
-    assert "events.jsonl: the certificates are not those that the events name" in verdict.reason
+    assert "events.jsonl: certificates and events do not match" in verdict.reason
 
 
 def test_dropped_key_statement_is_seen_with_the_events(tmp_path: Path) -> None:
@@ -145,22 +145,22 @@ def test_dropped_key_statement_is_seen_with_the_events(tmp_path: Path) -> None:
     ledger.record("key-revocation", statement="00" * 32)
     verdict = judged(ledger.finish(), tmp_path)["V1"]
     assert verdict.passed is False
-    assert "a key statement was left out" in verdict.reason
+    assert "a key statement is missing" in verdict.reason
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda log: log.update(size=20), "log.json: is not the log of the newest checkpoint"),
-        (lambda log: log.update(root="00" * 32), "is not the log of the newest checkpoint"),
-        (lambda log: log["certificates"].pop(), "not one entry per certificate"),
-        (lambda log: log["certificates"].reverse(), "certificate 1: the event is not that"),
+        (lambda log: log.update(size=20), "log.json: does not match the newest checkpoint"),
+        (lambda log: log.update(root="00" * 32), "does not match the newest checkpoint"),
+        (lambda log: log["certificates"].pop(), "expected one entry per certificate"),
+        (lambda log: log["certificates"].reverse(), "certificate 1: the event is not about"),
         (lambda log: log["certificates"][2].update(index=3), "certificate 3: the inclusion proof"),
         (lambda log: log["certificates"][1]["proof"].pop(), "certificate 2: the inclusion proof"),
-        (lambda log: log["certificates"][1]["event"].update(kind="x"), "of another kind"),
+        (lambda log: log["certificates"][1]["event"].update(kind="x"), "is not a certificate"),
         (lambda log: log["certificates"][1]["event"].update(at=1), "the inclusion proof"),
-        (lambda log: log["consistency"].pop(), "consistency is not step by step"),
-        (lambda log: log["consistency"].append(log["consistency"][0]), "step by step"),
+        (lambda log: log["consistency"].pop(), "expected one consistency proof per step"),
+        (lambda log: log["consistency"].append(log["consistency"][0]), "per step"),
         (lambda log: log["consistency"][1]["proof"].pop(), "checkpoints 5 and 8: "),
         (lambda log: log.update(extra=1), "unknown key 'extra'"),
         (lambda log: log["certificates"][0].update(index=-1), "minimum"),
@@ -177,12 +177,12 @@ def test_changed_log_is_refused(
 @pytest.mark.parametrize(
     ("name", "data", "reason"),
     [
-        ("000000000008.txt", None, "consistency is not step by step"),
-        ("000000000021.txt", None, "is not the log of the newest"),
-        ("000000000009.txt", maker.note(8, bytes(32)), "000000000009.txt: is of size 8"),
+        ("000000000008.txt", None, "expected one consistency proof per step"),
+        ("000000000021.txt", None, "does not match the newest"),
+        ("000000000009.txt", maker.note(8, bytes(32)), "000000000009.txt: has size 8"),
         ("000000000008.txt", maker.note(8, bytes(32)), "log was rewritten"),
-        ("000000000008.txt", maker.note(8, bytes(32), STRANGER), "not signed by one trusted"),
-        ("000000000008.txt", maker.note(8, bytes(32), origin="o"), "not all are of this ledger"),
+        ("000000000008.txt", maker.note(8, bytes(32), STRANGER), "expected one signature"),
+        ("000000000008.txt", maker.note(8, bytes(32), origin="o"), "some belong to another ledger"),
         ("000000000008.txt", "\udcff", "000000000008.txt: not a checkpoint"),
     ],
 )
@@ -235,9 +235,9 @@ def test_seen_checkpoint_is_continued(tmp_path: Path) -> None:
     [
         (maker.note(99, bytes(32)), "the log was rolled back from 99 to 21"),
         (maker.note(17, bytes(32)), "the log was forked before 17"),
-        (maker.note(16, bytes(32)), "no checkpoint of size 16; ask for it"),
-        (maker.note(17, bytes(32), STRANGER), "you have seen: not signed"),
-        ("x", "you have seen: not a checkpoint"),
+        (maker.note(16, bytes(32)), "lacks the checkpoint of size 16"),
+        (maker.note(17, bytes(32), STRANGER), "the earlier check: expected one signature"),
+        ("x", "the earlier check: not a checkpoint"),
     ],
 )
 def test_log_that_does_not_continue_what_was_seen_is_refused(
@@ -261,17 +261,17 @@ def test_pinned_witness_must_have_co_signed(tmp_path: Path) -> None:
     alone = judged(maker.honest_bundle(), tmp_path / "b", witnesses=pinned)["V1"]
     assert witnessed.passed is True
     assert alone.passed is False
-    assert "checkpoints/000000000021.txt: witness w.example/1: did not co-sign" in alone.reason
+    assert "checkpoints/000000000021.txt: witness w.example/1: has not signed" in alone.reason
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda data: data[:-1], "cut or too long"),
-        (lambda data: data + b"{}\n", "do not lead to the log's root"),
+        (lambda data: data[:-1], "truncated or too long"),
+        (lambda data: data + b"{}\n", "do not give the log's root"),
         (lambda data: b"[]\n" + data, "not an object"),
-        (lambda data: data.replace(b"applied", b"skipped", 1), "do not lead"),
-        (lambda data: b"x" * (SMALL + 1), "cut or too long"),
+        (lambda data: data.replace(b"applied", b"skipped", 1), "do not give"),
+        (lambda data: b"x" * (SMALL + 1), "truncated or too long"),
     ],
 )
 def test_changed_events_are_refused(
@@ -308,7 +308,7 @@ MODEL = maker.SlotModel.registered("credit-risk")
     [
         (with_proof(1, maker.transition(MODEL.slots, [1])), "does not end at rootAfter"),
         (with_proof(1, maker.transition(MODEL.slots[::-1], [1, 4])), "start at rootBefore"),
-        (with_proof(1, maker.transition(MODEL.slots * 2, [1, 4])), "is of 16 slots"),
+        (with_proof(1, maker.transition(MODEL.slots * 2, [1, 4])), "has 16 slots"),
         (with_proof(1, b"{}"), "transition proof: violates required"),
         (
             lying(3, lambda claims: claims["dataset"].update(rootAfter="00" * 32)),
@@ -337,7 +337,7 @@ def test_missing_and_swapped_proofs_are_refused(tmp_path: Path) -> None:
     name = proof_name(files, 2)
     swapped = {**files, name: files[proof_name(files, 1)]}
     verdict = judged(swapped, tmp_path / "swapped")["V2"]
-    assert verdict.reason == "certificate 2: the transition proof is not the one certified"
+    assert verdict.reason == "certificate 2: the transition proof was altered"
     del files[name]
     verdict = judged(files, tmp_path / "missing")["V2"]
     assert verdict.passed is False
@@ -353,7 +353,7 @@ def test_retrain_that_swaps_an_erased_row_for_another_is_refused(tmp_path: Path)
     short = {k: v for k, v in files.items() if not k.endswith(("/000005.json", "/000006.json"))}
     verdicts = judged(short, tmp_path)
     assert verdicts["V0"].passed is True
-    assert verdicts["V2"].reason == "certificate 4: a row erased before came back"
+    assert verdicts["V2"].reason == "certificate 4: an erased row is back in the data set"
 
 
 @pytest.mark.parametrize("signer", [ROOT, SECOND])
@@ -371,7 +371,7 @@ def test_newest_checkpoint_must_not_be_by_a_revoked_key(signer: Any, tmp_path: P
     files[f"checkpoints/{newest:012d}.txt"] = forged.encode()
     verdict = judged(files, tmp_path)["V1"]
     assert verdict.passed is (signer is SECOND), verdict.reason
-    assert signer is SECOND or "not signed by one trusted key" in verdict.reason
+    assert signer is SECOND or "expected one signature by a trusted key" in verdict.reason
 
 
 # V3.
@@ -387,10 +387,10 @@ def with_purge(number: int, change: Callable[[Statement], Any], signer: Any = RO
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda s: s["subject"][0].update(name="churn@9"), "of another certificate"),
-        (lambda s: s["predicate"]["certificate"].update(sha256="0" * 64), "of another certif"),
-        (lambda s: s["predicate"]["ledger"].update(sequence=3), "of another certificate"),
-        (lambda s: s["predicate"]["ledger"].update(id="other"), "of another certificate"),
+        (lambda s: s["subject"][0].update(name="churn@9"), "belongs to another certificate"),
+        (lambda s: s["predicate"]["certificate"].update(sha256="0" * 64), "to another certif"),
+        (lambda s: s["predicate"]["ledger"].update(sequence=3), "belongs to another certificate"),
+        (lambda s: s["predicate"]["ledger"].update(id="other"), "belongs to another certificate"),
         (lambda s: s["predicate"]["scanner"].update(hits=1), "scanner.hits: violates const"),
         (lambda s: s["predicate"]["stores"][0].pop("at"), "stores[0]: violates required"),
         (lambda s: s["predicate"]["stores"][6].pop("by"), "stores[6]: violates required"),
@@ -417,7 +417,7 @@ def test_missing_purges_are_no_pass(tmp_path: Path) -> None:
     files = maker.honest_bundle()
     del files["purges/000002.json"]
     hidden = judged(files, tmp_path / "hidden")["V3"]
-    assert hidden.reason == "events.jsonl: the purges are not those that the events name"
+    assert hidden.reason == "events.jsonl: purges and events do not match"
     del files["events.jsonl"]
     verdict = judged(files, tmp_path / "public")["V3"]
     assert verdict.passed is None
@@ -430,10 +430,10 @@ def test_missing_purges_are_no_pass(tmp_path: Path) -> None:
         (lambda claims: claims["salts"].update(destroyed=0), "0 salts were destroyed, and 1 rows"),
         (lambda claims: claims["scanner"].update(markers=0), "searched for nothing"),
         (lambda claims: claims["scanner"].update(files=0), "no file was searched"),
-        (lambda claims: claims["stores"].pop(0), "the ledger's own blobs were not purged"),
+        (lambda claims: claims["stores"].pop(0), "not purged in the ledger itself: blobs"),
         (
             lambda claims: claims["stores"][1].update(state="expires", by="9999-12-31"),
-            "the ledger's own key were not purged",
+            "not purged in the ledger itself: key",
         ),
         (
             lambda claims: claims["times"].update(startedAt="2026-11-09T04:00:01Z"),
@@ -460,7 +460,7 @@ def test_purge_of_nothing_is_refused(
 def test_a_purge_signed_again_is_not_the_one_of_the_log(tmp_path: Path) -> None:
     files = with_purge(2, lambda s: s["predicate"]["scanner"].update(bytes=1))
     verdict = judged(files, tmp_path)["V3"]
-    assert verdict.reason == "events.jsonl: the purges are not those that the events name"
+    assert verdict.reason == "events.jsonl: purges and events do not match"
 
 
 def test_a_retrain_without_new_rows_destroys_no_salt(tmp_path: Path) -> None:
@@ -475,8 +475,8 @@ def test_a_retrain_without_new_rows_destroys_no_salt(tmp_path: Path) -> None:
         ("root", "0" * 64, "the model was not registered with this data set"),
         ("slots", 16, "the model was not registered with this data set"),
         ("live", 9, "the model was not registered with this data set"),
-        ("training", "0" * 64, "the seed is not that of registration"),
-        ("beacon", "checkpoint:0", "the seed is not that of registration"),
+        ("training", "0" * 64, "the seed differs from the registration"),
+        ("beacon", "checkpoint:0", "the seed differs from the registration"),
     ],
 )
 def test_first_certificate_starts_from_the_registration(
@@ -494,7 +494,7 @@ def test_first_certificate_starts_from_the_registration(
 def test_purge_without_certificate_is_refused(tmp_path: Path) -> None:
     files = maker.honest_bundle()
     files["purges/000007.json"] = files["purges/000006.json"]
-    assert "belongs to no certificate" in judged(files, tmp_path)["V3"].reason
+    assert "there is no such certificate" in judged(files, tmp_path)["V3"].reason
 
 
 # Hostile files.
@@ -603,7 +603,7 @@ def sign_again(files: Files, **changes: Any) -> Files:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"tier": "public"}, "the tier is auditor by the files"),
+        ({"tier": "public"}, "the files are those of the tier auditor"),
         ({"ledger": "other"}, "the ledger is not other"),
         ({"size": 3}, "not that of the newest checkpoint"),
         ({"scope": {}}, "the files of churn, credit-risk are missing"),
@@ -626,16 +626,16 @@ def test_a_public_bundle_that_says_auditor_fails(tmp_path: Path) -> None:
     claims = maker.index_of(files, tier="auditor")
     verdict = judged({**files, **claims}, tmp_path)["index"]
     assert verdict.passed is False
-    assert "the tier is public by the files" in verdict.reason
+    assert "the files are those of the tier public" in verdict.reason
 
 
 @pytest.mark.parametrize(
     ("claims", "reason"),
     [
-        ({"ledger": {"id": "other", "sequence": 6}}, "of another ledger"),
+        ({"ledger": {"id": "other", "sequence": 6}}, "belongs to another ledger"),
         ({"ledger": {"id": maker.LEDGER, "sequence": 5}}, "another number of certificates"),
         ({"files": 1}, "lists"),
-        ({"tier": "public"}, "the tier is auditor by the files"),
+        ({"tier": "public"}, "the files are those of the tier auditor"),
     ],
 )
 def test_an_index_that_does_not_fit_the_bundle_fails(
@@ -653,7 +653,7 @@ def test_an_index_by_a_stranger_or_of_something_else_fails(tmp_path: Path) -> No
     assert "is unknown" in judged(strange, tmp_path / "1")["index"].reason
     other = {**files, **maker.index_of(files)}
     other["index.signed.json"] = files["purges/000001.json"]
-    assert "not an index of a bundle" in judged(other, tmp_path / "2")["index"].reason
+    assert "not the index of a bundle" in judged(other, tmp_path / "2")["index"].reason
     half = {**files, **maker.index_of(files)}
     del half["index.signed.json"]
     assert judged(half, tmp_path / "3")["index"].passed is False
@@ -731,7 +731,7 @@ def test_command_takes_what_was_seen_and_witnesses(
     arguments = [str(folder), "--key", PINNED, "--seen", seen]
     assert main([*arguments, "--witness", maker.verifier_key(WITNESS)]) == 0
     assert main([*arguments, "--witness", maker.verifier_key(STRANGER)]) == 1
-    assert "did not co-sign" in capsys.readouterr().out
+    assert "has not signed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_forked_model_is_refused() -> None:
     """Certificate 3 starts at the version that certificate 1 started at."""
     first = maker.SlotModel.registered("credit-risk").digest
     with pytest.raises(
-        VerificationError, match="certificate 3: before is not the model's version before"
+        VerificationError, match="certificate 3: before is not the previous version"
     ):
         check_chain(putting(3, "model", "before", {"sha256": first}), TRUST)
 
@@ -125,7 +125,7 @@ def test_retrain_cannot_bring_rows_back() -> None:
         statement["predicate"]["dataset"]["liveAfter"] = 7
         statement["predicate"]["erasure"]["rows"] = 1
 
-    with pytest.raises(VerificationError, match="certificate 4: rows came back"):
+    with pytest.raises(VerificationError, match="certificate 4: erased rows are back"):
         check_chain(chained(edit=at(4, fewer)), TRUST)
 
 

@@ -42,17 +42,17 @@ def test_key_hash_is_that_of_the_go_implementation() -> None:
 def test_unknown_signatures_are_left_alone_unless_pinned() -> None:
     text = TEXT + f"— someone {maker.text64(bytes(68))}\n"
     check_note(read_note(text), TRUST, PINNED)
-    with pytest.raises(VerificationError, match=r"witness w\.example/1: did not co-sign"):
+    with pytest.raises(VerificationError, match=r"witness w\.example/1: has not signed"):
         check_note(read_note(maker.note(7, bytes(32))), TRUST, PINNED)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (maker.note(7, bytes(32), STRANGER), "not signed by one trusted key"),
-        (maker.note(7, bytes(32), origin="other"), "not signed|another ledger"),
-        (TEXT + TEXT.splitlines()[4] + "\n", "not signed by one trusted key"),
-        (TEXT.replace("\n7\n", "\n8\n"), "is wrong"),
+        (maker.note(7, bytes(32), STRANGER), "expected one signature by a trusted key"),
+        (maker.note(7, bytes(32), origin="other"), "expected one signature|not this ledger"),
+        (TEXT + TEXT.splitlines()[4] + "\n", "expected one signature by a trusted key"),
+        (TEXT.replace("\n7\n", "\n8\n"), "is not valid"),
     ],
 )
 def test_other_signers_and_bodies_are_refused(text: str, reason: str) -> None:
@@ -102,10 +102,10 @@ def test_other_forms_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("key", "reason"),
     [
-        (maker.verifier_key(STRANGER), "did not co-sign"),
-        ("w.example/1", "not the key|base64"),
-        (PINNED[0].replace("+B", "+A", 1), "not the key|hash"),
-        (PINNED[0].replace("w.example/1", "w.example/2"), "the stated hash"),
+        (maker.verifier_key(STRANGER), "has not signed"),
+        ("w.example/1", "not a cosignature/v1|base64"),
+        (PINNED[0].replace("+B", "+A", 1), "not a cosignature/v1|hash"),
+        (PINNED[0].replace("w.example/1", "w.example/2"), "match its hash"),
     ],
 )
 def test_pinned_witness_must_have_signed(key: str, reason: str) -> None:
@@ -118,7 +118,7 @@ def test_time_of_a_co_signature_is_signed() -> None:
     data = bytearray(base64.b64decode(line.split(" ")[2]))
     data[11] ^= 1
     later = TEXT.replace(line, f"— w.example/1 {maker.text64(bytes(data))}")
-    with pytest.raises(VerificationError, match=r"w\.example/1: the signature .* is wrong"):
+    with pytest.raises(VerificationError, match=r"w\.example/1: the signature .* is not valid"):
         check_note(read_note(later), TRUST, PINNED)
 
 

@@ -187,7 +187,7 @@ def audit(
     selected = frozenset(LEVELS if levels is None else levels)
     if not selected <= LEVELS.keys():
         unknown = ", ".join(map(repr, sorted(selected - LEVELS.keys())))
-        raise ValueError(f"unknown levels: {unknown}; expected some of: {', '.join(LEVELS)}")
+        raise ValueError(f"unknown levels: {unknown}; expected one or more of: {', '.join(LEVELS)}")
     options = _Options(
         selected, tuple(trusted), canaries or {}, measures or {}, model, levels is None
     )
@@ -233,11 +233,15 @@ def audit(
 def _check_bundle_folder(folder: Path) -> None:
     """Raise `FileNotFoundError` for a folder that is not a bundle, with a hint."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder; give one that `Ledger.export` wrote")
+        raise FileNotFoundError(
+            f"{folder} is not a folder; expected one that `Ledger.export` wrote"
+        )
     if any((folder / name).exists() for name in ("bundle.json", "certificates", "log.json")):
         return
     inside = sorted(path.parent for path in folder.glob("*/bundle.json"))
-    hint = f"did you mean {inside[0]}?" if inside else "give a folder that `Ledger.export` wrote"
+    hint = (
+        f"did you mean {inside[0]}?" if inside else "expected a folder that `Ledger.export` wrote"
+    )
     raise FileNotFoundError(f"{folder} is not a bundle; {hint}")
 
 
@@ -281,7 +285,7 @@ def _check_model_names(bundle: Bundle, options: _Options) -> None:
     required = {*options.canaries, *([] if options.only is None else [options.only])}
     if not required <= names:
         raise ValueError(
-            f"no certificate for {sorted(required - names)}; expected some of {sorted(names)}"
+            f"no certificate for {sorted(required - names)}; expected names from {sorted(names)}"
         )
 
 
@@ -372,11 +376,11 @@ def _audit_in_sandbox(
         return
     except sandbox.EndedError as error:
         verdict: Any = "skipped" if str(error) == "memory-limit" else "fail"
-        add(LevelResult("V4", name, verdict, f"the process that checked the model ended: {error}"))
+        add(LevelResult("V4", name, verdict, f"the process that checks the model failed: {error}"))
         return
     is_decided = any(result.level in {"V4", "V5"} for result in received)
     if inputs.options.includes("V4", "V5") and not is_decided:
-        reason = "the process that checked the model gave no verdict"
+        reason = "the process that checks the model returned no verdict"
         add(LevelResult(decisive, name, "fail", reason))
 
 

@@ -181,7 +181,7 @@ def _check_certified(
     method = find_method(inner.facts.method)
     check = BOUNDS.get(method.bound or "") if method is not None else None
     if check is None or getattr(inner, "variant", "basic") == "distributed":
-        reason = f"letheon has no second computation for the method {inner.facts.method}"
+        reason = f"letheon cannot recompute the bound of the method {inner.facts.method}"
         return LevelResult("V5", name, "skipped", reason)
     objective = build_objective(inner, seen)
     case = _BoundCase(inner, objective, claim, checks, fresh, committed)
@@ -208,7 +208,7 @@ def _check_certified(
         return LevelResult("V5", name, "fail", reason, checks.details)
     reason = f"epsilon and delta follow from the remaining {len(rows)} rows and the settings"
     if inner.facts.method == "fisher":
-        reason += "; the change of the curvature is the model's own claim"
+        reason += "; the stated change of the curvature was not checked"
     return LevelResult("V5", name, "pass", reason, checks.details)
 
 
@@ -465,7 +465,7 @@ def _check_before_noise(case: _BoundCase) -> None:
 def _compute_fisher(case: _BoundCase, W: Floats) -> Floats:
     """Return the matrix that shapes the noise: F, or its diagonal if a block is large."""
     if W.size > _LARGEST_HESSIAN:
-        raise _TooLargeError(f"{W.size} parameters are too many for a second computation")
+        raise _TooLargeError(f"the model has {W.size} parameters, too many to recompute its bound")
     matrix: Floats = case.objective.hessian(W) / case.objective.n_rows
     block = W.size if case.model.multi_class == "softmax" else len(W)
     return matrix if block <= _LARGEST_BLOCK else np.diag(np.diag(matrix))

@@ -221,7 +221,7 @@ def find_seed_error(log: LogFacts, audited: AuditedModel, model: Any) -> str | N
     if claimed["rule"] == _CALLER:
         return _find_choice_error(audited, str(training["key"]), retrain)
     if claimed["rule"] != _DERIVED:
-        return f"the rule {claimed['rule']} for the seed is unknown"
+        return f"the seed rule {claimed['rule']} is unknown"
     return _find_beacon_error(log, audited, claimed, retrain) or _find_key_error(
         str(training["key"]), claimed, model
     )
@@ -256,7 +256,7 @@ def _find_choice_error(
     if retrain is not None:
         return "the operator chose the seed of a retrain, when the erased rows were known"
     is_stated = "operator-chose-the-seed" in audited.newest.predicate["notClaimed"]
-    return None if is_stated else "the operator chose the seed, and the certificate omits this"
+    return None if is_stated else "the operator chose the seed, and the certificate does not say so"
 
 
 def _find_beacon_error(

@@ -162,8 +162,8 @@ def compare(
         return _report_difference(name, list_differences(tree, expected))
     if content == to_bytes(expected):
         reason = (
-            "all learned bytes are equal to a fresh fit on the remaining rows; the file "
-            f"names {_describe_environments(other)}"
+            "all learned bytes are equal to a fresh fit on the remaining rows; the file was "
+            f"written with {_describe_environments(other)}"
         )
         return LevelResult("V4", name, "pass", reason, size | {"environment": other})
     if replay_of(model) == "bitwise":

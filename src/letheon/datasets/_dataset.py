@@ -160,7 +160,9 @@ class Dataset(DatasetArrays):
             raise ValueError(f"test_share={test_share}; expected a number between 0 and 1")
         people = np.random.default_rng(seed).permutation(self.people)
         if len(people) < 2:
-            raise ValueError("one person cannot be split into two sides")
+            raise ValueError(
+                "the data set has one person; a split into training and test rows needs two or more"
+            )
         n_test = min(max(round(test_share * len(people)), 1), len(people) - 1)
         owners = np.arange(len(self.y)) if self.ids is None else self.ids
         is_test = np.isin(owners, people[:n_test])
@@ -210,7 +212,7 @@ class Dataset(DatasetArrays):
     def images(self, X: Any = None) -> NDArray[np.float32]:
         """Return rows (those of X, or of the training rows) as channels x height x width."""
         if self.info.image_shape is None:
-            raise ValueError(f"rows of {self.name!r} are no images")
+            raise ValueError(f"the rows of {self.name!r} are not images")
         return np.asarray(self.X if X is None else X).reshape(-1, *self.info.image_shape)
 
     def _take_rows(self, rows: NDArray[np.int64]) -> "Dataset":
@@ -241,8 +243,8 @@ def info(name: str) -> DatasetInfo:
     """
     if name not in SPECS:
         near = get_close_matches(name, SPECS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SPECS)}"
-        raise ValueError(f"no dataset {name!r}; {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of: {', '.join(SPECS)}"
+        raise ValueError(f"unknown data set {name!r}; {hint}")
     return SPECS[name]
 
 
@@ -369,7 +371,7 @@ def _check_variant(about: DatasetInfo, variant: str | None) -> str:
         return next(iter(about.variants), "")
     if variant not in about.variants:
         there_are = ", ".join(map(repr, about.variants)) or "none"
-        raise ValueError(f"no variant {variant!r} of {about.name!r}; there are {there_are}")
+        raise ValueError(f"{about.name!r} has no variant {variant!r}; its variants: {there_are}")
     return variant
 
 

@@ -92,7 +92,9 @@ class Requests:
             for part in (self.n, self.batch)
         )
         if n >= n_people:
-            raise ValueError(f"{n} people should leave, but there are only {n_people}")
+            raise ValueError(
+                f"n={self.n!r} removes {n} people, and the data has {n_people}; use a smaller n"
+            )
         whole, rest = divmod(n, batch)
         return [batch] * whole + ([rest] if rest else [])
 
@@ -141,12 +143,16 @@ class Requests:
     def _find_label(self, pool: "_Pool") -> int:
         """Return the place of the class that leaves first among the labels."""
         if pool.has.shape[1] == 0:
-            raise ValueError('kind="class" needs labels that repeat, and these do not')
+            raise ValueError(
+                'kind="class" needs classes, and y is the target of a regression; use another kind'
+            )
         if self.label is None:
             return int(pool.rng.integers(len(pool.labels)))
         places = np.flatnonzero(pool.labels == self.label)
         if len(places) == 0:
-            raise ValueError(f"no row has the label {self.label!r}: {pool.labels[:5].tolist()}")
+            raise ValueError(
+                f"label={self.label!r} is not in y; labels: {pool.labels[:5].tolist()}"
+            )
         return int(places[0])
 
     def _rank_people(self, pool: "_Pool", model: Any, column: int) -> PersonNumbers:
@@ -162,7 +168,9 @@ class Requests:
         if self.kind == "class":
             return np.asarray(order[np.argsort(~pool.has[order, column], kind="stable")])
         if model is None:
-            raise ValueError(f"kind={self.kind!r} looks at the model; give it to stream")
+            raise ValueError(
+                f"kind={self.kind!r} depends on the model; pass a fitted model to stream"
+            )
         n_ranked = len(order) if self.kind == "adaptive" else self.candidates
         ranked, others = order[:n_ranked], order[n_ranked:]
         costs = self._removal_costs(pool, model, ranked)
@@ -190,7 +198,7 @@ class _Pool:
         self.y, self.rng = y, rng
         owners = np.arange(len(y)) if ids is None else np.asarray(ids)
         if len(owners) != len(y):
-            raise ValueError(f"{len(owners)} ids for {len(y)} rows; one for each row is needed")
+            raise ValueError(f"got {len(owners)} ids for {len(y)} rows; give one id per row")
         self.people, self.owner = np.unique(owners, return_inverse=True)
         self.rows_of = np.bincount(self.owner, minlength=len(self.people))
         self.is_present = np.ones(len(self.people), dtype=bool)
@@ -213,8 +221,8 @@ class _Pool:
                 if len(chosen) == size:
                     return np.array(chosen)
         raise ValueError(
-            f"{size} people should leave next, but only {len(chosen)} can: at least "
-            f"{_KEPT_PER_CLASS} people of every class stay; ask for fewer"
+            f"the next request would remove {size} people, but only {len(chosen)} can be removed: "
+            f"{_KEPT_PER_CLASS} people of every class must remain; use a smaller n"
         )
 
     def person_errors(self, model: Any) -> NDArray[np.float64]:

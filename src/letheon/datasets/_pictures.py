@@ -74,7 +74,10 @@ def read_mnist(job: ReadJob) -> DatasetArrays:
     parts: list[Any] = []
     for images, digits in (arrays[:2], arrays[2:]):
         if images.ndim != 3 or len(images) != len(digits):
-            raise DatasetFormatError(f"images {images.shape} and labels {digits.shape} differ")
+            raise DatasetFormatError(
+                f"images have shape {images.shape} and labels {digits.shape}; expected one label "
+                "per image"
+            )
         is_pair = job.variant == "3-vs-8"
         kept = np.isin(digits, (3, 8)) if is_pair else slice(None)
         y = (digits == 8 if is_pair else digits).astype(np.int64)
@@ -97,12 +100,12 @@ def _read_mat(job: ReadJob, file: int) -> Pair:
             images, labels = np.asarray(content["X"]), np.asarray(content["y"]).ravel()
         except NotImplementedError as error:
             raise DatasetFormatError(
-                "a MATLAB 7.3 file; the provider's is of version 5. Download it again"
+                "this is a MATLAB 7.3 file; expected version 5, as published. Download it again"
             ) from error
         except (LookupError, matlab.MatReadError, TypeError, ValueError, zlib.error) as error:
             raise DatasetFormatError(f"not a MATLAB file with X and y: {error}") from error
     if images.shape != (32, 32, 3, len(labels)):
-        raise DatasetFormatError(f"X is {images.shape}, expected (32, 32, 3, {len(labels)})")
+        raise DatasetFormatError(f"X has shape {images.shape}; expected (32, 32, 3, {len(labels)})")
     job.check_rows(file, len(labels))
     return _flatten_pixels(images.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10
 
@@ -146,7 +149,9 @@ def _read_batches(job: ReadJob, path: Path, *parts: list[str], label_bytes: int)
         content = b"".join(batches[stem] for stem in stems)
         width = label_bytes + _CIFAR_PIXELS
         if len(content) % width:
-            raise DatasetFormatError(f"{path}: {len(content):,} bytes are no rows of {width:,}")
+            raise DatasetFormatError(
+                f"{path}: {len(content):,} bytes is not a multiple of {width:,}, one row"
+            )
         rows = np.frombuffer(content, np.uint8).reshape(-1, width)
         job.check_rows(0, len(rows), n_rows)
         yield _flatten_pixels(rows[:, label_bytes:]), rows[:, label_bytes - 1].astype(np.int64)
@@ -161,7 +166,7 @@ def _read_tar(path: Path, ending: str) -> Iterator[tuple[str, bytes]]:
                 if content is not None:
                     yield member.name.removeprefix("./"), content.read()
     except tarfile.TarError as error:
-        raise DatasetFormatError(f"{path} is not a tar: {error}") from error
+        raise DatasetFormatError(f"{path} is not a tar file: {error}") from error
 
 
 def _read_jpeg(path: Path, kinds: tuple[str, ...]) -> DatasetArrays:
@@ -208,7 +213,7 @@ def _import_pillow() -> Any:
         from PIL import Image
     except ImportError as error:
         raise ImportError(
-            "pictures need Pillow, which is not installed: pip install pillow"
+            "reading pictures needs Pillow, which is not installed: pip install pillow"
         ) from error
     return Image
 
@@ -220,7 +225,7 @@ def _read_pixels(content: bytes | Path, *, side: int, shorter: int | None) -> ND
             image = file.convert("RGB")
     except (EOFError, OSError, SyntaxError, ValueError) as error:
         where = "" if isinstance(content, bytes) else f"{content}: "
-        raise DatasetFormatError(f"{where}not a picture, or a damaged one: {error}") from error
+        raise DatasetFormatError(f"{where}not a picture, or damaged: {error}") from error
     if shorter is not None:
         image = _cut_middle(image, side, shorter)
     elif image.size != (side, side):
@@ -272,7 +277,8 @@ def _read_files(job: ReadJob, *parts: Files, shorter: int | None) -> DatasetArra
     if n_rows * row_bytes > LARGEST:
         raise MemoryError(
             f"{job.info.name}: {n_rows:,} pictures take {n_rows * row_bytes / 2**30:,.0f} GiB, "
-            f"more than {LARGEST / 2**30:,.0f}; give n_rows={LARGEST // row_bytes:,} or less"
+            f"more than the limit of {LARGEST / 2**30:,.0f} GiB; "
+            f"use n_rows={LARGEST // row_bytes} or less"
         )
     arrays: list[Any] = []
     for paths, classes in chosen:
@@ -296,8 +302,8 @@ def read_imagenet(job: ReadJob) -> DatasetArrays:
     unsorted = [path for path in validation[1].iterdir() if path.suffix.lower() in _ENDINGS]
     if unsorted:
         raise DatasetFormatError(
-            f"{len(unsorted):,} pictures stand in {validation[1]} itself, so that their class is "
-            "not known: sort them into folders by class, as in train, or move them away"
+            f"{len(unsorted):,} pictures are directly in {validation[1]}, so their class is "
+            "unknown; move them into one folder per class, as in train, or elsewhere"
         )
     test = _list_files([validation[1] / folder.name for folder in folders])
     return _read_files(job, train, test, shorter=256)
@@ -328,8 +334,8 @@ def read_lacuna(job: ReadJob) -> DatasetArrays:
     drawn, wanted = (ten, _LACUNA_10) if job.info.name == "lacuna-10" else (hundred, _LACUNA_100)
     if len(drawn) < wanted and job.check:
         raise DatasetFormatError(
-            f"{len(people)} people have {_FEWEST_FACES} pictures; {job.info.name} needs "
-            f"{wanted} of them beside those of the other Lacuna"
+            f"only {len(people)} people have {_FEWEST_FACES} or more pictures; {job.info.name} "
+            f"needs {wanted} people who are not in the other Lacuna data set"
         )
     paths, classes = _list_files([people[place] for place in sorted(drawn)])
     is_test = np.arange(len(paths)) - np.searchsorted(classes, classes) < _TEST_FACES

@@ -205,13 +205,13 @@ class DatasetInfo:
             if file.optional or file.is_needed(variant)
         )
         return (
-            f"files of {self.name!r} ({self.title}) are not there. Needed, compressed "
+            f"the files of {self.name!r} ({self.title}) are missing. Required, compressed "
             f"(.gz, .xz, .bz2) or not:\n{files}\n"
             f"Provider: {self.provider}, {self.page}\n"
             f"Terms: {self.licence} ({self.licence_source})\n"
             + (f"Note: {self.note}\n" if self.note else "")
-            + "Another folder: set the environment variable LETHEON_DATA, or give folder=. "
-            'A made-up table of the same shape: synthetic="if-absent".'
+            + "To use another folder, set the environment variable LETHEON_DATA or pass folder=. "
+            'To use random data of the same shape instead, pass synthetic="if-absent".'
         )
 
 
@@ -239,7 +239,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
         if isinstance(error, LetheonError) or getattr(error, "errno", None) is not None:
             raise
         raise DatasetFormatError(
-            f"{path} is damaged, or not what its name says: {error}. Download it again"
+            f"{path} is damaged, or is not the file that its name says: {error}. Download it again"
         ) from error
 
 
@@ -292,8 +292,8 @@ class ReadJob:
         expected = file.rows.get(name) if expected is None else expected
         if self.check and expected is not None and n_rows != expected:
             raise DatasetFormatError(
-                f"{path} has {n_rows:,} rows, expected {expected:,}. Download it again, or pass "
-                "check=False to read it as it is"
+                f"{path} has {n_rows:,} rows; expected {expected:,}. Download it again, or pass "
+                "check=False to read it anyway"
             )
 
 
@@ -304,6 +304,6 @@ def _check_digest(path: Path, expected: str) -> None:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     if digest != expected:
         raise DatasetFormatError(
-            f"{path} is not the published file: SHA-256 of its content is {digest}, expected "
-            f"{expected}. Download it again, or pass check=False to read it as it is"
+            f"{path} is not the published file: the SHA-256 of its content is {digest}; expected "
+            f"{expected}. Download it again, or pass check=False to read it anyway"
         )

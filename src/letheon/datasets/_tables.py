@@ -46,7 +46,7 @@ class TextColumns(dict[str, list[str]]):
     """Texts of a table by the name of the column; equal texts are one object."""
 
     def __missing__(self, name: str) -> NoReturn:
-        raise DatasetFormatError(f"no column {name!r} in the file; it has {', '.join(self)}")
+        raise DatasetFormatError(f"the file has no column {name!r}; its columns: {', '.join(self)}")
 
     def __add__(self, other: "TextColumns") -> "TextColumns":
         """Return the rows of both, one after the other."""
@@ -65,7 +65,9 @@ class TextColumns(dict[str, list[str]]):
         except DatasetFormatError:
             raise
         except (OverflowError, ValueError) as error:
-            raise DatasetFormatError(f"a cell is not as published: {error}") from error
+            raise DatasetFormatError(
+                f"a cell of column {name!r} does not have the published form: {error}"
+            ) from error
 
 
 def read_columns(
@@ -101,7 +103,7 @@ def read_columns(
         wrong = next((row for row in chunk if len(row) != len(names)), None)
         if wrong is not None:
             raise DatasetFormatError(
-                f"a row has {len(wrong)} cells, expected {len(names)}; it starts with {wrong[:3]}"
+                f"a row has {len(wrong)} cells; expected {len(names)}. It starts with {wrong[:3]}"
             )
         for column, cells in zip(columns, zip(*chunk, strict=True), strict=True):
             column.extend(map(intern, cells))
@@ -124,7 +126,7 @@ def parse_number(text: str) -> float:
     try:
         return MISSING_NUMBER if text in MISSING else float(text)
     except ValueError:
-        raise DatasetFormatError(f"{text!r} where a number is expected") from None
+        raise DatasetFormatError(f"{text!r} is not a number") from None
 
 
 def parse_word(text: str) -> str:
@@ -315,7 +317,7 @@ def read_vaccine(job: ReadJob) -> DatasetArrays:
     places = {person: row for row, person in enumerate(labelled)}
     lacking = [person for person in people.tolist() if person not in places]
     if lacking:
-        raise DatasetFormatError(f"no label for {len(lacking)} respondents: {lacking[:3]} ...")
+        raise DatasetFormatError(f"{len(lacking)} respondents have no label, such as {lacking[:3]}")
     rows = [places[person] for person in people.tolist()]
     features = TextColumns(
         {name: texts for name, texts in answers.items() if name != "respondent_id"}
@@ -428,7 +430,7 @@ def _parse_svm(stream: IO[bytes], width: int) -> tuple[Any, NDArray[np.int64]]:
     try:
         X, y = load_svmlight_file(stream, n_features=width, dtype=np.float32, zero_based=False)
     except ValueError as error:
-        raise DatasetFormatError(f"not lines of svmlight: {error}") from error
+        raise DatasetFormatError(f"not in svmlight format: {error}") from error
     return sparse.csr_array(X), (np.asarray(y) > 0).astype(np.int64)
 
 
@@ -465,7 +467,7 @@ def read_twitter(job: ReadJob) -> DatasetArrays:
         columns = rows.fieldnames or ()
         lacking = {"user_id", "text", "label"} - set(columns)
         if lacking:
-            raise DatasetFormatError(f"no columns {sorted(lacking)} in {name}")
+            raise DatasetFormatError(f"{name} has no columns {sorted(lacking)}")
         figures = tuple(each for each in _TWITTER_FIGURES if each in columns)
         return _read_tweets(islice(rows, FIRST), figures)
 
@@ -476,7 +478,7 @@ def _read_tweets(rows: Iterator[dict[Any, Any]], figures: tuple[str, ...]) -> Da
     n_before: Counter[str] = Counter()
     for row in rows:
         if None in row or None in row.values():
-            raise DatasetFormatError(f"row {len(values) + 1:,} has more or fewer cells than names")
+            raise DatasetFormatError(f"row {len(values) + 1:,} does not have one cell per column")
         owner, text = row["user_id"], row["text"]
         counts = [len(mark.findall(text)) for mark in _TWITTER_MARKS.values()]
         values.append([*(parse_number(row[name]) for name in figures), *counts, n_before[owner]])
@@ -518,7 +520,9 @@ def _read_baskets(
     """Return customers x categories, and how often each category was sold."""
     header = read_first_line(lines).strip().split(",")
     if "id" not in header or "category" not in header:
-        raise DatasetFormatError(f"no columns 'id' and 'category' in transactions.csv: {header}")
+        raise DatasetFormatError(
+            f"transactions.csv needs the columns 'id' and 'category'; it has {header}"
+        )
     place_id, place_category = header.index("id"), header.index("category")
     last = max(place_id, place_category) + 1
     rows = {str(customer): row for row, customer in enumerate(customers)}
@@ -528,7 +532,9 @@ def _read_baskets(
     for line in lines:
         cells = line.split(",", last)
         if len(cells) < last:
-            raise DatasetFormatError(f"a row has {len(cells)} cells: {line[:40]!r}")
+            raise DatasetFormatError(
+                f"a row has {len(cells)} cells; expected {last} or more: {line[:40]!r}"
+            )
         place = places.setdefault(cells[place_category], len(places))
         n_sold[place] += 1
         row = rows.get(cells[place_id])
@@ -573,12 +579,12 @@ def _read_trees(lines: Iterable[str]) -> tuple[NDArray[np.int64], list[list[str]
             continue
         root = _ROOT.match(line)
         if root is None:
-            raise DatasetFormatError(f"not a tree with numbers 0 to 4: {line[:40]!r}")
+            raise DatasetFormatError(f"a line is not a tree with labels from 0 to 4: {line[:40]!r}")
         words: list[str] = _LEAF.findall(line)
         # Every bracket must belong to a word or to a branch.
         n_nodes = len(words) + len(_INNER.findall(line))
         if not n_nodes == line.count("(") == line.count(")"):
-            raise DatasetFormatError(f"a tree with brackets that hold no word: {line[:40]!r}")
+            raise DatasetFormatError(f"a tree has brackets without a word: {line[:40]!r}")
         labels.append(int(root[1]))
         sentences.append([word.lower() for word in words])
     if not labels:

@@ -326,7 +326,7 @@ def prediction_gap(
     if relative:
         unit = float(naive.std(ddof=1)) if naive.size > 1 else 0.0
         if unit == 0:
-            raise ValueError("relative=True needs pred_naive with different values, all are equal")
+            raise ValueError("relative=True needs values that differ in pred_naive; all are equal")
     # Scaled first to avoid overflow and underflow of squares.
     scale = float(abs(gaps).max()) or 1.0
     squares = (gaps / scale) ** 2

@@ -177,7 +177,7 @@ class Measure(TextRepr):
             if getattr(self, field) not in options:
                 raise ValueError(f"{field} must be one of {options}, not {getattr(self, field)!r}")
         if self.n < 0:
-            raise ValueError(f"n must not be negative, not {self.n}")
+            raise ValueError(f"n must be at least 0, not {self.n}")
         if not 0 < self.confidence < 1:
             raise ValueError(f"confidence must be between 0 and 1, not {self.confidence}")
         low = -math.inf if self.low is None else self.low

@@ -129,7 +129,7 @@ class _CandidateSearch:
             return ""
         flaws = [blank.need.why_not_claim(evaluation.guarantee), why_not_beaten]
         if evaluation.equal_digests is False:
-            flaws.append("its digest is not that of a fresh fit")
+            flaws.append("its digest differs from that of a fresh fit")
         tried = CandidateResult(
             candidate=name,
             settings=settings,

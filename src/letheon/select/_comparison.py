@@ -329,7 +329,7 @@ def _describe_result(result: CandidateResult, best: CandidateResult | None = Non
     if best is not None and result.verdict == "within":
         value, least = _format_factor(result.efficiency.value), _format_factor(result.speed)
         if result.efficiency.value > best.efficiency.value:
-            return f"{result.name} is {value} faster on average, but at least only {least}."
+            return f"{result.name} is {value} faster on average, but possibly only {least}."
         return f"{result.name} was slower: {value} (at least {least})."
     word = "is undecided" if result.verdict == "undecided" else "is not within the tolerances"
     return f"{result.name} {word}: {result.failures}."

@@ -292,7 +292,9 @@ def _is_size(value: Any) -> bool:
 def _check_layout(parts: list[_Field], itemsize: int) -> None:
     """Check that fields are inside the item without overlap, and that padding is limited."""
     _require_array(0 < len(parts) <= _MAX_FIELDS, "number of fields")
-    _require_array(len({part.name for part in parts}) == len(parts), "a name of two fields")
+    _require_array(
+        len({part.name for part in parts}) == len(parts), "two fields with the same name"
+    )
     used = sum(part.size for part in parts)
     _require_array(0 < used <= itemsize <= 16 * used + 64, "size of a structured item")
     end = 0

@@ -87,7 +87,7 @@ def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
         more = f"; and {len(violations) - 3} more" if len(violations) > 3 else ""
         classes = {violation.class_name: Instance for violation in violations}
         raise UntrustedClassError(
-            f"the file has settings that letheon does not take from files: {shown}{more}. If you "
+            f"the file has settings that letheon does not accept from files: {shown}{more}. If you "
             f"know where the file comes from, {_advise_on_trust(classes)}"
         )
 
@@ -245,7 +245,7 @@ class _Builder:
         is_as_listed = isinstance(item, type) == _is_class_value(node.name)
         if not is_as_listed and node.name not in self.trusted:
             raise UntrustedClassError(
-                f"{node.name!r} is not of the kind that the allow-list states"
+                f"{node.name!r} is not of the kind (class or function) that the allow-list states"
             )
         return item
 

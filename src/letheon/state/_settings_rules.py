@@ -58,7 +58,7 @@ class SettingRule(NamedTuple):
         if self.allows("OFF"):
             return "None, False"
         if self.allows("NONE", "NOTHING"):
-            return "None" if self.allows("NONE") else "nothing, the class has no such setting"
+            return "None" if self.allows("NONE") else "nothing: the class has no such setting"
         kinds = [text for kind, text in _DESCRIPTIONS.items() if kind in self.kinds]
         words = [repr(word) for word in sorted(self.words)]
         if len(words) > 8:
@@ -85,7 +85,7 @@ _DESCRIPTIONS = {
     "<importance>": "'auto' or a path that ends in coef_ or feature_importances_",
     "<name>": "a plain name",
     "<regex>": "a regular expression that repeats its last character only",
-    "<scaled>": "'mean', 'median' or such as '1.5*mean'",
+    "<scaled>": "'mean', 'median' or a multiple such as '1.5*mean'",
 }
 # Values of a trusted class, or outside any object. The names in them are audited separately.
 _ANYTHING = SettingRule(
@@ -365,6 +365,6 @@ def require_no_shadows(cls: type, node: nodes.Instance) -> None:
         if defaults and not (is_plain and (name in RULES or name in parameters)):
             raise UntrustedClassError(
                 f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which "
-                "would replace what the class has under that name; if you know where the file "
+                "would hide the class attribute of that name; if you know where the file "
                 f"comes from, pass trusted=[{tag_of(cls)!r}]"
             )

@@ -87,7 +87,7 @@ def _numbers_of(value: Any) -> list[float]:
     reduced = value.__reduce__()
     numbers = list(reduced[1]) if reduced[0] is type(value) else []
     if not all(type(number) in {int, float} for number in numbers):
-        raise UnsupportedStateError(f"{type(value).__name__} holds more than numbers")
+        raise UnsupportedStateError(f"{type(value).__name__} has parameters that are not numbers")
     return [float(number) for number in numbers]
 
 
@@ -103,7 +103,9 @@ def _search_tree_plain(tree: Any) -> dict[str, Any]:
     name = type(metric).__name__.removesuffix("64").removesuffix("32").removesuffix("Distance")
     p, vector, matrix = metric.__getstate__()[:3]
     if name == "PyFunc":
-        raise UnsupportedStateError("a search tree with a Python function as its metric")
+        raise UnsupportedStateError(
+            "a search tree whose metric is a Python function cannot be saved; use a named metric"
+        )
     return {
         "data": np.asarray(state[0]),
         "leaf_size": int(state[4]),
@@ -152,7 +154,9 @@ def _search_tree_cost(_: type, plain: Any) -> int:
 
 def _interpolator_plain(value: Any) -> dict[str, Any]:
     if value._kind != "linear":
-        raise UnsupportedStateError(f"an interpolation of kind {value._kind}")
+        raise UnsupportedStateError(
+            f"an interpolation of kind {value._kind!r} cannot be saved; expected 'linear'"
+        )
     return {
         "x": value.x,
         "y": value.y,

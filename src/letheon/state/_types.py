@@ -47,7 +47,7 @@ def _generator_state(value: Any) -> dict[str, Any]:
     is_legacy = isinstance(value, np.random.RandomState)
     state = value.get_state(legacy=False) if is_legacy else value.bit_generator.state
     if state["bit_generator"] not in _BIT_GENERATORS:
-        raise UnsupportedStateError(f"a generator of kind {state['bit_generator']}")
+        raise UnsupportedStateError(f"a {state['bit_generator']} random generator cannot be saved")
     return state  # type: ignore[no-any-return]
 
 
@@ -146,7 +146,7 @@ def _sparse_from(cls: Any, plain: Any) -> Any:
 
 def _partial_plain(value: Any) -> dict[str, Any]:
     if vars(value):
-        raise UnsupportedStateError("a partial with attributes of its own")
+        raise UnsupportedStateError("a functools.partial with extra attributes cannot be saved")
     return {"func": value.func, "args": value.args, "keywords": value.keywords}
 
 
@@ -306,7 +306,9 @@ def _frame_plain(frame: Any) -> Plain:
         columns = [_polars_column(column) for column in frame.get_columns()]
         return {"names": frame.columns, "columns": columns, "n_rows": frame.height}
     if frame.columns.nlevels > 1:
-        raise UnsupportedStateError("a frame with several levels of column names")
+        raise UnsupportedStateError(
+            "a frame with several levels of column names cannot be saved; use one level"
+        )
     columns = [_pandas_column(frame.iloc[:, i]) for i in range(frame.shape[1])]
     return {"names": list(frame.columns), "columns": columns, "n_rows": len(frame)}
 

@@ -51,7 +51,7 @@ class LogTree:
     def root(self, size: int | None = None) -> bytes:
         """Return the root of the first `size` leaves; of all by default."""
         size = self.size if size is None else size
-        self._require_range(0 <= size <= self.size, f"no tree of {size} leaves")
+        self._require_range(0 <= size <= self.size, f"size={size} is out of range")
         return self.subtree_root(0, size)
 
     def inclusion_path(self, index: int, size: int) -> list[bytes]:
@@ -60,7 +60,7 @@ class LogTree:
         ``PATH(m, D[n])`` of RFC 6962, section 2.1.1: siblings from the leaf to the root.
         """
         fits = 0 <= index < size <= self.size
-        self._require_range(fits, f"no leaf {index} in a tree of {size}")
+        self._require_range(fits, f"index={index} and size={size} are out of range")
         path, begin, end = [], 0, size
         while end - begin > 1:
             middle = begin + _largest_power_below(end - begin)
@@ -79,7 +79,7 @@ class LogTree:
         is 0.
         """
         fits = 0 <= size1 <= size2 <= self.size
-        self._require_range(fits, f"no trees of {size1} and {size2} leaves")
+        self._require_range(fits, f"size1={size1} and size2={size2} are out of range")
         if size1 in {0, size2}:
             return []
         path, begin, end, is_prefix = [], 0, size2, True
