@@ -86,7 +86,7 @@ def test_the_chain_names_each_certificate_before(filled: Desk) -> None:
     text = filled.browser("auditor").get("/certificates").text
     said = words_of(text)
     chain = filled.client("auditor").get("/api/v1/chain").json()["items"]
-    assert "No gaps in this part of the chain" in said
+    assert "This part of the chain is intact" in said
     assert re.findall(r'class="seq" href="/certificates/(\d+)"', text) == ["3", "2", "1"]
     assert [one["previous"] for one in chain][-1] == "genesis"
     for one in chain[:-1]:
@@ -129,10 +129,10 @@ def test_a_damaged_certificate_is_shown_as_such(desk: Desk) -> None:
         assert "Invalid" in said
         assert "Fail Signature" in said
         assert "The chain is broken" in words_of(client.get("/certificates").text)
-        assert "Fail Chain" in words_of(client.get("/certificates/3?verify=1").text)
+        assert "Fail Certificate chain" in words_of(client.get("/certificates/3?verify=1").text)
         assert desk.browser(f"auditor@{OTHER}").get("/certificates/2").status_code == 404
     damage(desk, 2, whole)
-    assert "No gaps" in words_of(client.get("/certificates").text)
+    assert "is intact" in words_of(client.get("/certificates").text)
 
 
 @pytest.mark.parametrize(
@@ -269,14 +269,14 @@ def test_an_audit_fills_up_while_it_runs(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("drill", "verdicts", "passed", "words"),
     [
-        ("none", ["pass"], True, "Passed 1 checks, none failed."),
+        ("none", ["pass"], True, "Passed 1 check passed, none failed."),
         ("none", ["pass", "skipped"], None, "Incomplete No check failed, but 1 of 2 were skipped."),
         ("none", ["pass", "fail"], False, "Failed 1 of 2 checks failed."),
         (
             "model",
             ["fail"],
             False,
-            "the damage of the drill was found.",
+            "the audit detected the change.",
         ),
         ("model", ["pass"], True, "A drill should fail"),
         ("model", ["pass", "skipped"], None, "A drill should fail"),

@@ -98,7 +98,7 @@ class Connections:
             self._open[number].is_waiting = is_waiting
 
     def _make_room(self, address: str | None = None) -> bool:
-        """Close the oldest idle connection of an address; default: the address with most of them."""
+        """Close the oldest idle connection of an address; default: the one with most of them."""
         candidates = (
             connection
             for connection in self._open.values()

@@ -97,7 +97,7 @@ REQUEST_STATES = {
     "verified": RequestState(
         "Verified",
         "warn",
-        "The identity is verified. A second person has to approve the request.",
+        "The identity is verified; a second person has to approve the request.",
         actions=("approve", *_NOTES, *_ENDS),
         successors=("queued", "duplicate", *_ENDED),
     ),
@@ -125,14 +125,14 @@ REQUEST_STATES = {
     "applied": RequestState(
         "Applied",
         "info",
-        "The rows are removed from the model. The certificate is not issued yet.",
+        "The rows are removed from the model; the certificate is not issued yet.",
         actions=_NOTES,
         successors=("certified",),
     ),
     "certified": RequestState(
         "Certificate issued",
         "info",
-        "A certificate covers the request. The purge follows.",
+        "A certificate covers the request; the purge follows.",
         actions=_NOTES,
         successors=("purging",),
     ),
@@ -146,7 +146,7 @@ REQUEST_STATES = {
     "purged": RequestState(
         "Purged",
         "good",
-        "The ledger has destroyed all its copies of the data. The person must still be answered.",
+        "The ledger has destroyed all its copies of the data; the person must still be answered.",
         actions=("tell", "answer"),
         successors=("closed",),
     ),
@@ -161,7 +161,7 @@ REQUEST_STATES = {
     "on_hold": RequestState(
         "On hold",
         "neutral",
-        "Postponed on a legal ground. The deadline does not change.",
+        "Postponed on a legal ground; the deadline does not change.",
         actions=("release", *_NOTES, *_ENDS),
         successors=("queued", *_ENDED),
     ),
@@ -169,7 +169,7 @@ REQUEST_STATES = {
     "stuck": RequestState(
         "Needs attention",
         "bad",
-        "Processing stopped after a failure. An operator has to act.",
+        "Processing stopped after a failure; an operator has to act.",
         actions=("retry", *_NOTES, *_ENDS),
         successors=("queued", "purging", *_ENDED),
     ),
@@ -182,7 +182,7 @@ REQUEST_STATES = {
     ),
     "cancelled": RequestState("Cancelled", "neutral", "The request was withdrawn.", (), ()),
     "closed": RequestState(
-        "Answered", "good", "The person was answered. The request is complete.", (), ()
+        "Answered", "good", "The person was answered; the request is complete.", (), ()
     ),
 }
 """The states of a request, in the usual order."""
