@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 
 from letheon import verifier
 from letheon.ledger import Ledger
-from letheon.ledger.models.examine import fresh_fit, copy_rows
+from letheon.ledger.models.examine import copy_rows, fresh_fit
 from letheon.ledger.models.versions import find_head, find_model, read_rows
 
 DONE = {"purged", "closed", "duplicate"}

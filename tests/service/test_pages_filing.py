@@ -273,4 +273,4 @@ def test_a_queued_request_says_when_it_runs(desk: Desk) -> None:
     client = desk.browser("operator")
     assert "as soon as the worker is free" in client.get(f"/requests/{request.id}").text
     desk.work()
-    assert "waiting rows" not in client.get(f"/requests/{request.id}").text
+    assert "rows are waiting" not in client.get(f"/requests/{request.id}").text

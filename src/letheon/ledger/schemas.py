@@ -557,7 +557,7 @@ class Key:
         Status of the key.
     first, last : int or None
         First and last number of the certificates that it may sign; `last` is None for the current
-        key. Both are None for a tenant's token, because they count certificates of all tenants.
+        key. A tenant's token gets None for both, because they count certificates of all tenants.
     """
 
     keyid: str

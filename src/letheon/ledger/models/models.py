@@ -17,7 +17,7 @@ from letheon.ledger.certificates.claims import guarantee_section, make_claim, ma
 from letheon.ledger.certificates.statement import choose_releases
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model, copy_rows
+from letheon.ledger.models.examine import ModelFiles, copy_rows, examine_files, examine_model
 from letheon.ledger.models.register import (
     define_model,
     make_judged,

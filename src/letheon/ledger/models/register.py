@@ -19,9 +19,9 @@ from letheon.ledger.keys.keyring import commit_to_key
 from letheon.ledger.models.commitment import build_tree, compute_ranks, count_slots, draw_row_slots
 from letheon.ledger.models.examine import (
     ExaminedModel,
+    copy_rows,
     examine_model,
     fresh_fit,
-    copy_rows,
     judge_model,
     make_test_ids,
     require_kind,

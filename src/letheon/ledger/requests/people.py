@@ -172,7 +172,7 @@ def _encryption_context(request_id: str) -> bytes:
 
 
 def decrypt_ids(core: Core, conn: Connection, batch_id: str) -> Ids | None:
-    """Return the distinct ids of all requests of a batch; None if there are none.
+    """Return the distinct ids of all requests of a batch; None without ids.
 
     Retries if a purge replaces the key at the same time.
     """

@@ -289,7 +289,7 @@ class LedgerRequests(RequestLists):
         *,
         tenant: str | None = None,
     ) -> Request:
-        """Put a request on hold on a legal ground, until a day (in the calendar's time zone) or time.
+        """Put a request on hold on a legal ground, until a time or a day (in the calendar's zone).
 
         Raises
         ------

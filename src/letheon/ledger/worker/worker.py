@@ -53,8 +53,8 @@ from letheon.ledger.worker.apply import (
     Compute,
     apply_batch,
     find_open_batch,
-    start_batch,
     select_blocked_by_hold,
+    start_batch,
 )
 from letheon.ledger.worker.compute import (
     BUDGET_SPENT,
