@@ -1,9 +1,9 @@
 """The contract of a model that forgets.
 
 A model that can forget is a training algorithm, a removal mechanism and a certificate (survey,
-Definition 7). `ForgetMixin` is the public interface of the removal mechanism: `forget` is a
-template that calls `_prepare` of a method (trains replacements; may fail, changes nothing) and then
-`_commit` (cannot fail).
+Definition 7). `ForgetMixin` is the public interface of the removal mechanism. Its `forget` calls
+two methods of the estimator: `_prepare` trains replacements and may fail, but changes nothing;
+then `_commit` installs them and cannot fail.
 """
 
 import copy
@@ -69,7 +69,7 @@ def _get_runtime_state(model: object) -> _RuntimeState:
 
 
 def lock_model(model: object) -> AbstractContextManager[Any]:
-    """Return the lock of a model; use it in a ``with`` statement. Changes wait for each other."""
+    """Return the lock of a model, for a ``with`` statement; only one change runs at a time."""
     return _get_runtime_state(model).lock
 
 
@@ -77,8 +77,8 @@ def lock_model(model: object) -> AbstractContextManager[Any]:
 def lock_for_change(model: object) -> Iterator[None]:
     """Hold the lock of a model for a change; raise if a change is under way in this thread.
 
-    The lock is reentrant, so that a callback may predict. The commit of the outer change would
-    undo a change inside it.
+    The lock is reentrant, so that a callback may predict. Nested changes are rejected, because the
+    commit of the outer change would undo the inner one.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def lock_for_change(model: object) -> Iterator[None]:
         if runtime.is_changing:
             raise RuntimeError(
                 f"fit, forget or learn of this {type(model).__name__} was called during another "
-                "change of it, perhaps in a callback; nothing was changed. Call it afterwards."
+                "change, perhaps in a callback; nothing was changed. Call it after that change."
             )
         runtime.is_changing = True
         try:
@@ -106,7 +106,7 @@ def require_fitted(model: "ForgetMixin") -> None:
 
 
 class Removal(NamedTuple):
-    """Rows to remove: numbers of ids and rows, and their location in a form of the method's own."""
+    """Rows to remove: numbers of ids and rows, and where the rows are, as the method stores it."""
 
     n_ids: int
     n_rows: int
@@ -123,11 +123,11 @@ class Outcome(NamedTuple):
 
 
 class ForgetMixin:
-    """Mixin for estimators that forget. The methods that a new estimator must write come last.
+    """Mixin for estimators that forget. A new estimator must implement the last six methods.
 
-    `fit` sets, at its end and only after success: `seed_`, the rows, the model, and the attributes
-    that `_remember_settings` returns. A commit replaces one attribute (or updates ``__dict__`` in
-    one call), so a concurrent `predict` uses the model before or after, never a mixture.
+    After a successful training, `fit` sets `seed_`, the rows, the model, and the attributes that
+    `_remember_settings` returns. A commit replaces one attribute (or updates ``__dict__`` in one
+    call), so a concurrent `predict` uses the model before or after the change, never a mixture.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ class ForgetMixin:
         ids : sequence of int or of str
             Ids to forget. Duplicates count once; an empty list changes nothing and gives a receipt.
         digest : bool, default=False
-            Also record the digests before and after (each hashes the whole model).
+            Also record the digests before and after the removal; each hashes the whole model.
 
         Returns
         -------
@@ -173,7 +173,7 @@ class ForgetMixin:
         return self._answer_request(ids, digest, self._prepare)
 
     def _answer_request(self, ids: Any, digest: bool, prepare: Callable[[Removal], Any]) -> Receipt:
-        """Template of `forget`; a method whose `forget` has more arguments passes its `prepare`."""
+        """Run `forget`; methods with more arguments than `ids` and `digest` pass a `prepare`."""
         require_fitted(self)
         requested = as_ids(ids).distinct()
         with lock_for_change(self):
@@ -215,7 +215,7 @@ class ForgetMixin:
 
         Two exact models with the same digest are the same model: compare it with the digest of a
         fresh `fit` on the remaining rows with ``random_state=model.seed_``. Keep it confidential:
-        with the remaining rows and an old digest, guesses of a forgotten row can be tested.
+        with the remaining rows and an old digest, an attacker can test guesses of a forgotten row.
         """
         require_fitted(self)
         with lock_model(self):
@@ -236,7 +236,7 @@ class ForgetMixin:
 
     @property
     def residual_state_(self) -> tuple[str, ...]:
-        """Parts of the saved state that forgotten rows may have affected; empty if none."""
+        """Parts of the saved state that may still depend on forgotten rows; empty if none do."""
         return self.guarantee_.residual_state
 
     def declare_tuning(self, how: str) -> Self:
@@ -244,6 +244,15 @@ class ForgetMixin:
 
         Tuning on rows that are forgotten later weakens every guarantee. A new `fit` deletes the
         text.
+
+        Parameters
+        ----------
+        how : str
+            How the hyper-parameters were chosen, and on which data.
+
+        Returns
+        -------
+        self
         """
         if not how:
             raise ValueError(
@@ -264,7 +273,7 @@ class ForgetMixin:
         return state.environment()
 
     def _digest_parameters(self) -> str:
-        """Return the digest of all parameters that affect the result, also nested ones."""
+        """Return the digest of all parameters that affect the result, including nested ones."""
         return state.digest(_parameters_as_data(self))
 
     def _require_same_parameters(self) -> None:
@@ -288,7 +297,7 @@ class ForgetMixin:
         return "seed_" in vars(self)
 
     def _learn_rows(self, ids: Any, prepare: Callable[[], Any]) -> Self:
-        """Template of `learn`: a plan is prepared and then committed, as in `forget`."""
+        """Run `learn`: prepare a plan and commit it, as in `forget`."""
         require_fitted(self)
         if ids is None:
             raise IdsTypeError("learn got ids=None; expected one id per row")
@@ -305,8 +314,8 @@ class ForgetMixin:
     def _finish_pending(self) -> None:
         """Do the work that earlier requests postponed; change no prediction and no digest.
 
-        Code that measures the time of a request calls this before the clock stops, so that a lazy
-        method does not look faster than it is.
+        Code that measures the time of a request calls this before it stops the clock. Otherwise a
+        lazy method would look faster than it is.
         """
 
     @property
@@ -336,7 +345,7 @@ class ForgetMixin:
 
 
 class KeywordScoreMixin:
-    """Mixin, before scikit-learn's, whose `score` takes weights by keyword only."""
+    """Mixin whose `score` takes weights by keyword only; list it before scikit-learn's mixin."""
 
     def score(self, X: Any, y: Any, *, sample_weight: Any = None) -> float:
         """Return the mean accuracy of a classifier, or R squared of a regressor."""
@@ -345,7 +354,7 @@ class KeywordScoreMixin:
 
 
 class InPlaceMixin:
-    """Mixin, before `ForgetMixin`, for models whose requests write into existing memory."""
+    """Mixin for models that requests change in place; list it before `ForgetMixin`."""
 
     def __copy__(self) -> Self:
         """Return a copy with its own memory for attributes that change in place."""
@@ -392,7 +401,7 @@ def locate_in(rows: Rows | SlotRows, ids: Ids) -> Removal:
 
 
 def _note_verified(model: ForgetMixin, recorded: Any) -> None:
-    """Remember parameters that matched, if all of them are immutable."""
+    """Remember that these parameters matched those of the fit, if all of them are immutable."""
     if type(model)._digest_parameters is not ForgetMixin._digest_parameters or not hasattr(
         model, "get_params"
     ):
@@ -416,7 +425,7 @@ def require_registered(cls: type) -> None:
     """
     facts = vars(cls).get("facts")
     is_ours = cls.__module__.partition(".")[0] == "letheon"
-    # Controls of attacks have facts, too, but no definition text.
+    # Negative controls of attacks also have facts, but no definition text.
     if not (is_ours and isinstance(facts, MethodFacts) and facts.definition_name):
         return
     method = find_method(facts.method)
@@ -443,7 +452,7 @@ def _parameters_as_data(value: Any) -> Any:
         return [_parameters_as_data(part) for part in value]
     if isinstance(value, dict):
         return {key: _parameters_as_data(part) for key, part in value.items()}
-    # NumPy scalars, as in searched ranges, are equal to the Python values.
+    # Parameter searches set NumPy scalars; they count as the equal Python values.
     return value.item() if isinstance(value, np.number | np.bool | np.str_) else value
 
 

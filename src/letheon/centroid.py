@@ -106,7 +106,7 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         """Return the class with the nearest centroid for every row."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        # A copy, so that labels and centroids match even if rows are forgotten meanwhile.
+        # A copy, so that labels and centroids match even if rows are forgotten at the same time.
         fitted = vars(self).copy()
         classes, centroids = fitted["classes_"], fitted["centroids_"]
         # |x - c|^2 without |x|^2, which is the same for every class.
@@ -121,7 +121,7 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
         return len(self.rows_)
 
     def _set_state(self, rows: Rows, classes: Any, centroids: Floats, **more: Any) -> None:
-        # One call, so that a concurrent predict never sees half of it. Nothing is random.
+        # One call, so that a concurrent predict never sees a partial update. Nothing is random.
         vars(self).update(rows_=rows, classes_=classes, centroids_=centroids, seed_=0, **more)
 
     def _get_ids(self) -> Ids:

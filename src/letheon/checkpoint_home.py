@@ -37,12 +37,12 @@ def sweep_checkpoints(checkpoint_dir: str | os.PathLike[str], *, keep: Iterable[
     Returns
     -------
     int
-        Number of sub-directories destroyed. Other files are not changed.
+        Number of destroyed sub-directories. Other files are not changed.
 
     Raises
     ------
     CheckpointError
-        Some files could not be destroyed; all others are.
+        Some files could not be destroyed; all others were.
     """
     kept = {Path(model.checkpoint_home_).name for model in keep if model.checkpoint_home_}
     orphans = [
@@ -54,7 +54,9 @@ def sweep_checkpoints(checkpoint_dir: str | os.PathLike[str], *, keep: Iterable[
         file for path in orphans for file in state.DirectoryStore(path).keep_only(frozenset())
     ]
     if undestroyed:
-        raise CheckpointError(f"these files could not be destroyed: {', '.join(undestroyed)}")
+        raise CheckpointError(
+            f"these files could not be destroyed: {', '.join(undestroyed)}; delete them"
+        )
     return len(orphans)
 
 
@@ -73,9 +75,9 @@ class CheckpointDirectory:
     Attributes
     ----------
     home : str or None
-        The directory.
+        The directory; None without a home.
     store : DirectoryStore or None
-        Reads and writes in it.
+        Reads and writes the files in it.
     """
 
     def __init__(self, home: str | None) -> None:
@@ -88,9 +90,9 @@ class CheckpointDirectory:
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Check that states can be written; if the block fails, destroy those written inside it.
+        """Run a block; if it fails, destroy the states that it wrote.
 
-        Raises `CheckpointError` before any training if they cannot be written.
+        Raises `CheckpointError` before the block if states cannot be written.
         """
         before = self.names()
         try:
@@ -102,17 +104,17 @@ class CheckpointDirectory:
             raise
 
     def destroy_all_but(self, names: frozenset[str]) -> tuple[str, ...]:
-        """Destroy every state that is not named; return files that could not be destroyed."""
+        """Destroy all states except `names`; return files that could not be destroyed."""
         return () if self.store is None else self.store.keep_only(names)
 
     def purge(self, before: frozenset[str], after: frozenset[str]) -> DestructionReport:
-        """Destroy all but the states named `after`; report missing ones of `before`."""
+        """Destroy all states except `after`; report states in `before` that are missing."""
         missing = sorted(before - after - self.names())
         return DestructionReport(tuple(missing), self.destroy_all_but(after))
 
 
 class HomeMixin:
-    """Mixin, before `ForgetMixin`, for models with a parameter `checkpoint_dir`.
+    """Mixin for models with a parameter `checkpoint_dir`; list it before `ForgetMixin`.
 
     A method adds `home_attributes` to `_not_digested`, calls `_require_home_in_place` before a
     request, installs the attributes of `_describe_home` together with its model, and ends with
@@ -147,18 +149,18 @@ class HomeMixin:
         return str(Path(self.checkpoint_dir).absolute() / secrets.token_hex(16))
 
     def _current_home(self) -> str | None:
-        """Return the directory of the states: that of the fit, or below a new `checkpoint_dir`."""
+        """Return the directory of the states; it moves with a changed `checkpoint_dir`."""
         home = self.checkpoint_home_
         if home is None or self.checkpoint_dir is None:
             return self._new_home()
         if not is_home(Path(home)):  # the attribute may come from a file
-            raise CorruptFileError(f"checkpoint_home_={home!r} is not a directory of letheon")
+            raise CorruptFileError(f"checkpoint_home_={home!r} is not a checkpoint directory")
         if os.fspath(self.checkpoint_dir) == self.checkpoint_given_:
             return home
         return str(Path(self.checkpoint_dir).absolute() / Path(home).name)
 
     def _require_home_in_place(self) -> None:
-        """Raise if `checkpoint_dir` was changed and the states were not moved."""
+        """Raise if `checkpoint_dir` was changed but the states were not moved."""
         home = self.checkpoint_home_
         if home is not None and home != self._current_home() and Path(home).exists():
             raise ChangedParametersError(
@@ -171,9 +173,9 @@ class HomeMixin:
         directory = None if home is None else os.fspath(self.checkpoint_dir)
         return {"checkpoint_home_": home, "checkpoint_given_": directory}
 
-    def _record_destruction(self, purge: DestructionReport, *, afresh: bool) -> list[str]:
-        """Record what could not be destroyed and return warnings; `afresh` after a new fit."""
-        before = () if afresh else self.unaccounted_
+    def _record_destruction(self, purge: DestructionReport, *, is_new_fit: bool) -> list[str]:
+        """Record states that could not be destroyed, and return warnings."""
+        before = () if is_new_fit else self.unaccounted_
         self.unaccounted_ = (*before, *purge.missing)
         self.undestroyed_ = purge.undestroyed
         return [
@@ -194,7 +196,7 @@ class HomeMixin:
         return [message for home in self._old_homes() for message in destroy_home(home)]
 
     def _old_homes(self) -> list[str]:
-        """Return directories that may contain states: that of the fit, and a moved one."""
+        """Return the directories that may contain states: from `fit`, and after a move."""
         home = vars(self).get("checkpoint_home_")
         if home is None:
             return []

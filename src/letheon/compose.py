@@ -1,7 +1,7 @@
 """Pipelines that forget: every step either can forget or is independent of the data.
 
-A scaler or encoder before a model was fitted on the forgotten rows, too. A plain `Pipeline` would
-keep what it learned from them.
+A scaler or encoder in front of a model also learns from the rows. In a plain `Pipeline` it would
+keep what it learned from forgotten rows.
 """
 
 from dataclasses import dataclass, replace
@@ -78,21 +78,21 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
 class DataIndependent(TransformerMixin, BaseEstimator):
     """A transformer that the caller declares to learn nothing from data.
 
-    For steps whose `fit` ignores values (a fixed projection, a hashing vectoriser, a column
-    selection by name) and whose output rows each depend on one input row only. A function that
-    subtracts the mean of its input is stateless, but it mixes rows. The stateless transformers of
-    scikit-learn need no declaration, except `FunctionTransformer`, whose function is yours.
+    Use it for steps whose `fit` ignores values (a fixed projection, a hashing vectoriser, a column
+    selection by name), if each output row depends on one input row only. A function that subtracts
+    the mean of its input is stateless, but it mixes rows. The stateless transformers of
+    scikit-learn need no declaration, except `FunctionTransformer`: its function may do anything.
 
-    The declaration is checked. Of the transformers of scikit-learn only those whose `fit` can
+    The declaration is checked. Of the transformers of scikit-learn, only those whose `fit` can
     ignore values are accepted, with suitable settings (``OneHotEncoder(categories=...)``). Every
-    transformer is also fitted on samples of a few rows: it is rejected if the states differ, or if
+    transformer is also fitted on samples of a few rows. It is rejected if the states differ, or if
     the output for a row depends on other rows.
 
     Parameters
     ----------
     transformer : transformer
-        `fit` of a clone is called once with the first rows, to set its attributes, and of further
-        clones with a few of them. You assert that it stores no value of them.
+        Never fitted itself: one clone is fitted on all rows, and further clones on a few of them.
+        You assert that a fitted clone stores no value of a row.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def _passes_through(step: Any) -> bool:
 
 @dataclass(frozen=True)
 class FittedSteps:
-    """The fitted steps; `rows` are the raw rows if a step before the last learns from them."""
+    """The fitted steps, and the raw rows if a step before the last one learns from data."""
 
     steps: tuple[tuple[str, Any], ...]
     rows: Rows | None
@@ -181,7 +181,7 @@ class _PipelineFacts:
             return self._general
         steps = [step.facts for _, step in pipeline.steps if isinstance(step, ForgetMixin)]
         last = steps[-1] if steps else self._general
-        # A pipeline is no better than the weakest of its steps.
+        # A pipeline can claim no more than its weakest step.
         kinds: list[Kind] = [facts.certificate for facts in steps]
         weakest: Kind = max(kinds, key=KINDS.index, default="exact")
         return replace(
@@ -201,24 +201,26 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     """A pipeline of steps that can forget, with a forgetting estimator as the last step.
 
     If a step before the last learns from data, `forget` refits all steps. If all steps before the
-    last are data-independent, only the last step forgets, at its own speed. For speed put a plain
-    `Pipeline` *inside* SISA instead.
+    last are data-independent, only the last step forgets, at its usual speed. A plain `Pipeline`
+    *inside* `SISAClassifier` is faster than steps that are refitted.
 
     Parameters
     ----------
     steps : list of (name, step)
         Each step is a forgetting estimator (such as `NaiveUnlearner(StandardScaler())`), a
-        stateless transformer of scikit-learn, or a `DataIndependent`. The last step can forget.
+        stateless transformer of scikit-learn, or a `DataIndependent`. The last step must be a
+        forgetting estimator.
 
     Attributes
     ----------
     steps_ : tuple of (name, fitted step)
+        The fitted steps, in order.
     ids_, guarantee_, n_rows_
         See `ForgetMixin`.
 
     Notes
     -----
-    Guarantee: that of the last step; it is exact only if every step is.
+    Guarantee: that of the last step. It is exact only if every step is exact.
 
     Examples
     --------
@@ -254,7 +256,21 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         self.steps = steps
 
     def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
-        """Fit the steps in order; all of them get the same ids."""
+        """Fit the steps in order, all with the same ids.
+
+        Parameters
+        ----------
+        X : array-like, sparse, pandas or polars frame, or a list of texts
+            Training rows.
+        y : array-like, optional
+            Labels or targets, if the last step needs them.
+        ids : sequence of int or of str, optional
+            Id of each row; may repeat. Default ``0..n-1``.
+
+        Returns
+        -------
+        self
+        """
         with lock_model(self):
             self._check_steps()
             table, is_number = hold_table(X), is_regressor(self.steps[-1][1])
@@ -316,7 +332,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return int(self.fitted_.model.n_rows_)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return parameters, those of the steps included, as `Pipeline` does."""
+        """Return the parameters of the pipeline and of its steps, like `Pipeline`."""
         params: dict[str, Any] = {"steps": self.steps}
         if not deep or not isinstance(self.steps, list | tuple):
             return params
@@ -349,7 +365,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f"steps must be a list of (name, step); got {self.steps!r}")
         names = [name for name, _ in self.steps]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"expected at least one step, and distinct names; got {names}")
+            raise ValueError(f"steps needs at least one step, and distinct names; got {names}")
         if any(name == "steps" or "__" in name for name in names):
             raise ValueError(f"names of steps must not be 'steps' or contain '__'; got {names}")
         *early, (last_name, last) = self.steps
@@ -459,7 +475,7 @@ def _clone_step(step: Any) -> Any:
 
 
 def _clone_with_seeds(step: Any) -> Any:
-    """Return an unfitted clone with fixed seeds, so that a step is refitted with the same seeds."""
+    """Return an unfitted clone with fixed seeds, so that later fits use the same seeds."""
     fresh = _clone_step(step)
     if fresh is None or isinstance(fresh, str | ForgetMixin):
         return fresh

@@ -15,23 +15,23 @@
     │   ├── UnknownIdError    (LookupError)  an id is not in the model
     │   ├── EmptyModelError   (ValueError)   `fit` would reject the remaining rows
     │   ├── CannotForgetError (TypeError)    the object cannot forget
-    │   ├── BudgetSpentError  (ValueError)   the certificate covers no further removal
+    │   ├── BudgetSpentError  (ValueError)   the budget allows no further removal
     │   └── ChangedParametersError (ValueError)  parameters were changed after fit
     ├── StateError
     │   ├── UnsupportedStateError (TypeError)   a value without canonical bytes
     │   ├── CorruptFileError      (ValueError)  truncated or altered
     │   │   └── MemoryLimitError               reading it would take too much memory
-    │   ├── NewerFormatError      (ValueError)  written by a later letheon
+    │   ├── NewerFormatError      (ValueError)  written by a later version of letheon
     │   ├── UntrustedClassError   (ValueError)  contains a class or setting not allowed
     │   └── CheckpointError       (OSError)     a checkpoint cannot be written
     └── LedgerError
         ├── LedgerMissingError  (FileNotFoundError)  no ledger in that folder
-        ├── NewerLedgerError    (ValueError)    a later letheon wrote this ledger
+        ├── NewerLedgerError    (ValueError)    written by a later version of letheon
         ├── OldDatabaseError    (RuntimeError)  the files are newer than the database
         ├── LedgerBusyError     (RuntimeError)  another process uses it
         ├── LedgerUnwritableError (OSError)     its disk is full or read-only; reading works
-        ├── UnknownModelError   (LookupError)   no model of that name
-        ├── UnknownRequestError (LookupError)   no request of that id
+        ├── UnknownModelError   (LookupError)   no model with that name
+        ├── UnknownRequestError (LookupError)   no request with that id
         ├── RequestStateError   (ValueError)    not possible in the state of the request
         ├── IdempotencyError    (ValueError)    the key was used for another request
         ├── BlockedIdsError     (ValueError)    rows of people with erasure requests
@@ -113,7 +113,7 @@ __all__ = [
 
 
 def find_own_line(error: BaseException) -> tuple[str, int] | None:
-    """Return file name and line of the last frame of letheon in a traceback, None without one."""
+    """Return file name and line of the last letheon frame in a traceback, or None."""
     trace, place = error.__traceback__, None
     while trace is not None:
         if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "letheon":
@@ -177,7 +177,7 @@ class CannotForgetError(ForgetError, TypeError):
 
 
 class BudgetSpentError(ForgetError, ValueError):
-    """The removal would exceed the budget of the certificate, and a retrain is not possible."""
+    """The removal would exceed the budget of the guarantee, and the model cannot be retrained."""
 
 
 class ChangedParametersError(ForgetError, ValueError):
@@ -221,7 +221,7 @@ class LedgerMissingError(LedgerError, FileNotFoundError):
 
 
 class NewerLedgerError(LedgerError, ValueError):
-    """The ledger was written by a later letheon; nothing was changed."""
+    """The ledger was written by a later version of letheon; nothing was changed."""
 
 
 class OldDatabaseError(LedgerError, RuntimeError):
@@ -237,11 +237,11 @@ class LedgerUnwritableError(LedgerError, OSError):
 
 
 class UnknownModelError(LedgerError, LookupError):
-    """No model of that name is registered for that tenant."""
+    """No model with that name is registered for that tenant."""
 
 
 class UnknownRequestError(LedgerError, LookupError):
-    """No request of that id is known to that tenant."""
+    """The tenant has no request with that id."""
 
 
 class RequestStateError(LedgerError, ValueError):
@@ -249,11 +249,11 @@ class RequestStateError(LedgerError, ValueError):
 
 
 class IdempotencyError(LedgerError, ValueError):
-    """The idempotency key was used before, for a request with another content."""
+    """The idempotency key was used before, for a request with different content."""
 
 
 class BlockedIdsError(LedgerError, ValueError):
-    """Rows of people with erasure requests are not trained on again."""
+    """Some rows belong to people with erasure requests and must not be trained on again."""
 
 
 class ClockError(LedgerError, ValueError):
@@ -301,7 +301,7 @@ class PrecisionWarning(LetheonWarning):
 
 
 class EnvironmentWarning(LetheonWarning):
-    """The model was trained with other library versions than those installed."""
+    """The installed library versions differ from those that the model was trained with."""
 
 
 class SearchWarning(LetheonWarning):

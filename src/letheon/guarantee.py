@@ -48,20 +48,21 @@ class Guarantee:
     ----------
     kind : {"exact", "certified", "empirical"}
         *exact*: the model has the bytes of a fresh `fit` on the remaining rows (survey,
-        Definition 2). *certified*: (epsilon, delta)-indistinguishable from one (Definition 5).
+        Definition 2). *certified*: the model is (epsilon, delta)-indistinguishable from a
+        retrained one (Definition 5).
         *empirical*: measured, not proved; there is no bound on what the model reveals.
     reference : str
         Theorem or paper behind the claim.
     requests : {"oblivious", "adaptive"}
         Whether requests may depend on the model (Gupta et al., 2021).
     releases : {"latest-only", "every-version", "labels-only"}
-        What an observer may have: only the newest model, every version, or only labels.
+        What an observer may see: only the latest model, every version, or only labels.
     assumptions : tuple of str
         Codes of the assumptions.
     epsilon, delta, spent, budget : float or None
         Only for certified guarantees; `spent` covers the whole sequence of requests.
     residual_state : tuple of str
-        Parts of the saved state that forgotten rows may have affected.
+        Parts of the saved state that may still depend on forgotten rows.
     tuning : str or None
         How hyper-parameters were chosen, if declared. Tuning on rows that are forgotten later
         weakens every guarantee.
@@ -119,7 +120,7 @@ class TrainingSize(NamedTuple):
 
 
 class SearchRanges(NamedTuple):
-    """Values to try by parameter; those of efficiency parameters from slow to fast."""
+    """Values to try for each parameter; efficiency parameters are ordered from slow to fast."""
 
     efficiency: Mapping[str, tuple[Any, ...]] = {}
     certifiability: Mapping[str, tuple[Any, ...]] = {}
@@ -136,15 +137,15 @@ class MethodFacts:
     method : str
         Short name, as in receipts and certificates.
     applicability : str
-        Models or losses that it applies to.
+        Models or losses that the method applies to.
     exact : bool
         Whether the removal mechanism is exact (survey, Definition 2).
     strength : {"strong", "weak", "not stated"}
         Growth of the update time over a sequence of requests (survey, Definition 11).
     efficiency_parameters, certifiability_parameters : tuple of str
-        Constructor parameters that affect speed, and the strength of the guarantee.
+        Constructor parameters that affect speed, and those that affect the guarantee.
     requests, releases : str
-        The strongest claims of any model of this method; by default the weakest.
+        The strongest claims that a model of this method can make; by default the weakest ones.
     state_holds_rows : bool
         Whether a saved model contains its training rows, and so is personal data.
     definition_name : str
@@ -153,12 +154,12 @@ class MethodFacts:
     definition_text : str or None
         The definition text itself, for a method outside letheon.
     families : tuple of {"any", "linear", "forest", "net"}
-        Families of models that it applies to. Empty: not stated.
+        Families of models that the method applies to. Empty: not stated.
     tasks : tuple of {"classification", "regression"}
         Tasks of its models. Empty: not stated.
     needs : tuple of str
-        Properties of the loss and of training that it requires, keys of `NEEDS`. The losses of
-        letheon's classes have them.
+        Properties of the loss and of training that the method requires, as keys of `NEEDS`. The
+        losses of letheon's classes have them.
     certificate : {"exact", "certified", "empirical"}
         The strongest kind of guarantee that a model of this method may have. By default "exact"
         or "empirical", according to `exact`; it is "exact" if and only if `exact` is true.
@@ -168,13 +169,13 @@ class MethodFacts:
         Code of the rule by which a certified model counts its privacy loss, or a function of the
         model that returns it.
     adds_up : bool
-        Whether the privacy loss grows from request to request by that rule.
+        Whether the privacy loss accumulates over requests under that rule.
     noise : str or callable
         Code of the mechanism that adds noise, or a function of the model that returns it.
     has_noise_at_fit : bool
-        Whether a fresh fit adds noise, too.
+        Whether a fresh fit also adds noise.
     replay : {"bitwise", "bitwise-same-kernel"}
-        Where a fresh fit gives the same bytes again: on every machine (without BLAS and libm), or
+        Where a fresh fit gives the same bytes: on every machine (no use of BLAS and libm), or only
         on machines with the same kernels.
     search_ranges : callable, optional
         Function from a `TrainingSize` to the values of parameters that `letheon.select` tries.
@@ -229,7 +230,7 @@ class MethodFacts:
         return self.noise if isinstance(self.noise, str) else self.noise(model)
 
     def values_to_try(self, size: TrainingSize) -> SearchRanges:
-        """Return the values of parameters that `letheon.select` tries on data of a size."""
+        """Return the parameter values that `letheon.select` tries for data of this size."""
         return SearchRanges() if self.search_ranges is None else self.search_ranges(size)
 
     @property

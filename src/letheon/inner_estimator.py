@@ -1,8 +1,8 @@
-"""Helpers of wrappers for the inner estimator: clones, seeds, errors, tags, data independence.
+"""Helpers for wrappers of an inner estimator: clones, seeds, errors, tags, data independence.
 
-A transformer may be declared to learn nothing from rows. A list of known classes and a trial check
-this: clones fitted on different rows must have equal states, and the output for a row must not
-depend on other rows.
+A transformer may be declared to learn nothing from rows. The declaration is compared with a list of
+known classes and tested: clones fitted on different rows must have equal states, and the output
+for a row must not depend on other rows.
 """
 
 import random
@@ -42,16 +42,16 @@ from letheon.exceptions import (
 from letheon.parallel import one_thread
 from letheon.seeds import Purpose, library_seed
 
-# Rows of a trial fit: enough for most estimators, too few to take long.
+# Rows of a trial fit: enough for most estimators, and few enough to be fast.
 _FEW_ROWS = 32
-# Transformers of scikit-learn whose `fit` can be independent of the rows; no others are.
+# The only transformers of scikit-learn whose `fit` can be independent of the rows.
 _CAN_BE_INDEPENDENT = (
     "AdditiveChi2Sampler Binarizer ColumnTransformer CountVectorizer FeatureHasher FeatureUnion "
     "FunctionTransformer GaussianRandomProjection HashingVectorizer MissingIndicator Normalizer "
     "OneHotEncoder OrdinalEncoder Pipeline PolynomialCountSketch PolynomialFeatures RBFSampler "
     "SimpleImputer SkewedChi2Sampler SparseRandomProjection SplineTransformer"
 )
-# Settings with which they do learn from rows.
+# Settings that make them learn from rows.
 _LEARNS_WITH: dict[str, tuple[str, tuple[str | None, ...]]] = {
     "CountVectorizer": ("vocabulary", (None,)),
     "GaussianRandomProjection": ("n_components", ("auto",)),
@@ -69,7 +69,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def clone_with_seed(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:
-    """Return an unfitted clone whose every `random_state` is derived from the keyed hash.
+    """Return an unfitted clone; every `random_state` in it is derived from the keyed hash.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def clone_with_seed(estimator: Any, seed: int, purpose: Purpose, *parts: int) ->
         if params.get("noise_seed", 0) is None:
             raise CannotForgetError(
                 f"{type(part).__name__} draws secret noise, so no two fits are equal, and an exact "
-                "method cannot wrap it. It can forget: use it without a wrapper"
+                "method cannot wrap it. It can forget without a wrapper: use it directly"
             )
     SeedSlots(fresh).fill(seed, purpose, *parts)
     return fresh
@@ -146,7 +146,7 @@ class SeedSlots:
 
 
 def refuse_nested_files(estimator: Any) -> None:
-    """Raise for a nested estimator with files, which could not be destroyed in time."""
+    """Raise for a nested estimator with files, because they cannot be destroyed reliably."""
     for part in iter_estimators(estimator):
         if part.params.get("checkpoint_dir") is not None:
             raise CannotForgetError(
@@ -156,11 +156,11 @@ def refuse_nested_files(estimator: Any) -> None:
 
 
 def refuse_unencodable(estimator: Any, rows: Rows, seed: int, config: dict[str, Any]) -> None:
-    """Raise, before training, if the trained model could not have a digest to compare.
+    """Raise before training if the trained model would have no digest, or not a repeatable one.
 
     The state of a class that is not on the allow-list is known only after a fit. So two clones are
-    fitted on a few rows, and must be equal. If that fails (for example with too few rows),
-    `require_encodable` still checks the trained model.
+    fitted on a few rows; their digests must be equal. If a trial fails (for example with too few
+    rows), `require_encodable` still checks the trained model.
     """
     state.ensure_supported(estimator)
     if len(rows) <= _FEW_ROWS or _is_surely_encodable(estimator, rows):
@@ -189,7 +189,7 @@ def _fit_trial(estimator: Any, few: Rows, seed: int, config: dict[str, Any]) -> 
 
 
 def require_encodable(model: Any, estimator: Any, rows: Rows) -> None:
-    """Raise unless a model that was trained from `estimator` on such rows can have a digest."""
+    """Raise unless `model`, trained from `estimator` on these rows, can have a digest."""
     if _is_surely_encodable(estimator, rows):
         return
     try:
@@ -202,7 +202,7 @@ def require_encodable(model: Any, estimator: Any, rows: Rows) -> None:
 
 
 def _is_surely_encodable(estimator: Any, rows: Rows) -> bool:
-    """Return whether the classes and the kind of rows suffice to know."""
+    """Return whether the classes and the kind of rows alone show that there is a digest."""
     is_array = isinstance(rows.X, np.ndarray) or sp.issparse(rows.X)
     return is_array and state.has_listed_classes(estimator)
 
@@ -278,7 +278,7 @@ def translate_fit_errors() -> Iterator[None]:
 
 
 def available_from(find: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
-    """Return a decorator: the method exists if the object that `find` returns has it, too."""
+    """Return a decorator that hides a method unless the object from `find` has it."""
 
     def decorate(method: _Method) -> _Method:
         def has_method(model: Any) -> bool:
@@ -294,7 +294,7 @@ def available_from(find: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
 def require_acceptable(estimator: Any, X: Any) -> None:
     """Raise for NaN and infinity if the tags of the estimator do not allow them.
 
-    For rows that are not passed to the estimator itself.
+    Use it for rows that are not passed to the estimator itself.
     """
     numeric = sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype.kind == "f")
     if numeric and not get_tags(estimator).input_tags.allow_nan:
@@ -320,7 +320,7 @@ def require_features(model: Any, X: Any) -> None:
 
 
 def remember_features(model: Any, X: Any) -> None:
-    """Set `n_features_in_` and `feature_names_in_` as scikit-learn does."""
+    """Set `n_features_in_` and `feature_names_in_`, like scikit-learn."""
     if not is_text_column(X):
         validate_data(model, X, skip_check_array=True, reset=True)
 

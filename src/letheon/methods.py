@@ -28,8 +28,8 @@ class Method:
     certificate : {"exact", "certified", "empirical"}
         The strongest kind of guarantee: `MethodFacts.certificate` of its classes.
     bound : str, optional
-        Name of the function in `letheon.audit` that recomputes the (epsilon, delta) of such a model
-        with independent formulas; ``"inner"`` if the inner model is certified and checked. Every
+        Name of the function in `letheon.audit` that recomputes (epsilon, delta) of a model with
+        independent formulas; ``"inner"`` if the inner model is certified and checked. Every
         certified method has one, so that no certificate relies on the method alone.
     is_candidate : bool, default=True
         Whether `letheon.select` tries it with its defaults.
@@ -95,10 +95,10 @@ METHODS: tuple[Method, ...] = (
 
 
 def find_method(name: str) -> Method | None:
-    """Return the registered method of a name, if there is one."""
+    """Return the registered method with this name, or None."""
     return next((method for method in METHODS if method.name == name), None)
 
 
 def class_paths() -> dict[str, str]:
-    """Return estimator name -> public module, for all registered methods."""
+    """Return the public module of each estimator of all registered methods, by name."""
     return {name: method.module for method in METHODS for name in method.class_names}

@@ -2,8 +2,8 @@
 
 Each version becomes a run and a version of a registered model. The alias ``letheon-head`` points to
 the served version, older versions are tagged ``letheon.superseded``, and `verify_logged` checks the
-files with a public key. MLflow gets only data of a public bundle, unless ``with_model=True``
-requests the model itself.
+files with a public key. Only data of a public bundle are sent to MLflow, unless you request the
+model itself with ``with_model=True``.
 
 This module needs ``letheon[mlflow,ledger]``.
 """
@@ -51,7 +51,7 @@ _SUPERSEDED = "letheon.superseded"
 
 @dataclass(frozen=True)
 class LoggedVersion:
-    """A version of a model as MLflow has it.
+    """A version of a model that is logged in MLflow.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ def log_version(
         By default a client for the configured tracking server.
     with_model : bool, default=False
         Also log the file of the model. Only for the served version; the file is removed from its
-        run when a later version is logged. It may contain rows of people, and no purge of the
+        run when a later version is logged. It may contain personal data, and no purge of the
         ledger destroys it.
 
     Warns
@@ -126,7 +126,7 @@ def log_version(
     Raises
     ------
     UnknownModelError, LedgerMissingError
-        There is no such model or version, or it has no certificate yet.
+        The model or the version does not exist, or has no certificate yet.
     """
     head = ledger.models.get(model, tenant=tenant).head
     number = head.number if version is None else version
@@ -206,7 +206,7 @@ def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) 
     trust = Trust.from_pinned(key, statements)
     opened = open_envelope(files[_CERTIFICATE], trust)
     kind = opened.statement["predicateType"]
-    require(kind == UNLEARNING, "certificate.json is another statement")
+    require(kind == UNLEARNING, "certificate.json is not a certificate of unlearning")
     _require_proof(opened, files.get(_PROOF))
     if _PURGE in files or run.data.tags.get(_PURGED) == "true":
         check_purge(files.get(_PURGE, b""), opened, trust)
@@ -232,7 +232,7 @@ class _RegistryEntry:
     ) -> None:
         self.ledger, self.client, self.model, self.tenant = ledger, client, model, tenant
         usual = model if tenant == "default" else f"{tenant}.{model}"
-        # MLflow takes no colon in a name.
+        # MLflow rejects colons in names.
         self.name = registered_model or usual.replace(":", "-")
         if "'" in self.name:
             raise ValueError(f"registered_model={self.name!r} must not contain a quotation mark")
@@ -264,7 +264,7 @@ class _RegistryEntry:
             self.client.create_registered_model(self.name)
 
     def ensure_run(self, number: int, tags: Mapping[str, str]) -> str:
-        """Return the run of a version: that of an interrupted call, or a new one."""
+        """Return the run of a version; create it unless an interrupted call did."""
         experiment = self.ensure_experiment()
         terms = [
             f"tags.`{name}` = '{tags[name]}'" for name in ("letheon.ledger", "letheon.address")
@@ -357,7 +357,7 @@ def _add_model(registry: _RegistryEntry, run_id: str) -> None:
     from letheon.persist import save
 
     warnings.warn(
-        f"MLflow gets a copy of model {registry.model!r}. It may contain rows of people, and no "
+        f"MLflow gets a copy of model {registry.model!r}. It may contain personal data, and no "
         "purge of the ledger destroys it; log a later version to remove it",
         GuaranteeWarning,
         stacklevel=4,
@@ -386,7 +386,7 @@ def _move_head(registry: _RegistryEntry, head: int, known: Mapping[int, ModelVer
 
 
 def _remove_model(registry: _RegistryEntry, run_id: str) -> None:
-    """Remove the file of a model that is no longer served: it contains rows erased since."""
+    """Remove the file of a version that is no longer served: it may contain erased rows."""
     run = registry.client.get_run(run_id)
     place: Any = get_artifact_repository(run.info.artifact_uri, registry.client.tracking_uri)
     place.delete_artifacts(f"{_FOLDER}/{_MODEL}")
@@ -451,12 +451,13 @@ def _require_proof(opened: SignedStatement, proof: bytes | None) -> None:
     digest = hashlib.sha256(proof or b"").hexdigest()
     require(
         digest == data["transitionProof"]["sha256"],
-        "the proof does not have the hash in the certificate",
+        "the hash of the proof differs from the one in the certificate",
     )
     before, after, erased = transition_roots(proof or b"")
     same = (before.hex(), after.hex()) == (data["rootBefore"], data["rootAfter"])
     require(
-        same and erased == opened.predicate["erasure"]["rows"], "the proof shows another transition"
+        same and erased == opened.predicate["erasure"]["rows"],
+        "the proof does not match the roots and the number of rows in the certificate",
     )
 
 
@@ -475,7 +476,7 @@ def _is_certified(ledger: Ledger, version: Version) -> bool:
 
 
 def _is_complete(entry: ModelVersion | None) -> bool:
-    """Return whether nothing can be added. A registration erases nothing, so it has no purge."""
+    """Return whether nothing is missing. A registration erases nothing, so it has no purge."""
     if entry is None or entry.tags.get(_DONE) != "true":
         return False
     return "letheon.certificate" not in entry.tags or entry.tags.get(_PURGED) == "true"

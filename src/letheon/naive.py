@@ -49,7 +49,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     r"""Any scikit-learn estimator, made to forget by retraining on the remaining rows.
 
     The removal mechanism of the survey's Definition 3: ``U*(A(D), D, D_u) = A(D \ D_u)``. It is
-    slow and simple, and the baseline of every other method. With a transformer inside it is a
+    simple but slow, and the baseline for every other method. With a transformer inside, it is a
     forgetting step for `letheon.ForgetPipeline`.
 
     Parameters
@@ -123,7 +123,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         X : array-like, sparse, pandas or polars frame, or a list of texts
             Training rows.
         y : array-like, optional
-            Labels or targets, where the estimator needs them.
+            Labels or targets, if the estimator needs them.
         ids : sequence of int or of str, optional
             Id of each row; may repeat. Default ``0..n-1``.
 
@@ -144,7 +144,19 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
-        """Add rows and retrain; rows of a known id are added to that id."""
+        """Add rows and retrain; a known id keeps its earlier rows.
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`, with the same columns.
+        ids : sequence of int or of str
+            Id of each new row.
+
+        Returns
+        -------
+        self
+        """
         return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids))
 
     @available_from(_inner_estimator)

@@ -1,21 +1,21 @@
 """Secret noise that hides the effect of a forgotten row.
 
 The noise is exact on the integers: the discrete Gaussian and the discrete Laplace distribution.
-Noise that is added in floating point can be read off: the last bits of a sum show which noiseless
-number it came from (Mironov 2012). Integers have no such bits. The distributions are those of
-Canonne, Kamath and Steinke (2020). This module samples them by rejection, many numbers at a time:
+Noise added in floating point is not safe: the last bits of a sum can reveal the number without
+noise (Mironov 2012). Integers have no such bits. The distributions are those of Canonne, Kamath
+and Steinke (2020). This module samples them by rejection, many numbers at a time:
 
 - a *block* v >= 0 with probability ``2**-(v+1)``, read from random bits,
 - an offset u below the scale s, uniform, so that ``y = v s + u``,
 - kept with probability ``f 2**v exp(-energy(y / s))``, which is at most 1, and given a random sign.
 
-Floats decide whether a uniform number is below that probability where their error cannot matter.
-In the rare other case decimals of growing length decide, with more random bits. So every number
+Usually floats are accurate enough to decide whether a uniform number is below that probability. In
+the rare other cases decimals of growing length decide, with more random bits. So every number
 follows exactly the stated distribution.
 
-Noise protects only while it is secret. So it comes from the operating system, and what must be
-stored of it is stored in a `SecretArray`. A seed makes a run repeatable for tests. Anyone who knows
-the seed knows the noise, so a model with a seed proves nothing.
+Noise protects only while it is secret. So it comes from the operating system, and noise that must
+be stored is stored in a `SecretArray`. A seed makes a run repeatable for tests. Anyone who knows
+the seed knows the noise, so a model with a seed has no guarantee.
 """
 
 import os
@@ -86,20 +86,20 @@ _LAPLACE = _Distribution(Fraction(1), lambda x: x)
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Candidates, of which some are kept.
+    """Candidates for the sample; some of them are kept.
 
     Attributes
     ----------
     values
         The numbers, along the last axis.
-    fates
+    decisions
         Whether each is kept: 0 no, 1 yes, 2 if floats cannot decide.
     decide
-        Decides a candidate of fate 2 exactly; may change its value.
+        Decides a candidate with decision 2 exactly; may change its value.
     """
 
     values: NDArray[Any]
-    fates: NDArray[np.uint8]
+    decisions: NDArray[np.uint8]
     decide: Callable[[int], bool]
 
 
@@ -110,8 +110,8 @@ def _draw_accepted(
     n_missing = n
     while n_missing or not parts:
         candidates = propose(words, _n_candidates(n_missing))
-        is_kept = candidates.fates == _KEPT
-        for i in np.flatnonzero(candidates.fates == _UNDECIDED).tolist():
+        is_kept = candidates.decisions == _KEPT
+        for i in np.flatnonzero(candidates.decisions == _UNDECIDED).tolist():
             # Candidates after the last one needed draw no bits, as in the core.
             if is_kept[:i].sum() >= n_missing:
                 break
@@ -148,7 +148,7 @@ def _draw_integers(words: Words, n: int, scale: int, distribution: _Distribution
 def _integers_of(scale: int, distribution: _Distribution) -> Callable[[Words, int], _Candidates]:
     def propose(words: Words, size: int) -> _Candidates:
         block_words = words(3 * size // 2)
-        values, fates = _try_candidates(distribution, scale, block_words)
+        values, decisions = _try_candidates(distribution, scale, block_words)
 
         def decide(i: int) -> bool:
             is_negative, place, block = (
@@ -164,7 +164,7 @@ def _integers_of(scale: int, distribution: _Distribution) -> Callable[[Words, in
             )
             return _is_below(words, trial, distribution.energy(share), height, _TRIAL_BITS)
 
-        return _Candidates(values, fates, decide)
+        return _Candidates(values, decisions, decide)
 
     return propose
 
@@ -172,15 +172,15 @@ def _integers_of(scale: int, distribution: _Distribution) -> Callable[[Words, in
 def _try_candidates(
     distribution: _Distribution, scale: int, words: NDArray[np.uint64]
 ) -> tuple[Ints, NDArray[np.uint8]]:
-    """Return candidates and their fates, as `keep_candidates` of the core does."""
+    """Return candidates and the decision for each, like `keep_candidates` of the core."""
     size = len(words) // 3 * 2
     is_negative, place, block = _split_words(words[:size], scale)
     absolute = block * scale + place
     uniform = (_split_halves(words[size:]).astype(np.float64) + 0.5) * 2.0**-_TRIAL_BITS
-    fates = _try_floats(distribution, block, place / scale, uniform, 0.5 * 2.0**-_TRIAL_BITS)
-    fates[block == _BLOCK_BITS] = _UNDECIDED
-    fates[(place < 0) | (is_negative & (absolute == 0))] = _REJECTED
-    return np.where(is_negative, -absolute, absolute), fates
+    decisions = _try_floats(distribution, block, place / scale, uniform, 0.5 * 2.0**-_TRIAL_BITS)
+    decisions[block == _BLOCK_BITS] = _UNDECIDED
+    decisions[(place < 0) | (is_negative & (absolute == 0))] = _REJECTED
+    return np.where(is_negative, -absolute, absolute), decisions
 
 
 def _split_words(word: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.bool_], Ints, Ints]:
@@ -209,15 +209,15 @@ def _long_floats(words: Words, size: int) -> _Candidates:
     low = (more >> np.uint64(64 - _LOW_BITS)).astype(np.float64) * 2.0**-LONG_BITS
     is_negative = (word & np.uint64(1)).astype(bool)
     trial = (uniform >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    fates = _try_floats(_NORMAL, block, high, trial)
-    fates[is_negative & (block == 0) & (high == 0.0) & (low == 0.0)] = _REJECTED
+    decisions = _try_floats(_NORMAL, block, high, trial)
+    decisions[is_negative & (block == 0) & (high == 0.0) & (low == 0.0)] = _REJECTED
 
     def decide(i: int) -> bool:
         exact = _NORMAL.energy(int(block[i]) + Fraction(high[i]) + Fraction(low[i]))
         return _is_below(words, int(uniform[i]), exact, _NORMAL.factor * (1 << int(block[i])))
 
     values = np.where(is_negative, -1.0, 1.0) * np.stack([block + high, low])
-    return _Candidates(values, fates, decide)
+    return _Candidates(values, decisions, decide)
 
 
 def _draw_blocks(words: Words, size: int) -> Ints:
@@ -247,9 +247,9 @@ def _try_floats(
     """
     decay = float(distribution.factor) * np.exp(-distribution.energy(block + part))
     gap = np.ldexp(decay, np.minimum(block, 1000)) - uniform
-    fates: NDArray[np.uint8] = (gap > 0.0).astype(np.uint8)
-    fates[np.abs(gap) <= error + _MARGIN] = _UNDECIDED
-    return fates
+    decisions: NDArray[np.uint8] = (gap > 0.0).astype(np.uint8)
+    decisions[np.abs(gap) <= error + _MARGIN] = _UNDECIDED
+    return decisions
 
 
 def _is_below(
@@ -274,7 +274,7 @@ Shape = int | tuple[int, ...]
 
 
 class NoiseSource:
-    """Draws noise from the operating system, or from a seed.
+    """A source of noise: the operating system, or a seed.
 
     A draw with a seed is a function of the seed and the number of earlier draws. A plan that may
     still fail draws from a ``copy.copy`` of the source, which its commit installs.
@@ -310,7 +310,7 @@ class NoiseSource:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the source has a seed, so that the noise is not secret."""
+        """Whether the source has a seed; the noise is then not secret."""
         return self.seed is not None
 
     def uniforms(self, n: int) -> Floats:
@@ -363,7 +363,7 @@ class NoiseSource:
         return _draw_integers(self._words, _count_entries(shape), scale, _LAPLACE).reshape(shape)
 
     def long_normals(self, n: int) -> LongFloats:
-        """Return n multiples z of ``2**-LONG_BITS``, probabilities as ``exp(-z**2 / 2)``.
+        """Return n multiples z of ``2**-LONG_BITS``, with probabilities as ``exp(-z**2 / 2)``.
 
         A normal number rounded to such a multiple has this distribution up to a total variation of
         less than ``2**-200``. The results are sums of two floats.
@@ -398,16 +398,16 @@ class NoiseSource:
 
 
 class SecretArray:
-    """Holds a secret array: noise, or a state without its noise.
+    """A container for a secret array: noise, or a state without its noise.
 
-    It is printed as ``<secret>`` and compared by identity; it is not an array, a sequence or JSON.
-    Files and pickles contain the value, since a loaded model needs it: they are as private as the
-    rows.
+    It is printed as ``<secret>`` and compared by identity. It cannot be used as an array or a
+    sequence, or written as JSON. Files and pickles contain the value, since a loaded model needs
+    it: they are as private as the rows.
 
     Parameters
     ----------
     value : ndarray of float64
-        The object owns the array afterwards: do not use it elsewhere.
+        The object takes over the array: do not use it elsewhere.
 
     Examples
     --------
@@ -436,7 +436,7 @@ class SecretArray:
             The value was wiped: zeros instead of noise would protect nothing.
         """
         if self._value is None:
-            raise ValueError("this secret value was wiped")
+            raise ValueError("this secret value was wiped and can no longer be read")
         view = self._value.view()
         view.flags.writeable = False
         return view

@@ -83,9 +83,9 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
     """Save a fitted model to one file that `load` reads, without pickle or executable content.
 
     The file is written completely or not at all, and only its owner can read it. The same model
-    gives the same bytes. A model that stores its rows saves them too: the file is personal data. A
-    model with classes of yours, or with settings that `load` does not accept from files, is saved,
-    too; to load it, pass them as `trusted`.
+    gives the same bytes. A model that stores its rows saves them too: the file is personal data.
+    You can also save a model that uses your own classes, or settings that `load` rejects by
+    default; to load it, pass the classes as `trusted`.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
     UnsupportedStateError
         If something in the model has no canonical bytes.
     OSError
-        If the file cannot be written; an existing file stays as it is.
+        If the file cannot be written; an existing file is not changed.
     """
     if isinstance(model, type) or not _can_forget(model):
         raise CannotForgetError(
@@ -139,12 +139,13 @@ def load(
     path : str, path-like or open file
         The file, by name or open for reading bytes.
     trusted : iterable of class, function or str, optional
-        Classes and functions of yours, or their qualified names, that the file may use besides
-        letheon's and scikit-learn's. Trust only what you would import yourself. A class of letheon
-        or scikit-learn in this list may have any settings, also those that read files or run code.
+        Your own classes and functions, or their qualified names, that the file may use in addition
+        to those of letheon and scikit-learn. Trust only code that you would import yourself. A
+        class of letheon or scikit-learn in this list may have any settings, even settings that
+        read files or run code.
     max_memory : int, optional
-        Bytes that loading may take. By default 64 MiB and 4 times the size of the file, and
-        64 MiB and 16 times the size for a forest of letheon. Ordinary files stay far below, except
+        Limit on the memory for loading, in bytes. By default 64 MiB plus 4 times the size of the
+        file, or plus 16 times the size for a letheon forest. Ordinary files need far less, except
         those with many small Python objects, such as a vocabulary of a million words.
 
     Returns
@@ -155,21 +156,21 @@ def load(
     Raises
     ------
     TypeError
-        If `trusted` is a single name or class instead of several.
+        If `trusted` is a single name, class or function instead of a list.
     CorruptFileError
         If the file is truncated, altered, or not a letheon file.
     MemoryLimitError
         If loading would take more memory than `max_memory`; nothing was allocated.
     NewerFormatError
-        If a later letheon wrote it.
+        If a later version of letheon wrote the file.
     UntrustedClassError
-        If it names a class that is not allowed, or a known class has a setting that could read
-        files or run code; nothing was built.
+        If the file names a class that is not allowed, or a known class has a setting that could
+        read files or run code; nothing was constructed.
 
     Warns
     -----
     EnvironmentWarning
-        If library versions differ: a retrained part may not match the rest bit by bit.
+        If library versions differ: a retrained part may differ from the rest in the last bits.
     """
     _require_collection(trusted)
     contents = read_contents(path, max_memory=max_memory)
@@ -189,10 +190,10 @@ def load(
 
 
 def _require_collection(trusted: Any) -> None:
-    # A string is iterable, too: its letters would be used as names.
+    # A string is iterable: its letters would be used as names.
     if isinstance(trusted, str) or callable(trusted):
         shown = getattr(trusted, "__qualname__", repr(trusted))
-        raise TypeError(f"trusted={shown} is a single value; give a list: trusted=[{shown}]")
+        raise TypeError(f"trusted={shown} is a single value; pass a list: trusted=[{shown}]")
     if not isinstance(trusted, Iterable):
         raise TypeError(f"trusted={trusted!r}; expected a list of classes, functions or names")
 
@@ -214,14 +215,14 @@ def _warn_version_mismatch(contents: Contents) -> None:
 
 
 def inspect(path: str | os.PathLike[str], *, max_memory: int | None = None) -> FileInfo:
-    """Describe a file after verification, without importing or constructing anything from it.
+    """Verify and describe a file, without importing or constructing anything from it.
 
     Parameters
     ----------
     path : str or path-like
         The file.
     max_memory : int, optional
-        Bytes that reading may take, as for `load`.
+        Limit on the memory for reading, in bytes, as for `load`.
 
     Returns
     -------

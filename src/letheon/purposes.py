@@ -5,7 +5,7 @@ from enum import StrEnum, unique
 
 @unique
 class Purpose(StrEnum):
-    """Purpose of a random decision; each use has its own, so no two uses share random numbers."""
+    """Purpose of a random decision. No two uses share a purpose, so they share no numbers."""
 
     SHARD = "shard"
     """The shard of an id's rows."""
@@ -32,7 +32,7 @@ class Purpose(StrEnum):
     EIGENVALUE = "eigenvalue"
     """The start of a search for the largest eigenvalue of a matrix."""
     BLOCK = "block"
-    """The block of a network's training for an id's rows."""
+    """The block of an id's rows in the training of a network."""
     NET_INIT = "net-init"
     """The initial weights of a network."""
     NET_ORDER = "net-order"

@@ -31,8 +31,8 @@ class Receipt:
         Estimates of the method about the result, by name; not part of the guarantee.
     digest_before, digest_after : str or None
         SHA-256 of the canonical state; only with ``forget(ids, digest=True)``. Digests are
-        confidential: with the remaining rows and an old digest, guesses of a forgotten row can
-        be tested.
+        confidential: with the remaining rows and an old digest, an attacker can test guesses of a
+        forgotten row.
     """
 
     method: str

@@ -1,6 +1,6 @@
 """Code for removing rows that linear models and networks share.
 
-- `TrainingRows`: rows with their classes, and the same without some of them.
+- `TrainingRows`: rows with their classes.
 - `RowsMixin`: a model that stores such rows.
 - `Change`: what a request will change, computed before anything is changed.
 - `Cache`: a value that can be computed again. `Opaque`: a repr that shows no values.
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 
 
 class Opaque:
-    """Base of classes with secrets: the repr shows the class name only."""
+    """Base class for values with secrets: the repr shows only the class name."""
 
     def __repr__(self) -> str:
         return opaque_repr(self)
@@ -50,7 +50,7 @@ def opaque_repr(value: object) -> str:
 
 
 class Cache(Generic[Content]):
-    """Holds a value that can be computed again, or None.
+    """A cached value that can be computed again; None if it is not computed yet.
 
     In files, digests, pickles and copies it is empty.
     """
@@ -103,14 +103,14 @@ class Change(Opaque):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingRows(Opaque):
-    """Rows to train on. `counts` has the number of rows per class; both are None for regression."""
+    """Rows to train on. Only classification has `classes` and `counts`, the rows per class."""
 
     rows: SlotRows
     classes: NDArray[Any] | None = None
     counts: Counts = None
 
     def without(self, positions: NDArray[np.int64]) -> "TrainingRows":
-        """Return the other rows in new memory, without classes that have no rows."""
+        """Return all other rows in new memory; classes without rows are dropped."""
         rows = copy.copy(self.rows)
         rows.wipe(positions)
         rows = rows.compact_copy()
@@ -174,15 +174,15 @@ class ProbabilitiesMixin:
 class RecordedPath(Generic[Numbers]):
     """Points w_t, mean gradients g_t and numbers of rows of T steps, w_(t+1) = w_t - rate_t g_t.
 
-    Only the code that allocated it writes it; a request allocates a new one. If memory is limited,
-    the numbers are in a private temporary file without a name.
+    A path is written only by the code that allocated it; a request allocates a new one. If memory
+    is limited, the numbers are in a private temporary file without a name.
 
     Attributes
     ----------
     points, gradients : array or tensor of shape (T, N)
         N parameters.
     sizes : array or tensor of int64, shape (T,)
-        Rows whose mean each gradient is; 0 for a step that was skipped.
+        Number of rows in the mean of each gradient; 0 for a skipped step.
     """
 
     def __init__(self, points: Numbers, gradients: Numbers, sizes: Any) -> None:
@@ -199,7 +199,7 @@ class RecordedPath(Generic[Numbers]):
         return len(self.sizes)
 
     def __repr__(self) -> str:
-        """Return the size only: the last point is the model without its noise."""
+        """Return only the size: the last point is the model without its noise."""
         name, width = type(self).__name__.lower(), self.points.shape[1]
         return f"<{name} of {len(self)} steps, {width} parameters>"
 
@@ -259,9 +259,9 @@ class Exactness:
 def secant_matrix(inner: Floats, gram: Floats, ages: NDArray[np.int64], scale: float) -> Floats:
     """Return the middle matrix of L-BFGS in compact form.
 
-    From pairs s_j (a change of the parameters) and y_j (the change of the gradient that came with
-    it) L-BFGS makes a symmetric matrix B with B s = y for the newest pair (Byrd, Nocedal and
-    Schnabel 1994, Theorem 2.3)::
+    From pairs s_j (a change of the parameters) and y_j (the resulting change of the gradient),
+    L-BFGS makes a symmetric matrix B with B s = y for the newest pair (Byrd, Nocedal and Schnabel
+    1994, Theorem 2.3)::
 
         B v = c v - [Y, c S] [[-D, L'], [L, c S'S]]^(-1) [Y'v; c S'v]
 
@@ -282,13 +282,13 @@ def secant_matrix(inner: Floats, gram: Floats, ages: NDArray[np.int64], scale: f
 
 
 def allocate_file(n_bytes: int) -> mmap.mmap:
-    """Return zeros in a file without a name that is private and ends with the process.
+    """Return zeroed memory in a private file without a name, which ends with the process.
 
-    The system then frees its blocks without overwriting them.
+    The operating system then frees the blocks of the file without overwriting them.
     """
     with tempfile.TemporaryFile(prefix="letheon-") as file:
         if hasattr(os, "posix_fallocate"):
-            # A full disk is an error here, not a crash when a page is written.
+            # Reserve the space now: a full disk raises here instead of crashing at a later write.
             os.posix_fallocate(file.fileno(), 0, n_bytes)
         else:
             file.truncate(n_bytes)

@@ -23,9 +23,9 @@ def is_unbalanced(y: Any) -> bool:
 
 
 def balanced_accuracy(y_true: Any, y_pred: Any) -> float:
-    """Return the mean over the classes of the share of rows that are predicted correctly.
+    """Return the recall of each class, averaged over the classes.
 
-    Equal to scikit-learn's, without warnings for predicted classes that no row has.
+    Same as in scikit-learn, but without warnings for predicted classes that no row has.
     """
     truth, right = np.asarray(y_true), np.asarray(y_true) == np.asarray(y_pred)
     _, inverse = np.unique(truth, return_inverse=True)

@@ -1,8 +1,8 @@
 """Keyed randomness: every random decision is a pure function of a seed and its subject.
 
-The state of an ordinary generator depends on all rows before. Here a decision about an id, a slice
+The state of an ordinary generator depends on all earlier rows. Here a decision about an id, a slice
 or a step is ``keyed_hash(seed, purpose, ...)``. So a model that forgot a row and a model that never
-had it make the same decisions about everything else.
+had it make the same decisions about all other rows.
 
 The hash, byte by byte
 ----------------------
@@ -34,9 +34,9 @@ Bernstein, 2012).
            z = (z ^ (z >> 27)) * 0x94D049BB133111EB
            return z ^ (z >> 31)
 
-``mix32(key, bits)`` puts 32-bit values, those of floats, into a random order. It is Wellons'
-lowbias32 with the lower half of the 64-bit key before it and the upper half, once more
-multiplied, after it, all modulo ``2**32``::
+``mix32(key, bits)`` puts 32-bit values, such as the bits of floats, into a random order. It is
+Wellons' lowbias32 with the lower half of the 64-bit key mixed in before it, and the upper half and
+another multiplication after it, all modulo ``2**32``::
 
     x = bits ^ lo
     x = (x ^ (x >> 16)) * 0x7FEB352D
@@ -91,7 +91,7 @@ _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
 _LOWBIAS_1 = np.uint32(0x7FEB352D)
 _LOWBIAS_2 = np.uint32(0x846CA68B)
 _GOLDEN_32 = np.uint32(0x9E3779B1)
-# Bytes of messages that the NumPy code lays out at once: its temporaries then stay in the cache.
+# Bytes of messages in one block of the NumPy code: its temporary arrays then stay in the cache.
 _BLOCK_BYTES = 2**19
 
 
@@ -111,7 +111,7 @@ def keyed_hash(seed: int, purpose: str, *parts: int | str | bytes) -> int:
     -------
     int
         ``SipHash-2-4(key = seed, message = frame(purpose) + frame(part) + ...)``, in
-        ``0 .. 2**64 - 1``; see the module's text for the frames.
+        ``0 .. 2**64 - 1``; the module docstring defines the frames.
 
     Examples
     --------
@@ -217,7 +217,7 @@ def mix64(
     ndarray of uint64
         ``f(key ^ f(bits + 0x9E3779B97F4A7C15))`` modulo ``2**64``, ``f`` the finaliser of
         SplitMix64. For one key this is a bijection of the 64-bit values: distinct values never
-        collide. It is well mixed but no cryptographic function.
+        collide. It is well mixed, but not a cryptographic function.
 
     Examples
     --------
@@ -245,8 +245,8 @@ def mix32(key: int, bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     Returns
     -------
     ndarray of uint32
-        See the module's text. For every key this is a bijection of the 32-bit values: distinct
-        values never tie. It is well mixed but no cryptographic function.
+        See the module docstring. For every key this is a bijection of the 32-bit values: distinct
+        values never tie. It is well mixed, but not a cryptographic function.
 
     Examples
     --------
@@ -387,7 +387,7 @@ def _verify_offsets(offsets: npt.NDArray[np.int64], size: int) -> None:
         raise ValueError("offsets must have n + 1 numbers for n texts, got none")
     lengths = np.diff(offsets)
     if offsets[0] < 0 or offsets[-1] > size or np.any(lengths < 0):
-        raise ValueError(f"offsets must not decrease and must lie in 0 .. {size} (the blob)")
+        raise ValueError(f"offsets must not decrease and must be in 0 .. {size} (the blob)")
     if np.any(lengths > _MAX_FRAME):
         raise ValueError(f"a text may have at most {_MAX_FRAME} bytes")
 

@@ -44,12 +44,12 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Render as `Console` does, with control characters replaced."""
+        """Render like `Console`, with control characters replaced."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=hide_controls(segment.text))
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as `Console` does; on a pipe, strip trailing blanks."""
+        """Print like `Console`; on a pipe, strip trailing blanks."""
         if self.is_terminal:
             super().print(*objects, **options)
             return

@@ -1,8 +1,8 @@
 """Rules for parameters, as data.
 
 A class declares ``_parameter_rules``, a mapping from the name of a parameter to a rule, and calls
-`validate_parameters` before it uses them; rules of base classes apply, too. `check_parameter`
-checks an argument of a function.
+`validate_parameters` before it uses the parameters; rules of base classes also apply.
+`check_parameter` checks an argument of a function.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from letheon.exceptions import InvalidParameterError
 
 
 class ParameterRule(ABC):
-    """Base class of rules: which values a parameter may have."""
+    """Base class of rules that define which values a parameter may have."""
 
     @abstractmethod
     def accepts(self, value: Any) -> bool:
@@ -41,11 +41,11 @@ class Interval(ParameterRule):
     low, high : float or None
         The ends; None for no end.
     closed : {"both", "left", "right", "neither"}
-        Which ends are allowed themselves.
+        Which ends belong to the interval.
     expected : str
-        Text of the error; by default it states the ends.
+        The expected values in words, for the error message; by default the ends.
     why : str
-        Reason for the rule, appended to the text.
+        Reason for the rule, appended to the error message.
     """
 
     low: float | None = None
@@ -189,7 +189,7 @@ class TupleOf(ParameterRule):
         return f"a tuple{many}, each {self.rule.text}"
 
 
-JOBS = OrNone(Either(Whole(1), Whole(high=-1, expected="a negative one as in joblib")))
+JOBS = OrNone(Either(Whole(1), Whole(high=-1, expected="a negative number as in joblib")))
 
 
 def is_number(value: Any) -> bool:
@@ -229,7 +229,7 @@ def check_parameter(name: str, value: Any, rule: ParameterRule) -> None:
 
 
 def require_target(model: Any, y: Any) -> None:
-    """Raise ValueError if y is None, with the text that the checks of scikit-learn expect."""
+    """Raise ValueError if y is None, with the message that scikit-learn's checks expect."""
     if y is None:
         raise ValueError(
             f"{type(model).__name__} requires y to be passed, but the target y is None"

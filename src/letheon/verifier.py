@@ -1,8 +1,8 @@
 """Check certificates of unlearning with this one file, the bundle and the ledger's public key.
 
-Run it as ``python verifier.py BUNDLE --key PUBLIC_KEY``; it needs Python and `cryptography`, and
-nothing else of letheon. The file is ordered as an auditor reads it: bytes, envelopes and keys,
-then the levels. Each check returns, or raises `VerificationError` with the place and the reason.
+Run it as ``python verifier.py BUNDLE --key PUBLIC_KEY``; it needs Python and `cryptography`, but
+no other part of letheon. The file is ordered as an auditor reads it: bytes, envelopes and keys,
+then the levels. A failed check raises `VerificationError` with the place and the reason.
 
 ====== ======================================= ===========================================
 level  shows                                   does not show
@@ -17,7 +17,7 @@ V2     exactly the stated number of slots of   what the rows were, and that the 
 V3     the ledger signed for each purge and    stores that are not listed; the scan itself
        for a scan without a hit                is done by `letheon audit residue`
 W1     the rows of a person's receipt were     whose rows they are, without row and salt;
-       in the data set and left it             what the model learned from them
+       in the data set and were removed        what the model learned from them
 ====== ======================================= ===========================================
 
 The verdict of a bundle is `passed`, `failed` or `incomplete`. A bundle passes only if no level was
@@ -161,7 +161,7 @@ def from_hex(text: str) -> bytes:
     return bytes.fromhex(text)
 
 
-# Schemas: what a statement may say. Codes, digests and counts only: free text could name a person.
+# Schemas of statements. They allow codes, digests and counts only: free text could name a person.
 
 
 def _text_like(pattern: str, **bounds: int) -> dict[str, Any]:
@@ -375,7 +375,7 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
     ),
     "const": lambda value, constant: type(value) is type(constant) and value == constant,
     "enum": lambda value, texts: isinstance(value, str) and value in texts,
-    # fullmatch: `$` alone would let a line break through at the end.
+    # fullmatch: `$` alone would accept a line break at the end.
     "pattern": lambda value, pattern: (
         not isinstance(value, str) or re.fullmatch(pattern[1:-1], value) is not None
     ),
@@ -516,9 +516,9 @@ class TrustedKey:
 
 @dataclass
 class Trust:
-    """The pinned key and the keys that follow from it, each signed for by the key before it.
+    """The pinned key and its successors; each successor was signed by the key before it.
 
-    This does not show that no later revocation exists: take the statements from the ledger itself.
+    This cannot show that no later revocation exists: get the statements from the ledger itself.
     """
 
     keys: dict[str, TrustedKey]
@@ -537,7 +537,7 @@ class Trust:
         return trust
 
     def public(self, keyid: str) -> bytes:
-        """Return a known key, also one that may no longer sign."""
+        """Return a known key, even one that may no longer sign."""
         require(keyid in self.keys, f"key {keyid[:16]} is unknown")
         return self.keys[keyid].public
 
@@ -559,7 +559,8 @@ class Trust:
         opened = envelope.open()
         kind, claims = opened.statement["predicateType"], opened.predicate
         require(kind in (ROTATION, REVOCATION), "neither a rotation nor a revocation")
-        require(claims["ledger"]["number"] == number, f"has number {claims['ledger']['number']}")
+        actual = claims["ledger"]["number"]
+        require(actual == number, f"has number {actual}; expected {number}")
         previous = {"sha256": self.statements[-1]} if self.statements else "genesis"
         require(
             claims["ledger"]["previousStatement"] == previous, "does not follow the previous one"
@@ -644,7 +645,7 @@ class _ModelLine:
 
 
 def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[SignedStatement]:
-    """Open certificates 1..n and check that each starts where those before it ended.
+    """Open certificates 1..n and check that each one starts where the earlier ones ended.
 
     This does not detect certificates that are missing at the end.
     """
@@ -672,7 +673,8 @@ def _check_link(
 ) -> None:
     require(certificate.statement["predicateType"] == UNLEARNING, "not a certificate of unlearning")
     claims = certificate.predicate["ledger"]
-    require(claims["sequence"] == sequence, f"has sequence {claims['sequence']}")
+    actual = claims["sequence"]
+    require(actual == sequence, f"has sequence {actual}; expected {sequence}")
     before = {"sha256": chain[-1].id} if chain else "genesis"
     require(claims["previousCertificate"] == before, "previousCertificate is not the previous id")
     ledger = chain[0].predicate["ledger"]["id"] if chain else trust.ledger
@@ -698,7 +700,7 @@ def _check_line(certificate: SignedStatement, line: _ModelLine | None) -> _Model
     require(data["rootBefore"] == root, "rootBefore is not the model's previous root")
     require(data["liveAfter"] == live - rows, f"liveAfter is not {live} - {rows}")
     require(data["liveAfter"] <= line.now[1], "erased rows are back in the data set")
-    # With a free choice of seed an operator could try seeds, after a request, for a wanted model.
+    # If the seed could change, an operator could try seeds after a request and choose a model.
     require(is_retrain or randomness == line.randomness, "the seed changed without a retrain")
     line = replace(line, model=subject["digest"]["sha256"], now=after, randomness=randomness)
     return replace(line, retrained=after, last_retrain=certificate.sequence) if is_retrain else line
@@ -710,10 +712,10 @@ def check_next(
     retrain: SignedStatement | None,
     newest: SignedStatement,
 ) -> None:
-    """Raise unless a certificate continues its model's line. For a signer that checked the rest.
+    """Raise unless a certificate continues the certificates of its model.
 
-    `first` and `newest` are the model's first and newest certificate, `retrain` that of its last
-    retrain.
+    For a signer that has checked the earlier ones. `first` and `newest` are the first and the
+    newest certificate of the model, `retrain` is the certificate of its last retrain.
     """
     data, start = newest.predicate["dataset"], first.predicate["dataset"]
     trained = (start["rootBefore"], start["liveAfter"] + first.predicate["erasure"]["rows"])
@@ -893,7 +895,7 @@ def _check_witness(note: Note, verifier_key: str) -> None:
     check_signature(key[1:], signatures[0][8:], b"cosignature/v1\ntime %d\n" % seconds + note.body)
 
 
-# V2: the salted slots of the data set. Erasing a row puts TOMBSTONE in the place of its leaf.
+# V2: the salted slots of the data set. Erasing a row replaces its leaf by TOMBSTONE.
 
 TOMBSTONE = _sha256(b"letheon/tombstone/v1")
 
@@ -966,8 +968,8 @@ def _level_above(nodes: dict[int, _Pair], siblings: Iterator[str]) -> dict[int, 
 def check_receipt(receipt: bytes, row_bytes: bytes, certificate: SignedStatement) -> None:
     """Raise unless a person's row was in the data set before and its slot is empty after (W1).
 
-    `row_bytes` and the salt in the receipt fix the leaf, so it is this row and no other. This says
-    nothing about what the model has learned.
+    `row_bytes` and the salt in the receipt determine the leaf, so the proof is about this row and
+    no other. It does not show what the model has learned.
     """
     content = parse_strict(receipt, SMALL)
     _check_form(content, _RECEIPT, "receipt")
@@ -1009,7 +1011,7 @@ def _check_paths(row: dict[str, Any], leaf: bytes, certificate: SignedStatement)
         require(node.hex() == data[root], f"the row's slot does not lead to {root}")
 
 
-# The bundle: a folder with all of these. A signed index lists every file.
+# The bundle: a folder with all these files. A signed index lists every file.
 
 TOP_PUBLIC = {"keys", "certificates", "purges", "checkpoints", "log.json", "bundle.json"}
 TOP_AUDITOR = TOP_PUBLIC | {"events.jsonl", "proofs", "models", "definitions"}
@@ -1168,7 +1170,7 @@ def tier_of(files: Iterable[str]) -> str:
 
 
 def _check_index(bundle: _Bundle) -> str:
-    """Check that the files are those that the ledger signed for, and bundle.json fits them."""
+    """Check that the signed index lists exactly these files, and that bundle.json matches them."""
     if not set(INDEX_FILES) & bundle.files.keys():
         raise _SkipLevel(
             "the bundle has no signed index, so bundle.json, training.json and definitions/ are "
@@ -1180,7 +1182,8 @@ def _check_index(bundle: _Bundle) -> str:
     with _prefix_errors(INDEX_FILES[0]):
         listed = parse_strict(text)
         _check_form(listed, _FILES, "index")
-        require(len(listed) == claims["files"], f"lists {len(listed)} files")
+        n_files = claims["files"]
+        require(len(listed) == n_files, f"lists {len(listed)} files; expected {n_files}")
         _check_files(bundle, listed)
     with _prefix_errors("bundle.json"):
         _check_description(bundle, claims["tier"])

@@ -130,10 +130,10 @@ def test_the_core_and_its_twin_agree(scale: int, is_normal: bool) -> None:
     odd = [0, 1, (1 << 64) - 1, (1 << 63) - 1, (1 << 39) - 1, ~((1 << 39) - 1) % (1 << 64)]
     words[: len(odd)] = words[20_000 : 20_000 + len(odd)] = odd
     law = noise._NORMAL if is_normal else noise._LAPLACE
-    values, fates = noise._try_candidates(law, scale, words)
-    undecided = [*np.flatnonzero(fates == noise._UNDECIDED), len(fates)]
+    values, decisions = noise._try_candidates(law, scale, words)
+    undecided = [*np.flatnonzero(decisions == noise._UNDECIDED), len(decisions)]
     sure = slice(0, undecided[0])
-    kept = values[sure][fates[sure] == noise._KEPT]
+    kept = values[sure][decisions[sure] == noise._KEPT]
     np.testing.assert_array_equal(core.keep_candidates(is_normal, scale, words, 20_000), kept)
     np.testing.assert_array_equal(core.keep_candidates(is_normal, scale, words, 5), kept[:5])
     # The third word is a block without end; without such ones about half are kept.

@@ -198,7 +198,7 @@ def test_best_case_runs_the_last_stage_of_one_shard() -> None:
 @given(e=st.integers(1, 60), r=st.integers(1, 60))
 def test_schedule_adds_up(e: int, r: int) -> None:
     if 2 * e < r + 1:
-        with pytest.raises(ValueError, match="epochs are too few"):
+        with pytest.raises(ValueError, match="is too few for"):
             epochs_per_stage(e, r)
     else:
         stages = epochs_per_stage(e, r)

@@ -87,7 +87,7 @@ def test_failed_chain_stops_the_rest(tmp_path: Path) -> None:
     files["certificates/000002.json"] = files["certificates/000003.json"]
     verdicts = judged(files, tmp_path)
     assert passed(verdicts) == [False, None, None, None]
-    assert verdicts["V0"].reason == "certificate 2: has sequence 3"
+    assert verdicts["V0"].reason == "certificate 2: has sequence 3; expected 2"
     assert verdicts["V3"].reason == "not checked: V0 failed"
 
 

@@ -549,7 +549,7 @@ class CheckpointedNet(HomeMixin, NetBase):
             vars(self).update(self._describe_home(self._current_home()))
         purge = old.destroy() if aside is None else old.commit(aside)
         # Before the change, which may set a new directory: messages name the old one.
-        messages = self._record_destruction(purge, afresh=False)
+        messages = self._record_destruction(purge, is_new_fit=False)
         return _with_warnings(change.commit(self), messages)
 
     def _replace_all(self, change: Change, about: dict[str, Any]) -> tuple[Warning, ...]:

@@ -74,7 +74,7 @@ _CLAIM = Guarantee(
 )
 _NO_IDS = {"int": IntIds(np.empty(0, np.int64)), "str": TextIds.from_strings([])}
 
-# For so few rows, asking joblib for threads takes longer than the threads save.
+# Up to this number of rows, asking joblib for threads takes longer than the threads save.
 _FEW_ROWS = 8
 _FEW_QUESTIONS = 64
 
@@ -101,7 +101,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
     """A forest that is a function of its seed and the remaining rows."""
 
     facts: ClassVar[MethodFacts] = _FACTS
-    # `forest_` stores their resolved values, so the digest does not depend on their spelling.
+    # `forest_` stores their resolved values, so equivalent settings give the same digest.
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | RESOLVED
     _parameter_rules: ClassVar[Rules] = PARAMETER_RULES
 
@@ -140,20 +140,22 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
             forest = grow_forest(settings, batch, self.n_jobs)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
-            # One call, so that a concurrent predict never sees half of it.
+            # One call, so that a concurrent predict never sees a partial update.
             vars(self).update(forest_=forest, seed_=seed, **self._remember_settings())
         warn_if_coarse(batch.target, getattr(self, "y_max", None))
         return self
 
     def learn(self, X: Any, y: Any, *, ids: Any, sample_weight: Any = None) -> Self:
-        """Add rows, with the same result as if they had been in `fit`; new classes are allowed.
+        """Add rows; the result is the same as if they had been in `fit`.
+
+        New classes are allowed.
 
         Parameters
         ----------
         X, y, sample_weight
             As in `fit`, with the same columns.
         ids : sequence of int or of str
-            Id of the person each row belongs to. A known id adds rows to that person.
+            Id of the person each row belongs to. A known id keeps its earlier rows.
 
         Returns
         -------
@@ -162,7 +164,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         return self._learn_rows(ids, lambda: self._prepare_learn(X, y, sample_weight, ids))
 
     def settle(self) -> Self:
-        """Grow every subtree that lazy requests have dropped, instead of on first use.
+        """Grow the subtrees that lazy requests have dropped, now instead of on first use.
 
         Changes no prediction and no digest.
 
@@ -176,7 +178,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         return self
 
     def forget_cost(self, ids: Any) -> ForgetCost:
-        """Return what forgetting these ids would rebuild; changes nothing.
+        """Return the cost of forgetting these ids, without changing the model.
 
         Parameters
         ----------
@@ -192,7 +194,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         UnknownIdError
             Some ids have no rows in the model.
         EmptyModelError
-            The ids own every row, so `forget` would raise.
+            The ids cover all rows, so `forget` would raise.
         ChangedParametersError
             Parameters were changed after `fit`, so `forget` would raise.
         """
@@ -205,7 +207,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
             removal = self._locate_rows(wanted, done="")
             rest = self.n_rows_ - removal.n_rows
             if rest == 0:
-                raise EmptyModelError("these ids own every row; no rows would remain to fit")
+                raise EmptyModelError("these ids cover all rows; no rows would remain to fit")
             forest = self.forest_
             report = forest.core.forget_cost(removal.where, threads_for(self.n_jobs))
             return ForgetCost(
@@ -246,16 +248,16 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         require_fitted(self)
         forest = self.forest_
         if not isinstance(number, int | np.integer) or isinstance(number, bool):
-            raise TypeError(f"tree number {number!r} is not valid; expected an int")
+            raise TypeError(f"number={number!r} is not a tree number; expected an int")
         if not 0 <= number < forest.settings.n_trees:
-            raise IndexError(f"tree number {number}; expected 0 to {forest.settings.n_trees - 1}")
+            raise IndexError(f"number={number}; expected 0 to {forest.settings.n_trees - 1}")
         return ForestTree.from_arrays(
             forest.tree_arrays(int(number)), vars(self).get("feature_names_in_")
         )
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
-        """Mean decrease of impurity by column, from counts of the remaining rows; sums to 1."""
+        """Mean decrease in impurity for each column, from the remaining rows only; sums to 1."""
         require_fitted(self)
         return self.forest_.core.importances(threads_for(self.n_jobs))
 
@@ -340,7 +342,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         return ("forest_",)
 
     def __sklearn_tags__(self) -> Tags:
-        """Dense numbers, missing values allowed."""
+        """Return the tags: dense numbers, missing values allowed."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags

@@ -19,12 +19,12 @@ from letheon.validation import OneOf, Rules
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, DaREForestBase):
-    """A random forest that forgets rows exactly, in a small part of the time of a retrain.
+    """A random forest that forgets rows exactly, in a fraction of the time of a retrain.
 
-    Every tree is a function of the seed, its number and the remaining rows; nothing else. `forget`
-    follows the paths of the removed rows: where the best split of the remaining rows is unchanged,
-    counts are updated; where it changes, the subtree is grown again. The result has the same bytes
-    as a fresh `fit` on the remaining rows.
+    A tree depends only on the seed, its number and the remaining rows. `forget` follows the paths
+    of the removed rows. Where the best split of the remaining rows stays the same, counts are
+    updated; where it changes, the subtree is grown again. The result has the same bytes as a fresh
+    `fit` on the remaining rows.
 
     Parameters
     ----------
@@ -33,11 +33,11 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
     n_estimators : int, default=100
         Number of trees.
     max_depth : int or None, default=10
-        Levels of splits; 0 gives single leaves, None has no limit.
+        Largest number of levels of splits. With 0 every tree is a single leaf; None sets no limit.
     max_features : {"sqrt", "log2"}, int, float or None, default="sqrt"
-        Columns that a node considers, of those that vary in it: square root or logarithm of the
-        number of columns, a number, a share, or all. There is no bootstrap, so with all columns
-        the trees are nearly the same; set `subsample` then.
+        How many columns a node considers, among those that vary in it: the square root or the
+        logarithm of the number of columns, an int, a share (float), or all (None). There is no
+        bootstrap, so with all columns the trees are nearly the same; then also set `subsample`.
     n_thresholds : int or None, default=25
         Candidate thresholds per column, a random subset of the values present (the survey's k).
         None tries all values. Fewer candidates make growing and forgetting faster.
@@ -45,12 +45,12 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         Top levels that split at random (the survey's d_rmax). Such splits rarely change, so
         forgetting is faster; see `tune_random_depth`.
     min_samples_split : int, default=2
-        Rows (by weight) below which a node is a leaf.
+        A node with fewer rows (by weight) is a leaf.
     min_samples_leaf : int, default=1
-        Rows (by weight) that each side of a split must have.
+        Smallest number of rows (by weight) on each side of a split.
     subsample : float, default=1.0
-        Share of people that each tree uses. With 0.1 forgetting a person touches a tenth of the
-        trees.
+        Share of people that each tree uses. With 0.1, forgetting a person affects about a tenth of
+        the trees.
     rebuild : {"lazy", "eager"}, default="lazy"
         When dropped subtrees are grown again: when a prediction, a digest or a file needs them, or
         before `forget` returns. Can be changed at any time; never changes a result.
@@ -81,22 +81,22 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
 
     See Also
     --------
-    DaREForestRegressor : The same for numbers.
+    DaREForestRegressor : The same method for regression.
     letheon.forest.tune_random_depth : Choose `random_depth` by cross-validation.
     letheon.plot.ForestTreeDisplay : Draw one of the trees.
-    letheon.save, letheon.load : Files.
+    letheon.save, letheon.load : Save a model to a file, and load it.
 
     Notes
     -----
-    Guarantee: exact, for requests that do not depend on the model (oblivious), towards an observer
-    of the latest model: after any sequence of `forget` and `learn`, in any order, the model has
-    the same bytes as a fresh `fit` on the remaining rows in any order, with the same seed, on every
-    machine. It needs no particular library version: the forest uses no BLAS, and every operation
-    that affects a tree is defined to the last bit.
+    Guarantee: exact, for requests that do not depend on the model (oblivious), against an observer
+    of the latest model. After any sequence of `forget` and `learn` the model has the same bytes as
+    a fresh `fit` with the same seed on the remaining rows, in any order and on every machine. It
+    needs no particular library version: the forest uses no BLAS, and every operation that affects
+    a tree is defined to the last bit.
 
-    The published DaRE algorithm keeps valid thresholds and draws new ones for invalid ones; its
-    trees after a removal do not follow the law of a retrain. Here candidates are the values with
-    the lowest keyed hashes among those present, which do not depend on history.
+    The published DaRE algorithm keeps valid thresholds and draws new ones for invalid ones. After
+    a removal, its trees do not have the distribution of retrained trees. Here candidates are the
+    values with the lowest keyed hashes among those present, which do not depend on history.
 
     References
     ----------
@@ -177,13 +177,13 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
-    """A regression forest that forgets rows exactly; as `DaREForestClassifier`.
+    """A regression forest that forgets rows exactly, like `DaREForestClassifier`.
 
-    Targets are rounded to 31 bits of the largest target, and sums are integers, so the order of
-    additions does not matter. If the largest target is below 2^E the steps are 2^(E - 31): with a
-    target of 1e15, such as a code for "unknown", all targets below 262,144 become 0. When the last
-    row with the largest exponent is forgotten, the scale changes and all trees are grown again; the
-    receipt reports it. `y_max` fixes the scale.
+    Targets are rounded to 31 bits relative to the largest target and summed as integers, so the
+    order of additions does not matter. If the largest target is below 2^E, the step is 2^(E - 31):
+    with a target of 1e15, such as a code for "unknown", all targets below 262,144 become 0. When
+    the last row with the largest exponent is forgotten, the scale changes and all trees are grown
+    again; the receipt reports it. `y_max` fixes the scale.
 
     Parameters
     ----------
@@ -192,14 +192,14 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
     n_estimators, max_depth, n_thresholds, random_depth, min_samples_split, min_samples_leaf
         As in `DaREForestClassifier`.
     max_features : {"sqrt", "log2"}, int, float or None, default=1/3
-        Columns that a node considers, of those that vary in it. A third, as in Breiman's forests
-        for regression. There is no bootstrap, so with all columns (1.0 or None) the trees are
-        nearly the same; set `subsample` then.
+        How many columns a node considers, among those that vary in it. The default is a third, as
+        in Breiman's forests for regression. There is no bootstrap, so with all columns (1.0 or
+        None) the trees are nearly the same; then also set `subsample`.
     subsample, rebuild, n_jobs, random_state
         As in `DaREForestClassifier`.
     y_max : float or None, default=None
-        Bound of ``abs(y)`` that does not depend on the rows. The scale is then fixed, and no
-        removal can change it. None computes it from the remaining rows. A bound in
+        Bound on ``abs(y)`` that does not depend on the rows. The scale is then fixed, and no
+        removal can change it. None computes the bound from the remaining rows. A bound in
         [2^(E - 1), 2^E) gives steps of 2^(E - 31); a bound far above the targets causes a
         `PrecisionWarning`.
 
@@ -212,10 +212,10 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
 
     See Also
     --------
-    DaREForestClassifier : The same for classes.
+    DaREForestClassifier : The same method for classification.
     letheon.forest.tune_random_depth : Choose `random_depth` by cross-validation.
     letheon.plot.ForestTreeDisplay : Draw one of the trees.
-    letheon.save, letheon.load : Files.
+    letheon.save, letheon.load : Save a model to a file, and load it.
 
     Notes
     -----
@@ -254,7 +254,7 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
     def _prepare_target(self, y: Any) -> NDArray[np.float64]:
         target = column_or_1d(hold_target(y, as_float=True), warn=True)
         if target.dtype != np.float64:
-            raise ValueError("y has values that are not numbers; a regressor needs numbers")
+            raise ValueError("y contains values that are not numbers; expected numeric targets")
         assert_all_finite(target, estimator_name=type(self).__name__, input_name="y")
         self._require_within_bound(target)
         target_copy: NDArray[np.float64] = target + 0.0  # -0.0 becomes 0.0

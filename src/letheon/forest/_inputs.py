@@ -29,7 +29,7 @@ _FEWEST_BITS = 16
 
 @dataclass(frozen=True)
 class ForestSettings:
-    """Everything except the rows that determines a forest, resolved for a number of columns.
+    """All settings that determine a forest, resolved for a number of columns.
 
     `max_depth` is -1 for unlimited, `n_thresholds` 0 for all values; `y_exponent` is the fixed
     scale of a regression target, None if it is computed from the rows.
@@ -194,7 +194,7 @@ class ForestBatch:
 def as_matrix(X: Any) -> NDArray[Any]:
     """Return X as a matrix of float32 or float64, missing values as NaN.
 
-    Such a NumPy matrix is returned unchanged: the core copies and checks the numbers.
+    A NumPy matrix of these types is returned unchanged: the core copies and checks the numbers.
     """
     if is_matrix(X):
         return X  # type: ignore[no-any-return]
@@ -210,7 +210,7 @@ def as_matrix(X: Any) -> NDArray[Any]:
 
 
 def is_matrix(X: Any) -> bool:
-    """Whether X needs no conversion."""
+    """Return whether X needs no conversion."""
     return (
         type(X) is np.ndarray
         and X.ndim == 2
@@ -221,7 +221,7 @@ def is_matrix(X: Any) -> bool:
 
 
 def _has_whole_strides(X: NDArray[Any]) -> bool:
-    """Whether strides are multiples of the item size, as they are unless X is part of a record."""
+    """Return whether strides are multiples of the item size; not so if X is part of a record."""
     return X.flags.aligned and all(stride % X.itemsize == 0 for stride in X.strides)
 
 
@@ -293,8 +293,8 @@ Codes = NDArray[np.uint32]
 class LabelTable:
     """Labels by code. Immutable; a label without rows is wiped and its code becomes free.
 
-    Codes follow the order in which classes were added, so they are private to a model in memory:
-    everything outside it counts classes in sorted order.
+    Codes follow the order in which classes were added, so they are used only inside a model in
+    memory. All output has classes in sorted order.
     """
 
     labels: NDArray[Any]

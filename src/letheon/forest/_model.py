@@ -19,7 +19,7 @@ from letheon.seeds import Purpose
 
 
 def threads_for(n_jobs: int | None) -> int:
-    """Return the number of threads on this machine for `n_jobs`, as joblib counts."""
+    """Return the number of threads on this machine for `n_jobs`, as in joblib."""
     if isinstance(n_jobs, int) and n_jobs > 0:
         return n_jobs
     if n_jobs is None:
@@ -56,9 +56,9 @@ class ForgetCost:
     rows : int
         Rows of the subtrees that would be grown again, summed over the subtrees.
     subtrees : int
-        Subtrees that would be dropped.
+        Number of subtrees that would be dropped.
     trees : int
-        Trees that contain a row of these ids.
+        Number of trees that contain a row of these ids.
     share : float
         `rows` as a share of all rows of all trees: 1.0 is a retrain.
     """
@@ -72,7 +72,7 @@ class ForgetCost:
 def work_share(report: _core.Report, settings: ForestSettings, n_rows: int) -> float:
     """Return the rows of dropped subtrees as a share of the rows of all trees.
 
-    `n_rows` is the number of rows that remain.
+    `n_rows` is the number of remaining rows.
     """
     if report.rescaled:
         return 1.0
@@ -97,7 +97,7 @@ class ForestPrediction(NamedTuple):
 
 
 class ForestModel:
-    """Rows and trees, in the core; all output is in canonical order.
+    """Rows and trees of a forest, stored in the C++ core; all output is in canonical order.
 
     Several threads may read and change it. `changing` is true during a change, so that a reader
     never combines predictions and labels of different states.
@@ -251,7 +251,7 @@ class ForestModel:
         return cls(settings, core, type(batch.ids), table)
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
-        """Pickle, and copy, by the canonical state."""
+        """Pickle and copy the canonical state."""
         return type(self)._from_state, (self._to_state(),)
 
 
@@ -295,7 +295,7 @@ def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -
     if not isinstance(X, np.ndarray) or X.ndim != 2 or X.shape[1] != settings.n_columns:
         raise ValueError(f"X does not have the {settings.n_columns} columns of the settings")
     if not isinstance(trees, np.ndarray) or settings.n_trees > trees.size:
-        raise ValueError("there are fewer trees than in the settings")
+        raise ValueError("the file contains fewer trees than its settings state")
     if not 0 < settings.subsample <= 1:
         raise ValueError(f"subsample={settings.subsample}; expected a share above 0, at most 1")
     if settings.is_regression != (classes is None):
@@ -316,8 +316,8 @@ def _are_classes(classes: Any) -> bool:
 
 
 def grow_forest(settings: ForestSettings, batch: ForestBatch, n_jobs: int | None) -> ForestModel:
-    """Return the forest of these rows; where it is grown does not change it."""
-    # The core is fastest with threads, so joblib's default is not read as a choice of processes.
+    """Return the forest of these rows; the result does not depend on where it is grown."""
+    # The core is fastest with threads, so joblib's default does not count as a choice of processes.
     backend, _ = get_active_backend(prefer="threads")
     has_threads = getattr(backend, "uses_threads", False)
     workers = 1 if has_threads else min(joblib.effective_n_jobs(n_jobs), settings.n_trees)
@@ -349,7 +349,7 @@ class ForestTree:
     kind : ndarray of uint8
         0 leaf, 1 best split, 2 random split.
     feature : ndarray of int64
-        Column that the node splits by; -1 for a leaf.
+        Column that the node splits on; -1 for a leaf.
     threshold : ndarray of float32
         Rows with ``x <= threshold`` go left; NaN for a leaf. A value of a remaining row, except
         at random nodes.

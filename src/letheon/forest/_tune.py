@@ -1,4 +1,4 @@
-"""Choosing how many levels split at random (survey, section 4.2; Brophy and Lowd, 2021)."""
+"""Choose how many levels split at random (survey, section 4.2; Brophy and Lowd, 2021)."""
 
 import contextlib
 import warnings
@@ -42,14 +42,14 @@ class RandomDepthSearch:
     Attributes
     ----------
     random_depth : int
-        The largest depth before the score fell by more than the tolerance, or to the score of a
+        The largest depth before the score dropped by more than the tolerance, or to the score of a
         constant prediction.
     tolerance : float
         The tolerance that was used.
     depths : ndarray of int
         Depths that were tried: 0, 1, 2, ...
     scores : ndarray of float
-        Mean cross-validated score of each; higher is better.
+        Mean cross-validated score at each depth; higher is better.
     std : ndarray of float
         Standard deviation over the folds.
     constant : float
@@ -78,17 +78,17 @@ def tune_random_depth(
     cv: Any = 5,
     max_random_depth: int | None = None,
 ) -> RandomDepthSearch:
-    """Raise `random_depth` from 0 until the cross-validated score drops by more than a tolerance.
+    """Increase `random_depth` from 0 until the score drops by more than a tolerance.
 
-    Random levels make forgetting faster and predictions worse; this finds the largest number of
-    levels whose loss of score is at most `tolerance`, as the survey does with 0.001, 0.0025, 0.005
-    and 0.01. The rows used here influence the choice: call `declare_tuning` if they may be
-    forgotten later.
+    Random levels make forgetting faster and predictions worse. This function finds the largest
+    number of levels that lowers the cross-validated score by at most `tolerance`. The survey uses
+    tolerances of 0.001, 0.0025, 0.005 and 0.01. The rows used here influence the choice: call
+    `declare_tuning` if they may be forgotten later.
 
     Parameters
     ----------
     model : DaREForestClassifier or DaREForestRegressor
-        Its other parameters are kept. It is not fitted and not changed.
+        The forest to tune; its other parameters are kept. It is not fitted or changed.
     X, y : array-like
         Rows and targets, as for `fit`.
     ids : sequence of int or of str, optional
@@ -96,7 +96,7 @@ def tune_random_depth(
     tolerance : float, default=0.005
         Largest drop of the score, compared with ``random_depth=0``.
     scoring : str, callable or None, default=None
-        As in `sklearn.model_selection.cross_val_score`. None is R2 for regression, balanced
+        As in `sklearn.model_selection.cross_val_score`. None means R2 for regression, balanced
         accuracy if one class has two thirds of the rows or more, and accuracy otherwise.
     cv : int, splitter or iterable, default=5
         Folds. A number means (stratified) folds, grouped by person if people own several rows.
@@ -184,7 +184,7 @@ def _constant_score(model: Any, y: Any, scoring: Any, folds: list[Any]) -> float
 
 
 def _build_folds(model: Any, X: Any, y: Any, owners: Ids, cv: Any) -> list[Any]:
-    """Return the splits themselves, the same for every depth."""
+    """Return the splits as a list, so that every depth uses the same ones."""
     people = owners.hashes(0, Purpose.ID_INDEX)
     grouped = len(np.unique(people)) < len(people)
     groups = people if grouped else None

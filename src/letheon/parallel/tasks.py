@@ -19,9 +19,9 @@ from letheon.parallel.threads import one_thread
 class Parcel:
     """A pickled value whose large arrays are stored outside the pickle.
 
-    Packing copies no array. Opening copies only arrays that arrived read-only, as Ray's do: those
-    are views into the object store. Estimators that write to them fail, and rows of people would
-    stay in the store for as long as the model lives.
+    Packing copies no array. Opening copies only arrays that arrived read-only. Ray's arrays are
+    read-only views into its object store: estimators that write to them would fail, and personal
+    data would stay in the store as long as the model exists.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Parcel:
 
         buffers: list[pickle.PickleBuffer] = []
         head = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        # raw(): flat bytes in memory order, whatever shape the buffer has.
+        # raw(): flat bytes in memory order, for a buffer of any shape.
         return cls(head, [pickle.PickleBuffer(buffer.raw()) for buffer in buffers])
 
     def open(self) -> Any:
@@ -62,7 +62,7 @@ class Parcel:
         return pickle.loads(self._head, buffers=self._buffers)  # noqa: S301
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type["Parcel"], tuple[Any, ...]]:
-        """Pickle with the arrays out of band where the pickler can."""
+        """Pickle with the arrays out of band if the pickler supports it."""
         kind = pickle.PickleBuffer if operator.index(protocol) >= 5 else bytes
         return Parcel, (self._head, [kind(buffer) for buffer in self._buffers])
 
@@ -77,7 +77,7 @@ _RAY_ARGUMENTS = {"max_restarts": -1, "max_task_retries": -1, "scheduling_strate
 
 
 class _Task:
-    """The function, called with one thread for BLAS and OpenMP."""
+    """A function to call with one thread for BLAS and OpenMP."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -105,8 +105,8 @@ class _Stored:
         return _Stored, (self.reference,)
 
     def get(self) -> Any:
-        # Ray resolves references only in arguments of its own remote calls; this one is inside a
-        # pickled batch of joblib.
+        # Ray resolves references only in arguments of its own remote calls; this reference is
+        # inside a pickled batch of joblib.
         import ray
 
         return ray.get(self.reference)
@@ -121,7 +121,7 @@ def _resolve_parcel(sent: _Payload) -> Parcel:
 
 
 class _RemoteTask(_Task):
-    """The function, called on another machine with shared arguments and those of a parcel."""
+    """A function to call on another machine, with shared arguments and those of a parcel."""
 
     def __call__(self, shared: _Payload, sent: _Payload) -> Parcel:
         common, own = _resolve_parcel(shared).open_without_copy(), _resolve_parcel(sent).open()
@@ -130,7 +130,7 @@ class _RemoteTask(_Task):
             return Parcel.pack(self.run(*common, *own))
 
 
-class _TaskLost(Exception):  # noqa: N818 - a result that never came, not an error of the task
+class _TaskLost(Exception):  # noqa: N818 - a missing result, not an error of the task
     """A task did not run, because its node was lost."""
 
 
@@ -152,7 +152,7 @@ class _RayTask(_RemoteTask):
 
 
 def _is_loss(error: Exception) -> bool:
-    """Whether Ray failed, not the function: a node, its store or the connection was lost."""
+    """Return whether Ray failed, not the function: a node, its store or the connection was lost."""
     from ray import exceptions
 
     # Ray wraps errors of a call in a type that derives from the cause's type.
@@ -183,7 +183,7 @@ class _CaughtTask(_RemoteTask):
 
 
 def _comes_from(backend: object, package: str) -> bool:
-    """Return whether the joblib backend is, or derives from, one defined in `package`."""
+    """Return whether the joblib backend is defined in `package`, or derives from such a backend."""
     modules = (kind.__module__ + "." for kind in type(backend).__mro__)
     return any(module.startswith(package + ".") for module in modules)
 
@@ -201,7 +201,7 @@ def _run_remote(
 
 
 class _TaskRun(NamedTuple):
-    """A function and the arguments of each of its tasks; each method runs them somewhere."""
+    """A function and the arguments of its tasks; each method runs them in another way."""
 
     function: Callable[..., Any]
     payloads: Sequence[tuple[Any, ...]]
@@ -215,7 +215,7 @@ class _TaskRun(NamedTuple):
 
     def run_locally(self) -> list[Any]:
         task = joblib.delayed(_Task(self.function))
-        # max_nbytes=None: rows of people are not written to memory-mapped files.
+        # max_nbytes=None: personal data are not written to memory-mapped files.
         parallel = joblib.Parallel(n_jobs=self.n_jobs, batch_size=1, max_nbytes=None)
         return list(parallel(task(*self.shared, *payload) for payload in self.payloads))
 
@@ -243,7 +243,7 @@ class _TaskRun(NamedTuple):
         )
 
     def _try_ray(self) -> list[Any]:
-        """Run the tasks once; lost tasks return `_TaskLost`, all of them if the run was lost."""
+        """Run the tasks once; a lost task, or each task of a lost run, returns `_TaskLost`."""
         import ray
 
         if self.n_jobs < 2:  # joblib would run them in this process anyway
@@ -324,9 +324,9 @@ def run_tasks(
 ) -> list[Any]:
     """Return ``[function(*shared, *payload) for payload in payloads]``, computed in parallel.
 
-    The active joblib backend decides where: processes, threads, a Ray or a Dask cluster. Every
-    task runs with one thread for BLAS and OpenMP, in this process too, so the results do not
-    depend on where that is. With one worker, or one payload and no cluster, this is a
+    The active joblib backend decides where the tasks run: processes, threads, a Ray or a Dask
+    cluster. Every task runs with one thread for BLAS and OpenMP, even in this process, so the
+    results do not depend on the backend. With one worker, or one payload and no cluster, this is a
     plain loop.
 
     Parameters

@@ -58,7 +58,8 @@ def _set_limit(library: LibController, n: int) -> None:
     """Set the limit, even if another thread set it last.
 
     threadpoolctl lets one thread at a time control the pool of an OpenBLAS without OpenMP and
-    silently ignores the others. Here the last thread out restores what the first one set.
+    silently ignores the others. Here the last thread to leave restores the limit that the first
+    one changed.
     """
     release = getattr(library, "clear_controlling_thread", None)
     if release is not None:
@@ -69,15 +70,15 @@ def _set_limit(library: LibController, n: int) -> None:
 
 
 def _get_limit(library: LibController) -> int:
-    """Return the limit that the current thread sees; 1 where it is unknown."""
+    """Return the limit that the current thread sees; 1 if it is unknown."""
     return library.num_threads or 1
 
 
 def _is_shared(library: LibController) -> bool:
     """Return whether the limit of 1 that was just set holds for all threads.
 
-    OpenMP and MKL keep a limit per thread, OpenBLAS and BLIS one per process, and some builds
-    differ; so a new thread reads the limit instead of a list of names.
+    OpenMP and MKL have a limit per thread, OpenBLAS and BLIS have one per process, and some builds
+    differ. So a new thread reads the limit; a list of library names would not be reliable.
     """
     path = library.filepath
     if path not in _process.is_shared:
@@ -128,8 +129,8 @@ def one_thread() -> Iterator[None]:
 
     Notes
     -----
-    Not covered: a library loaded inside the block is limited from the next entry on, and
-    threads that the block itself starts have OpenMP limits of their own.
+    Not covered: a library loaded inside the block is limited only from the next block on, and
+    threads started by the block have their own OpenMP limits.
 
     Examples
     --------

@@ -162,8 +162,8 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             Id of the person each row belongs to; may repeat. Default ``0..n-1``. All rows of a
             person are in one shard and one slice.
         risk : one number per row, or mapping from id to number, optional
-            How likely a person is to request erasure; needs `risk_edges`. It must be the same for
-            all rows of a person, and not derived from other people's data.
+            How likely each person is to request erasure; needs `risk_edges`. It must be the same
+            for all rows of a person, and must not depend on other people's data.
 
         Returns
         -------
@@ -193,10 +193,21 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def learn(self, X: Any, y: Any, *, ids: Any, risk: Any = None) -> Self:
-        """Add rows after the stored rows, with the same result as if they had been in `fit`.
+        """Add rows after the stored rows; the result is the same as if they had been in `fit`.
 
-        Rows of a known id join that person's shard and slice; `risk` is needed for new people if
-        the model has `risk_edges`.
+        Parameters
+        ----------
+        X, y
+            As in `fit`, with the same columns.
+        ids : sequence of int or of str
+            Id of the person each row belongs to. Rows of a known id go to that person's shard and
+            slice.
+        risk : one number per row, or mapping from id to number, optional
+            Needed for new people if the model has `risk_edges`.
+
+        Returns
+        -------
+        self
         """
         return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids, risk))
 
@@ -321,7 +332,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     ) -> Replacement:
         """Train the changed shards and return the ensemble with them in place of the old ones.
 
-        Changes nothing that is in use; a failure leaves no new state behind.
+        The current model is not changed. If training fails, all new states are destroyed.
         """
         recipe, shelf, fresh = self._build_recipe(assignment.seed, config), StateShelf(home), {}
         jobs = [resume_training(change, shelf) for change in changes]
@@ -336,7 +347,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         classes = None
         if recipe.is_classifier:
             classes = np.unique(np.concatenate([s.classes for s in shards if len(s.rows)]))
-        # Work is the row visits as a share of those of a fresh fit.
+        # Work is the number of row visits, as a share of the row visits of a fresh fit.
         visits = sum(recipe.count_visits(job.rows, job.first) for job in jobs)
         naive = sum(recipe.count_visits(shard.rows) for shard in shards)
         rebuilt = {"shards": len(jobs), "stages": sum(recipe.n_slices - job.first for job in jobs)}
@@ -347,7 +358,8 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _retrain_shards(self, changes: list[ShardChange]) -> Replacement:
         """Train the changed shards, or all shards if library versions changed since the fit.
 
-        States of another version are never continued: the result would differ from a fresh fit.
+        Training never continues from states of another version: the result would differ from a
+        fresh fit.
         """
         shards = self.ensemble_.shards
         if self.environment_ != self._describe_environment():
@@ -372,7 +384,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     ) -> list[str]:
         """Install the ensemble, destroy every state it does not use, and return warnings."""
         before = frozenset() if previous is None else previous.files
-        # One call, so that a concurrent predict never sees half of it.
+        # One call, so that a concurrent predict never sees a partial update.
         vars(self).update(
             ensemble_=ensemble,
             seed_=ensemble.assignment.seed,
@@ -381,10 +393,10 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             **self._remember_settings(),
         )
         purge = StateShelf(home).purge(before, ensemble.files)
-        return self._record_destruction(purge, afresh=previous is None)
+        return self._record_destruction(purge, is_new_fit=previous is None)
 
     def __sklearn_tags__(self) -> Tags:
-        """Tags of the inner estimator, single output for classifiers."""
+        """Return the tags of the inner estimator, with a single output for classifiers."""
         kind = super().__sklearn_tags__().estimator_type
         tags = inherit_tags(super().__sklearn_tags__(), self.estimator)
         tags.estimator_type = kind

@@ -15,7 +15,7 @@ removed people, hence *exactly*
 
     E[visits] = (N - K m) * sum_k e_k (d_k / R) [1 - (1 - (k + 1) / (R S))**K].
 
-Requests that are served one by one are ``K`` batches of one person, on ever fewer rows.
+Requests that are served one by one are ``K`` batches of one person, with fewer rows each time.
 """
 
 import math
@@ -58,17 +58,17 @@ def epochs_per_stage(
     """Return the whole number of epochs that every stage of a shard trains.
 
     A cumulative stage ``k`` (0-based) gets ``floor((k + 1) e_s) - floor(k e_s)`` epochs with
-    ``e_s = 2 e / (R + 1)``, which makes the row visits of all stages together those of `epochs`
-    epochs over the whole shard, up to rounding. The floors are taken in whole numbers, so
-    the schedule is the same on every machine. With ``stage_data="new"`` a row belongs to
-    one stage only, and every stage gets `epochs`.
+    ``e_s = 2 e / (R + 1)``. Up to rounding, all stages together then have as many row visits as
+    `epochs` epochs over the whole shard. The floors are computed in whole numbers, so the schedule
+    is the same on every machine. With ``stage_data="new"`` a row belongs to one stage only, and
+    every stage gets `epochs`.
 
     Parameters
     ----------
     epochs : int
         Epochs ``e`` that a shard without slices would get.
     n_slices : int
-        Slices ``R`` of a shard; there are as many stages.
+        Slices ``R`` of a shard; every slice has one stage.
     stage_data : {"cumulative", "new"}, default="cumulative"
         Whether a stage trains on all slices so far or on its new slice only.
 
@@ -85,8 +85,8 @@ def epochs_per_stage(
 
     Notes
     -----
-    Rounding moves the work of all stages by at most half an epoch over the shard, so by at most
-    ``50 / e`` per cent; ``e=2, R=2`` trains 1.5 epochs and is the worst case. There is no
+    Rounding changes the work of all stages by at most half an epoch over the shard, so by at most
+    ``50 / e`` per cent. The worst case is ``e=2, R=2``, which trains 1.5 epochs. There is no
     rounding when ``R + 1`` divides ``2 e``.
 
     Examples
@@ -104,7 +104,7 @@ def epochs_per_stage(
         return (e,) * r
     if 2 * e < r + 1:
         raise ValueError(
-            f"{e} epochs are too few for {r} slices: some stages would get none; "
+            f"epochs={e} is too few for {r} slices: some stages would get no epoch; "
             f"use at least {(r + 2) // 2} epochs or at most {2 * e - 1} slices"
         )
     return tuple((k + 1) * 2 * e // (r + 1) - k * 2 * e // (r + 1) for k in range(r))
@@ -119,7 +119,7 @@ def _hit_probability(share: float, people: int) -> float:
 class Plan:
     """Expected cost of forgetting with given shards and slices; returned by `plan`.
 
-    The fields are the inputs, the properties are computed from them.
+    The fields are the inputs; the properties are computed from them.
 
     Attributes
     ----------
@@ -132,7 +132,7 @@ class Plan:
     batch : bool
         True: the requests are served together; False: one after the other.
     rows_per_person : float
-        Mean rows ``m`` of the people to forget.
+        Mean number of rows ``m`` of a person to forget.
     state_bytes : int or None
         Size of one saved state.
     """
@@ -166,7 +166,7 @@ class Plan:
 
     @property
     def schedule(self) -> tuple[int, ...]:
-        """Epochs of every stage, as `epochs_per_stage` gives them."""
+        """Epochs of every stage, from `epochs_per_stage`."""
         return epochs_per_stage(self.epochs, self.n_slices, self.stage_data)
 
     @property
@@ -179,7 +179,7 @@ class Plan:
 
     @property
     def visits_per_request(self) -> float:
-        """Expected row visits for each person; falls as the batch grows."""
+        """Expected row visits per person; decreases with the size of the batch."""
         return self.visits / self.n_requests
 
     @property
@@ -189,7 +189,7 @@ class Plan:
 
     @property
     def speed_up(self) -> float:
-        """Naive visits over expected visits; it does not depend on the number of rows."""
+        """Naive visits divided by expected visits; does not depend on the number of rows."""
         return self.epochs / self._epochs_per_row(self.schedule)
 
     @property
@@ -226,7 +226,7 @@ class Plan:
 
     @property
     def fit_visits(self) -> float:
-        """Row visits of the first training: ``e N`` except for the rounding of epochs."""
+        """Row visits of the first training: ``e N``, up to the rounding of epochs."""
         seen = sum(e * self._slices_seen(k) for k, e in enumerate(self.schedule))
         return self.n_rows * seen / self.n_slices
 
@@ -243,7 +243,7 @@ class Plan:
 
     @property
     def states(self) -> int:
-        """Models kept: one per shard and its ``R - 1`` intermediate states, ``S R`` together."""
+        """Number of stored models, ``S R``: the final model and ``R - 1`` states per shard."""
         return self.n_shards * self.n_slices
 
     @property
@@ -356,12 +356,12 @@ def plan(
     n_shards, n_slices : int, default=5 and 1
         Shards ``S`` and slices per shard ``R``.
     epochs : int, optional
-        Epochs ``e`` of a model without slices. By default the smallest number that is divided among
-        the stages without rounding; the speed-up is then the ideal one.
+        Epochs ``e`` of a model without slices. By default the smallest number that can be divided
+        among the stages without rounding; the speed-up is then the ideal one.
     stage_data : {"cumulative", "new"}, default="cumulative"
         Whether a stage trains on all slices so far or on its new slice only.
     batch : bool, default=True
-        Serve the requests together. ``False``: one after the other, a retraining for each.
+        True serves the requests together; False serves one after the other, each with a retraining.
     state_bytes : int, optional
         Size of one saved state; gives `Plan.storage_bytes`.
     rows_per_person : float, default=1

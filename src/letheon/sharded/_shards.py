@@ -8,9 +8,9 @@ higher risk share few shards and late slices, where forgetting is cheap.
 *States* after each stage of a shard are in memory, or in the model's own directory. A missing or
 altered file is detected by its hash, and the state is trained again.
 
-*Training* of one shard is the task that is sent to a worker: a pure function of its arguments, so a
-task may be run again after a crash. Every stage starts from the *decoded* state of the previous
-one, in `fit` as in `forget`, so ``Train(. | h)`` depends on h only.
+*Training* of one shard is the task that is sent to a worker. It is a pure function of its
+arguments, so it may be run again after a crash. Every stage starts from the *decoded* state of the
+previous one, both in `fit` and in `forget`, so ``Train(. | h)`` depends on h only.
 """
 
 import hashlib
@@ -102,7 +102,7 @@ class ShardFit(NamedTuple):
 
 @dataclass(frozen=True)
 class ConstantModel:
-    """Model of a shard with one class only, which it always predicts."""
+    """Model of a shard that has only one class: it always predicts this class."""
 
     label: Any
 
@@ -230,7 +230,7 @@ def check_risk_edges(edges: Sequence[float] | None) -> NDArray[np.float64]:
 
 
 def risk_tiers(risk: Any, ids: Ids, edges: NDArray[np.float64]) -> Integers:
-    """Return the tier of every row: how many edges its person's risk reaches.
+    """Return the tier of every row: the number of edges that the person's risk reaches.
 
     `risk` is one number per row, the same for all rows of a person, or a mapping from id to number.
     """
@@ -285,14 +285,14 @@ class SavedState:
 
 
 class StateShelf(CheckpointDirectory):
-    """Writes, reads and destroys the states of one model."""
+    """The states of one model: in memory, or in its checkpoint directory."""
 
     def __init__(self, home: str | None) -> None:
         super().__init__(home)
         self._unusable = 0
 
     def keep_state(self, blob: Blob | None) -> SavedState | None:
-        """Store a new state; None means a stage before the first row."""
+        """Store a new state; None is the state of a stage before the first row."""
         if blob is None:
             return None
         if self.store is None:
@@ -367,7 +367,7 @@ class Ensemble:
             for number in np.unique(shards).tolist():
                 candidates, rows = np.flatnonzero(shards == number), self.shards[number].rows
                 matches = rows.index.find(wanted.take(candidates))
-                # Two tiers may share a candidate shard, so the tier is read from the row.
+                # Two tiers may share a shard, so the tier is read from the row.
                 is_known = matches.has_rows
                 tiers[candidates[is_known]] = rows.extra["tier"][matches.any_row[is_known]]
                 if len(matches.positions):

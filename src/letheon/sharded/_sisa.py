@@ -1,6 +1,6 @@
 """SISA for classifiers and regressors (Bourtoule et al., 2021; survey section 4.1).
 
-Predictions of the shards with rows are aggregated with equal weights: a weight by size would change
+Predictions of the shards with rows are aggregated with equal weights: weights by size would change
 with every removal in any shard.
 """
 
@@ -62,39 +62,41 @@ def _add_votes(model: Any, classes: NDArray[Any], X: Any, total: Floats) -> None
 class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     """Any scikit-learn classifier, sharded and sliced so that forgetting is fast and exact.
 
-    People are assigned to `n_shards` shards by a keyed hash of their id; each shard trains its own
+    People are assigned to `n_shards` shards by a keyed hash of their id. Each shard trains its own
     model in isolation, slice by slice, and keeps the state after every slice. To forget a person,
-    only that person's shard is retrained, from the person's slice on. With S shards and R slices
-    the mean speed-up of one removal is ``S * 3R / (2R + 1)``; see `letheon.sharded.plan`.
+    only that person's shard is retrained, starting with the person's slice. With S shards and R
+    slices the mean speed-up of one removal is ``S * 3R / (2R + 1)``; see `letheon.sharded.plan`.
 
     Parameters
     ----------
     estimator : classifier
         Trained once per shard. Every `random_state` in it is derived from `seed_`.
     n_shards : int, default=5
-        More shards forget faster and predict worse: each has fewer rows.
+        Number of shards. With more shards forgetting is faster, but predictions are worse, because
+        each shard has fewer rows.
     n_slices : int, default=1
-        More than one needs `partial_fit`; every slice adds one saved state per shard.
+        Number of slices per shard. More than one needs `partial_fit`; every slice adds one saved
+        state per shard.
     epochs : int or None, default=None
-        Passes over the data that a shard would get without slices. None trains each shard with
-        one call of `fit` if ``n_slices=1``; otherwise it means 10, or as many as the slices need
-        (cumulative), or 1 (new). Stage k gets ``e_s = 2 epochs / (n_slices + 1)`` passes, rounded
-        so that every stage gets at least one.
+        Passes over the data that a shard would get without slices. None: with ``n_slices=1`` one
+        call of `fit` trains each shard; with more slices, 10 passes or as many as the slices need
+        (cumulative), or 1 pass (new). A cumulative stage gets ``2 epochs / (n_slices + 1)``
+        passes, rounded so that every stage gets at least one.
     stage_data : {"cumulative", "new"}, default="cumulative"
         Stage k trains on slices 1..k (gradient learners), or on slice k only (counting learners
         such as naive Bayes, which must see each row once).
     aggregation : {"mean", "vote"}, default="mean"
-        Mean of class probabilities (of votes if the estimator has none), or majority of labels;
-        the lowest class wins a tie.
+        Mean of class probabilities (of votes if the estimator has none), or majority of labels. If
+        there is a tie, the first class in sorted order wins.
     risk_edges : sequence of float or None, default=None
-        Edges between tiers of risk, fixed in advance; then `fit` takes `risk`. A person of tier t
+        Edges between risk tiers, fixed in advance; `fit` then requires `risk`. A person of tier t
         is in one of the last ``ceil(n_shards / 2**t)`` shards; a higher tier uses later slices.
     checkpoint_dir : path or None, default=None
-        Directory for the states after each slice; None keeps them in memory. The model creates its
-        own sub-directory there.
+        Directory for the states after each slice, in which the model creates its own
+        sub-directory. None keeps the states in memory.
     n_jobs : int or None, default=None
-        Shards trained at once, through joblib: `joblib.parallel_config` selects processes, Ray or
-        Dask. Never changes the result.
+        Number of shards that are trained in parallel, by joblib: `joblib.parallel_config` selects
+        processes, Ray or Dask. Never changes the result.
     random_state : int, RandomState, Generator or None, default=None
         Seed of everything random. None draws 128 bits from the operating system.
 
@@ -113,11 +115,11 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
 
     Notes
     -----
-    Guarantee: exact, for requests that do not depend on the model (oblivious), towards an observer
-    of the latest model: after any sequence of `forget` and `learn` the model has the same bytes as
+    Guarantee: exact, for requests that do not depend on the model (oblivious), against an observer
+    of the latest model. After any sequence of `forget` and `learn` the model has the same bytes as
     a fresh `fit` on the remaining rows in stored order, with the same seed, library versions and
-    CPU kernel. Requests that depend on the model are adaptive; the fixed assignment to shards then
-    leaks (Gupta et al., 2021), and the guarantee does not cover them.
+    CPU kernel. The guarantee does not cover adaptive requests, which depend on the model: with
+    them, the fixed assignment to shards reveals information (Gupta et al., 2021).
 
     References
     ----------
@@ -179,7 +181,7 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
 class SISARegressor(KeywordScoreMixin, RegressorMixin, SISABase):
     """Any scikit-learn regressor, sharded and sliced so that forgetting is fast and exact.
 
-    As `SISAClassifier`, with the shards' predictions averaged.
+    Like `SISAClassifier`, but the predictions of the shards are averaged.
 
     Parameters
     ----------
