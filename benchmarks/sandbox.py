@@ -29,7 +29,7 @@ from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Tokens
-from letheon.ledger.models.examine import hold_rows
+from letheon.ledger.models.examine import copy_rows
 from letheon.ledger.worker.compute import Computation, compute, compute_apart
 from letheon.sandbox import protection
 from tests.service.servers import serving
@@ -54,7 +54,7 @@ def small_job() -> Computation:
     return Computation(
         kind="erase",
         model=state.encode(model),
-        rows=state.encode(hold_rows(X, y, None)),
+        rows=state.encode(copy_rows(X, y, None)),
         ids=np.arange(5),
         trusted=(),
         judged=None,
