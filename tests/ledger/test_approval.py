@@ -220,7 +220,7 @@ def test_verifying_is_for_what_was_received_only(sqlite_desk: LedgerSetup) -> No
     again = desk.submit(1, 2, 3, verified=True)
     before = desk.snapshot()
     for request in (large, again):
-        with pytest.raises(RequestStateError, match="is verified already"):
+        with pytest.raises(RequestStateError, match="is already verified"):
             requests_of(desk.core).verify(request.id)
     assert desk.snapshot() == before
 

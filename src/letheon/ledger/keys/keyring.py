@@ -363,7 +363,8 @@ class KeyRing:
         """
         if kind not in KINDS or not _LABEL.fullmatch(label):
             raise ValueError(
-                f"kind={kind!r} must be one of {KINDS}, and label={label!r} up to 64 of a-z and 0-9"
+                f"kind={kind!r} must be one of {KINDS}, and label={label!r} must have at most 64 "
+                "characters from a-z and 0-9"
             )
         key_id = "-".join(filter(None, [kind, label, os.urandom(8).hex()]))
         with self._files.hold_lock():
