@@ -1,8 +1,8 @@
-"""Draw `docs/images/packages.svg` and `docs/images/request.svg`, the pictures of architecture.md.
+"""Draw `docs/images/packages.svg` and `docs/images/request.svg`, the diagrams of architecture.md.
 
-The packages and their order come from the layers that import-linter enforces (pyproject.toml), so
-the picture cannot differ from the code. Run ``python docs/make_architecture.py`` after a change;
-a test compares.
+Packages and their order come from the layers that import-linter enforces (pyproject.toml), so the
+diagram always matches the code. Run ``python docs/make_architecture.py`` after a change; a test
+checks that the files are up to date.
 """
 
 import re
@@ -28,15 +28,15 @@ STYLE = """\
 orient="auto"><path d="M0 0 L8 4 L0 8 z" style="fill:#6b7280;stroke:none;marker-end:none"/>\
 </marker></defs>
 """
-# What a layer is about, by one of its packages.
+# Description of each layer, by one of its packages.
 NOTES = {
-    "cli": "what people run",
+    "cli": "command line",
     "service": "the erasure desk, clients",
-    "audit": "checks by an outsider",
+    "audit": "external audit",
     "ledger": "requests, certificates, purge",
-    "bench": "all methods side by side",
-    "select": "choosing, watching, testing",
-    "evaluation": "judging a method",
+    "bench": "benchmark of all methods",
+    "select": "choose, monitor, check, attack",
+    "evaluation": "evaluate a method",
     "persist": "save and load",
     "measures": "measures, data, plots",
     "naive": "methods that forget",
@@ -48,17 +48,17 @@ NOTES = {
     "exceptions": "errors, randomness, verifier",
     "methods": "the registry",
 }
-# What a request passes: (module, what happens there, whether it is stored there).
+# Path of a request: (module, description, whether it writes to the database or the disk).
 STEPS = (
     ("service.routes.requests", "POST /api/v1/requests: role, idempotency key, ids", False),
     ("ledger.requests", "ids are encrypted; the request is written with its event", True),
     ("ledger.requests.states", "received → verified → queued", False),
     ("ledger.worker", "requests wait for a batch; one worker holds the lease", False),
-    ("sandbox", "a model from outside forgets in a process that can reach nothing", False),
-    ("ledger.models", "the new version is published by compare-and-set", True),
+    ("sandbox", "an untrusted model forgets in a sandboxed process", False),
+    ("ledger.models", "the new version is published atomically (compare-and-set)", True),
     ("ledger.certificates", "a statement is checked, signed and logged", True),
-    ("ledger.purge", "old versions, keys and ids are destroyed and searched for", True),
-    ("audit, verifier.py", "an outsider checks the bundle with a public key", False),
+    ("ledger.purge", "old versions, keys and ids are destroyed; stores are searched", True),
+    ("audit, verifier.py", "a third party verifies the bundle with the public key", False),
 )
 
 
@@ -89,7 +89,7 @@ def _picture(height: float, body: str, title: str) -> str:
 
 
 def draw_packages() -> str:
-    """Return the picture of the packages; each imports only what stands below it."""
+    """Return the diagram of the packages; each package imports only packages below it."""
     parts = []
     layers = read_layers()
     for place, layer in enumerate(layers):
@@ -98,12 +98,12 @@ def draw_packages() -> str:
         parts += [_box(GAP + i * (width + GAP), y, width, name) for i, name in enumerate(layer)]
         note = next((NOTES[name] for name in layer if name in NOTES), "")
         parts.append(f'<text class="note" x="704" y="{y + 20:g}">{escape(note)}</text>\n')
-    title = "Packages of letheon: each imports only what stands below it"
+    title = "Packages of letheon; each imports only packages below it"
     return _picture(GAP + len(layers) * (BOX + GAP), "".join(parts), title)
 
 
 def draw_request() -> str:
-    """Return the picture of the way of one request."""
+    """Return the diagram of the path of a request."""
     parts = []
     for place, (module, what, is_stored) in enumerate(STEPS):
         y = GAP + place * (BOX + 2 * GAP)
@@ -111,7 +111,7 @@ def draw_request() -> str:
         parts.append(f'<text class="note" x="290" y="{y + 20:g}">{escape(what)}</text>\n')
         if place:
             parts.append(f'<path d="M{GAP + 125} {y - 2 * GAP:g} L{GAP + 125} {y:g}"/>\n')
-    title = "The way of an erasure request; green: written to the database or the disk"
+    title = "Path of an erasure request; green steps write to the database or the disk"
     return _picture(GAP + len(STEPS) * (BOX + 2 * GAP), "".join(parts), title)
 
 

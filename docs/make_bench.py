@@ -1,6 +1,7 @@
 """Write the short table of the benchmark into README.md, from its committed results.
 
-Run ``python docs/make_bench.py`` after ``python benchmarks/survey.py``; a test compares.
+Run ``python docs/make_bench.py`` after ``python benchmarks/survey.py``; a test checks that the
+README is up to date.
 """
 
 import json
@@ -33,7 +34,7 @@ def make_section() -> str:
 
 
 def _wrap_prose(text: str) -> str:
-    """Wrap paragraphs at 100 characters; tables stay."""
+    """Wrap paragraphs at 100 characters; tables are not changed."""
     return re.sub(r"^[^|\n].{100,}$", lambda line: fill(line[0], 100), text, flags=re.MULTILINE)
 
 

@@ -1,6 +1,7 @@
-"""Write `docs/commands.md` from the commands: arguments, options, defaults, examples.
+"""Write `docs/commands.md` from the command-line interface: arguments, options, examples.
 
-Run ``python docs/make_commands.py`` after changing a command; a test compares the page.
+Run ``python docs/make_commands.py`` after changing a command; a test checks that the page is
+up to date.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ public key.
 
 **The public key.** `ledger.pub` in the examples is a file with the ledger's first public key: the
 operator's `DIR/public/keys/root.pub`, which `letheon init` and `letheon key list` also print. Get
-it from the operator through another channel than the bundle. It is not the *id* of a key.
+it from the operator through a different channel than the bundle. It is not the *id* of a key.
 
 **Scripts.** With `--json` a ledger command prints a single JSON document on standard output
 (`worker`: one document per step and line). An error is
@@ -57,7 +58,7 @@ def make_page() -> str:
 
 
 def _entries(name: str, entry: Any, depth: int) -> Iterator[str]:
-    """Yield the texts of a command, or of a group and then of its commands."""
+    """Yield the sections of a command or group, followed by its subcommands."""
     if depth > 1:
         yield f"{'#' * depth} {name}\n"
         yield from _about(entry)
@@ -94,12 +95,12 @@ def _row(parameter: Any, hint: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a help text without the escapes for Rich."""
+    """Return a help text without Rich escapes."""
     return text.replace("\\[", "[")
 
 
 def _choices(hint: Any) -> list[str]:
-    """Return the words that an option can have, if its annotation lists them."""
+    """Return the values of an option, if its annotation lists them."""
     if get_origin(hint) is Literal:
         return [str(word) for word in get_args(hint)]
     return [word for part in get_args(hint) for word in _choices(part)]

@@ -1,6 +1,7 @@
-"""Write the tables of data sets in `docs/datasets.md` from what the loaders declare.
+"""Write the tables of data sets in `docs/datasets.md` from `letheon.datasets`.
 
-Run ``python docs/make_datasets.py`` after changing what is declared; a test compares.
+Run ``python docs/make_datasets.py`` after changing the catalogue; a test checks that the page
+is up to date.
 """
 
 import re
@@ -15,7 +16,7 @@ MARKS = re.compile(r"(<!-- (\w+): begin -->\n).*?(<!-- \2: end -->)", re.DOTALL)
 
 
 def table() -> str:
-    """Return the survey's table, with whose rows they are and the terms."""
+    """Return the survey's table, with subject ids and licences."""
     titles = ("name", "columns", "rows", "classes", "positive", "subject id", "licence")
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for about in map(info, names()):
@@ -29,7 +30,7 @@ def table() -> str:
 
 
 def each() -> str:
-    """Return a part about every data set."""
+    """Return one section per data set."""
     return "\n".join(map(_part, map(info, names())))
 
 
@@ -50,7 +51,7 @@ def _part(about: DatasetInfo) -> str:
 
 
 def _wrap(*texts: str) -> list[str]:
-    """Return the lines of paragraphs and list items, at most 100 characters where words allow."""
+    """Return the lines of paragraphs and list items, wrapped at 100 characters."""
     return [
         line
         for text in texts
@@ -65,13 +66,13 @@ def _wrap(*texts: str) -> list[str]:
 
 
 def _files(about: DatasetInfo) -> list[str]:
-    """Return the files; folders of one pattern in one line."""
+    """Return the files; only the first and the last of a long list."""
     shown = [str(file) for file in about.files]
     return shown if len(shown) <= 4 else [shown[0], "... and so on for every scene", shown[-1]]
 
 
 def page(text: str) -> str:
-    """Return the page with the tables of today between the marks."""
+    """Return the page with current tables between the marks."""
     made = {"table": table, "each": each}
     return MARKS.sub(lambda marks: marks[1] + made[marks[2]]() + marks[3], text)
 

@@ -1,6 +1,7 @@
-"""Write the tables of figures in docs/forest.md and docs/linear.md from ``benchmarks/results``.
+"""Write the tables of results in docs/forest.md and docs/linear.md from ``benchmarks/results``.
 
-Run ``python docs/make_figures.py`` after a benchmark; a test compares.
+Run ``python docs/make_figures.py`` after a benchmark; a test checks that the pages are up to
+date.
 """
 
 import json
@@ -22,7 +23,7 @@ DATA = {
     "census": "census",
     "diabetes": "diabetes",
 }
-# Line of the page -> line of the result's table "Forgetting: ..." and column of it.
+# Line of the page -> line and column of the table "Forgetting: ..." in the results.
 TIMES = {
     "`fit`": ("fit", "p50 ms"),
     "**one person, forget + settle**, mean": ("forget, everything counted", "mean ms"),
@@ -58,7 +59,7 @@ class Results:
         return self.line(f"Forgetting: {data}", what=what)
 
     def note(self, data: str, pattern: str) -> str:
-        """Return what the note of that table says."""
+        """Return the match of a pattern in the note of that table."""
         found = re.search(pattern, self.tables[f"Forgetting: {data}"]["note"])
         assert found is not None, pattern
         return found.group(1)
@@ -92,7 +93,7 @@ def _time(results: Results, data: str, what: str, column: str) -> str:
 
 
 def _rounded(number: float) -> int:
-    """Return a number with three digits, as more would only be noise."""
+    """Return a number rounded to three digits."""
     return int(float(f"{number:.3g}"))
 
 
@@ -118,7 +119,7 @@ def convex_table(found: dict[str, Any]) -> str:
     lines = [["", *(title[1] for title in titles)], ["---"] * (len(sets) + 1)]
     lines.append(["rows x columns", *(title[2] for title in titles)])
     lines.append(["F", *(_solver(_part(SOLVER, table["note"])) for table in sets)])
-    # Settings of one method next to each other.
+    # Sorted, so that the settings of a method are next to each other.
     methods = sorted({row["method"] for table in sets for row in table["rows"]})
     lines += [[method, *(_single(table, method) for table in sets)] for method in methods]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -144,13 +145,13 @@ def _single(table: dict[str, Any], method: str) -> str:
 
 
 def page(text: str) -> str:
-    """Return the page of forests with the figures of the last benchmark."""
+    """Return the page about forests with the results of the last benchmark."""
     figures = table(Results(json.loads(RESULTS.read_text(encoding="utf-8"))))
     return MARKS.sub(lambda marks: marks[1] + figures + marks[2], text)
 
 
 def convex_page(text: str) -> str:
-    """Return the page of convex methods with the figures of the last benchmark, if there is one."""
+    """Return the page about linear models with the results of the last benchmark, if any."""
     if not CONVEX_RESULTS.exists():
         return text
     figures = convex_table(json.loads(CONVEX_RESULTS.read_text(encoding="utf-8")))

@@ -1,6 +1,6 @@
-"""Draw the pictures of forest.md: `tree.png`, with the very block of the page, and `laws.png`.
+"""Draw the plots of forest.md: `tree.png`, with the code of the page, and `laws.png`.
 
-Run ``python docs/make_forest.py`` after a change of the forest's rule or of `letheon.plot`.
+Run ``python docs/make_forest.py`` after changing the forest's rule or `letheon.plot`.
 """
 
 import os
@@ -18,14 +18,14 @@ sys.path.insert(0, str(DOCS.parent))  # run as a script, not a module
 
 
 def code() -> str:
-    """Return the block of forest.md that draws the tree."""
+    """Return the code block of forest.md that draws the tree."""
     text = (DOCS / "forest.md").read_text("utf-8")
     blocks: list[str] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     return next(block for block in blocks if '"tree.png"' in block)
 
 
 def laws() -> dict[str, Sequence[float]]:
-    """Return root thresholds after person 3 of 5 left, or was never there."""
+    """Return root thresholds when person 3 of 5 was forgotten, or never added."""
     from tests.forest.test_cases import NEW, thresholds
 
     published = {kind: NEW.published(23, retrain=kind) for kind in (False, True)}
@@ -38,7 +38,7 @@ def laws() -> dict[str, Sequence[float]]:
 
 
 def draw_laws(file: Path) -> None:
-    """Draw how often each threshold is the root's, one panel per rule."""
+    """Draw the distribution of the root threshold, one panel per rule."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3), layout="constrained")
@@ -57,7 +57,7 @@ def draw_laws(file: Path) -> None:
 
 
 def main() -> None:
-    """Draw both where they belong."""
+    """Draw both plots in the docs folder."""
     mpl.use("Agg")
     os.chdir(DOCS)
     exec(code(), {})

@@ -1,6 +1,6 @@
-"""Draw `docs/plan.png`, with the very line that sisa.md shows.
+"""Draw `docs/plan.png` with the code that sisa.md shows.
 
-Run ``python docs/make_plan.py`` after a change of the formulas or of `letheon.plot`.
+Run ``python docs/make_plan.py`` after changing the formulas or `letheon.plot`.
 """
 
 import os
@@ -13,14 +13,14 @@ DOCS = Path(__file__).resolve().parent
 
 
 def code() -> str:
-    """Return the block of sisa.md that draws the picture."""
+    """Return the code block of sisa.md that draws the plot."""
     text = (DOCS / "sisa.md").read_text("utf-8")
     blocks: list[str] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     return next(block for block in blocks if '"plan.png"' in block)
 
 
 def main() -> None:
-    """Run it where the picture belongs."""
+    """Draw the plot in the docs folder."""
     mpl.use("Agg")
     os.chdir(DOCS)
     exec(code(), {})

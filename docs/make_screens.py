@@ -1,8 +1,8 @@
-"""Take the pictures of the desk in ``docs/images``: every page of interest, light and dark.
+"""Take the screenshots of the desk in ``docs/images``, in light and dark mode.
 
-Run ``python docs/make_screens.py`` after a change of the pages; it needs the extra ``service``, the
-package playwright and Chromium from the operating system. The desk that is shown is the filled
-example of ``letheon serve --demo``, made in a temporary folder; nothing leaves the machine.
+Run ``python docs/make_screens.py`` after changing the pages. It needs the extra ``service``, the
+package playwright, and Chromium from the operating system. The screenshots show the example ledger
+of ``letheon serve --demo``, created in a temporary directory; no network connection is used.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SIZE = {"width": 1240, "height": 780}
 NARROW = {"width": 400, "height": 780}
 COLOURS = 255
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-# Name of a picture: where it is taken; "first" links lead on from a list.
+# Where each screenshot starts; FIRST has the selector of a link to follow from there.
 PLACES = {
     "home": "/",
     "requests": "/requests",
@@ -54,7 +54,7 @@ FIRST = {
 
 @contextmanager
 def demo_desk() -> Iterator[tuple[str, DemoInfo]]:
-    """Serve the filled example; yield its address and what a visitor needs."""
+    """Serve the example ledger; yield its address and access data."""
     with tempfile.TemporaryDirectory() as folder:
         demo = make_demo(Path(folder) / "demo")
         with Ledger.open(Path(folder) / "demo") as ledger, socket.socket() as bound:
@@ -72,10 +72,10 @@ def demo_desk() -> Iterator[tuple[str, DemoInfo]]:
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Yield the Chromium of the operating system."""
+    """Yield a browser: Chromium from the operating system."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        raise SystemExit("no chromium in PATH; Debian: apt-get install chromium")
+        raise SystemExit("chromium is not in PATH; on Debian: apt-get install chromium")
     flags = ["--disable-background-networking", "--no-first-run"]
     flags += ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
@@ -93,7 +93,7 @@ def log_in(page: Any, address: str, token: str) -> None:
 
 
 def go_to(page: Any, address: str, name: str) -> None:
-    """Open the page of a picture, through the list that leads to it."""
+    """Open the page of a screenshot, from the list that links to it."""
     page.goto(address + PLACES[name])
     if name in FIRST:
         page.goto(address + page.locator(FIRST[name]).first.get_attribute("href"))
@@ -103,15 +103,15 @@ def go_to(page: Any, address: str, name: str) -> None:
 
 
 def keep(picture: bytes, path: Path) -> None:
-    """Write a picture with few colours: the file becomes small, the text stays sharp."""
+    """Write a screenshot with few colours, so that the file is small and text is sharp."""
     image = Image.open(BytesIO(picture)).convert("RGB")
     image.quantize(COLOURS, kmeans=2, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def main() -> None:
-    """Take the pictures."""
-    parser = argparse.ArgumentParser(description="Take the pictures of the desk.")
-    parser.add_argument("names", nargs="*", help=f"some of: {', '.join(PLACES)}, receipt, narrow")
+    """Take the screenshots."""
+    parser = argparse.ArgumentParser(description="Take the screenshots of the desk.")
+    parser.add_argument("names", nargs="*", help=f"any of: {', '.join(PLACES)}, receipt, narrow")
     wanted = parser.parse_args().names or [*PLACES, "receipt", "narrow"]
     IMAGES.mkdir(exist_ok=True)
     with demo_desk() as (address, demo), browser() as chromium:

@@ -12,12 +12,15 @@ PROJECT = language.parse_files("src", "tests", "docs", "benchmarks", "examples",
 MOST_PARTICIPLES = 40
 MOST_ONE_WORD_NAMES = 0.35
 MOST_FOUND = 50
+# Terms of the literature that begin with a participle.
+TERMS = ("keyed_hash", "balanced_accuracy", "_associated_data")
 
 
 def test_functions_are_verb_and_noun() -> None:
     participles = language.list_participles(SOURCES.values())
     assert len(participles) <= MOST_PARTICIPLES
-    assert [name for name, is_value in participles if not is_value] == []
+    actions = [name for name, is_value in participles if not is_value]
+    assert [name for name in actions if not name.startswith(TERMS)] == []
     assert language.share_of_one_word_names(SOURCES.values()) <= MOST_ONE_WORD_NAMES
 
 

@@ -131,7 +131,7 @@ def test_what_could_not_be_shown_is_no_success(
 ) -> None:
     result = call("audit", *words, story.public, "--key", story.key)
     assert result.exit_code == code
-    assert "no files of models" in " ".join(result.output.split())
+    assert "a public bundle contains no models" in " ".join(result.output.split())
 
 
 def test_an_incomplete_audit_has_its_own_exit_status(story: LedgerStory, tmp_path: Path) -> None:

@@ -59,13 +59,13 @@ def test_an_audit_that_looks_at_nothing_is_noticed(monkeypatch: pytest.MonkeyPat
 def test_people_who_are_not_purged_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "purge_next", lambda *_: False)
     failures = run_erasure(monkeypatch)[0]
-    assert failures == ["a request is applied, certified and purged in one round"]
+    assert failures == ["a request is applied, gets a certificate and is purged in one run"]
 
 
 @pytest.mark.parametrize(
     ("name", "caught"),
     [
-        ("notes.txt", "no file of the ledger names a person who was erased"),
+        ("notes.txt", "no file of the ledger contains an erased id"),
         ("keys/epoch-old.key", "the key of the version before is destroyed"),
     ],
 )

@@ -1,7 +1,7 @@
-"""The survey's data sets, and who asks to be forgotten.
+"""The survey's data sets, and deletion distributions: which ids are forgotten, in which order.
 
-`load` reads every data set of the survey's Table 1 (Mercuri et al., 2022) from the provider's own
-files under ``$LETHEON_DATA``, or makes a table of the same shape up. Nothing is downloaded.
+`load` reads every data set of the survey's Table 1 (Mercuri et al., 2022) from the provider's files
+under ``$LETHEON_DATA``, or generates a synthetic table of the same shape. Nothing is downloaded.
 """
 
 from letheon.datasets._dataset import Dataset, info, load, names, present

@@ -1,6 +1,6 @@
-"""Datasets by name, in memory: rows, labels, whose rows they are; real files or stand-ins.
+"""Data sets by name: rows, labels and ids, from real files or as synthetic tables.
 
-What is known about each of them is in `catalogue.toml`.
+`catalogue.toml` describes each data set.
 """
 
 import tomllib
@@ -22,7 +22,7 @@ from letheon.exceptions import DatasetFormatError, DatasetMissingError
 
 Synthetic = Literal["never", "if-absent", "always"]
 
-# Those of files that are no plain tables of numbers and words.
+# Readers of files that are not plain tables of numbers and words.
 _READERS: dict[str, Callable[[ReadJob], DatasetArrays]] = {
     "mnist": _pictures.read_mnist,
     "covtype": _tables.read_covtype,
@@ -48,7 +48,7 @@ _READERS: dict[str, Callable[[ReadJob], DatasetArrays]] = {
 
 
 def _make_file(entry: dict[str, Any]) -> _spec.DataFile:
-    """Return a file; one digest or number of rows is that of every spelling."""
+    """Return a file; a single digest or number of rows applies to all its names."""
     names = tuple(entry["names"])
     for key in ("sha256", "rows"):
         value = entry.get(key, {})
@@ -57,7 +57,7 @@ def _make_file(entry: dict[str, Any]) -> _spec.DataFile:
 
 
 def _make_stand_in(entry: dict[str, Any]) -> _spec.StandIn:
-    """Return the shape of a made-up table; a number of classes stands for equal shares."""
+    """Return the shape of a synthetic table; a number of classes means equal shares."""
     shares = entry.pop("shares", 2)
     shares = [1 / shares] * shares if isinstance(shares, int) else shares
     words = tuple(entry.pop("n_words", ()))
@@ -65,7 +65,7 @@ def _make_stand_in(entry: dict[str, Any]) -> _spec.StandIn:
 
 
 def _by_variant(entry: dict[str, Any], name: str) -> dict[str, Any]:
-    """Take what stands under a name for all variants, or under its plural for each of them."""
+    """Return the values by variant: one value of `name` for all, or its plural."""
     return entry.pop(f"{name}s", None) or {"": entry.pop(name)}
 
 
@@ -94,30 +94,30 @@ SPECS = {name: _make_spec(name, entry) for name, entry in _CATALOGUE.items()}
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(DatasetArrays):
-    """Rows to train on, rows to test on where there is a split, and what is known about them.
+    """Training rows, test rows if there is a split, and a description of the data set.
 
     Attributes
     ----------
     name : str
-        Name and variant; made-up ones have "synthetic" in it.
+        Name and variant; contains "synthetic" for a synthetic table.
     X : ndarray of float32, C-contiguous, or scipy.sparse.csr_array of float32
         Training rows. Columns are not scaled, but images are divided by 255.
     y : ndarray of int64
-        Labels from 0 on.
+        Labels, starting at 0.
     ids : ndarray or None
-        Whose row it is, one per training row; None: every row is a person of its own.
+        Id of each training row; None if every row belongs to a different person.
     X_test, y_test, test_ids
-        The same for the provider's test rows; None where there is no split. See `split`.
+        The same for the provider's test rows; None if there is no split. See `split`.
     feature_names : tuple of str
         Names of the columns; empty for images and sparse tables.
     task : {"classification", "regression"}
         Kind of y.
     info : DatasetInfo
-        Provider, terms, and the survey's numbers.
+        Provider, licence, and the survey's numbers.
     real : bool
-        False for a made-up stand-in.
+        False for a synthetic table.
     note : str
-        What one has to say beside any figure, such as "JPEG copies, lossy".
+        Remark to publish with every result, such as "JPEG copies, lossy".
 
     Examples
     --------
@@ -136,16 +136,17 @@ class Dataset(DatasetArrays):
 
     @property
     def people(self) -> NDArray[Any]:
-        """Every id of the training rows once; row numbers if there are no ids."""
+        """Distinct ids of the training rows; row numbers if there are no ids."""
         return np.arange(len(self.y)) if self.ids is None else np.unique(self.ids)
 
     def split(self, test_share: float = 0.2, seed: int = 0) -> "Dataset":
-        """Hold people out for testing; a dataset that has test rows is returned as it is.
+        """Hold out people for testing; a data set with test rows is returned unchanged.
 
         Parameters
         ----------
         test_share : float, default=0.2
-            Share of the people, strictly between 0 and 1. At least one is on each side.
+            Share of the people, between 0 and 1 (both excluded). At least one person is on each
+            side.
         seed : int, default=0
             Seed of the shuffle of people.
 
@@ -175,10 +176,10 @@ class Dataset(DatasetArrays):
         )
 
     def sample(self, n_rows: int, seed: int = 0) -> "Dataset":
-        """Return a random sample of the training rows; test rows stay.
+        """Return a random sample of the training rows, with all test rows.
 
-        People come with all their rows, so there may be a few rows less than asked for. Everything
-        stays when there are fewer rows than that. Rows keep their order.
+        All rows of a sampled person are included, so there may be slightly fewer rows than
+        `n_rows`. If the data set has fewer rows, it is returned completely. Rows keep their order.
         """
         if n_rows < 1:
             raise ValueError(f"n_rows={n_rows}; expected at least 1")
@@ -196,7 +197,7 @@ class Dataset(DatasetArrays):
         return self._take_rows(np.flatnonzero(chosen[owners]))
 
     def describe(self) -> str:
-        """Say what it is in one line."""
+        """Return a description in one line."""
         parts = [f"{self.name}: {self.X.shape[0]:,} x {self.X.shape[1]:,}"]
         if self.ids is not None:
             parts.append(f"{len(self.people):,} people")
@@ -210,7 +211,7 @@ class Dataset(DatasetArrays):
         return ", ".join(parts) + (f" ({self.note})" if self.note else "")
 
     def images(self, X: Any = None) -> NDArray[np.float32]:
-        """Return rows (those of X, or of the training rows) as channels x height x width."""
+        """Return the rows of X, by default the training rows, as (n, channels, height, width)."""
         if self.info.image_shape is None:
             raise ValueError(f"the rows of {self.name!r} are not images")
         return np.asarray(self.X if X is None else X).reshape(-1, *self.info.image_shape)
@@ -221,7 +222,7 @@ class Dataset(DatasetArrays):
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all datasets, in the order of the survey's table.
+    """Return the names of all data sets, in the order of the survey's table.
 
     Examples
     --------
@@ -233,7 +234,7 @@ def names() -> tuple[str, ...]:
 
 
 def info(name: str) -> DatasetInfo:
-    """Return what is known about a dataset; no file is opened.
+    """Return the description of a data set; no file is opened.
 
     Examples
     --------
@@ -249,7 +250,7 @@ def info(name: str) -> DatasetInfo:
 
 
 def present(name: str, folder: str | Path | None = None, *, variant: str | None = None) -> bool:
-    """Say whether the files of a dataset are there; they are not opened.
+    """Return whether the files of a data set exist; they are not opened.
 
     Parameters
     ----------
@@ -258,7 +259,7 @@ def present(name: str, folder: str | Path | None = None, *, variant: str | None 
     folder : path, optional
         Folder of all datasets; default ``$LETHEON_DATA``, else ``~/.cache/letheon``.
     variant : str, optional
-        Variants may need different files.
+        The variant to check; variants may need different files.
     """
     about = info(name)
     return _is_there(about, data_home(folder), _check_variant(about, variant))
@@ -275,29 +276,29 @@ def load(
     encode: Encoding = "one-hot",
     check: bool = True,
 ) -> Dataset:
-    """Read a dataset of the survey's table from the provider's files, or make one up.
+    """Read a data set of the survey's table from the provider's files, or generate one.
 
     Parameters
     ----------
     name : str
         One of `names`.
     variant : str, optional
-        One of ``info(name).variants``; the first of them by default.
+        One of ``info(name).variants``; by default the first.
     folder : path, optional
-        Folder of all datasets, with a folder of each in it; default ``$LETHEON_DATA``, else
+        Folder that contains one folder per data set; by default ``$LETHEON_DATA`` or
         ``~/.cache/letheon``.
     synthetic : {"never", "if-absent", "always"}, default="never"
-        Whether a made-up table of the same shape may stand in. Its name says so, and `real` is
-        False. It has at most 256 MiB unless `n_rows` is given.
+        Whether to generate a synthetic table of the same shape. Its name contains "synthetic", and
+        `real` is False. It takes at most 256 MiB unless `n_rows` is given.
     n_rows : int, optional
-        A random sample of so many training rows; people come with all their rows. Test rows stay,
-        but of picture files at most as many are decoded.
+        Size of a random sample of the training rows; all rows of a sampled person are included. All
+        test rows are kept, but at most `n_rows` image files are decoded for testing.
     seed : int, default=0
-        Seed of the sample and of a made-up table.
+        Seed of the sample and of a synthetic table.
     encode : {"one-hot", "ordinal"}, default="one-hot"
-        How words become numbers: linear models want the first, forests the second.
+        How words are encoded: "one-hot" for linear models, "ordinal" for forests.
     check : bool, default=True
-        Compare the content (SHA-256) or the number of rows with the published one.
+        Compare the content (SHA-256) or the number of rows with the published value.
 
     Returns
     -------
@@ -307,9 +308,9 @@ def load(
     Raises
     ------
     DatasetMissingError
-        Files are not there; the text says which, from whom, and where to put them.
+        Files are missing; the message lists them, their provider, and where to put them.
     DatasetFormatError
-        A file is not what the provider publishes.
+        A file differs from the published file.
 
     Examples
     --------
@@ -338,7 +339,7 @@ def load(
 
 
 def _read_files(job: ReadJob) -> DatasetArrays:
-    """Read the files; what is wrong with them says where they are."""
+    """Read the files; error messages name the folder."""
     try:
         return job.info.reader(job)
     except DatasetFormatError as error:

@@ -1,4 +1,4 @@
-"""Who asks to be forgotten, and in which order: deletion distributions."""
+"""Deletion distributions: which ids are forgotten, and in which order."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,37 +17,37 @@ Kind = Literal["uniform", "person", "class", "worst", "adaptive"]
 Cost = Callable[[Any, NDArray[Any]], float]
 PersonNumbers = NDArray[np.int64]
 
-# People who must remain in every class: a model of one class cannot be fitted, so no comparison
-# would be possible.
+# Number of people who must remain in every class: a model cannot be fitted on one class, so no
+# comparison would be possible.
 _KEPT_PER_CLASS = 2
 _MOST_CLASSES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """A deletion distribution: how many people leave, how many at once, and who.
+    """A deletion distribution: which people are forgotten, in which order and batch size.
 
     Parameters
     ----------
     kind : {"uniform", "person", "class", "worst", "adaptive"}, default="uniform"
-        - *uniform*: every row is as likely to be asked for; its owner leaves with all rows.
-        - *person*: every person is as likely to leave, however many rows they own.
-        - *class*: people of one class leave first, in random order.
-        - *worst*: of `candidates` random people the one whose removal costs most leaves (the
-          adversary of Brophy and Lowd, 2021, who looks at 1,000). The cost is `cost`, else the
-          model's own `forget_cost`, else how wrong the model is about them.
-        - *adaptive*: people about whom the model is wrong ask first. They have seen the model, so
-          these requests are not oblivious (Gupta et al., 2021).
+        - *uniform*: rows are drawn uniformly; all rows of the owner of a drawn row are forgotten.
+        - *person*: people are drawn uniformly, regardless of their number of rows.
+        - *class*: people of one class are forgotten first, in random order.
+        - *worst*: among `candidates` random people, the person with the highest removal cost is
+          forgotten (the adversary of Brophy and Lowd, 2021, with 1,000 candidates). The cost is
+          `cost`, or the model's `forget_cost`, or the error of the model for the person.
+        - *adaptive*: people with the largest error of the model are forgotten first. These requests
+          depend on the model, so they are not oblivious (Gupta et al., 2021).
     n : int or float, default=100
-        People who leave; a float below 1 is a share of all people.
+        Number of people to forget; a float below 1 is a share of all people.
     batch : int or float, default=1
-        People per request; a float below 1 is a share of all people.
+        Number of people per request; a float below 1 is a share of all people.
     label : label, optional
-        Class that leaves first, for ``kind="class"``; drawn by the seed if not given.
+        Class that is forgotten first, for ``kind="class"``; by default drawn with the seed.
     candidates : int, default=1000
-        People among whom the worst is looked for.
+        Number of people among whom *worst* searches.
     cost : callable, optional
-        ``cost(model, ids) -> float`` of one person, for ``kind="worst"``.
+        ``cost(model, ids) -> float``, the cost of removing one person, for ``kind="worst"``.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class Requests:
     cost: Cost | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers and kinds that mean nothing."""
+        """Reject invalid numbers and kinds."""
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind={self.kind!r} is not one of {get_args(Kind)}")
         for name in ("n", "batch"):
@@ -80,7 +80,7 @@ class Requests:
             raise ValueError(f"candidates={self.candidates!r} must be at least 1")
 
     def sizes(self, n_people: int) -> list[int]:
-        """Return how many people each request names, given how many people there are.
+        """Return the number of people in each request, for a total of `n_people`.
 
         Raises
         ------
@@ -108,27 +108,28 @@ class Requests:
         seed: int = 0,
         task: Task | None = None,
     ) -> Iterator[NDArray[Any]]:
-        """Yield the ids of one request after the other.
+        """Yield the ids of each request in turn.
 
         Parameters
         ----------
         model : estimator or None
-            The model as it changes: *worst* and *adaptive* look at it when they are asked for
-            the next request. Others do not need one.
+            The current model; *worst* and *adaptive* use it when the next request is drawn. Other
+            kinds do not need it.
         X, y : array-like
-            The training rows, those of the start.
+            The training rows before the first request.
         ids : array-like, optional
-            Whose row each is; default ``0..n-1``.
+            Id of each row; by default ``0..n-1``.
         seed : int, default=0
-            Seed of everything random.
+            Seed of all random choices.
         task : {"classification", "regression"}, optional
-            Whether `y` holds classes, of which two people each stay. By default what the model
-            is; without a model, numbers with fractions or more than 20 values are no classes.
+            Kind of `y`. For classification, two people of each class always remain. By default the
+            task of the model; without a model, numbers with fractions or with more than 20 distinct
+            values mean regression.
 
         Yields
         ------
         ndarray
-            Ids of the next request; no id twice.
+            Ids of the next request; no id occurs twice.
         """
         labels = np.asarray(y)
         pool = _Pool(
@@ -141,7 +142,7 @@ class Requests:
             yield pool.people[chosen]
 
     def _find_label(self, pool: "_Pool") -> int:
-        """Return the place of the class that leaves first among the labels."""
+        """Return the position of the class that is forgotten first."""
         if pool.has.shape[1] == 0:
             raise ValueError(
                 'kind="class" needs classes, and y is the target of a regression; use another kind'
@@ -156,10 +157,10 @@ class Requests:
         return int(places[0])
 
     def _rank_people(self, pool: "_Pool", model: Any, column: int) -> PersonNumbers:
-        """Return the people still there, those who leave next first."""
+        """Return the remaining people in the order in which they are forgotten."""
         if self.kind == "uniform":
             present = np.flatnonzero(pool.is_present)
-            # exponential clocks: the order in which rows drawn without replacement name owners
+            # Exponential clocks give the order of owners when rows are drawn without replacement.
             clocks = pool.rng.exponential(size=len(present)) / pool.rows_of[present]
             return np.asarray(present[np.argsort(clocks)])
         order = np.asarray(pool.rng.permutation(np.flatnonzero(pool.is_present)), dtype=np.int64)
@@ -177,7 +178,7 @@ class Requests:
         return np.concatenate([ranked[np.argsort(-costs, kind="stable")], others])
 
     def _removal_costs(self, pool: "_Pool", model: Any, people: PersonNumbers) -> NDArray[Any]:
-        """Return what the removal of each of the people costs, or how wrong the model is."""
+        """Return the removal cost of each person, or the error of the model for them."""
         if self.kind == "worst" and self.cost is not None:
             return np.array([self.cost(model, pool.people[[person]]) for person in people])
         if self.kind == "worst" and hasattr(model, "forget_cost"):
@@ -187,12 +188,12 @@ class Requests:
 
 
 class _Pool:
-    """People still there, their rows, and how many of each class would be left."""
+    """Remaining people, their rows, and the number of people in each class."""
 
     def __init__(
         self, X: Any, y: NDArray[Any], ids: ArrayLike | None, rng: Any, task: Task
     ) -> None:
-        # Images have more dimensions than a table, and need nothing done to them.
+        # Images have more than two dimensions and are not converted.
         by_row = X.tocsr() if sparse.issparse(X) else X
         self.X = X if getattr(X, "ndim", 2) > 2 else present_table(by_row)
         self.y, self.rng = y, rng
@@ -203,14 +204,14 @@ class _Pool:
         self.rows_of = np.bincount(self.owner, minlength=len(self.people))
         self.is_present = np.ones(len(self.people), dtype=bool)
         self.labels, codes = np.unique(self.y, return_inverse=True)
-        # Which classes each person has; the target of a regression has none.
+        # Classes of each person; a regression target has none.
         is_classes = task != "regression"
         self.has = np.zeros((len(self.people), len(self.labels) if is_classes else 0), dtype=bool)
         if is_classes:
             self.has[self.owner, codes] = True
 
     def choose_people(self, order: PersonNumbers, size: int) -> PersonNumbers:
-        """Return the first people of the order whose leaving keeps every class."""
+        """Return the first people in this order who can be removed without emptying a class."""
         left = self.has[self.is_present].sum(axis=0)
         chosen: list[int] = []
         for person in order:
@@ -246,7 +247,7 @@ def _infer_task(model: Any, y: NDArray[Any]) -> Task:
 
 
 def _row_errors(model: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:
-    """Return 1 - p(y), by labels alone 0 or 1, for numbers the relative absolute error."""
+    """Return 1 - p(y); without probabilities 0 or 1; for regression the relative absolute error."""
     if hasattr(model, "predict_proba"):
         return 1 - label_probability(model, X, y)
     predicted = np.asarray(model.predict(X))

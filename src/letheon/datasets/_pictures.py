@@ -1,6 +1,6 @@
-"""Pictures: idx and MATLAB arrays, CIFAR's binary batches, tars and folders of picture files.
+"""Images: idx and MATLAB arrays, CIFAR's binary batches, tar files and folders of image files.
 
-The "python version" of CIFAR is made of pickles, which letheon never opens.
+The "python version" of CIFAR consists of pickles, which letheon never opens.
 """
 
 import io
@@ -23,7 +23,7 @@ from letheon.exceptions import DatasetFormatError
 
 LARGEST = 2**34  # bytes of X
 _ENDINGS = frozenset((".jpg", ".jpeg", ".png", ".webp"))
-_THREADS = 4  # the decoder works outside the interpreter's lock
+_THREADS = 4  # the decoder releases the global interpreter lock
 _UNSIGNED_BYTE = 8
 TEN = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
@@ -40,12 +40,12 @@ _TEST_FACES = 100
 _LACUNA_10, _LACUNA_100 = 10, 100
 
 Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
-# Paths of pictures, and the class of each.
+# Paths of images, and the class of each.
 Files = tuple[NDArray[Any], NDArray[np.int64]]
 
 
 def _flatten_pixels(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return pictures (channels first) as flat rows, values from 0 to 1."""
+    """Return images (channels first) as flat rows, with values from 0 to 1."""
     return np.divide(pixels.reshape(len(pixels), -1), 255, dtype=np.float32)
 
 
@@ -66,7 +66,7 @@ def parse_idx(content: bytes) -> NDArray[np.uint8]:
 
 
 def read_mnist(job: ReadJob) -> DatasetArrays:
-    """Read MNIST: pixels from 0 to 1. ``"3-vs-8"``: these two digits, y is 1 for 8."""
+    """Read MNIST, with pixels from 0 to 1; for ``"3-vs-8"``, y is 1 for the digit 8."""
     arrays = []
     for number in range(4):
         with job.open(number) as stream:
@@ -86,12 +86,12 @@ def read_mnist(job: ReadJob) -> DatasetArrays:
 
 
 def read_svhn(job: ReadJob) -> DatasetArrays:
-    """Read SVHN, cropped digits: pixels from 0 to 1, channel by channel; y is the digit."""
+    """Read SVHN (cropped digits), with pixels from 0 to 1, channels first; y is the digit."""
     return DatasetArrays(*_read_mat(job, 0), None, *_read_mat(job, 1))
 
 
 def _read_mat(job: ReadJob, file: int) -> Pair:
-    """Return images, channels first, and digits; the file writes 10 for zero."""
+    """Return images, channels first, and digits; the file uses 10 for the digit 0."""
     from scipy.io import loadmat, matlab
 
     with job.open(file) as stream:
@@ -111,9 +111,9 @@ def _read_mat(job: ReadJob, file: int) -> Pair:
 
 
 def read_cifar10(job: ReadJob, kinds: tuple[str, ...] = TEN) -> DatasetArrays:
-    """Read CIFAR-10, or some kinds of it: pixels from 0 to 1, channel by channel.
+    """Read CIFAR-10 or some of its classes, with pixels from 0 to 1, channels first.
 
-    y is the class in Krizhevsky's order. JPEG copies stand class after class in their tar; they
+    y is the class in Krizhevsky's order. JPEG copies are sorted by class in their tar file, so they
     are shuffled with a fixed seed.
     """
     name, path = job.locate_file(0)
@@ -129,13 +129,13 @@ def read_cifar10(job: ReadJob, kinds: tuple[str, ...] = TEN) -> DatasetArrays:
 
 
 def read_cifar100(job: ReadJob) -> DatasetArrays:
-    """Read CIFAR-100: pixels from 0 to 1, channel by channel; y is the fine class."""
+    """Read CIFAR-100, with pixels from 0 to 1, channels first; y is the fine class."""
     train, test = _read_batches(job, job.locate_file(0)[1], ["train"], ["test"], label_bytes=2)
     return DatasetArrays(*train, None, *test)
 
 
 def _read_batches(job: ReadJob, path: Path, *parts: list[str], label_bytes: int) -> Iterator[Pair]:
-    """Yield the rows of binary batches: label bytes (the last one counts), then pixels."""
+    """Yield the rows of binary batches: label bytes (only the last is used), then pixels."""
     for stems, n_rows in zip(parts, _CIFAR_ROWS, strict=True):
         members: Iterable[tuple[str, bytes]] = (
             ((each.name, each.read_bytes()) for each in path.glob("*.bin"))
@@ -158,7 +158,7 @@ def _read_batches(job: ReadJob, path: Path, *parts: list[str], label_bytes: int)
 
 
 def _read_tar(path: Path, ending: str) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the files of a tar one after the other; nothing is extracted."""
+    """Yield name and content of each file in a tar file; nothing is extracted."""
     try:
         with open_bytes(path) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             for member in tar:
@@ -170,7 +170,7 @@ def _read_tar(path: Path, ending: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _read_jpeg(path: Path, kinds: tuple[str, ...]) -> DatasetArrays:
-    """Read ``train/<class>/*.jpg`` and ``test/<class>/*.jpg`` of a tar."""
+    """Read ``train/<class>/*.jpg`` and ``test/<class>/*.jpg`` from a tar file."""
     pictures: dict[str, list[tuple[int, bytes]]] = {"train": [], "test": []}
     for name, content in _read_tar(path, ".jpg"):
         part, _, rest = name.partition("/")
@@ -190,17 +190,17 @@ def _read_jpeg(path: Path, kinds: tuple[str, ...]) -> DatasetArrays:
 def _decode_pictures(
     contents: Iterable[bytes | Path], *, side: int, shorter: int | None = None
 ) -> NDArray[np.float32]:
-    """Return RGB pictures as rows: channel by channel, row by row, values from 0 to 1.
+    """Return RGB images as flat rows, channels first, with values from 0 to 1.
 
     Parameters
     ----------
     contents : iterable of bytes or Path
-        Picture files, or their contents.
+        Image files, or their contents.
     side : int
         Height and width of the result.
     shorter : int, optional
-        Shrink so that the shorter side has this length, then cut the middle out; without it the
-        picture is stretched to the square.
+        Scale so that the shorter side has this length, then crop the centre. By default the image
+        is stretched to a square.
     """
     _import_pillow()
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -242,7 +242,7 @@ def _cut_middle(image: Any, side: int, shorter: int) -> Any:
 
 
 def _list_files(folders: list[Path]) -> Files:
-    """Return the pictures below folders; the class is the folder's place in the list."""
+    """Return the image files below folders; the class is the position of the folder."""
     inside = [_list_pictures(folder) for folder in folders]
     empty = [folder for folder, paths in zip(folders, inside, strict=True) if not paths]
     if empty:
@@ -263,7 +263,7 @@ def _list_folders(folder: Path) -> list[Path]:
 
 
 def _read_files(job: ReadJob, *parts: Files, shorter: int | None) -> DatasetArrays:
-    """Choose files first and decode those only: all of them rarely fit into memory."""
+    """Sample files, then decode only these, because all images rarely fit into memory."""
     chosen = []
     for paths, classes in parts:
         order = np.random.default_rng(job.seed).permutation(len(paths))
@@ -273,7 +273,7 @@ def _read_files(job: ReadJob, *parts: Files, shorter: int | None) -> DatasetArra
         raise DatasetFormatError(f"no pictures ({', '.join(sorted(_ENDINGS))}) to train on")
     _, side, _ = job.info.image_shape or (0, 0, 0)
     n_rows, row_bytes = sum(len(paths) for paths, _ in chosen), 4 * 3 * side * side
-    # Before anything is decoded.
+    # Checked before any image is decoded.
     if n_rows * row_bytes > LARGEST:
         raise MemoryError(
             f"{job.info.name}: {n_rows:,} pictures take {n_rows * row_bytes / 2**30:,.0f} GiB, "
@@ -287,11 +287,11 @@ def _read_files(job: ReadJob, *parts: Files, shorter: int | None) -> DatasetArra
 
 
 def read_imagenet(job: ReadJob) -> DatasetArrays:
-    """Read ``train/<wnid>/*.JPEG`` and, where it is there, ``val/<wnid>/*.JPEG``.
+    """Read ``train/<wnid>/*.JPEG`` and, if it exists, ``val/<wnid>/*.JPEG``.
 
-    Shorter side 256, middle 224 x 224, pixels from 0 to 1; y is the place of the WordNet id
-    among those of the training folder. Validation pictures must stand in folders by class, some
-    for every class of the training folder; other classes are left out.
+    Images are scaled to a shorter side of 256, then cropped to the central 224 x 224; pixels are
+    from 0 to 1. y is the position of the WordNet id among the training folders. Validation images
+    must be in one folder per class, with images of every training class; other classes are ignored.
     """
     folders = _list_folders(job.locate_file(0)[1])
     train = _list_files(folders)
@@ -310,10 +310,10 @@ def read_imagenet(job: ReadJob) -> DatasetArrays:
 
 
 def read_lsun(job: ReadJob) -> DatasetArrays:
-    """Read exported pictures, ``<scene>_train/`` and ``<scene>_val/``; 256 x 256, ten scenes.
+    """Read exported images of ten scenes, ``<scene>_train/`` and ``<scene>_val/``, at 256 x 256.
 
-    The provider's archives are databases (LMDB); its script exports them as picture files. With
-    pictures to test on of one scene, there must be some of all.
+    The provider's archives are LMDB databases; its script exports them as image files. If one scene
+    has test images, all scenes must have some.
     """
     home = job.locate_file(0)[1].parent
     train, test = ([home / f"{scene}_{part}" for scene in SCENES] for part in ("train", "val"))
@@ -322,10 +322,11 @@ def read_lsun(job: ReadJob) -> DatasetArrays:
 
 
 def read_lacuna(job: ReadJob) -> DatasetArrays:
-    """Read faces of VGGFace2 shrunk to 32 x 32: the class is the person, and so is the id.
+    """Read faces of VGGFace2, scaled to 32 x 32; both class and id are the person.
 
-    Golatkar et al. drew 10 and 100 people with 500 pictures or more, without overlap, and did not
-    publish their names; here people are drawn with a fixed seed. 100 pictures of each are to test.
+    Golatkar et al. drew 10 and 100 people with at least 500 images each, without overlap, and did
+    not publish their names. Here people are drawn with a fixed seed. 100 images of each person are
+    test rows.
     """
     folders = _list_folders(job.locate_file(0)[1])
     people = [folder for folder in folders if len(_list_pictures(folder)) >= _FEWEST_FACES]

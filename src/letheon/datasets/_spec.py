@@ -1,4 +1,4 @@
-"""What a data set is, where its files are, and one call of `load` that reads them."""
+"""Descriptions of data sets, their files, and the state of one call of `load`."""
 
 import bz2
 import csv
@@ -20,7 +20,7 @@ from letheon.exceptions import DatasetFormatError, DatasetMissingError, LetheonE
 
 Task = Literal["classification", "regression"]
 Encoding = Literal["one-hot", "ordinal"]
-NO_SUBJECT = "none"  # subject_id where every row is a person of its own
+NO_SUBJECT = "none"  # subject_id if every row belongs to a different person
 UNVERIFIED = "unverified"
 _OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _DAMAGE = (EOFError, OSError, UnicodeDecodeError, csv.Error, lzma.LZMAError, zlib.error)
@@ -28,12 +28,12 @@ _DAMAGE = (EOFError, OSError, UnicodeDecodeError, csv.Error, lzma.LZMAError, zli
 
 @dataclass(frozen=True, kw_only=True)
 class SurveyRow:
-    """A row of the survey's table of datasets (Mercuri et al. 2022, Table 1), as printed.
+    """A row of the survey's table of data sets (Mercuri et al. 2022, Table 1), as printed.
 
     Attributes
     ----------
     dimensionality, size, classes, balance : str
-        Number of features, of rows, of classes, and the share of positive labels.
+        Numbers of features, rows and classes, and the share of positive labels.
     """
 
     dimensionality: str
@@ -44,21 +44,21 @@ class SurveyRow:
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile:
-    """One file of the provider, or several spellings of it of which one is enough.
+    """A file of the provider; if it has several names, one of them is enough.
 
     Attributes
     ----------
     names : tuple of str
-        Names without ``.gz``, ``.xz`` or ``.bz2``; a compressed file is read as it is. A name that
-        ends with ``/`` is a folder.
+        Names without ``.gz``, ``.xz`` or ``.bz2``; a compressed file can be read directly. A name
+        that ends with ``/`` is a folder.
     sha256 : mapping of str to str
-        Digests of the content (decompressed) by name, where we have seen the real file.
+        Digests of the decompressed content by name, if known from the real file.
     rows : mapping of str to int
-        Number of rows by name; it is compared where there is no digest.
+        Number of rows by name; it is checked if there is no digest.
     optional : bool
-        Whether the dataset can be read without it.
+        Whether the data set can be read without the file.
     variants : tuple of str
-        Variants that need the file; empty: all of them.
+        Variants that need the file; empty for all variants.
     """
 
     names: tuple[str, ...]
@@ -68,11 +68,11 @@ class DataFile:
     variants: tuple[str, ...] = ()
 
     def is_needed(self, variant: str) -> bool:
-        """Say whether a variant cannot be read without the file."""
+        """Return whether a variant needs the file."""
         return not self.optional and (not self.variants or variant in self.variants)
 
     def find(self, folder: Path) -> tuple[str, Path] | None:
-        """Return the first spelling that exists in a folder and its path, or None."""
+        """Return the first name that exists in a folder, with its path, or None."""
         for name in self.names:
             base = folder / name
             for path in (base, *(base.with_name(base.name + end) for end in _OPENERS)):
@@ -81,32 +81,32 @@ class DataFile:
         return None
 
     def __str__(self) -> str:
-        """Name the spellings: ``a or b``."""
+        """Return the names as text: ``a or b``."""
         return " or ".join(self.names) + (" (optional)" if self.optional else "")
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """What a made-up table has in common with the real one.
+    """The shape of a synthetic table, equal to that of the real one.
 
     Attributes
     ----------
     n_rows, n_test : int
-        Rows to train and to test on; 0 test rows where the provider has no split.
+        Numbers of training and test rows; `n_test` is 0 if the provider has no split.
     n_numbers : int
-        Columns of numbers.
+        Number of numeric columns.
     n_flags : int
-        Columns of 0 and 1, most of them 0.
+        Number of indicator columns (mostly 0).
     n_words : tuple of int
-        For every column of words, how many different ones there are.
+        Number of distinct words in each column of words.
     n_sparse : int
-        Columns of a sparse table of word weights; 0 for a dense one.
+        Number of columns of a sparse table of word weights; 0 for a dense table.
     shares : tuple of float
-        Shares of the classes, from class 0 on.
+        Shares of the classes, starting with class 0.
     rows_per_person : float
-        Mean number of rows of one person; 1 where every row is a person of its own.
+        Mean number of rows per person; 1 if every row belongs to a different person.
     class_is_person : bool
-        Whether the class *is* the person, as in pictures of faces.
+        Whether the class is the person, as in face recognition.
     """
 
     n_rows: int
@@ -123,7 +123,7 @@ class StandIn:
 
 @dataclass(frozen=True)
 class DatasetArrays:
-    """Arrays of a dataset as a reader leaves them."""
+    """Arrays of a data set, as a reader returns them."""
 
     X: Any
     y: NDArray[Any]
@@ -137,40 +137,40 @@ class DatasetArrays:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """The specification of a dataset: source, terms, whose rows they are, and how it is read.
+    """The description of a data set: source, licence, ids, and how it is read.
 
     Attributes
     ----------
     name, title : str
-        Name for `load`, and the full one.
+        Name for `load`, and full name.
     folder : str
-        Folder below ``$LETHEON_DATA`` in which the files are looked for; by default the name.
+        Folder of the files below ``$LETHEON_DATA``; by default the name.
     files : tuple of DataFile
-        What has to be in that folder.
+        The files in that folder.
     provider, page : str
-        Who gives the files out, and the address of the page that says how.
+        The provider of the files, and the address of the download page.
     licence, citation : str
         Terms of use, and the work to cite.
     licence_source, rows_source : str
-        Where the licence and the numbers of rows were looked up, or "unverified": ask the provider.
+        Sources of the licence and of the numbers of rows, or "unverified": ask the provider.
     subject_id : str
-        Column that says whose row it is, or ``"none"``: then every row is a person of its own.
+        Column of the id, or ``"none"`` if every row belongs to a different person.
     survey : SurveyRow
         The survey's row as printed.
     note : str
-        What one has to know: where the survey's numbers are wrong, what the encoding fixes.
+        Remarks: errors in the survey's numbers, and constants of the encoding.
     variants : mapping of str to str
-        Names for ``load(..., variant=)``, and what they are. The first is the default.
+        Names for ``load(..., variant=)``, with descriptions. The first is the default.
     image_shape : tuple of int or None
-        Channels, height and width of an image; rows of X are images laid out flat in this order.
+        Channels, height and width of an image; rows of X are images flattened in this order.
     has_words : bool
-        Whether ``encode=`` makes a difference.
+        Whether ``encode=`` has an effect.
     task : {"classification", "regression"}
         Kind of y.
     reader : callable
-        Turns the files into arrays.
+        Function that reads the files into arrays.
     stand_ins : mapping of str to StandIn
-        Shapes of the made-up tables by variant.
+        Shapes of the synthetic tables, by variant.
     """
 
     name: str
@@ -194,11 +194,11 @@ class DatasetInfo:
     task: Task = "classification"
 
     def __post_init__(self) -> None:
-        """Files are in a folder of the dataset's name unless the specification says otherwise."""
+        """Set the default folder: the name of the data set."""
         object.__setattr__(self, "folder", self.folder or self.name)
 
     def how_to_get(self, home: str, variant: str = "") -> str:
-        """Say in words which files are needed, from whom, and where they go."""
+        """Return instructions: which files are needed, their source, and where to put them."""
         files = "\n".join(
             f"  {home}/{self.folder}/{file}"
             for file in self.files
@@ -216,17 +216,17 @@ class DatasetInfo:
 
 
 def data_home(folder: str | Path | None = None) -> Path:
-    """Return the folder of all datasets: the one given, ``$LETHEON_DATA``, ``~/.cache/letheon``."""
+    """Return the folder of all data sets: `folder`, ``$LETHEON_DATA`` or ``~/.cache/letheon``."""
     chosen = folder or os.environ.get("LETHEON_DATA")
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "letheon"
 
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading, decompressed by what its name ends with.
+    """Open a file for reading; it is decompressed according to its suffix.
 
-    Whatever shows within the block that the file is damaged becomes a `DatasetFormatError` that
-    names the file.
+    Errors within the block that show a damaged file become a `DatasetFormatError` that names the
+    file.
     """
     opener: Any = _OPENERS.get(path.suffix, open)
     try:
@@ -235,7 +235,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     except DatasetFormatError as error:
         raise DatasetFormatError(f"{path}: {error}") from error
     except _DAMAGE as error:
-        # Errors of the system have a number, those of a decompressor do not.
+        # Errors of the operating system have an errno, errors of a decompressor do not.
         if isinstance(error, LetheonError) or getattr(error, "errno", None) is not None:
             raise
         raise DatasetFormatError(
@@ -245,14 +245,14 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def open_text(path: Path, *, encoding: str = "utf-8") -> Iterator[IO[str]]:
-    """Open a file for reading line by line, decompressed by what its name ends with."""
+    """Open a text file for reading; it is decompressed according to its suffix."""
     with open_bytes(path) as stream, io.TextIOWrapper(stream, encoding, newline="") as lines:
         yield lines
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadJob:
-    """What a reader needs to know; files are named by their place in the list of the spec."""
+    """Inputs of a reader; files are identified by their position in `DatasetInfo.files`."""
 
     info: DatasetInfo
     home: Path
@@ -263,7 +263,7 @@ class ReadJob:
     check: bool = True
 
     def find(self, number: int) -> tuple[str, Path] | None:
-        """Return name and path of a file, or None; its content is verified if it is there."""
+        """Return name and path of a file, or None if it is missing; its content is verified."""
         file = self.info.files[number]
         spelling = file.find(self.home / self.info.folder)
         if spelling is not None and self.check and spelling[0] in file.sha256:
@@ -271,7 +271,7 @@ class ReadJob:
         return spelling
 
     def locate_file(self, number: int = 0) -> tuple[str, Path]:
-        """Return name and path of a file that must be there; verified."""
+        """Return name and path of a required file; its content is verified."""
         spelling = self.find(number)
         if spelling is None:
             raise DatasetMissingError(self.info.how_to_get(str(self.home), self.variant))
@@ -286,7 +286,7 @@ class ReadJob:
         return open_text(self.locate_file(number)[1])
 
     def check_rows(self, number: int, n_rows: int, expected: int | None = None) -> None:
-        """Compare a number of rows with the published one, where it is known."""
+        """Raise if a number of rows differs from the published one, if that is known."""
         file = self.info.files[number]
         name, path = file.find(self.home / self.info.folder) or ("", self.home)
         expected = file.rows.get(name) if expected is None else expected
@@ -298,7 +298,7 @@ class ReadJob:
 
 
 def _check_digest(path: Path, expected: str) -> None:
-    """Compare the decompressed content with the published one: compression does not matter."""
+    """Raise if the digest of the decompressed content is not `expected`."""
     with open_bytes(path) as stream:
         content: Any = stream
         digest = hashlib.file_digest(content, "sha256").hexdigest()

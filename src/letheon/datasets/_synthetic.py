@@ -1,4 +1,4 @@
-"""Made-up tables with the shape, class balance, column kinds and people of a real one."""
+"""Synthetic tables with the shape, class balance, column types and people of real ones."""
 
 import math
 import zlib
@@ -11,7 +11,7 @@ from scipy import sparse
 
 from letheon.datasets._spec import NO_SUBJECT, DatasetArrays, DatasetInfo, Encoding, StandIn
 
-LARGEST = 2**28  # bytes of X unless the caller says how many rows
+LARGEST = 2**28  # bytes of X, if the caller does not set the number of rows
 _NOISE = 0.5
 _PERSON_EFFECT = 0.7
 _FLAG_SHARE = 0.1
@@ -19,7 +19,7 @@ _ENTRIES = 75  # of a row of a sparse table
 
 
 def count_columns(about: DatasetInfo, shape: StandIn, encode: Encoding) -> int:
-    """Return the width of X (of its non-zero part where it is sparse)."""
+    """Return the number of columns of X; for a sparse table, of its non-zero part."""
     if about.image_shape is not None:
         return math.prod(about.image_shape)
     if shape.n_sparse:
@@ -31,14 +31,14 @@ def count_columns(about: DatasetInfo, shape: StandIn, encode: Encoding) -> int:
 def make_synthetic(
     about: DatasetInfo, variant: str, *, n_rows: int | None, seed: int, encode: Encoding
 ) -> DatasetArrays:
-    """Make a table up; equal arguments give equal bytes.
+    """Generate a table; equal arguments give equal bytes.
 
-    Class shares are those of the real table up to rounding. Labels follow a score that is linear
-    in the columns, plus noise; with people, also plus something of the person's own, and a
-    person's rows resemble each other.
+    Class shares equal those of the real table up to rounding. Labels depend on a score that is
+    linear in the columns, plus noise. If people have several rows, the score also has a term per
+    person, and the rows of a person are similar.
     """
     shape = about.stand_ins[variant]
-    # Tables without words have their indicators as columns, whatever the encoding.
+    # Tables without words have their indicators as columns in both encodings.
     encode = encode if about.has_words else "one-hot"
     n_columns = count_columns(about, shape, encode)
     rng = np.random.default_rng([seed, zlib.crc32(f"{about.name} {variant}".encode())])
@@ -63,7 +63,7 @@ def make_synthetic(
 
 
 def _assign_rows(rng: np.random.Generator, n_rows: int, mean: float) -> NDArray[np.int64]:
-    """Assign rows to people; the number of rows per person is geometric."""
+    """Assign rows to people; the number of rows per person has a geometric distribution."""
     if mean <= 1:
         return np.arange(n_rows)
     sizes = rng.geometric(1 / mean, size=n_rows)
@@ -109,21 +109,21 @@ def _make_table(
 
 
 def _draw_words(rng: np.random.Generator, n_rows: int, n_words: int) -> NDArray[np.int64]:
-    """Draw words whose frequency falls off as their rank does (Zipf)."""
+    """Draw words with frequencies that are inversely proportional to their rank (Zipf)."""
     shares = np.cumsum(1 / np.arange(1, n_words + 1))
     places = np.searchsorted(shares / shares[-1], rng.random(n_rows), side="right")
     return np.minimum(places, n_words - 1)
 
 
 def _cut_labels(score: NDArray[np.float64], shape: StandIn) -> NDArray[np.int64]:
-    """Cut the scores so that classes have the real shares: the lowest ones are class 0."""
+    """Return labels with the real class shares; the lowest scores are class 0."""
     y = np.empty(len(score), np.int64)
     y[np.argsort(score, kind="stable")] = _in_shares(len(score), shape.shares)
     return y
 
 
 def _in_shares(n_rows: int, shares: tuple[float, ...]) -> NDArray[np.int64]:
-    """Return class after class, each as often as its share says, and once at least if it can."""
+    """Return sorted labels in these shares; each class occurs at least once if possible."""
     free = max(0, n_rows - len(shares))
     ends = np.rint(np.cumsum(shares) / sum(shares) * free).astype(np.int64)
     counts = np.diff(ends, prepend=0) + 1
@@ -133,7 +133,7 @@ def _in_shares(n_rows: int, shares: tuple[float, ...]) -> NDArray[np.int64]:
 def _make_images(
     rng: np.random.Generator, n_rows: int, shape: StandIn, image_shape: tuple[int, int, int]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return noisy copies of one coarse random picture per class, values from 0 to 1."""
+    """Return noisy copies of one coarse random image per class, with values from 0 to 1."""
     channels, height, width = image_shape
     n_classes = len(shape.shares)
     coarse = rng.random((n_classes, channels, 8, 8), np.float32)
@@ -149,7 +149,7 @@ def _make_images(
 def _make_texts(
     rng: np.random.Generator, n_rows: int, shape: StandIn
 ) -> tuple[Any, NDArray[np.int64]]:
-    """Return a sparse table of unit rows: words by Zipf's law, a teacher that knows all words."""
+    """Return a sparse table of rows of norm 1: words by Zipf's law, labels from all words."""
     words = _draw_words(rng, n_rows * _ENTRIES, shape.n_sparse)
     rows = np.repeat(np.arange(n_rows), _ENTRIES)
     cells = (np.ones(len(words), np.float32), (rows, words))

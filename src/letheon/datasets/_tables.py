@@ -1,9 +1,9 @@
-"""Tables and other files of text: read column by column, encoded by what the published file holds.
+"""Text files with tables: read by column, and encoded with word lists of the published files.
 
 Words of a column are numbered in alphabetical order over the whole published file, before any
-sampling, splitting or removal. The list is a constant of that file: a removal does not change it.
-A missing number becomes -1, because a mean would depend on people who may leave. Some files have
-formats of their own: svmlight lines, click logs, tweets, baskets, sentence trees.
+sampling, splitting or removal. So the list is a constant of that file, and a removal does not
+change it. A missing number becomes -1, because a mean would depend on people who may be forgotten
+later. Some files have special formats: svmlight, click logs, tweets, baskets, sentence trees.
 """
 
 import csv
@@ -27,7 +27,7 @@ from letheon.exceptions import DatasetFormatError
 
 MISSING = frozenset(("", "?", "NA", "NaN", "nan"))
 MISSING_NUMBER = -1.0
-_CHUNK = 20_000  # rows whose texts are in memory at once
+_CHUNK = 20_000  # number of rows with texts in memory at once
 HIGGS = (
     "lepton_pT", "lepton_eta", "lepton_phi", "missing_energy_magnitude", "missing_energy_phi",
     *(f"jet_{jet}_{what}" for jet in (1, 2, 3, 4) for what in ("pt", "eta", "phi", "btag")),
@@ -43,13 +43,13 @@ COVTYPE = (
 
 
 class TextColumns(dict[str, list[str]]):
-    """Texts of a table by the name of the column; equal texts are one object."""
+    """Texts of a table by column name; equal texts share one object."""
 
     def __missing__(self, name: str) -> NoReturn:
         raise DatasetFormatError(f"the file has no column {name!r}; its columns: {', '.join(self)}")
 
     def __add__(self, other: "TextColumns") -> "TextColumns":
-        """Return the rows of both, one after the other."""
+        """Return the rows of both tables, concatenated."""
         return TextColumns({name: texts + other[name] for name, texts in self.items()})
 
     @property
@@ -58,7 +58,7 @@ class TextColumns(dict[str, list[str]]):
         return len(next(iter(self.values())))
 
     def map(self, name: str, function: Callable[[str], Any], dtype: Any) -> NDArray[Any]:
-        """Return a value for every row; the function sees every distinct text once."""
+        """Return a value for every row; the function is called once per distinct text."""
         try:
             values = {text: function(text) for text in dict.fromkeys(self[name])}
             return np.array([values[text] for text in self[name]], dtype)
@@ -78,20 +78,20 @@ def read_columns(
     limit: int | None = None,
     skip: str | None = None,
 ) -> TextColumns:
-    """Read a table of texts; without names the first line has them.
+    """Read a table of texts; by default the first line contains the column names.
 
     Parameters
     ----------
     lines : iterable of str
-        Lines of the file. Empty ones are left out.
+        Lines of the file. Empty lines are skipped.
     names : sequence of str, optional
-        Names of the columns of a file that has none.
+        Column names, for a file without a header.
     delimiter : str, default=","
-        What stands between cells.
+        The separator of cells.
     limit : int, optional
-        Read so many rows at most.
+        Maximum number of rows to read.
     skip : str, optional
-        Lines that start with this are no rows.
+        Skip lines that start with this text.
     """
     wanted = (line for line in lines if skip is None or not line.startswith(skip))
     rows = csv.reader(wanted, delimiter=delimiter, skipinitialspace=True)
@@ -113,7 +113,7 @@ def read_columns(
 
 
 def read_first_line(lines: Iterator[Any]) -> Any:
-    """Return the first line of a file, which must have one."""
+    """Return the first line of a file; raise if the file is empty."""
     line = next(lines, None)
     if line is None:
         raise DatasetFormatError("the file is empty")
@@ -121,7 +121,7 @@ def read_first_line(lines: Iterator[Any]) -> Any:
 
 
 def parse_number(text: str) -> float:
-    """Return the number in a cell, -1 for a missing one."""
+    """Return the number in a cell; -1 if it is missing."""
     text = text.strip()
     try:
         return MISSING_NUMBER if text in MISSING else float(text)
@@ -130,7 +130,7 @@ def parse_number(text: str) -> float:
 
 
 def parse_word(text: str) -> str:
-    """Return the word in a cell; all ways to say that there is none are one word."""
+    """Return the word in a cell; all notations of a missing value become one word."""
     text = text.strip()
     return "missing" if text in MISSING else text
 
@@ -148,7 +148,7 @@ Cells = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 
 def diagnosis_group(code: str) -> str:
-    """Return the group of an ICD-9 code, one of nine (Strack et al. 2014, Table 2), or missing.
+    """Return the group of an ICD-9 code, one of nine (Strack et al. 2014, Table 2) or "missing".
 
     Examples
     --------
@@ -166,7 +166,7 @@ def _cut_number(part: slice) -> Callable[[str], float]:
     return lambda text: float(text[part])
 
 
-# Features that are not the plain value of the column of their name.
+# Features that are computed instead of read from the column with their name.
 _CELLS: Cells = {name: (name, diagnosis_group) for name in ("diag_1", "diag_2", "diag_3")} | {
     f"{column} {part}": (column, _cut_number(place))
     for column in ("ScheduledDay", "AppointmentDay")
@@ -186,9 +186,9 @@ def encode_table(
     """Return features and their names: numbers first, then words.
 
     ``"one-hot"``: a column ``name=word`` for every word; ``"ordinal"``: one column with the
-    place of the word in the alphabetical list. `cells` names the column a feature is made of and
-    the function of a cell's text, where these are not the column of its name and its plain value.
-    Words that only other rows than `rows` have keep their columns.
+    position of the word in the alphabetical list. `cells` has the source column and the conversion
+    of features that are not simply read from the column with their name. Words that occur only
+    outside `rows` keep their columns.
     """
     coded = []
     for name in words:
@@ -216,31 +216,31 @@ def encode_table(
 
 @dataclass(frozen=True, kw_only=True)
 class TableSpec:
-    """How a table of numbers and words becomes features, labels and ids; see `catalogue.toml`.
+    """How to convert a table to features, labels and ids; see `catalogue.toml`.
 
     Attributes
     ----------
     numbers : list of str
-        Features that are numbers.
+        Numeric features.
     words : list of str or None
-        Features that are words; None: every column that is nothing else.
+        Word features; None for all remaining columns.
     target : str
         Column of the label.
     positive : str or int
-        Its content where the label is 1; a number, or a text that a dot may follow.
+        Value of the target for label 1: a number, or a text that may be followed by a dot.
     negative : str
-        Its content where the label is 0 instead.
+        Value of the target for label 0, if all other values are label 1.
     ids : str
-        Column of the person; empty: every row is a person of its own.
+        Column of the id; empty if every row belongs to a different person.
     ids_are_texts : bool
-        Whether some ids are no whole numbers.
+        Whether some ids are not whole numbers.
     dropped : list of str
         Columns that are not used.
     measured : list of str
-        Columns that must not be missing in rows of the variant "measured".
+        Columns that must have values in rows of the variant "measured".
     files : list of int
-        Places of the training file and, if any, of the test file. They are read as one table, so
-        that both have the same list of words.
+        Positions of the training file and of the test file, if any. They are read as one table, so
+        that both have the same word lists.
     names, delimiter, skip
         As in `read_columns`.
     """
@@ -260,17 +260,17 @@ class TableSpec:
     skip: str | None = None
 
     def is_positive(self, text: str) -> bool:
-        """Say of a cell of the target whether the label is 1."""
+        """Return whether the label of a target cell is 1."""
         if self.negative:
             return parse_word(text) != self.negative
         if isinstance(self.positive, int):
             return float(text) == self.positive
-        # Test files of UCI write a dot after the label.
+        # UCI test files have a dot after the label.
         return text.strip().rstrip(".") == self.positive
 
 
 def read_table(job: ReadJob, specs: Mapping[str, TableSpec]) -> DatasetArrays:
-    """Read the files of a table by its specification, which may be that of the variant."""
+    """Read the files of a table by its specification, or that of the variant."""
     spec = specs[job.variant if job.variant in specs else ""]
     parts = []
     for file in spec.files:
@@ -298,14 +298,14 @@ def read_table(job: ReadJob, specs: Mapping[str, TableSpec]) -> DatasetArrays:
 
 
 def is_known(text: str) -> bool:
-    """Say whether a cell holds a value."""
+    """Return whether a cell has a value."""
     return text not in MISSING
 
 
 def read_vaccine(job: ReadJob) -> DatasetArrays:
-    """Read Vaccine: answers, all taken as words, "missing" among them; ids are respondents.
+    """Read Vaccine: all answers are words, including "missing"; ids are respondents.
 
-    The seasonal variant has the other vaccination among its features, as in Brophy and Lowd.
+    In the seasonal variant the other vaccination is a feature, as in Brophy and Lowd.
     """
     with job.open_lines(0) as lines:
         answers = read_columns(lines)
@@ -330,7 +330,7 @@ def read_vaccine(job: ReadJob) -> DatasetArrays:
 
 
 def parse_numbers(lines: Iterable[str]) -> NDArray[np.float32]:
-    """Return a table that has nothing but numbers."""
+    """Return a numeric table."""
     try:
         return np.loadtxt(lines, np.float32, delimiter=",", ndmin=2, comments=None)
     except ValueError as error:
@@ -338,7 +338,7 @@ def parse_numbers(lines: Iterable[str]) -> NDArray[np.float32]:
 
 
 def _read_numbers(job: ReadJob) -> tuple[list[str], NDArray[np.float32]]:
-    """Return the names in the header, if there is one, and a table that has nothing but numbers."""
+    """Return the names in the header, if there is one, and a numeric table."""
     with job.open_lines() as lines:
         first = read_first_line(lines).replace('"', "")
         names = first.strip().split(",") if first[:1].isalpha() else []
@@ -349,9 +349,9 @@ def _read_numbers(job: ReadJob) -> tuple[list[str], NDArray[np.float32]]:
 
 
 def read_covtype(job: ReadJob) -> DatasetArrays:
-    """Read Covertype: 10 numbers and 44 indicators; y is the cover type less 1.
+    """Read Covertype: 10 numbers and 44 indicators; y is the cover type minus 1.
 
-    ``"binary"``: lodgepole pine (type 2) against the rest.
+    ``"binary"``: y is 1 for lodgepole pine (type 2).
     """
     _, table = _read_numbers(job)
     cover = table[:, -1].astype(np.int64)
@@ -362,7 +362,8 @@ def read_covtype(job: ReadJob) -> DatasetArrays:
 def read_higgs(job: ReadJob) -> DatasetArrays:
     """Read HIGGS: 21 kinematic properties and 7 functions of them; y is 1 for a signal.
 
-    The provider's file has the label first and no header; a sample with a header has it last.
+    The label is the first column of the provider's file, which has no header, and the last column
+    of a sample with a header.
     """
     names, table = _read_numbers(job)
     y, X = (table[:, -1], table[:, :-1]) if names else (table[:, 0], table[:, 1:])
@@ -377,9 +378,9 @@ def read_credit_card(job: ReadJob) -> DatasetArrays:
     )
 
 
-FIRST = 1_000_000  # rows that Brophy and Lowd took of CTR and Twitter
+FIRST = 1_000_000  # rows of CTR and Twitter in Brophy and Lowd
 TOP = 600  # categories of Purchase
-_SVM_LINES = 5_000  # of a dense file, turned into numbers at a time
+_SVM_LINES = 5_000  # lines of a dense file that are parsed at once
 _CTR_NUMBERS = tuple(f"I{place}" for place in range(1, 14))
 _TWITTER_FIGURES = (
     "pagerank", "triangle_count", "core_id", "out_degree", "in_degree", "polarity", "subjectivity",
@@ -399,7 +400,7 @@ _NEUTRAL = 2
 
 
 def read_svm(job: ReadJob, *, width: int, is_dense: bool) -> DatasetArrays:
-    """Read svmlight files, training rows and test rows where they are there; labels -1 and 1."""
+    """Read svmlight files with labels -1 and 1: training rows, and test rows if they exist."""
     X, y = _read_svm_file(job, 0, width, is_dense)
     if job.find(1) is None:
         return DatasetArrays(X, y)
@@ -411,7 +412,8 @@ def _read_svm_file(
 ) -> tuple[Any, NDArray[np.int64]]:
     with job.open(file) as stream:
         if is_dense:
-            # Some lines at a time: as one sparse table a dense file takes three times its room.
+            # Lines are parsed in parts: as one sparse table, a dense file takes three times its
+            # memory.
             chunks = iter(lambda: b"".join(islice(stream, _SVM_LINES)), b"")
             tables = [_parse_svm(io.BytesIO(chunk), width) for chunk in chunks]
             X = np.concatenate([X.toarray() for X, _ in tables]) if tables else None
@@ -437,8 +439,9 @@ def _parse_svm(stream: IO[bytes], width: int) -> tuple[Any, NDArray[np.int64]]:
 def read_ctr(job: ReadJob) -> DatasetArrays:
     """Read CTR: the 13 numbers of the first million advertisements; y is a click.
 
-    Lines of Criteo's file: label, 13 numbers, 26 hashed categories (left out, as in Brophy and
-    Lowd), with tabs between. A missing number is -1, where they took the mean of the others.
+    Lines of Criteo's file have a label, 13 numbers and 26 hashed categories, separated by tabs. The
+    categories are ignored, as in Brophy and Lowd. A missing number is -1; Brophy and Lowd used the
+    mean of the other rows.
     """
     with job.open_lines() as lines:
         first = ("\t".join(line.rstrip("\n").split("\t", 14)[:14]) for line in lines)
@@ -448,18 +451,19 @@ def read_ctr(job: ReadJob) -> DatasetArrays:
 
 
 def read_twitter(job: ReadJob) -> DatasetArrays:
-    """Read Twitter: figures of the first million tweets and their authors; y is spam.
+    """Read Twitter: numbers about the first million tweets and their authors; y is spam.
 
     A file with a header and the columns ``user_id``, ``text`` and ``label``, and any of
     ``pagerank``, ``triangle_count``, ``core_id``, ``out_degree``, ``in_degree``, ``polarity``,
-    ``subjectivity``. Six counts are taken from the text; the last column says how many messages
-    of the same author came before, which depends on no other rows. In a ``.tsv`` a line is a
-    tweet and quotes are characters like others; in a ``.csv`` they enclose cells.
+    ``subjectivity``. Six counts are computed from the text. The last column is the number of
+    earlier messages of the same author, which does not depend on rows of other authors. In a
+    ``.tsv`` file each line is a tweet and quotes have no special meaning; in a ``.csv`` file they
+    enclose cells.
     """
     name, _ = job.locate_file(0)
     with job.open_lines() as lines:
-        # A tweet of a .tsv may begin with a quote that nothing closes; in a .csv such a quote
-        # would swallow the rows after it.
+        # In a .tsv file a tweet may begin with an unmatched quote; parsed as .csv, it would include
+        # the following rows.
         if name.endswith("tsv"):
             rows = csv.DictReader(lines, dialect=csv.excel_tab, quoting=csv.QUOTE_NONE)
         else:
@@ -496,11 +500,11 @@ def _read_tweets(rows: Iterator[dict[Any, Any]], figures: tuple[str, ...]) -> Da
 
 
 def read_purchase(job: ReadJob) -> DatasetArrays:
-    """Read Purchase: what of the 600 categories sold most a customer has ever bought.
+    """Read Purchase: which of the 600 best-selling categories each customer has bought.
 
-    Rows are customers whose answer to an offer is known; y: did they come back? The 600 categories
-    are those of the published file, whichever rows are removed. The file of transactions has 350
-    million lines and is read once, which takes minutes.
+    Rows are customers with a known response to an offer; y is 1 if they came back. The 600
+    categories are a constant of the published file and do not depend on removals. The file of
+    transactions has 350 million lines; reading it takes minutes.
     """
     with job.open_lines(1) as lines:
         history = read_columns(lines)
@@ -517,7 +521,7 @@ def read_purchase(job: ReadJob) -> DatasetArrays:
 def _read_baskets(
     lines: Iterator[str], customers: list[int]
 ) -> tuple[NDArray[np.bool_], dict[str, int]]:
-    """Return customers x categories, and how often each category was sold."""
+    """Return an array of customers x categories, and the sales of each category."""
     header = read_first_line(lines).strip().split(",")
     if "id" not in header or "category" not in header:
         raise DatasetFormatError(
@@ -547,11 +551,11 @@ def _read_baskets(
 
 
 def read_sst(job: ReadJob) -> DatasetArrays:
-    """Read SST: a sparse table of how often a sentence has a word, in small letters.
+    """Read SST: a sparse table of word counts per sentence, in lower case.
 
-    A line is a tree, ``(3 (2 It) (4 (2 's) (3 good)))``; y is the root's number, from 0 (very
-    negative) to 4. ``"binary"``: neutral sentences are left out, and y is 3 or more. The list of
-    words is that of the two files, alphabetical, the same in both variants.
+    A line is a tree, ``(3 (2 It) (4 (2 's) (3 good)))``; y is the number of the root, from 0 (very
+    negative) to 4. ``"binary"``: neutral sentences are omitted, and y is 1 for 3 or more. The words
+    are those of both files in alphabetical order, the same in both variants.
     """
     from sklearn.feature_extraction.text import CountVectorizer
 
@@ -581,7 +585,7 @@ def _read_trees(lines: Iterable[str]) -> tuple[NDArray[np.int64], list[list[str]
         if root is None:
             raise DatasetFormatError(f"a line is not a tree with labels from 0 to 4: {line[:40]!r}")
         words: list[str] = _LEAF.findall(line)
-        # Every bracket must belong to a word or to a branch.
+        # Each bracket must belong to a word or to a branch.
         n_nodes = len(words) + len(_INNER.findall(line))
         if not n_nodes == line.count("(") == line.count(")"):
             raise DatasetFormatError(f"a tree has brackets without a word: {line[:40]!r}")

@@ -1,7 +1,7 @@
 """`letheon demo`: the main use cases end to end, as a list of small steps.
 
-A new step is a function of the `DemoContext` and a line in `STEPS`. Steps verify their statements
-with `DemoContext.check`; the demo fails if one of them is false.
+To add a step, write a function of `DemoContext` and add a line to `STEPS`. Steps verify their
+claims with `DemoContext.check`; the demo fails if a claim is false.
 """
 
 import time
@@ -37,7 +37,7 @@ def run_demo(seed: int = 0, console: Console | None = None) -> bool:
     Returns
     -------
     bool
-        Whether all statements were true.
+        True if all claims were true.
     """
     begin = time.perf_counter()
     demo = make_context(console or PlainConsole(), seed)

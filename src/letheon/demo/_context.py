@@ -50,7 +50,7 @@ class DemoContext:
     results: dict[str, Any] = field(default_factory=dict)
 
     def pick_ids(self, number: int) -> list[str]:
-        """Return a number of ids, evenly spread over all ids."""
+        """Return `number` ids, evenly spaced among all ids."""
         names = sorted(set(self.ids.tolist()))
         return names[:: len(names) // number][:number]
 
@@ -97,7 +97,7 @@ class DemoContext:
         return "yes" if fact else "NO"
 
     def show_table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Print a table whose columns after the first are aligned to the right."""
+        """Print a table; all columns except the first are right-aligned."""
         table = make_table(columns, rows, right=columns[1:], no_wrap=columns, pad_edge=False)
         print_table(self.console, table)
 
@@ -109,13 +109,13 @@ class DemoContext:
         self.console.print(grid)
 
     def show_times(self, seconds: dict[str, float]) -> None:
-        """Print times, and how many times faster each is than the first."""
+        """Print times, with the speed-up of each over the first."""
         first = next(iter(seconds.values()))
         rows = [(what, time_text(t), f"{first / t:,.1f}x") for what, t in seconds.items()]
         self.show_table(("what", "mean time", "speed-up"), rows)
 
     def progress(self) -> Progress:
-        """Return progress bars; on a pipe only their final state is shown."""
+        """Return a progress display; without a terminal it shows only the final state."""
         columns = (
             TextColumn("{task.description:<34}"),
             BarColumn(bar_width=20),
@@ -155,7 +155,7 @@ def _make_models(seed: int) -> dict[str, Any]:
 
 @contextmanager
 def ignore_warnings() -> Iterator[None]:
-    """Ignore scikit-learn's warnings: epochs are fixed, and the first slice may be small."""
+    """Ignore scikit-learn's warnings about few epochs and small slices."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.filterwarnings("ignore", "Got `batch_size`")

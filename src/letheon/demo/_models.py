@@ -44,7 +44,7 @@ def show_data(demo: DemoContext) -> None:
     demo.print_text(
         f"{len(demo.X):,} images of handwritten digits from scikit-learn, assigned to {people} "
         f"fictional people with {_context.ROWS_PER_PERSON} rows each; {len(demo.X_test)} more for "
-        f"testing. One small neural network, {_context.PASSES} epochs, three methods to forget."
+        f"testing. One small neural network, {_context.PASSES} epochs, three ways to forget."
     )
 
 
@@ -62,7 +62,7 @@ def train_models(demo: DemoContext) -> None:
         for name, model in demo.models.items()
     ]
     demo.show_table(("model", "training", "test accuracy"), rows)
-    demo.print_text("Shards are trained separately, on fewer rows each. This costs accuracy.")
+    demo.print_text("Each shard is trained separately, on fewer rows. This costs accuracy.")
 
 
 def forget_people(demo: DemoContext) -> None:
@@ -111,7 +111,7 @@ def compare_with_refit(demo: DemoContext) -> None:
     """Compare every model with a fresh fit on the remaining rows."""
     rows = []
     with demo.progress() as bars:
-        task = bars.add_task("fresh fits without the six", total=len(demo.models))
+        task = bars.add_task("fresh fits without the six people", total=len(demo.models))
         for name, model in demo.models.items():
             ours, fresh = model.digest(), demo.fresh_fit(name).digest()
             verdict = demo.check(ours == fresh, f"{name}: forgetting equals a fresh fit")
@@ -126,7 +126,7 @@ def compare_with_refit(demo: DemoContext) -> None:
 
 
 def save_and_load(demo: DemoContext) -> None:
-    """Save and load a model; forget another person in both the old and the loaded one."""
+    """Save and load a model; forget another person in both copies."""
     model, person = demo.models[_context.SLICED], demo.pick_remaining_id()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "digits.letheon"
@@ -144,7 +144,7 @@ def save_and_load(demo: DemoContext) -> None:
     same = demo.check(loaded.digest() == model.digest(), "a loaded model forgets in the same way")
     exact = demo.check(loaded.digest() == fresh, "a loaded model forgets exactly")
     demo.print_text(f"Equal to the model in memory: {same}.")
-    demo.print_text(f"Equal to a fresh fit without all seven: {exact}.")
+    demo.print_text(f"Equal to a fresh fit without all seven people: {exact}.")
 
 
 def refuse_unknown_id(demo: DemoContext) -> None:
@@ -159,7 +159,7 @@ def refuse_unknown_id(demo: DemoContext) -> None:
     demo.check(refused, "an unknown id is refused")
     same = demo.check(model.digest() == before, "a refused request changes nothing")
     demo.print_text(
-        f"Nothing was forgotten, not even {known}, who is known. Model unchanged: {same}."
+        f"Nothing was forgotten, not even {known}, a known id. Model unchanged: {same}."
     )
 
 
@@ -194,10 +194,10 @@ def forget_in_forest(demo: DemoContext) -> None:
 
 
 def forget_in_regression(demo: DemoContext) -> None:
-    """Forget people in a logistic regression by Newton steps; show its privacy account."""
+    """Forget people in a logistic regression with Newton steps; show its account."""
     leaving = demo.pick_ids(20)
     model, fresh = (InfluenceClassifier(l2=0.01) for _ in range(2))
-    # Several threads would slow both down on matrices this small, and the refit more.
+    # With matrices this small, several threads would slow down both, the refit more.
     with one_thread():
         demo.fit(model)
         receipts = [model.forget([person]) for person in leaving]
@@ -214,7 +214,7 @@ def forget_in_regression(demo: DemoContext) -> None:
     removed = demo.check(
         remaining.isdisjoint(leaving), "a regression has no ids that were forgotten"
     )
-    demo.print_text(f"None of the forgotten ids is in the model: {removed}.")
+    demo.print_text(f"All forgotten ids are removed from the model: {removed}.")
 
 
 def _check_account(
@@ -223,7 +223,7 @@ def _check_account(
     """Show the guarantee and the spent budget, and check both."""
     claim, account, left = model.guarantee_, model.account_, model.exact_residual()
     covered = demo.check(account.spent <= account.limit, "the budget covers what was spent")
-    # Wiped rows are summed as zeros: the sums differ in the last digits.
+    # Removed rows are stored as zeros, so sums differ in the last digits.
     honest = demo.check(left <= account.spent * (1 + 1e-9), "the account covers the residual")
     accuracies = [each.score(demo.X_test, demo.y_test) for each in (model, fresh)]
     close = demo.check(

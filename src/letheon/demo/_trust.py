@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TREES = 20
 MODEL = "digits"
-# One byte of one file in the bundle is changed; each audit level covers another file.
+# Files of the bundle in which one byte is changed; a different audit level covers each of them.
 FORGERIES = {
     "certificate": ("certificates/000001.json", "V0"),
     "checkpoint": ("checkpoints", "V1"),
@@ -34,7 +34,7 @@ FORGERIES = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """Result of the operator's work: erased ids, folder of the ledger, bundle and public key."""
+    """Results of the operator: erased ids, folder of the ledger, bundle and public key."""
 
     forgotten: list[str]
     home: Path
@@ -61,7 +61,7 @@ def run_erasure(demo: DemoContext) -> None:
 
 
 def _run_operator(demo: DemoContext, folder: Path) -> Evidence | None:
-    """Run the operator's part, up to the bundle for the auditor; None if it failed."""
+    """Run the operator's steps up to the export of the bundle; return None if a step failed."""
     from letheon.ledger import Ledger
 
     gone = demo.pick_ids(6)
@@ -105,10 +105,10 @@ def _run_worker(demo: DemoContext, ledger: "Ledger", request: "Request") -> bool
     states = [
         entry.kind for entry in ledger.requests.timeline(request.id) if "from" in entry.details
     ]
-    demo.print_text(f"The request was received, then {', '.join(states)}.")
+    demo.print_text(f"States of the request: received, {', '.join(states)}.")
     served = [step.what for step in steps] == ["applied", "certified", "purged"]
     served = served and ledger.requests.get(request.id).state == "purged"
-    demo.check(served, "a request is applied, certified and purged in one round")
+    demo.check(served, "a request is applied, gets a certificate and is purged in one run")
     return served
 
 
@@ -138,9 +138,9 @@ def _search_files(demo: DemoContext, evidence: Evidence) -> None:
         for path in files
         if any(person.encode() in path.read_bytes() for person in evidence.forgotten)
     ]
-    clean = demo.check(not named, "no file of the ledger names a person who was erased")
+    clean = demo.check(not named, "no file of the ledger contains an erased id")
     keys = [path for path in files if path.name.startswith("epoch-")]
-    # One version remains, so one key does.
+    # Only one version remains, so only one key does.
     destroyed = demo.check(len(keys) == 1, "the key of the version before is destroyed")
     size = size_text(sum(path.stat().st_size for path in files))
     demo.print_text(
@@ -171,7 +171,7 @@ def _run_audit(evidence: Evidence, *levels: str) -> "AuditReport":
 
 
 def _forge_files(demo: DemoContext, evidence: Evidence) -> None:
-    """Change one byte of one file after the other; each time the audit must notice."""
+    """Change one byte in each file in turn; each time the audit must fail."""
     rows = []
     for what, (name, level) in FORGERIES.items():
         path = evidence.bundle / name
@@ -189,12 +189,12 @@ def _forge_files(demo: DemoContext, evidence: Evidence) -> None:
     demo.print_text("Now one byte in the middle of a file is changed, and the audit runs again:")
     columns = ("one byte of the", "audit", "because")
     demo.console.print(make_table(columns, rows, pad_edge=False))
-    again = demo.check(_run_audit(evidence).passed, "the audit passes when the byte is put back")
+    again = demo.check(_run_audit(evidence).passed, "the audit passes when the byte is restored")
     demo.print_text(f"With the original byte, the audit passes: {again}.")
 
 
 def load_untrusted_file(demo: DemoContext) -> None:
-    """Load a model file that could read other files; then try to read one in the sandbox."""
+    """Load a model file that tries to read other files; then try to read one in the sandbox."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.naive_bayes import MultinomialNB
     from sklearn.pipeline import make_pipeline
@@ -223,7 +223,7 @@ def load_untrusted_file(demo: DemoContext) -> None:
 
 
 def read_text(path: str, _: Callable[[Any], None]) -> str:
-    """Return the content of a file, or the kind of the error; run in the sandbox."""
+    """Return the content of a file, or the type of the error; runs in the sandbox."""
     try:
         return Path(path).read_text()
     except OSError as error:

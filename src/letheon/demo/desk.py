@@ -1,7 +1,7 @@
 """An example ledger for ``letheon serve --demo``: six weeks of requests of a small company.
 
-Everything in it is created by the calls of the real service, with a clock that starts six weeks
-ago and ends now. The people are fictional.
+The example is created by calling the real service with a clock that starts six weeks ago and ends
+now. The people are fictional.
 """
 
 import threading
@@ -44,7 +44,7 @@ class DemoInfo:
     Attributes
     ----------
     tokens : dict of str to str
-        Text of a token for each role; the last one has access to the tenant ``acme`` only.
+        The token of each role; the last token has access to the tenant ``acme`` only.
     receipt_code : str
         The receipt code of one person's request.
     """
@@ -54,7 +54,7 @@ class DemoInfo:
 
 
 def make_demo(folder: Path) -> DemoInfo:
-    """Create the example in a new or empty folder; it takes some seconds.
+    """Create the example in a new or empty folder. This takes a few seconds.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def make_demo(folder: Path) -> DemoInfo:
         )
         story = _Story(ledger, clock, ids)
         _register_models(ledger)
-        # A folder of exports; every purge searches it.
+        # Every purge searches this folder.
         exports = folder.resolve().with_name(f"{folder.name}-exports")
         exports.mkdir(mode=0o700, exist_ok=True)
         note = "Folder for exports of the demo. It is empty.\n"
@@ -92,7 +92,7 @@ def make_demo(folder: Path) -> DemoInfo:
 
 
 class _Clock:
-    """A clock that is set by the example; it never passes the present."""
+    """A clock that the example sets; it never runs ahead of the real time."""
 
     def __init__(self, start: int) -> None:
         self.start = self.now = start
@@ -108,7 +108,7 @@ class _Clock:
 
 @dataclass
 class _Story:
-    """A ledger with its clock; `ids` has the token ids by role."""
+    """A ledger with its clock; `ids` maps roles to token ids."""
 
     ledger: Ledger
     clock: _Clock
@@ -116,7 +116,7 @@ class _Story:
     _next: dict[str, int] = field(default_factory=dict)
 
     def next_people(self, model: str, n: int) -> list[str]:
-        """Return ids of a model that have no request yet."""
+        """Return `n` ids of a model that have no request yet."""
         first = self._next.get(model, 1)
         self._next[model] = first + n
         return [_person_id(model, number) for number in range(first, first + n)]
@@ -154,7 +154,7 @@ def _tenant_of(model: str) -> str:
 
 
 def _make_table(model: str, n_people: int) -> tuple[Any, Any, list[str]]:
-    """Return rows of fictional people; every third has two rows."""
+    """Return rows of fictional people; every third person has two rows."""
     rng = np.random.default_rng([_SEED, len(model), n_people])
     numbers = [number for number in range(1, n_people + 1) for _ in range(1 + (number % 3 == 0))]
     X = rng.normal(size=(len(numbers), 6))
@@ -181,7 +181,7 @@ def _register_models(ledger: Ledger) -> None:
             "dataset": f"{name}-rows",
         }
         if name == "marketing":
-            # Without rehearsals, which take too long for an example.
+            # No rehearsals: they take too long for an example.
             about["monitor"] = Monitor(
                 model,
                 *test,
@@ -198,7 +198,7 @@ def _register_models(ledger: Ledger) -> None:
 def _file_weekly_requests(story: _Story) -> str:
     """File and apply six weeks of requests; return a person's receipt code."""
     story.clock.move_to(0.2)
-    story.file_request("credit")  # stays unhandled and becomes overdue
+    story.file_request("credit")  # never handled, so it becomes overdue
     person = story.next_people("credit", 1)
     with story.act_as("requester"):
         first, code = story.ledger.requests.submit_with_code(person, model="credit")
@@ -263,7 +263,7 @@ def _leave_open_requests(story: _Story) -> None:
     """File requests of the last two days that are still open."""
     story.clock.move_to(_DAYS - 2)
     for name, n in (("credit", 6), ("marketing", 5)):
-        story.verify_request(story.file_request(name, n))  # large: they need an approval
+        story.verify_request(story.file_request(name, n))  # large requests: they need an approval
     story.clock.move_to(_DAYS - 1.2)
     person = story.next_people("credit", 1)
     for _ in range(2):  # the second is a duplicate

@@ -1,9 +1,10 @@
-"""Run a function in a restricted child process: for models from outside.
+"""Run a function in a restricted child process, for untrusted models.
 
 A model from an untrusted source is data, but fitting it runs a computation that its sender chose.
-It runs in a child process without keys, database and environment of the caller. The process can
-read the Python installation and no other file. It cannot write files, open connections, start
-processes or send signals, and it is killed when it exceeds its memory or time limit.
+This computation runs in a child process without the keys, database and environment of the caller.
+The process can read only the files of the Python installation. It cannot write files, open
+connections, start processes or send signals, and it is killed when it exceeds its memory or time
+limit.
 """
 
 from letheon.sandbox._caller import (

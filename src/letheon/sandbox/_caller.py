@@ -61,7 +61,7 @@ _SIGNALS = {
 
 
 class SandboxError(Exception):
-    """A call in a child process has no result."""
+    """A call in a child process ended without a result."""
 
 
 class StoppedError(SandboxError):
@@ -77,7 +77,7 @@ class EndedError(SandboxError):
 
 
 class _Caller:
-    """The zygote of this process, started at the first call; a fork shares its parent's."""
+    """The zygote of this process, started at the first call and shared with forks."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -86,7 +86,7 @@ class _Caller:
         self.owner = 0
 
     def fork_child(self, modules: tuple[str, ...]) -> tuple[Connection, socket.socket]:
-        """Fork a child; return the connection of the call and the socket of its status."""
+        """Fork a child; return the connection for the call and the socket for its status."""
         ours, theirs = Pipe()
         status, their_status = socket.socketpair()
         with theirs, their_status, self.lock:
@@ -149,7 +149,7 @@ def _child_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name in _VARIABLES or name.startswith(_PREFIXES)
     }
-    # One thread: a fork copies only one, and results must not depend on their number.
+    # One thread: a fork copies only one, and results must not depend on the number of threads.
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     path = os.pathsep.join(place for place in sys.path if place)
     return {**kept, **threads, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -191,14 +191,14 @@ def call(
     grace : float, default=0.0
         Seconds between `stop` and the end of the process.
     silence : float, optional
-        Longest time without a report in seconds; then the process is killed.
+        Longest time without a report, in seconds, before the process is killed.
     landlock : bool, default=True
-        False: act as on a kernel without Landlock.
+        Set to False to simulate a kernel without Landlock.
 
     Raises
     ------
     StoppedError, TimeLimitError, EndedError
-        There is no result, and the process has ended.
+        The call has no result; the process has ended.
     """
     watch = _CallTimer(limits, stop, grace, silence)
     shared = None if is_restricted else CallerEnvironment(dict(os.environ), str(Path.cwd()))
@@ -239,7 +239,7 @@ class _CallTimer:
         self.stop_at: float | None = None
 
     def wait_for(self, connection: Connection, last_report_at: float) -> None:
-        """Wait for data; raise when the call has no time left or is stopped."""
+        """Wait for data; raise if the time limit is reached or the call is stopped."""
         is_ready = False
         while not is_ready:
             is_ready = bool(wait([connection], _LOOK_SECONDS))
@@ -254,7 +254,7 @@ class _CallTimer:
 
 
 def _pickle_order(order: CallOrder) -> Any:
-    """Return the pickled order; functions and classes of a script are pickled by value."""
+    """Pickle the order; functions and classes of a script are pickled by value."""
     try:
         data = ForkingPickler.dumps(order)
         # The child has another __main__, so names in __main__ cannot be imported there.
@@ -289,7 +289,7 @@ class _ChildConnection:
         self._status.close()
 
     def receive(self, watch: _CallTimer, most: int) -> tuple[bytes, Any]:
-        """Return kind and value of the next message; raise unless it is a plain value."""
+        """Return kind and value of the next message; raise if it is not a plain value."""
         last_report_at = time.monotonic()
         kind, size = HEADER.unpack(self._read_bytes(HEADER.size, watch, last_report_at))
         if size > most:
@@ -301,7 +301,7 @@ class _ChildConnection:
             raise EndedError("forged-answer") from None
 
     def _read_bytes(self, size: int, watch: _CallTimer, last_report_at: float) -> bytearray:
-        """Read `size` bytes; the time limits hold for the whole message."""
+        """Read `size` bytes; the time limits apply to the whole message."""
         data = bytearray()
         while len(data) < size:
             watch.wait_for(self._connection, last_report_at)
@@ -329,7 +329,7 @@ _probed: list[Protection] = []
 
 
 def protection() -> Protection:
-    """Return the result of the first `probe`; no protection if no process can be started."""
+    """Return the result of the first `probe`, or no protection if no process can be started."""
     if not _probed:
         try:
             _probed.append(probe())

@@ -1,9 +1,9 @@
 """The processes of sandboxed calls: a zygote that imports everything once, and a child per call.
 
 Starting Python and importing scikit-learn takes seconds, a fork takes milliseconds. So one zygote
-per caller imports everything once and forks a child for each call. It is started with a clean
-environment and without open files of the caller. It has no keys and no database, and it ends with
-the caller; its children end with it.
+per caller imports everything once and forks a child for each call. The zygote starts with a clean
+environment and without the open files of the caller. It has no keys and no database. It ends with
+the caller, and its children end with it.
 
 A child receives an order from its caller, drops its privileges, runs the function and reports. All
 reports are plain data in canonical bytes, so a model that takes over the child can only send
@@ -85,7 +85,7 @@ def error_code(error: BaseException) -> str:
 
 
 def serve_call(connection: Connection) -> None:
-    """Run the call of the caller at the other end, and send its result."""
+    """Receive a call, run it and send the result."""
 
     def send(kind: bytes, value: Any) -> None:
         data = state.encode(value)
@@ -121,14 +121,14 @@ def _run_call(order: CallOrder, send: Callable[[bytes, Any], None]) -> Any:
         return order.work(order.argument, report)
     protection = restrict(order.limits, landlock=order.landlock)
     send(PROTECTION, {"files": protection.files, "calls": protection.calls})
-    # One process: joblib runs tasks sequentially, whatever `n_jobs` is.
+    # joblib runs tasks sequentially in this process, for any `n_jobs`.
     with joblib.parallel_config(backend="sequential"):
         return order.work(order.argument, report)
 
 
 @dataclass(frozen=True)
 class _ChildProcess:
-    """A child process, and the socket for its status; the caller closes it to kill the child."""
+    """A child process and its status socket; the caller closes the socket to kill the child."""
 
     pid: int
     watch: int
@@ -165,7 +165,7 @@ class _Zygote:
             call, status = descriptors
             self._fork_child(message.decode().split(), call, status)
         except (OSError, ValueError):
-            # Too many processes or files: this call fails, the others continue.
+            # Too many processes or open files: only this call fails.
             for number in descriptors:
                 with contextlib.suppress(OSError):
                     os.close(number)
@@ -222,7 +222,7 @@ def _import_modules(names: Iterable[str]) -> None:
 
 
 def _close_all_but(kept: int) -> None:
-    """Close all inherited files but one; redirect standard streams to /dev/null."""
+    """Close all inherited files except `kept`; redirect standard streams to /dev/null."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nowhere, number)
@@ -239,7 +239,7 @@ def main(number: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _import_modules(_PRELOADED.split())
-    # The first call runs a program, which a child cannot do; the result is cached.
+    # The first call starts a program, which a child cannot do; its result is cached.
     joblib.cpu_count(only_physical_cores=True)
     # The working directory is a removed directory: it is empty and nothing can be created in it.
     folder = Path(tempfile.mkdtemp(prefix="letheon-"))

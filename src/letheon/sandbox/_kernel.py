@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # From <linux/prctl.h> and <linux/capability.h>.
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 4, 38, 24
 _CAPABILITY_VERSION, _LAST_CAPABILITY = 0x20080522, 63
-_NOBODY = 65534
+_UNPRIVILEGED_ID = 65534
 _LOW_PRIORITY = 10
 
 
@@ -63,8 +63,8 @@ class Protection:
     Parameters
     ----------
     files : {"landlock", "user", "none"}
-        How the files of this machine are protected: only the Python installation can be read; or
-        the process runs as a separate user; or not at all.
+        How the files of this machine are protected. "landlock": only the Python installation can be
+        read. "user": the process runs as a separate user. "none": not protected.
     calls : {"seccomp", "none"}
         Whether sockets, new processes, signals to others and writing to files are blocked.
     """
@@ -98,14 +98,14 @@ def restrict(limits: Limits, *, landlock: bool = True) -> Protection:
     limits : Limits
         Memory and processor time.
     landlock : bool, default=True
-        False: act as on a kernel without Landlock.
+        Set to False to simulate a kernel without Landlock.
 
     Returns
     -------
     Protection
         The restrictions that are active.
     """
-    # Lower priority: responses of the server come first.
+    # Lower priority than the responses of the server.
     os.nice(_LOW_PRIORITY)
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     _check_result(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
@@ -114,7 +114,7 @@ def restrict(limits: Limits, *, landlock: bool = True) -> Protection:
     if landlock and _restrict_files(_installation_paths()):
         files = "landlock"
     elif os.geteuid() == 0:
-        _become_nobody()
+        _drop_root()
         files = "user"
     _drop_capabilities()
     return Protection(files, "seccomp" if _filter_calls() else "none")
@@ -133,7 +133,7 @@ def _limit_resources(limits: Limits) -> None:
     seconds = max(1, int(limits.seconds) + 1)
     settings = {
         resource.RLIMIT_AS: (space, space),
-        # Compiled code may ignore the signal of the soft limit; the hard limit kills the process.
+        # Compiled code may ignore the signal of the soft limit; the hard limit kills it.
         resource.RLIMIT_CPU: (seconds, seconds + 1),
         resource.RLIMIT_FSIZE: (0, 0),
         resource.RLIMIT_NOFILE: (64, 64),
@@ -149,10 +149,10 @@ def _is_linux() -> bool:
     return sys.platform == "linux"
 
 
-def _become_nobody() -> None:
+def _drop_root() -> None:
     os.setgroups([])
-    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    os.setresgid(_UNPRIVILEGED_ID, _UNPRIVILEGED_ID, _UNPRIVILEGED_ID)
+    os.setresuid(_UNPRIVILEGED_ID, _UNPRIVILEGED_ID, _UNPRIVILEGED_ID)
 
 
 def _drop_capabilities() -> None:
@@ -230,12 +230,12 @@ _ALLOWED = (
     "close_range:436 faccessat2:439 futex_waitv:449"
 )
 _OPEN, _CLONE, _FCNTL, _TGKILL, _OPENAT, _PRLIMIT, _CLONE3 = 2, 56, 72, 234, 257, 302, 435
-# Copy a descriptor, read its flags; other commands could signal another process.
+# Copy a descriptor and read its flags. Other fcntl commands could signal another process.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
 _CLONE_THREAD = 0x00010000
 _O_WRITES = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
-# Instructions of the classic packet filter: load a word, and it with a mask, compare, return.
+# Instructions of the classic packet filter: load a word, AND with a mask, compare, return.
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 
 
@@ -244,7 +244,7 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
 
 
 def _load_arg(number: int, *, high: bool = False) -> bytes:
-    """Load one half of an argument of the system call."""
+    """Return the instruction that loads one half of an argument."""
     return _instruction(_LOAD, 16 + 8 * number + 4 * high)
 
 
@@ -256,13 +256,13 @@ _ALLOWING = _instruction(_RETURN, _ALLOW)
 
 
 def _apply_rule(call: int, *rule: bytes) -> bytes:
-    """Apply a rule, which ends in a return, to one system call; others skip it."""
+    """Return a rule for one system call; other calls skip it. The rule ends in a return."""
     body = b"".join(rule)
     return _instruction(_EQUAL, call, 0, len(body) // 8) + body
 
 
 def _if_clear(argument: int, mask: int) -> tuple[bytes, ...]:
-    """Allow a call only if none of these bits of an argument is set."""
+    """Return a rule that allows a call only if these bits of an argument are clear."""
     is_clear = _instruction(_EQUAL, 0, 0, 1)
     return (
         _load_arg(argument),
@@ -274,14 +274,14 @@ def _if_clear(argument: int, mask: int) -> tuple[bytes, ...]:
 
 
 def _if_one_of(values: tuple[int, ...]) -> tuple[bytes, ...]:
-    """Allow a call if the loaded half of an argument is one of these values."""
+    """Return a rule that allows a call if the loaded half of an argument is one of `values`."""
     last = len(values)
     jumps = [_instruction(_EQUAL, value, last - place, 0) for place, value in enumerate(values)]
     return (*jumps, _deny(), _ALLOWING)
 
 
 def _if_equal(pairs: dict[tuple[int, bool], int]) -> tuple[bytes, ...]:
-    """Allow a call only if these halves of arguments have these values."""
+    """Return a rule that allows a call only if these halves of arguments have these values."""
     n_left = len(pairs)
     rule: list[bytes] = []
     for (number, high), value in pairs.items():

@@ -28,7 +28,7 @@ from letheon.guarantee import (
 from letheon.methods import METHODS
 from letheon.sharded import SISAClassifier, SISARegressor
 
-# From the weakest to the strongest observer; a claim about one covers those before.
+# From the weakest to the strongest observer; a claim covers all weaker observers.
 _OBSERVERS: tuple[Releases, ...] = ("labels-only", "latest-only", "every-version")
 _SEES = {
     "labels-only": "labels only",
@@ -58,13 +58,13 @@ class Need:
         Whether each request is served immediately. If not, requests are batched, and methods that
         gain nothing from batches are excluded.
     strong : bool, default=False
-        Exclude methods whose removals get slower along a sequence (*weak*; survey, Definition 11).
+        Exclude *weak* methods: their removals get slower along a sequence (survey, Definition 11).
     properties : tuple of str, optional
         Properties of your loss and training that you guarantee, keys of
         `letheon.guarantee.NEEDS`; methods that need other properties are excluded. By default
         the losses of letheon's classes are used, which have the required properties.
     epsilon, delta : float, optional
-        Largest values that a certificate may state. Exact methods have none.
+        Largest acceptable values in a certificate. They do not apply to exact methods.
     """
 
     family: Family = "any"
@@ -94,14 +94,14 @@ class Need:
                 raise ValueError(f"{name} must be one of {options}, not {word!r}")
 
     def why_not(self, estimator: BaseEstimator, facts: MethodFacts) -> str:
-        """Return why a method is not applicable, from its facts; empty if it is.
+        """Return why a method is not applicable, from its facts; an empty text if it is.
 
         Facts that are not declared (no families, no tasks) exclude nothing.
         """
         return "; ".join([*self._against_model(estimator, facts), *self._against_claim(facts)])
 
     def why_not_claim(self, claim: Guarantee) -> str:
-        """Return which requirements the guarantee of a fitted model misses; empty if none."""
+        """Return the requirements that the guarantee of a fitted model misses, as text."""
         reasons = []
         if KINDS.index(claim.kind) > KINDS.index(self.guarantee):
             reasons.append(f"its guarantee is {claim.kind}, you require {self.guarantee}")
@@ -127,7 +127,7 @@ class Need:
             yield f"you require {self.task}; this estimator is for the other task"
 
     def _against_claim(self, facts: MethodFacts) -> Iterator[str]:
-        """Yield why the claims and assumptions of the method are not sufficient."""
+        """Yield why the claims or assumptions of the method are not sufficient."""
         if KINDS.index(facts.certificate) > KINDS.index(self.guarantee):
             yield f"you require {self.guarantee}; it is {facts.certificate}"
         if self.requests == "adaptive" != facts.requests:
@@ -153,7 +153,7 @@ _MODELS = {"linear": "a linear model", "forest": "a forest", "net": "a neural ne
 
 
 Values = Mapping[str, Sequence[Any]]
-_NETS = "letheon.deep"  # The only module that needs PyTorch.
+_NETS = "letheon.deep"  # Only this module needs PyTorch.
 
 
 @dataclass(frozen=True)
@@ -208,10 +208,10 @@ class Candidate:
         return facts
 
     def ranges(self, size: TrainingSize) -> SearchRanges:
-        """Return the values to try: those of the candidate, or else those of the method."""
+        """Return the values to try: the candidate's, or by default the method's."""
         depth = self.estimator.get_params(deep=False).get("max_depth")
         usual = self.facts.values_to_try(size._replace(max_depth=depth))
-        # With values for some parameters, only these are tried.
+        # If the candidate has values for some parameters, only these are tried.
         has_values = self.efficiency is not None or self.certifiability is not None
         usual = SearchRanges() if has_values else usual
         chosen = (self.efficiency or usual.efficiency, self.certifiability or usual.certifiability)
@@ -228,7 +228,7 @@ Named = dict[str, Candidate]
 
 
 def short_name(estimator: Any) -> str:
-    """Return the class name, with that of the inner estimator."""
+    """Return the class name, with the name of the inner estimator."""
     inner = estimator.get_params(deep=False).get("estimator")
     return type(estimator).__name__ + (f" of {name_model(inner)}" if inner is not None else "")
 

@@ -47,7 +47,7 @@ from letheon.select._results import (
 
 Settings = dict[str, Any]
 _Argument = TypeVar("_Argument")
-# Errors of a candidate that does not support these rows or settings; they are reported.
+# Errors of candidates that do not support the rows or settings; they are reported, not raised.
 _REFUSALS = (LetheonError, ValueError, ArithmeticError)
 # Floats without fractions are class labels if there are few distinct values.
 _MOST_CLASSES = 20
@@ -111,7 +111,7 @@ class _CandidateSearch:
             yield tuning
 
     def _evaluate_setting(self, name: str, candidate: Candidate, settings: Settings) -> str:
-        """Evaluate a setting; return its verdict, empty if it failed."""
+        """Evaluate a setting; return its verdict, or an empty text if the evaluation failed."""
         estimator, problem, blank = candidate.with_settings(settings), self.problem, self.blank
         try:
             evaluation = evaluate(
@@ -188,9 +188,9 @@ def choose(
     4. The fastest setting within all tolerances is chosen: the one with the largest *lower end* of
        the confidence interval of the speed-up over retraining the ordinary model.
 
-    A measure is within its tolerance if the worse end of its interval is. The interval includes the
-    error of seeds and of test rows, for one setting at a time. A setting that is not better than
-    the best constant prediction on the test rows is rejected. If no setting is acceptable,
+    A measure is within its tolerance if the worse end of its interval is. The interval covers the
+    variation between seeds and test rows, for one setting at a time. A setting that is not better
+    than the best constant prediction on the test rows is rejected. If no setting is acceptable,
     `Comparison.best` is None, and the reason lists the failures.
 
     Parameters
@@ -200,7 +200,7 @@ def choose(
         Parameters are tuned on training rows; test rows are used to choose between settings, and
         to decrease the parameters of exact methods.
     need : Need, optional
-        Requirements on the method; by default there are none.
+        Requirements on the method; by default any method is accepted.
     tolerances : Tolerances, optional
         The worst acceptable results.
     candidates : iterable of Candidate or forgetting estimator, optional
@@ -209,11 +209,11 @@ def choose(
         Expected number of people to be forgotten, for the total cost.
     requests : Requests, int or float, optional
         The deletion distribution. A number of people, or a share of them, is forgotten one by one,
-        with rows drawn uniformly. By default 20 people one by one; with batches, 100 people in
-        five requests; at most a tenth of the people.
+        with rows drawn uniformly. By default 20 people one by one, or with batches 100 people in
+        five requests, but at most a tenth of all people.
     subsample : int or float, optional
-        Number or share of training people to sample, to save time. Speed-ups are then those of
-        the subsample.
+        Number or share of training people to sample, to save time. Speed-ups then refer to the
+        subsample.
     seeds : int, default=3
         Number of trials of each evaluation, at least 3.
     ordinary : estimator, optional
@@ -321,7 +321,7 @@ def choose(
             excluded=excluded,
         )
         with warnings.catch_warnings():
-            # The guarantee and the score show the effects of these warnings.
+            # The guarantee and the score already show the effects of these problems.
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", LetheonWarning)
             for name, candidate in listed.items():
@@ -336,7 +336,7 @@ def choose(
 
 
 def _with_tested_best(comparison: Comparison, problem: LearningProblem, seed: int) -> Comparison:
-    """Return the comparison after canary tests of the best result, until one passes."""
+    """Run the canary test on the best results until one passes; return the comparison."""
     while (best := comparison.best) and not (
         best.evaluation.attacks or best.evaluation.failed_attacks
     ):
@@ -350,12 +350,12 @@ def _with_tested_best(comparison: Comparison, problem: LearningProblem, seed: in
 
 
 def _as_tuple(rows: People) -> tuple[Any, ...]:
-    """Return rows as an argument of `evaluate`; made-up ids of test rows are omitted."""
+    """Return rows as an argument of `evaluate`; generated ids of test rows are omitted."""
     return (rows.X, rows.y, rows.ids) if rows.has_owners else (rows.X, rows.y)
 
 
 def _get_or_default(name: str, value: Any, kind: type[_Argument]) -> _Argument:
-    """Return the argument, by default a new object; other packages have classes of this name."""
+    """Return the argument or a new object; reject classes of the same name in other packages."""
     if value is None:
         return kind()
     if not isinstance(value, kind):
@@ -376,7 +376,7 @@ def _infer_task(data: Any) -> Task:
 
 
 def _check_requests(requests: Any) -> Requests | None:
-    """Return the deletion distribution, also from a number of people."""
+    """Return the deletion distribution; a number of people is converted."""
     if requests is None or isinstance(requests, Requests):
         return requests
     if isinstance(requests, Real):
@@ -416,7 +416,7 @@ def _sample_people(problem: LearningProblem, subsample: float, seed: int) -> Lea
 
 
 _RESAMPLES = 200
-# Largest number of classes, the most frequent ones, that are tried as a constant prediction.
+# Number of most frequent classes that are tried as a constant prediction.
 _MOST_ANSWERS = 20
 
 
@@ -444,7 +444,7 @@ class _ConstantBaseline:
                 return -np.inf
 
     def why_not_beaten(self, estimator: Any) -> str:
-        """Return why an estimator is not better than the constant; empty if it is.
+        """Return why an estimator is not better than the constant; an empty text if it is.
 
         The lower end of the 95 % interval of the gain on the test rows, if any, must be above 0.
         """

@@ -88,13 +88,13 @@ class Comparison(TextRepr):
 
     @property
     def retraining_is_cheaper(self) -> bool:
-        """Whether plain retraining takes less time for the expected requests than the best."""
+        """Whether plain retraining is faster than the best method for the expected requests."""
         return self.best is not None and self.best.cost.retraining_is_cheaper
 
     def pareto(self) -> tuple[CandidateResult, ...]:
         """Return the Pareto front of speed-up, score lost and certifiability.
 
-        It uses values, not intervals, and includes settings outside the tolerances.
+        It is computed from values, not intervals, and includes settings outside the tolerances.
         """
         names = ("efficiency", LOST, "certifiability")
         points = {result.name: result.points for result in self.tried}
@@ -105,8 +105,8 @@ class Comparison(TextRepr):
     def best_estimator(self) -> Any:
         """Return an unfitted copy of the best estimator with its settings.
 
-        Its settings depend on the rows. `fit_best` fits it and declares that in the guarantee;
-        after your own `fit` call ``declare_tuning(comparison.tuning)``.
+        Its settings depend on the rows, and the guarantee must declare this. `fit_best` does so;
+        after your own `fit`, call ``declare_tuning(comparison.tuning)``.
 
         Raises
         ------
@@ -219,7 +219,7 @@ def _explain_choice(comparison: Comparison) -> str:
 
 
 def _explain_best(comparison: Comparison, best: CandidateResult) -> list[str]:
-    """Return why it was chosen, its weaknesses, and one line about each other candidate."""
+    """Return the reason for the choice, its weaknesses, and one line per other candidate."""
     others = _closest_results(comparison.tried, besides=best.candidate)
     speed, kind = _describe_speed(best, comparison.ordinary), best.evaluation.guarantee.kind
     lines = [
@@ -252,7 +252,7 @@ def _explain_best(comparison: Comparison, best: CandidateResult) -> list[str]:
 
 
 def _describe_speed(result: CandidateResult, ordinary: str) -> str:
-    """Return how a request compares with a retrain: on average, and at least."""
+    """Return the mean and the least speed-up over retraining, as text."""
     value, least = _format_factor(result.efficiency.value), _format_factor(result.speed)
     if result.speed >= 1:
         return f"{value} faster than retraining {ordinary} (at least {least})"
@@ -262,7 +262,7 @@ def _describe_speed(result: CandidateResult, ordinary: str) -> str:
 
 
 def _warn_of_many_tests(comparison: Comparison) -> Iterator[str]:
-    """Yield the risk that a setting passes by chance, if several were tested on the same rows."""
+    """Yield a warning that a setting may pass by chance if several used the same test rows."""
     # The probability that the true value is beyond the worse end of an interval.
     risks = [
         max(0.0 if m.low == m.high else (1 - m.confidence) / 2 for m in measures)
@@ -279,7 +279,7 @@ def _warn_of_many_tests(comparison: Comparison) -> Iterator[str]:
 
 
 def _describe_score(comparison: Comparison, best: CandidateResult) -> str:
-    """Return how the metric compares with that of the ordinary model."""
+    """Return the difference of the metric from that of the ordinary model, as text."""
     measures, limit = best.evaluation.measures[ORDINARY], comparison.tolerances.effectiveness
     if LOST not in measures:
         return ""
@@ -295,7 +295,7 @@ def _describe_difference(lost: float) -> str:
 
 
 def _describe_cost(comparison: Comparison, best: CandidateResult) -> str:
-    """Return the cost of all requests, and the number of requests from which it pays off."""
+    """Return the cost of all requests, and from which number the method pays off, as text."""
     cost, k = best.cost, f"{comparison.expected_requests:,} request(s)"
     if comparison.expected_requests > comparison.n_people and not comparison.is_subsample:
         k += f" (more than the {comparison.n_people:,} people of this training set)"
@@ -382,7 +382,8 @@ _METHOD_WIDTH = 24
 def _as_table(comparison: Comparison) -> "RenderableType":
     """Return a table of the settings, with the chosen one marked and the reason below.
 
-    Below each value is the worse end of its interval, which decides; "?" if the error is unknown.
+    Below each value is the worse end of its interval, which decides the verdict; "?" if the error
+    is unknown.
     """
     from rich.console import Group
     from rich.text import Text

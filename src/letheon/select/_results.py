@@ -9,7 +9,7 @@ from letheon.evaluation import ORDINARY, SAME, Evaluation
 from letheon.measures import Measure, TextRepr
 
 Verdict = Literal["within", "undecided", "beyond"]
-# The signed effectiveness, because a better model is not a problem.
+# Effectiveness with its sign, because a better model is not a problem.
 LOST = "score lost"
 _CONSISTENCIES = ("output consistency", "prediction gap")
 
@@ -27,7 +27,7 @@ class Check(TextRepr):
     limit : float
         The worst tolerated value.
     floor : Measure or None
-        The same measure of one retrain against another, if known: the level of randomness alone.
+        The same measure between two retrained models, if known: the effect of randomness alone.
     """
 
     measure: Measure
@@ -37,9 +37,10 @@ class Check(TextRepr):
 
     @property
     def verdict(self) -> Verdict:
-        """*within*: the worse end of the interval is. *beyond*: even the better end is not.
+        """Whether the measure is *within* the tolerance, *beyond* it, or *undecided*.
 
-        Otherwise, and without an interval: *undecided*.
+        *within*: the worse end of the interval is acceptable. *beyond*: even the better end is not.
+        *undecided*: otherwise, or without an interval.
         """
         if self.excess <= 0:
             return "within"
@@ -81,7 +82,7 @@ class Check(TextRepr):
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerances:
-    """The worst acceptable results (survey, 6.3); None: no limit.
+    """The worst acceptable results (survey, 6.3); None means no limit.
 
     A measure passes if the worse end of its interval is within the tolerance. It is undecided if
     the interval contains the tolerance, or if there is no interval: use more seeds, more test rows,
@@ -93,11 +94,11 @@ class Tolerances:
         Largest acceptable loss of the metric on test rows, compared with the *ordinary model*. The
         survey's ``|M_U - M_*|`` with its sign: a model that is better than the ordinary one passes.
     certifiability : float or None, default=5.0
-        Largest difference (SAPE, per cent) to a retrain of the *same algorithm* on the forgotten
-        rows. 0 by proof for exact methods.
+        Largest difference (SAPE, per cent) from a retrained model of the *same algorithm* on the
+        forgotten rows. It is 0 by proof for exact methods.
     consistency : float or None, default=None
-        Smallest percentage of test rows with the same prediction as a retrain of the same
-        algorithm; in regression, largest root mean square difference.
+        Smallest percentage of test rows with the same prediction as a retrained model of the same
+        algorithm; for regression, the largest root mean square difference.
     """
 
     effectiveness: float | None = 0.02
@@ -155,8 +156,8 @@ def _interval_ends(measure: Measure) -> tuple[float, float]:
 class Cost(TextRepr):
     """Seconds for the first training and all expected requests.
 
-    ``fit + k forget`` compared with ``(k + 1) retrain``: both train a first model. k is the number
-    of calls of `forget`; with batches, one call serves several people.
+    The method takes ``fit + k forget``, plain retraining ``(k + 1) retrain``, including the first
+    model. k is the number of calls of `forget`; in a batch, one call forgets several people.
 
     Attributes
     ----------
@@ -196,7 +197,7 @@ class Cost(TextRepr):
 
     @property
     def pays_from(self) -> float:
-        """Smallest number of calls for which the method is not slower; infinite if none is."""
+        """Smallest number of calls for which the method is not slower; infinite if it always is."""
         if self.fit <= self.retrain:
             return 0
         if self.forget >= self.retrain:
@@ -205,7 +206,7 @@ class Cost(TextRepr):
 
     @property
     def pays_to(self) -> float:
-        """Largest number of calls for which the method is not slower; infinite without a limit.
+        """Largest number of calls for which the method is not slower; infinite if unlimited.
 
         Finite for a method that trains fast but forgets slowly; 0 if it never pays off.
         """
@@ -290,7 +291,7 @@ class CandidateResult(TextRepr):
 
     @property
     def failures(self) -> str:
-        """Why it is not acceptable; empty if it is."""
+        """Why the setting is not acceptable; an empty text if it is."""
         failed = [str(check) for check in self.checks if check.verdict != "within"]
         return "; ".join([*([self.lacks] if self.lacks else []), *failed])
 
@@ -333,7 +334,8 @@ class Tuning(TextRepr):
     goal : float
         Smallest tolerated score.
     chosen : value
-        The fastest value before the score fell below the goal; the slowest if even that did.
+        The fastest value before the score fell below the goal; the slowest value if its score is
+        already below.
     """
 
     parameter: str
@@ -355,7 +357,7 @@ def tune_efficiency(
 ) -> Tuning:
     """Increase an efficiency parameter until the cross-validated score falls below a goal.
 
-    This works for exact methods: the parameter affects training as much as removal, so that
+    This works for exact methods. The parameter affects training in the same way as removal, so
     cross-validation measures its full cost; consistency and certifiability hold by definition.
 
     Parameters
