@@ -660,7 +660,7 @@ def test_newcomers_take_the_dtypes_held() -> None:
     assert rows.X.dtype == np.float32
     assert rows.y.dtype == np.int64
     assert rows.y.tolist() == [0, 1, 1]
-    with pytest.raises(ValueError, match="new labels have dtype float64 .* do not fit into int64"):
+    with pytest.raises(ValueError, match=r"new labels have dtype float64 .* do not fit into int64"):
         rows.append(np.full((1, 2), 0.5), np.array([1.5]), as_ids([4]))
     assert len(rows) == 3
 
