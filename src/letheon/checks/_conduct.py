@@ -189,7 +189,7 @@ def check_changed_parameters_are_noticed(estimator: Any) -> None:
 
 
 def _choose_parameters(model: Any) -> dict[str, Any]:
-    """Return one parameter of each plain type; if there are none, one that is None, or any other.
+    """Return one parameter of each plain type, or else one that is None, or any other.
 
     The result is empty only if the estimator has no parameters that could change a result.
     """

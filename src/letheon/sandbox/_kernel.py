@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # From <linux/prctl.h> and <linux/capability.h>.
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 4, 38, 24
 _CAPABILITY_VERSION, _LAST_CAPABILITY = 0x20080522, 63
-_NOBODY = 65534
+_UNPRIVILEGED_ID = 65534
 _LOW_PRIORITY = 10
 
 
@@ -114,7 +114,7 @@ def restrict(limits: Limits, *, landlock: bool = True) -> Protection:
     if landlock and _restrict_files(_installation_paths()):
         files = "landlock"
     elif os.geteuid() == 0:
-        _become_nobody()
+        _switch_user()
         files = "user"
     _drop_capabilities()
     return Protection(files, "seccomp" if _filter_calls() else "none")
@@ -149,10 +149,10 @@ def _is_linux() -> bool:
     return sys.platform == "linux"
 
 
-def _become_nobody() -> None:
+def _switch_user() -> None:
     os.setgroups([])
-    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    os.setresgid(_UNPRIVILEGED_ID, _UNPRIVILEGED_ID, _UNPRIVILEGED_ID)
+    os.setresuid(_UNPRIVILEGED_ID, _UNPRIVILEGED_ID, _UNPRIVILEGED_ID)
 
 
 def _drop_capabilities() -> None:
