@@ -18,7 +18,7 @@ from letheon import Measure, NaiveUnlearner, SISAClassifier
 from letheon.plot import AccuracyShardsDisplay, PlanDisplay
 
 SHARDS = (1, 2, 5, 10, 20, 50, 100)
-NAIVE = 0  # stands for NaiveUnlearner where a number of shards is asked for
+NAIVE = 0  # the number of shards that means NaiveUnlearner
 
 
 class AccuracyRun(NamedTuple):

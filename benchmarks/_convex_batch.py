@@ -40,7 +40,7 @@ NOTE = (
 
 
 class BatchRemoval(NamedTuple):
-    """One method, one crowd."""
+    """Removal of one batch by one method."""
 
     data: str
     share: float
@@ -55,11 +55,11 @@ class BatchRemoval(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Retrain by a named solver over the mean request."""
+        """Time of a retraining by a named solver divided by the mean time of a removal."""
         return self.retrain.named / self.left.mean
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of a table."""
+        """Return the row of the table."""
         return (
             self.data, f"{self.share:.0%}", self.chosen, self.method, 1000 * self.left.mean,
             1000 * self.left.wall, times(self.ratio),
@@ -70,7 +70,7 @@ class BatchRemoval(NamedTuple):
 
 
 class RemovalBatch(NamedTuple):
-    """Who leaves, the one who went before them, and the optimum of the rest."""
+    """People to remove, the person removed before them, and the optimum of the remaining rows."""
 
     share: float
     chosen: str
@@ -105,7 +105,7 @@ def batches(
     shares: tuple[float, ...],
     repeats: int,
 ) -> list[BatchRemoval]:
-    """Fit every method once, and let crowds leave copies of it, in so many parts unless 0."""
+    """Fit every method once and remove batches from copies, in `n_parts` parts unless 0."""
     data, removals = yardstick.data, []
     batches = crowds(yardstick, shares)
     races = {(crowd.share, crowd.chosen): RetrainRace(yardstick) for crowd in batches}
@@ -160,13 +160,13 @@ def _gain(model: Any, retrained: Floats, data: ConvexSet) -> float:
 
 
 def batch_table(removals: list[BatchRemoval], repeats: int) -> Table:
-    """Return all crowds."""
+    """Return the table of all batches."""
     rows = [each.row() for each in removals]
     return Table("Many people leave at once", COLUMNS, rows, NOTE.format(repeats=repeats))
 
 
 def batch_verdicts(removals: list[BatchRemoval], least: float) -> list[TargetCheck]:
-    """Judge the speed of batches."""
+    """Check the speed of batches."""
     return [
         TargetCheck(
             f"{each.data}, {each.share:.0%} leave at once ({each.chosen}): {each.method}, over "
@@ -195,7 +195,7 @@ SEQUENCE_NOTE = (
 
 
 class StreamPoint(NamedTuple):
-    """How things stand after so many people. Accuracies and error only where they were measured."""
+    """State after a number of removals. Accuracies and error are None where not measured."""
 
     gone: int
     cpu: float
@@ -213,14 +213,14 @@ class StreamPoint(NamedTuple):
 
     @property
     def off(self) -> float:
-        """Points between the mean accuracy of releases and that of a retrain without noise."""
+        """Mean accuracy of releases minus that of a retrained model without noise, in points."""
         if self.released is None or self.retrained is None:
             return 0.0
         return 100 * abs(self.released - self.retrained)
 
 
 class Sequence(NamedTuple):
-    """One method over many requests."""
+    """Removals of many people by one method."""
 
     data: str
     method: ConvexMethod
@@ -232,7 +232,7 @@ class Sequence(NamedTuple):
 def run_sequence(
     method: ConvexMethod, yardstick: SolverBaseline, n_people: int, every: int, n_retrained: int
 ) -> Sequence:
-    """Let people leave one by one, and look at the model every so often."""
+    """Remove people one by one and measure the model at checkpoints."""
     data = yardstick.data
     gone = people(data, n_people, seed=2)
     model = method.make(data).fit(data.X, data.y)
@@ -276,7 +276,7 @@ def _retrained(
 
 
 def sequence_table(sequence: Sequence) -> Table:
-    """Return the checkpoints at which retrains were made, and some between."""
+    """Return the checkpoints with a retrained model, and some between."""
     rows = [
         (
             sequence.method.title, point.gone, 1000 * point.cpu, point.spent, point.true,
@@ -296,7 +296,7 @@ def sequence_table(sequence: Sequence) -> Table:
 
 
 def sequence_verdicts(sequence: Sequence) -> list[TargetCheck]:
-    """Judge retrains, accuracy, budget and the truth of the account."""
+    """Check retrainings, accuracy, budget, and that the account is an upper bound."""
     last = sequence.checkpoints[-1]
     start = f"{sequence.data}, {len(sequence.left):,} people one by one, {sequence.method.settings}"
     worst = max(point.off for point in sequence.checkpoints)

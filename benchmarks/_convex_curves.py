@@ -1,8 +1,8 @@
-"""The survey's trade-offs: what noise, mini-batches, exact steps and iterations buy.
+"""The survey's trade-offs: noise, mini-batches, exact steps and iterations.
 
-Efficiency is a retrain over a request. Effectiveness and certifiability are errors of accuracy
-beside the retrained optimum without noise, on test rows and on the rows that left (SAPE in
-percent; less is better).
+Efficiency is the time of a retraining divided by the time of a removal. Effectiveness and
+certifiability compare the accuracy with that of the retrained optimum without noise, on test rows
+and on removed rows (SAPE in per cent; less is better).
 """
 
 import warnings
@@ -48,7 +48,7 @@ DELTAGRAD_NOTE = (
 
 
 class Replayed(NamedTuple):
-    """One way to replay, one request size."""
+    """Replay of one kind for one number of people."""
 
     data: str
     method: ConvexMethod
@@ -65,11 +65,11 @@ class Replayed(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Own descent over one request."""
+        """Time of the same descent on the remaining rows divided by the time of a removal."""
         return self.descent / self.cpu
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of a table."""
+        """Return the row of the table."""
         return (
             self.data, self.n_gone, self.method.title, 1000 * self.cpu, times(self.ratio),
             times(self.retrain / self.cpu), f"{self.error:.2g}", f"{self.idle:.2g}", self.exact,
@@ -78,7 +78,7 @@ class Replayed(NamedTuple):
 
 
 def replays(yardstick: SolverBaseline, n_steps: int, n_gone: int, n_singles: int) -> list[Replayed]:
-    """Replay with cached Hessians and with L-BFGS; one person at a time, or a crowd."""
+    """Replay with cached Hessians and with L-BFGS, for one person at a time or for a batch."""
     kinds = [deltagrad(n_steps, hessian=CACHED), deltagrad(n_steps, hessian=PLAIN)]
     return [_replayed(kind, yardstick, n_steps, n_gone, n_singles) for kind in kinds]
 
@@ -112,7 +112,7 @@ def _replayed(
 def own_descent(
     yardstick: SolverBaseline, n_steps: int, rate: float, gone: Any
 ) -> tuple[Any, float]:
-    """Return the model that the same steps on the remaining rows make, and seconds for them."""
+    """Return the model after the same steps on the remaining rows, and the seconds."""
     data, kept = yardstick.data, np.delete(np.arange(len(yardstick.data.y)), gone)
     X, y = data.X[kept], data.y[kept]
     settings: dict[str, Any] = {"hessian": PLAIN, "learning_rate": rate}
@@ -128,7 +128,7 @@ def _norm(difference: Floats) -> float:
 def replay_table(
     replays: list[Replayed], yardstick: SolverBaseline, n_steps: int, singles: int
 ) -> Table:
-    """Return both ways and all sizes."""
+    """Return the table of both kinds and all sizes."""
     note = DELTAGRAD_NOTE.format(
         steps=n_steps,
         named=yardstick.best.among(NAMED).solver,
@@ -139,7 +139,7 @@ def replay_table(
 
 
 def replay_verdicts(replays: list[Replayed], least: float) -> list[TargetCheck]:
-    """Judge one person with cached Hessians on the first table."""
+    """Check the removal of one person with cached Hessians on the first table."""
     ones = {each.method.settings: each for each in replays if each.n_gone == 1}
     cached, plain = (ones[f"hessian {kind}"] for kind in (CACHED, PLAIN))
     what = f"{cached.data}, one person leaves: DeltaGrad, cached Hessians"
@@ -175,7 +175,7 @@ NOTE = (
 
 
 class Gone(NamedTuple):
-    """Who leaves a table, what a retrain without them takes, and where it ends."""
+    """Removed people of a table, the time of a retraining without them, and its optimum."""
 
     yardstick: SolverBaseline
     ids: NDArray[np.int64]
@@ -195,7 +195,7 @@ class Gone(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One setting of one dial. Ratio and errors are None where the method refused."""
+    """One value of one parameter. Ratio and errors are None where the method raised an error."""
 
     data: str
     n_gone: int
@@ -210,7 +210,7 @@ class Point(NamedTuple):
     extra: str = ""
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of a table."""
+        """Return the row of the table."""
         numbers = (self.test, self.deleted, self.error, self.epsilon)
         return (
             self.data, self.n_gone, self.method, self.dial, f"{self.value:g}",
@@ -220,7 +220,7 @@ class Point(NamedTuple):
 
 
 class CurveRun(NamedTuple):
-    """One fit and one request."""
+    """One fit and one removal."""
 
     cpu: float
     test: float
@@ -253,7 +253,7 @@ def _run(method: ConvexMethod, gone: Gone, **options: Any) -> CurveRun:
 def _point(
     method: ConvexMethod, gone: Gone, dial: str, value: float, repeats: int, **options: Any
 ) -> tuple[Point, Any]:
-    """Return the mean of some runs, and the last model; a refusal is a result too."""
+    """Return the mean of several runs and the last model; an error of the method is recorded."""
     name = method.name
     point = Point(gone.yardstick.data.name, len(gone.ids), name, dial, value)
     try:
@@ -274,7 +274,7 @@ def _point(
 def sigmas(
     gone: Gone, grid: dict[str, tuple[float, ...]], repeats: int, n_steps: int
 ) -> list[Point]:
-    """Turn the noise of every method; their scales have nothing to do with each other."""
+    """Vary the noise of every method; the scales of the methods are not comparable."""
     makers: dict[str, Callable[[float], ConvexMethod]] = {
         "Influence": influence,
         "Fisher": partial(fisher, state="secret"),
@@ -299,7 +299,7 @@ def _fallbacks(model: Any) -> str:
 
 
 def minibatches(gone: Gone, sizes: tuple[int, ...]) -> list[Point]:
-    """Turn m' of Influence and Fisher: one Hessian per mini-batch, then all at once."""
+    """Vary m' of Influence and Fisher: one Hessian per mini-batch, then all rows at once."""
     points, m = [], len(gone.ids)
     for method in (influence(0.07), fisher(state="secret")):
         chosen = (*(size for size in sizes if size < m), m)
@@ -311,7 +311,7 @@ def minibatches(gone: Gone, sizes: tuple[int, ...]) -> list[Point]:
 def periods(
     gone: Gone, values: tuple[int, ...], counts: tuple[int, ...], n_steps: int
 ) -> list[Point]:
-    """Turn T0 of plain DeltaGrad, and the number of cached Hessians."""
+    """Vary T0 of plain DeltaGrad, and the number of cached Hessians."""
     settings: list[tuple[str, int, dict[str, Any]]] = [
         *(("T0", value, {"period": value}) for value in values),
         *(("Hessians", n, {"hessian": "cached", "n_checkpoints": n}) for n in counts),
@@ -331,7 +331,7 @@ def periods(
 
 
 def iterations(gone: Gone, values: tuple[int, ...], repeats: int) -> list[Point]:
-    """Turn I of Descent-to-Delete by theorem, from the secret and from the published state."""
+    """Vary I of Descent-to-Delete by theorem, from the secret and from the published state."""
     points = []
     for state in ("secret", "published"):
         for value in values:
@@ -345,6 +345,6 @@ def iterations(gone: Gone, values: tuple[int, ...], repeats: int) -> list[Point]
 
 
 def curve_table(title: str, points: list[Point], repeats: int, note: str = "") -> Table:
-    """Return the curves of one dial."""
+    """Return the table of one parameter."""
     rows = [point.row() for point in points]
     return Table(title, COLUMNS, rows, NOTE.format(repeats=repeats) + note)

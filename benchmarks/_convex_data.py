@@ -1,6 +1,6 @@
-"""Two-class tables for the convex methods: rows of norm 1, real ones where their files are there.
+"""Two-class tables for the convex methods: rows of norm 1, real data where the files exist.
 
-Scales of columns are those of the training rows and count as public: a removal does not change
+Columns are scaled by the training rows. The scales count as public: a removal does not change
 them. No table has a column of ones.
 """
 
@@ -47,7 +47,7 @@ class ConvexSet(NamedTuple):
         return bool(sparse.issparse(self.X))
 
     def head(self, n_rows: int) -> "ConvexSet":
-        """Return the table with the first so many rows only, to train and to test on."""
+        """Return the table with only the first training rows and test rows."""
         return self._replace(
             X=self.X[:n_rows],
             y=self.y[:n_rows],
@@ -56,7 +56,7 @@ class ConvexSet(NamedTuple):
         )
 
     def describe(self) -> str:
-        """Say what the table is in a few words."""
+        """Describe the table in a few words."""
         entries = f", {self.X.nnz / len(self.y):.0f} entries per row" if self.is_sparse else ""
         note = f", {self.note}" if self.note else ""
         return (
@@ -66,7 +66,7 @@ class ConvexSet(NamedTuple):
 
 
 def load_set(name: str) -> ConvexSet:
-    """Return a table by name; a made-up one of its shape when the files are not there."""
+    """Return a table by name; a synthetic one of the same shape if its files are missing."""
     return SETS[name]()
 
 
@@ -162,7 +162,7 @@ def _cache_home() -> Path:
 
 
 def _store(file: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write under another name first, so that a half-written file is never read."""
+    """Write to a temporary name first, so that an incomplete file is never read."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.stem}_{os.getpid()}.npz")
     np.savez_compressed(partial, **arrays)  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ def _set_one_of(columns: Floats, rng: np.random.Generator, weights: Floats) -> N
 
 
 def _noisy_labels(rng: np.random.Generator, score: Floats, wrong: float) -> Labels:
-    """Return which scores are above the median, a share of the labels turned over."""
+    """Return whether each score is above the median, with a share of the labels flipped."""
     labels = score > np.median(score)
     return np.asarray(labels ^ (rng.random(len(score)) < wrong), np.int64)
 
@@ -227,12 +227,12 @@ def _sparse() -> ConvexSet:
 
 
 def _word_counts(rng: np.random.Generator, n_rows: int, n_words: int) -> Any:
-    """Draw texts word by word, words independent of each other; every text has one at least."""
+    """Draw texts of independent words; every text has at least one word."""
     weights = (np.arange(n_words) + 30.0) ** -1.05
     shares = np.cumsum(weights / weights.sum())
     lengths = np.clip(rng.lognormal(4.25, 0.55, size=n_rows).astype(int), 1, None)
     ranks = np.searchsorted(shares, rng.random(lengths.sum())).clip(max=n_words - 1)
-    # Frequent words stand anywhere among the columns.
+    # Frequent words are in any column.
     words = rng.permutation(n_words)[ranks].astype(np.int32)
     texts = np.repeat(np.arange(n_rows, dtype=np.int32), lengths)
     table = sparse.coo_array((np.ones(len(words)), (texts, words)), shape=(n_rows, n_words))
@@ -245,7 +245,7 @@ def _stand_in(name: str, n_rows: int, n_test: int, n_columns: int, *, l2: float)
     """Return two overlapping clouds of the real table's shape."""
     rng = np.random.default_rng(0)
     y = rng.integers(2, size=n_rows + n_test)
-    # Strengths that fall off give the covariance a decaying spectrum, as pictures have.
+    # Decreasing strengths give the covariance a decaying spectrum, as in images.
     strength = 1 / np.sqrt(1 + np.arange(n_columns))
     centres = rng.normal(size=(2, n_columns)) * strength
     X = _unit_rows(0.5 * centres[y] + rng.normal(size=(len(y), n_columns)) * strength)

@@ -43,7 +43,7 @@ NOTE = (
 
 
 class MethodMemory(NamedTuple):
-    """Bytes."""
+    """Memory of one method, in bytes."""
 
     method: str
     peak: int
@@ -54,13 +54,13 @@ class MethodMemory(NamedTuple):
     batch: int
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of a table, in MB."""
+        """Return the row of the table, in MB."""
         numbers = (f"{value / 1e6:,.0f}" for value in self[1:])
         return (self.method, *numbers, f"{self.batch / self.data:.2f}")
 
 
 def memories(data: ConvexSet, methods: tuple[str, ...]) -> list[MethodMemory]:
-    """Measure every method in a process of its own."""
+    """Measure every method in a separate process."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         np.save(folder / "X.npy", data.X)
@@ -86,7 +86,7 @@ def _method(name: str) -> ConvexMethod:
 
 
 class _MemoryWatch:
-    """Highest points of memory, since the start and since the last look."""
+    """Peak memory, since the start and since the last call of `begin`."""
 
     def __init__(self) -> None:
         self.peak = 0
@@ -94,13 +94,13 @@ class _MemoryWatch:
     def begin(self) -> int:
         """Restart from the current resident size."""
         gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # else memory given back could hide what is taken
+        ctypes.CDLL(None).malloc_trim(0)  # otherwise freed memory could hide an allocation
         self.peak = max(self.peak, _resident("VmHWM"))
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM starts again
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset VmHWM
         return _resident("VmRSS")
 
     def extra(self, call: Callable[[], Any]) -> int:
-        """Return the highest point of a call over what was there before it."""
+        """Return the peak of a call minus the memory before it."""
         before = self.begin()
         call()
         return _resident("VmHWM") - before
@@ -110,7 +110,7 @@ def _work(folder: Path, job: dict[str, Any]) -> MethodMemory:
     X, y = np.load(folder / "X.npy"), np.load(folder / "y.npy")
     method = _method(job["method"])
     data = ConvexSet("", X, y, X[:1], y[:1], True, job["l2"])
-    small = method.make(data).fit(X[:50, :5], y[:50])  # loads what has to be loaded
+    small = method.make(data).fit(X[:50, :5], y[:50])  # load libraries
     small.forget([0])
     watch, model = _MemoryWatch(), method.make(data)
     before = watch.begin()
@@ -125,7 +125,7 @@ def _work(folder: Path, job: dict[str, Any]) -> MethodMemory:
 
 
 def memory_table(memories: list[MethodMemory], data: ConvexSet) -> Table:
-    """Return all methods."""
+    """Return the table of all methods."""
     p = data.X.shape[1]
     shape = f"{len(data.y):,} x {p:,}"
     sizes = {"table": memories[0].data / 1e6, "square": 8e-6 * p * p}
@@ -134,7 +134,7 @@ def memory_table(memories: list[MethodMemory], data: ConvexSet) -> Table:
 
 
 def memory_verdicts(memories: list[MethodMemory], data: ConvexSet) -> list[TargetCheck]:
-    """Judge the highest point of every process, and what a request takes."""
+    """Check the peak memory of every process, and the memory of a removal."""
     worst = max(memories, key=lambda each: each.peak)
     hessians = N_HESSIANS * 8 * data.X.shape[1] ** 2
     takes = {each.method: each.one - (each.method == DELTAGRAD) * hessians for each in memories}

@@ -1,4 +1,4 @@
-"""The four convex methods under test, with the settings they share, and requests on the clock."""
+"""The four convex methods under test, their shared settings, and timed removals."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -35,11 +35,11 @@ Floats = NDArray[np.float64]
 EPSILON, DELTA = 1.0, 1e-4
 DELTAGRAD_STEPS = 300
 N_RELEASES = 100
-CLOSE = 1.6  # solvers that took longer than this beside the best do not race
+CLOSE = 1.6  # slower solvers, relative to the best one, are not timed again
 
 
 class ConvexMethod(NamedTuple):
-    """A method with its settings, and how its parameters look without noise.
+    """A method with its settings, and access to its parameters without noise.
 
     `bare` returns the parameters before noise was added, None if they are not kept.
     """
@@ -128,24 +128,24 @@ def _unperturbed(model: Any) -> Floats | None:
 
 
 class Left(NamedTuple):
-    """How long requests took, one by one, and what else they had to do."""
+    """Times of single removals, and the number of fallbacks."""
 
     seconds: list[Seconds]
     rebuilt: Counter[str]
 
     @property
     def cpu(self) -> Floats:
-        """Time of the processor, request by request."""
+        """Processor time of each removal."""
         return np.array([each.cpu for each in self.seconds])
 
     @property
     def wall(self) -> float:
-        """Mean time on the clock."""
+        """Mean wall-clock time."""
         return float(np.mean([each.wall for each in self.seconds]))
 
     @property
     def mean(self) -> float:
-        """Mean time of the processor: what fallbacks took is in it."""
+        """Mean processor time, including fallbacks."""
         return float(self.cpu.mean())
 
     def spread(self) -> tuple[float, float, float]:
@@ -155,14 +155,14 @@ class Left(NamedTuple):
 
     @property
     def fallbacks(self) -> str:
-        """What had to be done besides, in words."""
+        """Description of the fallbacks."""
         return (
             ", ".join(f"{count} {name}" for name, count in sorted(self.rebuilt.items())) or "none"
         )
 
 
 def leave(model: Any, requests: Iterable[list[int]], **options: Any) -> Left:
-    """Let people leave, request by request; ids, certificate and receipt are in the time."""
+    """Remove people one by one; the time includes ids, certificate and receipt."""
     left = Left([], Counter())
     for ids in requests:
         receipt, seconds = timed(partial(model.forget, ids, **options))
@@ -172,17 +172,17 @@ def leave(model: Any, requests: Iterable[list[int]], **options: Any) -> Left:
 
 
 def people(data: ConvexSet, n_people: int, seed: int = 0) -> NDArray[np.int64]:
-    """Return so many random people; ids are positions in the table."""
+    """Return random people; ids are positions in the table."""
     return np.random.default_rng(seed).permutation(len(data.y))[:n_people]
 
 
 def accuracy(W: Floats, X: Any, y: NDArray[Any]) -> float:
-    """Return the share of rows that these parameters label right."""
+    """Return the share of rows that these parameters classify correctly."""
     return float(((X @ W > 0) == y).mean())
 
 
 def released_accuracy(model: Any, data: ConvexSet) -> float:
-    """Return the accuracy on test rows; of Influence the mean of many releases, else of the one."""
+    """Return the accuracy on test rows; for Influence, the mean of many releases."""
     if not hasattr(model, "weights_"):
         return accuracy(model.coef_[0], data.X_test, data.y_test)
     W, release = (
@@ -194,7 +194,7 @@ def released_accuracy(model: Any, data: ConvexSet) -> float:
 
 
 class RetrainSeconds(NamedTuple):
-    """Seconds of the processor for a retrain: by a named solver, and by the fastest of all."""
+    """Processor seconds of a retraining, by a named solver and by the fastest solver."""
 
     named: float
     fastest: float
@@ -203,7 +203,7 @@ class RetrainSeconds(NamedTuple):
 
 
 class SolverBaseline:
-    """The solvers to be held against, on the rows of one table."""
+    """The solvers to compare with, on the rows of one table."""
 
     def __init__(self, data: ConvexSet, repeats: int) -> None:
         self.data, self.repeats = data, repeats
@@ -211,7 +211,7 @@ class SolverBaseline:
         self.best: BestSolver = best_retrain(self.problem, repeats)
 
     def candidates(self) -> list[SolverTrial]:
-        """Return the solvers that may win on some of the rows, if not on all of them."""
+        """Return the solvers that may be the fastest on some of the rows."""
         limits = (self.best.seconds.cpu, self.best.among(NAMED).seconds.cpu)
         return [
             trial
@@ -221,9 +221,9 @@ class SolverBaseline:
 
 
 class RetrainRace:
-    """Retrains beside requests: again and again, each time on other rows.
+    """Repeated retrainings between removals, each time on other rows.
 
-    How many steps a solver needs depends on luck, and luck on the rows: the mean counts.
+    The number of steps of a solver depends on the rows, so the mean is reported.
     """
 
     def __init__(self, yardstick: SolverBaseline) -> None:
@@ -231,7 +231,7 @@ class RetrainRace:
         self.seconds: dict[str, list[float]] = {}
 
     def look(self, gone: NDArray[np.int64]) -> None:
-        """Retrain without these rows; their layout is made before the clock starts."""
+        """Retrain without these rows; the memory layout is prepared before timing starts."""
         rest = self.yardstick.problem.without(gone)
         for trial in self.yardstick.candidates():
             calls = range(self.yardstick.repeats)

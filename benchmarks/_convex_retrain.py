@@ -1,12 +1,12 @@
-"""Retraining as fast as we can make it: what every removal of the convex methods is held against.
+"""Fast retraining: the baseline for every removal of the convex methods.
 
 All solvers minimise the same sum, from zero, without noise and without an intercept of its own::
 
     S(w) = sum_i log(1 + exp(-t_i x_i w)) + (l2 n / 2) |w|^2,    t_i in {-1, +1}
 
-until |grad S| / n <= 1e-8, measured afterwards by one and the same pass. A solver that stops
-before that is listed and never the yardstick. What a store of rows would keep ready is ready
-before the clock starts: blocks of rows in the better memory order, squares of sparse entries.
+until |grad S| / n <= 1e-8, measured afterwards by the same code for all. A solver that stops
+earlier is listed and never used as the baseline. Data that a row store would keep is prepared
+before timing starts: blocks of rows in the faster memory order, squares of sparse entries.
 """
 
 import warnings
@@ -48,7 +48,7 @@ LBFGS, CHOLESKY, CG = "L-BFGS", "Newton-Cholesky", "Newton-CG"
 SAMPLED = "sample, then L-BFGS"
 SCIKIT_LBFGS, SCIKIT_CHOLESKY = "scikit-learn lbfgs", "scikit-learn newton-cholesky"
 SCIKIT_CG, SCIKIT_LIBLINEAR = "scikit-learn newton-cg", "scikit-learn liblinear"
-# What verdicts are judged by: the solvers that people reach for. The others stand beside them.
+# The common solvers, which the targets refer to. The others are reported for comparison.
 NAMED = (LBFGS, CHOLESKY, SCIKIT_LBFGS, SCIKIT_CHOLESKY)
 MOST_CHOLESKY_COLUMNS = 1_000
 SAMPLE_PART = 8
@@ -62,7 +62,7 @@ _LARGEST_EXPONENT = 700.0
 
 
 class Retraining:
-    """Rows and labels in the layout that the passes like best, and the passes."""
+    """Rows and labels in the fastest memory layout, and passes over them."""
 
     def __init__(self, X: Any, y: NDArray[Any], l2: float) -> None:
         self.X, self.y, self.l2 = X, y, l2
@@ -72,7 +72,7 @@ class Retraining:
         self.is_sparse = bool(sparse.issparse(X))
         self.blocks: list[tuple[slice, Any, Any]] = []
         if self.is_sparse:
-            # A transpose in memory of its own would push X out of the cache between two readings.
+            # A transposed copy would evict X from the cache between two readings.
             self.blocks = [(slice(0, self.n_rows), X, X.T)]
             self.squares = X.power(2).T
             return
@@ -124,7 +124,7 @@ class Retraining:
         return self.size(self.value_and_gradient(w)[1])
 
     def without(self, rows: NDArray[np.int64]) -> "Retraining":
-        """Return the problem without some rows, in memory of its own."""
+        """Return a copy of the problem without some rows."""
         kept = np.delete(np.arange(self.n_rows), rows)
         return Retraining(self.X[kept], self.y[kept], self.l2)
 
@@ -167,7 +167,7 @@ def lbfgs(
 
 
 def optimum(problem: Retraining, start: Floats) -> Floats:
-    """Return the minimum, far closer than any retrain goes; for measuring errors, not time."""
+    """Return the minimum, more precisely than any retraining; for errors, not for times."""
     factor = None
     if not problem.is_sparse and problem.n_columns <= MOST_CHOLESKY_COLUMNS:
         miss = np.empty(problem.n_rows)
@@ -190,7 +190,7 @@ def sampled_lbfgs(problem: Retraining) -> Floats:
 
 
 def newton_cholesky(problem: Retraining) -> Floats:
-    """Newton with a Hessian that is kept as long as steps without a new one are cheaper."""
+    """Newton's method that keeps a Hessian as long as a new one would cost more."""
     w, miss = np.zeros(problem.n_columns), np.empty(problem.n_rows)
     value, gradient = problem.value_and_gradient(w, miss)
     left = problem.size(gradient)
@@ -209,7 +209,7 @@ def newton_cholesky(problem: Retraining) -> Floats:
 
 
 def _worth_keeping(problem: Retraining, before: float, left: float) -> bool:
-    """Whether the steps still needed at this rate cost less than a new Hessian."""
+    """Return whether the remaining steps at this rate cost less than a new Hessian."""
     if not 0 < left < before:
         return False
     hessian_in_passes = 4 + problem.n_columns / 30  # measured
@@ -226,7 +226,7 @@ def newton_cg(problem: Retraining) -> Floats:
             break
         weights = miss * (1 - miss)
         diagonal = problem.ridge + problem.squares @ weights
-        # No more digits than the next gradient can use, and none below the goal.
+        # No more precision than the next gradient can use, and none below the target.
         share = max(min(0.1, left / first), 0.5 * TOLERANCE / left)
         step = _conjugate_gradients(problem, weights, diagonal, gradient, share)
         w, value, gradient = _descend(problem, w, value, gradient, step, miss)
@@ -258,7 +258,7 @@ def _conjugate_gradients(
 def _descend(
     problem: Retraining, w: Floats, value: float, gradient: Floats, step: Floats, miss: Floats
 ) -> tuple[Floats, float, Floats]:
-    """Go against the step, halved until S falls enough; rounding of S is forgiven."""
+    """Take the step, halved until S falls enough; rounding errors of S are tolerated."""
     slope, length = float(gradient @ step), 1.0
     while True:
         trial = w - length * step
@@ -278,7 +278,7 @@ def _scikit(problem: Retraining, solver: str, tolerance: float) -> Floats:
 
 
 class SolverTrial(NamedTuple):
-    """One solver: its shortest time, the gradient it left and where it ended."""
+    """One solver: shortest time, final gradient and final parameters."""
 
     solver: str
     seconds: Seconds
@@ -288,7 +288,7 @@ class SolverTrial(NamedTuple):
 
     @property
     def reached(self) -> bool:
-        """Whether the gradient is as small as agreed."""
+        """Whether the gradient reached the tolerance."""
         return self.residual <= TOLERANCE
 
 
@@ -301,7 +301,7 @@ class BestSolver(NamedTuple):
     trials: list[SolverTrial]
 
     def among(self, solvers: tuple[str, ...]) -> SolverTrial:
-        """Return the fastest of some solvers, by time of the processor."""
+        """Return the fastest of some solvers by processor time."""
         return _fastest([trial for trial in self.trials if trial.solver in solvers])
 
 
@@ -339,7 +339,7 @@ def _scikit_solvers(problem: Retraining) -> dict[str, str]:
 def _try(
     name: str, call: Callable[[Retraining], Floats], problem: Retraining, repeats: int
 ) -> SolverTrial:
-    """Keep the shortest of some calls; a long one is not repeated."""
+    """Return the shortest of several calls; a long call is not repeated."""
     w, best = timed(partial(call, problem))
     for _ in range(repeats - 1):
         if best.wall > LONG_SECONDS:
@@ -349,7 +349,7 @@ def _try(
 
 
 def _try_scikit(name: str, solver: str, problem: Retraining, repeats: int) -> SolverTrial:
-    """Take the loosest setting that reaches the tolerance; its own test is another norm."""
+    """Use the loosest setting that reaches the tolerance; scikit-learn tests another norm."""
     for tolerance in (1e-6, 1e-7, 1e-8, 3e-9, 1e-9, 1e-10):
         call = partial(_scikit, solver=solver, tolerance=tolerance)
         trial = _try(name, call, problem, 1)
@@ -359,7 +359,7 @@ def _try_scikit(name: str, solver: str, problem: Retraining, repeats: int) -> So
 
 
 def trials_table(title: str, best: BestSolver, X_test: Any, y_test: NDArray[Any]) -> Table:
-    """Return what every solver took, left and scores."""
+    """Return time, final gradient and accuracy of every solver."""
     rows = [
         (
             trial.solver,

@@ -1,4 +1,4 @@
-"""One person leaves, again and again: time, error, budget and fallbacks of every method."""
+"""Single removals: time, error, budget and fallbacks of every method."""
 
 from collections import Counter
 from functools import partial
@@ -60,7 +60,7 @@ NOTE = (
 
 
 class Single(NamedTuple):
-    """One method on one table."""
+    """Single removals by one method on one table."""
 
     data: str
     method: ConvexMethod
@@ -78,16 +78,16 @@ class Single(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Retrain by a named solver over the mean request."""
+        """Time of a retraining by a named solver divided by the mean time of a removal."""
         return self.retrain.named / self.left.mean
 
     @property
     def ratio_fastest(self) -> float:
-        """Retrain by the fastest solver over the mean request."""
+        """Time of a retraining by the fastest solver divided by the mean time of a removal."""
         return self.retrain.fastest / self.left.mean
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of a table."""
+        """Return the row of the table."""
         return (
             self.method.title, len(self.left.seconds), 1000 * self.left.mean, *self.left.spread(),
             1000 * self.left.wall, times(self.ratio), times(self.ratio_fastest),
@@ -99,7 +99,7 @@ class Single(NamedTuple):
 def race_singles(
     methods: list[tuple[ConvexMethod, int]], yardstick: SolverBaseline, n_new: int = 0
 ) -> list[Single]:
-    """Let people leave model after model, retrains between them; some come too if `n_new`."""
+    """Remove people from each model, with retrainings in between; add `n_new` people too."""
     race, results = RetrainRace(yardstick), []
     for place, (method, n_people) in enumerate(methods):
         race.look(people(yardstick.data, n_people, seed=place))
@@ -111,7 +111,7 @@ def race_singles(
 
 
 def single(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Single:
-    """Let so many people leave one by one, after one who warms things up."""
+    """Remove people one by one, after one removal as a warm-up."""
     data = yardstick.data
     model = method.make(data)
     seconds = timed(partial(model.fit, data.X, data.y))[1]
@@ -144,7 +144,7 @@ def added(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Sin
 
 
 class RemovalRun(NamedTuple):
-    """What was seen of a model on its way: who left, times, and parameters at the start."""
+    """Removed people, times, and the parameters before the removals."""
 
     gone: NDArray[np.int64]
     fit: Seconds
@@ -155,7 +155,7 @@ class RemovalRun(NamedTuple):
 def finding(
     method: ConvexMethod, yardstick: SolverBaseline, model: Any, seen: RemovalRun
 ) -> Single:
-    """Hold a model against the optimum of the rows that are left."""
+    """Compare a model with the optimum of the remaining rows."""
     data = yardstick.data
     plain = yardstick.problem.without(seen.gone)
     retrained = optimum(plain, yardstick.best.W[:, 0])
@@ -173,7 +173,7 @@ def finding(
 
 
 def _is_covered(model: Any, truth: float | None) -> bool | None:
-    """Whether the certificate says what is true; None where nothing is certified."""
+    """Return whether the certificate is true; None if the method is not certified."""
     claim = model.guarantee_
     if claim.kind != "certified":
         return None
@@ -184,14 +184,14 @@ def _is_covered(model: Any, truth: float | None) -> bool | None:
 
 
 def _truth(model: Any, error: float | None) -> float | None:
-    """Return what the certificate bounds; None for Fisher, whose distance is another one."""
+    """Return the quantity that the certificate bounds; None for Fisher (another distance)."""
     if hasattr(model, "weights_"):
         return float(model.exact_residual())
     return error if hasattr(model, "distance_") else None
 
 
 def single_table(singles: list[Single], yardstick: SolverBaseline) -> Table:
-    """Return all methods on one table."""
+    """Return the results of all methods on one table."""
     retrain = singles[0].retrain
     names = {
         "named": retrain.named_solver,
@@ -204,7 +204,7 @@ def single_table(singles: list[Single], yardstick: SolverBaseline) -> Table:
 
 
 def summary_table(singles: list[Single]) -> Table:
-    """Return all ratios side by side."""
+    """Return the table of all speed-ups."""
     names = list(dict.fromkeys(one.data for one in singles))
     order = list(dict.fromkeys(one.method.name for one in singles))
     titles = list(dict.fromkeys(one.method.title for one in singles))
@@ -220,20 +220,20 @@ def _both(one: Single | None) -> str:
 
 
 def ratio_verdict(one: Single, least: float) -> TargetCheck:
-    """Judge the speed of single removals."""
+    """Check the speed of single removals."""
     what = f"{one.data}, one person leaves: {one.method.title}, over the best named retrain"
     return TargetCheck(what, f"{one.ratio:,.1f}x", f">= {least:,g}x", one.ratio >= least)
 
 
 def noise_verdict(one: Single, most: float) -> TargetCheck:
-    """Judge what the noise costs in accuracy."""
+    """Check the accuracy lost to the noise."""
     what = f"{one.data}, {one.method.title}: accuracy beside the unnoised optimum, 100 releases"
     points = 100 * one.gain
     return TargetCheck(what, f"{points:+.2f} points", f"within {most:g}", abs(points) <= most)
 
 
 def covered_verdict(singles: list[Single]) -> TargetCheck:
-    """Judge whether certificates are within their budget, and true where that can be measured."""
+    """Check that certificates are within their budget, and true where that can be measured."""
     judged = [one for one in singles if one.covered is not None]
     wrong = [one.method.title for one in judged if not one.covered]
     measured = sum(one.truth is not None for one in judged)
@@ -243,14 +243,14 @@ def covered_verdict(singles: list[Single]) -> TargetCheck:
 
 
 def times(ratio: float) -> str:
-    """Write a ratio of times; a loss is called one."""
+    """Format a speed-up; write LOSS if retraining is faster."""
     if ratio < 1:
         return f"LOSS ({ratio:.2g})"
     return f"{ratio:,.3g}" if ratio < 100 else f"{ratio:,.0f}"
 
 
 def distance(value: float | None) -> str:
-    """Write a distance between parameters."""
+    """Format a distance between parameters."""
     return "in the noise" if value is None else f"{value:.2g}"
 
 

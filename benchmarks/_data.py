@@ -1,4 +1,4 @@
-"""Tables for benchmarks: real ones from ``$LETHEON_DATA``, else made-up ones of the same shape."""
+"""Tables for benchmarks: real data from ``$LETHEON_DATA``, or synthetic data of the same shape."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ SHAPES = {"adult": (45222, 104, 2), "covtype": (15000, 54, 7), "mnist": (60000, 
 
 
 class Data(NamedTuple):
-    """A table with labels, and whether it is the real one."""
+    """A table with labels, and whether it is real data."""
 
     name: str
     X: NDArray[np.float64]
@@ -26,18 +26,18 @@ class Data(NamedTuple):
     real: bool
 
     def sample(self, n_rows: int, seed: int) -> "Data":
-        """Return a random sample without repetition (everything when there are fewer rows)."""
+        """Return a random sample without replacement (all rows if there are fewer)."""
         rows = np.random.default_rng(seed).permutation(len(self.y))[:n_rows]
         return self._replace(X=np.ascontiguousarray(self.X[rows]), y=self.y[rows])
 
     def describe(self) -> str:
-        """Say what the table is in a few words."""
+        """Describe the table in a few words."""
         kind = "real" if self.real else "SYNTHETIC stand-in, real files not found"
         return f"{self.name} {self.X.shape[0]:,} x {self.X.shape[1]}, {kind}"
 
 
 def load(name: str) -> Data:
-    """Return a table by name; a synthetic one of its shape when the files are not there."""
+    """Return a table by name; a synthetic one of the same shape if its files are missing."""
     folder = _home() / name
     if folder.is_dir():
         X, y = _READERS[name](folder)
@@ -64,7 +64,7 @@ def _read_mnist(folder: Path) -> tuple[NDArray[np.float64], NDArray[Any]]:
 
 
 def as_bytes(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return pixels from 0 to 1 as the bytes they were in the file."""
+    """Return pixels from 0 to 1 as bytes, as in the file."""
     return np.rint(pixels * 255).astype(np.uint8)
 
 
@@ -99,7 +99,7 @@ _READERS: dict[str, Callable[[Path], tuple[NDArray[np.float64], NDArray[Any]]]] 
 
 
 class Split(NamedTuple):
-    """Rows to train on and rows to test on, 0/1 labels, float32; ids where people own rows."""
+    """Training rows and test rows, float32, labels 0/1; ids if people own several rows."""
 
     name: str
     X: NDArray[np.float32]
@@ -110,11 +110,11 @@ class Split(NamedTuple):
 
     @property
     def people(self) -> NDArray[np.int64]:
-        """Everybody who owns a training row, each once."""
+        """The distinct ids of the training rows."""
         return np.arange(len(self.y)) if self.ids is None else np.unique(self.ids)
 
     def head(self, n_rows: int) -> "Split":
-        """Return the split with the first so many rows only, to train and to test on."""
+        """Return the split with only the first training rows and test rows."""
         return self._replace(
             X=self.X[:n_rows],
             y=self.y[:n_rows],
@@ -124,7 +124,7 @@ class Split(NamedTuple):
         )
 
     def describe(self) -> str:
-        """Say what the table is in a few words."""
+        """Describe the table in a few words."""
         owners = "" if self.ids is None else f", {len(self.people):,} people"
         return (
             f"{self.name}: {len(self.y):,} x {self.X.shape[1]}{owners}, "
@@ -133,18 +133,18 @@ class Split(NamedTuple):
 
 
 def load_split(name: str) -> Split | None:
-    """Return a real table cut for the forest, or None when its files are not there."""
+    """Return a real table for the forest, or None if its files are missing."""
     folder = _home() / name
     return _SPLITS[name](folder) if folder.is_dir() else None
 
 
 def synthetic_split() -> Split:
-    """Return the made-up table of the forest's yardsticks."""
+    """Return the synthetic table of the forest's targets."""
     return made_up(50_000, 12_500, n_features=30, seed=1)
 
 
 def made_up(n_rows: int, n_test: int, *, n_features: int, seed: int) -> Split:
-    """Return continuous columns with clusters, some of them redundant, and 5 % wrong labels."""
+    """Return continuous columns with clusters, some redundant, and 5 % wrong labels."""
     from sklearn.datasets import make_classification
 
     X, y = make_classification(
@@ -162,7 +162,7 @@ def made_up(n_rows: int, n_test: int, *, n_features: int, seed: int) -> Split:
 
 
 def _split_adult(folder: Path) -> Split:
-    # The numbers of years in school repeat the words for them.
+    # The years of education repeat the text column.
     numeric = ["age", "fnlwgt", "capital-gain", "capital-loss", "hours-per-week"]
     table = _table(folder / "adult.data.gz", names=TABLES["adult"][""].names)
     X = _encoded(table, numeric, [*numeric, "education-num", "income"])
@@ -208,14 +208,14 @@ def _is(table: TextColumns, column: str, text: str) -> NDArray[np.int64]:
 def _encoded(
     table: TextColumns, numeric: Sequence[str], skipped: Iterable[str]
 ) -> NDArray[np.float32]:
-    """Return numbers as they are (NaN where there is none), and one column per word."""
+    """Return numeric columns (NaN if missing), and one indicator column per category."""
     words = [name for name in table if name not in set(skipped)]
     cells = {name: (name, _number if name in numeric else str) for name in (*numeric, *words)}
     return encode_table(table, numeric, words, "one-hot", cells)[0]
 
 
 def _number(text: str) -> float:
-    """Return the number; codes of diagnoses that start with a letter are missing."""
+    """Return the number; diagnosis codes that start with a letter count as missing."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Fisher scrubbing and DeltaGrad of nets: time, accuracy and agreement."""
+"""Fisher scrubbing and DeltaGrad for networks: time, accuracy and agreement."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -50,7 +50,7 @@ SMALL_MLP = MLP(widths=(64,), scale=1 / 255)
 
 
 class Scrub(NamedTuple):
-    """One way to scrub."""
+    """Settings of one scrubbing."""
 
     labels: str
     fisher_rows: int | None
@@ -59,14 +59,14 @@ class Scrub(NamedTuple):
     newton_step: bool = False
 
     def settings(self) -> dict[str, Any]:
-        """Return settings of the model; the authors' code has a clamp."""
+        """Return the settings of the model; the authors' code clamps 1/F."""
         return {**self._asdict(), "clamp": CLAMP if self.exponent == 0.5 else None}
 
 
 def scrubs(
     rows: Sequence[int | None], sigmas: Mapping[float, Sequence[float]], *, newton: bool
 ) -> list[Scrub]:
-    """Return all sigmas with F from the fewest rows, then other ways at the first sigma."""
+    """Return all sigmas with F from the fewest rows, then other settings at the first sigma."""
     fewest, first = rows[-1], sigmas[0.25][0]
     steps = [
         Scrub("all", fewest, exponent, sigma) for exponent, many in sigmas.items() for sigma in many
@@ -78,7 +78,7 @@ def scrubs(
 
 
 def fisher_table(yardstick: Yardstick, tried: list[Scrub]) -> Table:
-    """Scrub one person from copies of one net."""
+    """Scrub one person from copies of one network."""
     data, device = yardstick.data, yardstick.device
     model = fisher(yardstick.recipe, device, noise_seed=1).fit(data.X, data.y)
     before, rows = model.predict(data.X_test), []
@@ -101,7 +101,7 @@ def fisher_table(yardstick: Yardstick, tried: list[Scrub]) -> Table:
 
 
 class Replay(NamedTuple):
-    """Requests of DeltaGrad, and the same by exact steps."""
+    """Removals by DeltaGrad, compared with exact steps."""
 
     rows: list[tuple[Any, ...]]
     settings: dict[str, Any]
@@ -111,7 +111,7 @@ class Replay(NamedTuple):
 def replays(
     data: ImageSet, yardstick: Yardstick, epochs: int, crowds: Sequence[int], *, wide: bool
 ) -> Replay:
-    """Fit once; let people leave copies, by products and by exact steps."""
+    """Fit once; remove people from copies, by approximate and by exact steps."""
     device = yardstick.device
     module = WIDE_MLP if wide else SMALL_MLP
     settings = {"module": module, "epochs": epochs, "batch_size": 512, "learning_rate": 0.2}
@@ -152,7 +152,7 @@ def _replay_row(
 
 
 def deltagrad_table(replay: Replay, yardstick: Yardstick) -> Table:
-    """Return all requests."""
+    """Return the table of all removals."""
     note = DELTAGRAD_NOTE.format(
         net=f"MLP of {replay.settings['module'].widths}",
         batch=replay.settings["batch_size"],

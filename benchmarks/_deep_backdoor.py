@@ -1,4 +1,4 @@
-"""Backdoors as in He et al.: does a pattern that somebody planted still work after they left."""
+"""Backdoors as in He et al.: whether a planted pattern still works after its owner is removed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -42,7 +42,7 @@ NOTE = (
 
 
 class Case(NamedTuple):
-    """So many backdoored rows, owned by somebody in a block (None: by several anywhere)."""
+    """Number of backdoored rows and the block of their owner (None: owners in any block)."""
 
     n_rows: int
     n_owners: int
@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """One method on one case; shares and accuracies of the model before, naive and after."""
+    """One method on one case; shares and accuracies before, after, and of naive retraining."""
 
     case: Case
     method: str
@@ -63,7 +63,7 @@ class Planted(NamedTuple):
 
 
 def owners_in(case: Case, n_rows: int, n_blocks: int) -> list[int]:
-    """Return new ids, the single one in the block at `place` of all blocks."""
+    """Return new ids for the owners; a single owner is in the block at `place`."""
     ids = np.arange(n_rows, n_rows + 100 * n_blocks)
     if case.place is None:
         return list(map(int, ids[: case.n_owners]))
@@ -79,7 +79,7 @@ def planted(
     rules: Mapping[str, Sequence[Rule]],
     n_blocks: int,
 ) -> list[Planted]:
-    """Plant, train every method, let the owners leave, and ask for the pattern."""
+    """Plant the pattern, train every method, remove the owners, and test the pattern."""
     data, device = yardstick.data, yardstick.device
     backdoor = plant(data, case.n_rows, owners_in(case, len(data.y), n_blocks))
     rest = np.delete(np.arange(len(data.y)), backdoor.rows)
@@ -93,7 +93,7 @@ def planted(
 
 
 def _variants(name: str, model: Any, rules: Sequence[Rule]) -> list[tuple[str, Any]]:
-    """Return copies with every rule; the model itself where there is no rule."""
+    """Return a copy for each rule, or one copy if there is no rule."""
     if not rules:
         return [(name, twin(model))]
     return [(f"{name} {rule}", twin(model, **rule._asdict())) for rule in rules]
@@ -108,7 +108,7 @@ def _asked(
 ) -> Planted:
     title, before, model = method
     if yardstick.device == "cuda" and hasattr(model, "vault_"):
-        model.forget([_bystander(model, backdoor)])  # a copy has nothing loaded and captured
+        model.forget([_bystander(model, backdoor)])  # a copy has no captured CUDA graphs
     receipt, seconds = clocked(lambda: model.forget(backdoor.owners), yardstick.device)
     answers = [each.predict(backdoor.X_test) for each in (before, reference, model)]
     sape = certifiability_from_predictions(_share, backdoor.targets, answers[2], answers[1])
@@ -119,7 +119,7 @@ def _asked(
 
 
 def _bystander(model: Any, backdoor: Backdoor) -> int:
-    """Return somebody who planted nothing, of the last block where there are blocks."""
+    """Return a person without backdoored rows, in the last block if there are blocks."""
     block = model.rows_.extra.get("block", np.zeros(len(backdoor.ids)))
     innocent = ~np.isin(backdoor.ids, backdoor.owners)
     return int(backdoor.ids[innocent & (block == block.max())][0])
@@ -130,7 +130,7 @@ def _share(truth: Any, answers: Any) -> float:
 
 
 def backdoor_table(attacks: list[Planted], yardstick: Yardstick, n_blocks: int, note: str) -> Table:
-    """Return all cases and methods."""
+    """Return the table of all cases and methods."""
     rows = []
     for each in attacks:
         low, high = each.sape.low, each.sape.high

@@ -1,4 +1,4 @@
-"""CIFAR-10 with a residual net: naive, SISA, DeepObliviate and a backdoor."""
+"""CIFAR-10 with a residual network: naive, SISA, DeepObliviate and a backdoor."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,7 +41,7 @@ SISA_NOTE = (
 
 
 class CifarPlan(NamedTuple):
-    """How much to do on CIFAR-10."""
+    """Sizes and repetitions of the CIFAR-10 run."""
 
     n_rows: int | None
     n_test: int | None
@@ -56,7 +56,7 @@ class CifarPlan(NamedTuple):
 
 
 class Cifar:
-    """One run on CIFAR-10; parts that no time is left for are left out."""
+    """One run on CIFAR-10; parts are skipped after the deadline."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Cifar:
         self.curves: dict[str, list[float]] = {}
 
     def run(self) -> None:
-        """Do the parts in the order of their importance."""
+        """Run the parts in the order of their importance."""
         yardstick = self._naive()
         parts = (self._obliviate, self._sisa, self._backdoor)
         for part in parts:
@@ -151,5 +151,5 @@ class Cifar:
 
 
 def _told(table: Table) -> Table:
-    """Say beside every figure what the images are."""
+    """Add a note on the images to the table."""
     return replace(table, note=f"{table.note} {PLAIN}")

@@ -1,4 +1,4 @@
-"""Memory of a net with many saved states, in a fresh process, with and without a limit."""
+"""Memory of a network with many checkpoints, in a fresh process, with and without a limit."""
 
 import gc
 import json
@@ -33,7 +33,7 @@ NOTE = (
 
 
 class Memory(NamedTuple):
-    """Bytes and seconds."""
+    """Memory in bytes and time in seconds of one process."""
 
     limit: int | None
     states: int
@@ -47,14 +47,14 @@ class Memory(NamedTuple):
     digest: str
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of a table."""
+        """Return the row of the table."""
         limit = "none" if self.limit is None else f"{self.limit / 1e6:,.0f}"
         numbers = (f"{value / 1e6:,.0f}" for value in self[1:7])
         return (limit, *numbers, self.fit, 1000 * self.request, self.digest[:12])
 
 
 def memories(data: ImageSet, n_blocks: int, limit: int, device: str) -> list[Memory]:
-    """Measure without and with a limit, each in a process of its own."""
+    """Measure without and with a limit, each in a separate process."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         np.save(folder / "X.npy", data.X)
@@ -71,11 +71,11 @@ def _measure(folder: Path, job: dict[str, Any]) -> Memory:
 
 
 def _status(field: str) -> int:
-    """Return bytes of memory of this process by the system's name for it."""
+    """Return an entry of /proc/self/status in bytes."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(field):
             return 1024 * int(line.split()[1])
-    raise OSError(f"the system does not tell {field}")
+    raise OSError(f"/proc/self/status has no entry {field}")
 
 
 def _work(folder: Path, job: dict[str, Any]) -> Memory:
@@ -83,7 +83,7 @@ def _work(folder: Path, job: dict[str, Any]) -> Memory:
     X, y = np.load(folder / "X.npy"), np.load(folder / "y.npy")
     device, limit = job["device"], job["limit"]
     settings = {"module": WIDE_MLP, "batch_size": 32, "learning_rate": 0.05}
-    obliviate(device, n_blocks=2, **settings).fit(X[:64], y[:64]).forget([0])  # loads libraries
+    obliviate(device, n_blocks=2, **settings).fit(X[:64], y[:64]).forget([0])  # load libraries
     gc.collect()
     model = obliviate(device, n_blocks=job["n_blocks"], max_memory=limit, **settings)
     seen, before = [_status("RssAnon")], _status("VmRSS")
@@ -101,13 +101,13 @@ def _work(folder: Path, job: dict[str, Any]) -> Memory:
 
 
 def memory_table(memories: list[Memory], data: ImageSet, n_blocks: int) -> Table:
-    """Return both ways."""
+    """Return the table without and with a limit."""
     note = NOTE.format(data=data.describe(), n_blocks=n_blocks)
     return Table(f"Memory of {n_blocks} saved states", COLUMNS, [m.row() for m in memories], note)
 
 
 def memory_verdicts(memories: list[Memory], n_blocks: int) -> list[TargetCheck]:
-    """Judge that states leave the memory, and that nothing else changes."""
+    """Check that checkpoints move to disk, and that nothing else changes."""
     free, limited = memories
     took = limited.anonymous / 1e6
     return [

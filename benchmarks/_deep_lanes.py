@@ -1,4 +1,4 @@
-"""Shards trained at once as lanes of one stacked net, against one after the other."""
+"""Shards trained together as lanes of one stacked network, compared with one by one."""
 
 import time
 from collections.abc import Callable
@@ -40,7 +40,7 @@ FLOOR_NOTE = (
 
 
 class Lanes(NamedTuple):
-    """One net in one precision: seconds of the first and of a later training, stacked or not."""
+    """One network in one precision: seconds of the first and of a later training, both ways."""
 
     net: str
     recipe: Recipe
@@ -54,7 +54,7 @@ class Lanes(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """One by one over stacked."""
+        """Time one by one divided by time stacked."""
         return self.single[1] / self.stacked[1]
 
     def names(self) -> tuple[str, str, str, int]:
@@ -85,7 +85,7 @@ def race(data: ImageSet, recipe: Recipe, n_shards: int, device: str) -> Lanes:
 
 
 def _one_of_each(model: Any, skip: int) -> list[int]:
-    """Return somebody of every shard."""
+    """Return one person of every shard."""
     rows = model.rows_
     shards = np.where(rows.alive, rows.extra["shard"], -1)
     return [int(np.flatnonzero(shards == shard)[skip]) for shard in range(int(model.n_shards))]
@@ -99,7 +99,7 @@ def _epoch_seconds(model: Any) -> float:
 
 
 class Ceilings:
-    """How fast the device copies and multiplies, measured here."""
+    """Measured rates of copies and matrix products on the device."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -131,7 +131,7 @@ class Ceilings:
         )
 
     def describe(self) -> str:
-        """Say the rates of products."""
+        """Describe the rates of products."""
         return ", ".join(
             f"{name} {rate / 1e12:,.2f} TFLOP/s" for name, rate in self.products.items()
         )
@@ -157,7 +157,7 @@ def _counted(lanes: Lanes) -> tuple[float, float]:
 
 
 def lane_table(races: list[Lanes], device: str) -> Table:
-    """Return all nets and precisions."""
+    """Return the table of all networks and precisions."""
     rows = [
         (*each.names(), *each.stacked, *each.single, times(each.ratio), percent(each.accuracy))
         for each in races
@@ -171,7 +171,7 @@ def lane_table(races: list[Lanes], device: str) -> Table:
 
 
 def floor_table(races: list[Lanes], ceilings: Ceilings) -> Table:
-    """Hold the time of a step against what bytes and operations would take."""
+    """Compare the time of a step with the time of its memory traffic and operations."""
     rows = []
     for each in races:
         moved, operations = _counted(each)
@@ -187,7 +187,7 @@ def floor_table(races: list[Lanes], ceilings: Ceilings) -> Table:
 
 
 def lane_verdicts(races: list[Lanes], device: str) -> list[TargetCheck]:
-    """Judge the fastest stacked run against the fastest one by one, per net, on a GPU."""
+    """Compare the fastest stacked run with the fastest one-by-one run, per network, on a GPU."""
     verdicts = []
     for net, least in LEAST.items() if device == "cuda" else ():
         mine = [each for each in races if each.net == net]

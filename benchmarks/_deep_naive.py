@@ -1,4 +1,4 @@
-"""Naive retraining, tuned: the yardstick of everything else."""
+"""Tuned naive retraining: the baseline of all comparisons."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from benchmarks._report import Table
 
 __all__ = ["RECIPES", "naive_table", "tuned"]
 
-# Within so many points of the best recipe, the quickest one is taken.
+# The fastest recipe within this many points of the best one is chosen.
 AS_GOOD = 0.15
 RECIPES: dict[str, tuple[Recipe, ...]] = {
     "cpu": (Recipe(1, 64, 0.1), Recipe(2, 128, 0.15), Recipe(2, 256, 0.25)),
@@ -37,8 +37,8 @@ NOTE = (
 def tuned(
     data: ImageSet, recipes: Sequence[Recipe], device: str, repeats: int
 ) -> tuple[Yardstick, list[Yardstick]]:
-    """Try all recipes; return the chosen one, timed some more, and all of them."""
-    # A CPU has nothing to load or to capture: the fit is as good a time as any.
+    """Try all recipes; return the chosen one, timed more often, and all of them."""
+    # On a CPU there is nothing to capture, so the fit counts as a timing.
     looks = 1 if device == "cuda" else 0
     candidates = [Yardstick.of(data, recipe, device, looks) for recipe in recipes]
     best = max(each.accuracy for each in candidates)
@@ -52,7 +52,7 @@ def tuned(
 def naive_table(
     data: ImageSet, chosen: Yardstick, candidates: list[Yardstick], device: str
 ) -> Table:
-    """Return all recipes."""
+    """Return the table of all recipes."""
     graphs = " (one CUDA graph per step, replayed)" if device == "cuda" else ""
     rows: list[tuple[Any, ...]] = []
     for each in candidates:

@@ -1,4 +1,4 @@
-"""DeepObliviate: what a request costs, how near it comes to a retrain, and how residuals go."""
+"""DeepObliviate: cost of a removal, distance from a retrained model, and residuals."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -71,18 +71,18 @@ RESIDUAL_NOTE = (
 
 
 class Rule(NamedTuple):
-    """When a request stops to retrain."""
+    """Stop rule of a removal."""
 
     stop: str
     epsilon: float
 
     def __str__(self) -> str:
-        """Say the rule in a few words."""
+        """Describe the rule in a few words."""
         return f"{self.stop}, {self.epsilon:g}"
 
 
 class Exact(NamedTuple):
-    """The blocks trained again to the end: answers, parameters, and relative residuals."""
+    """The blocks retrained to the end: predictions, parameters and relative residuals."""
 
     answers: NDArray[Any]
     flat: NDArray[np.float32]
@@ -90,7 +90,7 @@ class Exact(NamedTuple):
 
 
 class Blocked:
-    """A block model on a yardstick's rows, and exact retrains of it."""
+    """A block model on the rows of a baseline, and its exact retrainings."""
 
     def __init__(self, model: Any, yardstick: Yardstick) -> None:
         data, self.device = yardstick.data, yardstick.device
@@ -110,17 +110,17 @@ class Blocked:
         return int(self.model.n_blocks)
 
     def person(self, block: int, skip: int = 0) -> int:
-        """Return somebody of a block, counted from 0."""
+        """Return a person of a block, counted from 0."""
         return int(np.flatnonzero(self.block == block)[skip])
 
     def crowd(self, n_people: int, seed: int) -> list[int]:
         """Return random people."""
-        everybody = np.delete(np.arange(len(self.block)), self.warm_up)
-        drawn = np.random.default_rng(seed).choice(everybody, n_people, replace=False)
+        candidates = np.delete(np.arange(len(self.block)), self.warm_up)
+        drawn = np.random.default_rng(seed).choice(candidates, n_people, replace=False)
         return [int(person) for person in drawn]
 
     def exact(self, people: list[int]) -> Exact:
-        """Return what training the blocks again to the end gives; made once."""
+        """Retrain the blocks to the end and return the result, which is cached."""
         key = tuple(people)
         if key not in self._exact:
             model = twin(self.model, epsilon=0.0)
@@ -138,7 +138,7 @@ def _flat(model: Any) -> NDArray[np.float32]:
 
 
 def _residuals(old: Any, new: Any, first: int) -> list[float]:
-    """Return Delta_i / ||V_i||_1 from block `first` on; somebody else left the last block too."""
+    """Return Delta_i / ||V_i||_1 from block `first` on; the last block lost one more person."""
     shares = []
     for i in range(first, int(old.n_blocks) - 1):
         moved = old.vault_.get(i + 1) - old.vault_.get(i)
@@ -149,7 +149,7 @@ def _residuals(old: Any, new: Any, first: int) -> list[float]:
 
 
 class ObliviateRun(NamedTuple):
-    """One request under one rule."""
+    """One removal under one rule."""
 
     rule: Rule
     who: str
@@ -171,9 +171,9 @@ def runs_of(
     crowds: Iterable[int],
     crowded: int,
 ) -> list[ObliviateRun]:
-    """Make every request under every rule, each on a copy; then retrain naively once more.
+    """Run every removal under every rule, each on a copy; then retrain naively again.
 
-    Many people leave under the first `crowded` rules only.
+    Large batches are removed only under the first `crowded` rules.
     """
     singles = [(UNIFORM, [blocked.person(block)]) for block in blocks]
     singles += [(FIRST, [blocked.person(0)])]
@@ -211,7 +211,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def obliviate_table(blocked: Blocked, runs: list[ObliviateRun], other: NDArray[Any]) -> Table:
-    """Return one row per rule and kind of request, means where there are several."""
+    """Return one row per rule and kind of removal, with means over several removals."""
     groups: dict[tuple[Rule, str], list[ObliviateRun]] = {}
     for run in runs:
         groups.setdefault((run.rule, run.who), []).append(run)
@@ -233,7 +233,7 @@ def obliviate_table(blocked: Blocked, runs: list[ObliviateRun], other: NDArray[A
 
 
 def points_of(blocked: Blocked, runs: list[ObliviateRun]) -> list[tuple[str, float, float]]:
-    """Return name, speed-up and agreement with naive of every rule, means over blocks."""
+    """Return name, mean speed-up and mean agreement with naive retraining of every rule."""
     points = []
     for rule in dict.fromkeys(run.rule for run in runs):
         mine = [run for run in runs if run.rule == rule and run.who == UNIFORM]
@@ -267,7 +267,7 @@ def _row(yardstick: Yardstick, rule: Rule, who: str, runs: list[ObliviateRun]) -
 
 
 def _nearer(runs: list[ObliviateRun]) -> str:
-    """Return the mean share of the distance before that is left."""
+    """Return the mean remaining distance, as a share of the distance before."""
     return f"{_mean(run.distance / run.idle for run in runs if run.idle):.3g}"
 
 
@@ -298,7 +298,7 @@ def _other_row(yardstick: Yardstick, other: NDArray[Any]) -> tuple[Any, ...]:
 
 
 def block_table(blocked: Blocked, runs: list[ObliviateRun], rule: Rule) -> Table:
-    """Return the requests of one person under one rule, by block."""
+    """Return the removals of one person under one rule, by block."""
     mine = [run for run in runs if run.rule == rule and run.who in {UNIFORM, FIRST}]
     mine.sort(key=lambda run: run.block)
     naive = blocked.yardstick.seconds.wall
@@ -325,7 +325,7 @@ def block_table(blocked: Blocked, runs: list[ObliviateRun], rule: Rule) -> Table
 
 
 def residual_table(blocked: Blocked, blocks: Iterable[int]) -> tuple[Table, dict[int, list[float]]]:
-    """Return relative residuals by block and lag, and whole series for a picture."""
+    """Return relative residuals by block and lag, and the complete series for a plot."""
     series = {block: blocked.exact([blocked.person(block)]).residuals for block in {0, *blocks}}
     series = {block: values for block, values in sorted(series.items()) if values}
     rows = []
@@ -341,7 +341,7 @@ def residual_table(blocked: Blocked, blocks: Iterable[int]) -> tuple[Table, dict
 
 
 def obliviate_verdicts(blocked: Blocked, runs: list[ObliviateRun], rule: Rule) -> list[TargetCheck]:
-    """Judge one person, mean over uniform blocks, on a CPU."""
+    """Check the removal of one person, mean over uniform blocks, on a CPU."""
     if blocked.device != "cpu":
         return []
     mine = [run for run in runs if run.rule == rule and run.who == UNIFORM]

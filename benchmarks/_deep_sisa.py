@@ -1,4 +1,4 @@
-"""SISA of nets: accuracy and cost by shards and slices."""
+"""SISA for networks: accuracy and cost by shards and slices."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ __all__ = [
     "sisa_verdict",
 ]
 
-# Shards have few rows: smaller batches and one pass more than the naive net takes.
+# Shards have few rows: smaller batches and one more epoch than naive retraining.
 SHARD_RECIPE = Recipe(3, 32, 0.1, module=SMALL_CNN)
 COLUMNS = (
     "S", "R", "lanes", "who leaves", "share of work", "again s", "x naive", "fit s (first call)",
@@ -46,7 +46,7 @@ NOTE = (
 
 
 class Sharded(NamedTuple):
-    """Requests of one size on one model."""
+    """Removals of one size from one model."""
 
     n_shards: int
     n_slices: int
@@ -90,7 +90,7 @@ def sharded(
     *,
     compare: bool,
 ) -> list[Sharded]:
-    """Let people leave, and compare with a fresh fit in the end."""
+    """Remove people, then compare with a fresh fit."""
     data, device, (model, fit) = yardstick.data, yardstick.device, mine
     shape = int(model.n_shards), int(model.n_slices)
     width = model.lane_width or (shape[0] if device == "cuda" else 1)
@@ -115,7 +115,7 @@ def sharded(
 
 
 def _is_fresh(model: Any, data: Any, device: str, shape: tuple[int, int]) -> bool:
-    """Whether a new model on the rows that are left has the same digest."""
+    """Return whether a fresh fit on the remaining rows has the same digest."""
     left = np.sort(np.asarray(model.ids_, np.int64))
     rest = data._replace(X=data.X[left], y=data.y[left])
     fresh, _ = fitted(rest, device, shape, ids=left, lane_width=model.lane_width)
@@ -123,7 +123,7 @@ def _is_fresh(model: Any, data: Any, device: str, shape: tuple[int, int]) -> boo
 
 
 def sisa_table(ensembles: list[Sharded], yardstick: Yardstick, singles: int) -> Table:
-    """Return all shapes and sizes of requests."""
+    """Return the table of all settings and batch sizes."""
     naive = yardstick.seconds.wall
     rows = []
     for each in ensembles:
@@ -142,7 +142,7 @@ def sisa_table(ensembles: list[Sharded], yardstick: Yardstick, singles: int) -> 
 
 
 def points_of(ensembles: list[Sharded], yardstick: Yardstick) -> list[tuple[str, float, float]]:
-    """Return name, speed-up and agreement with naive of every shape, for one person."""
+    """Return name, speed-up and agreement with naive retraining, for one person."""
     naive = yardstick.seconds.wall
     return [
         (
@@ -156,7 +156,7 @@ def points_of(ensembles: list[Sharded], yardstick: Yardstick) -> list[tuple[str,
 
 
 def sisa_verdict(compared: list[Sharded]) -> TargetCheck:
-    """Judge that nothing is left of those who left, where a fresh fit was made."""
+    """Check the digest after the removals, where a fresh fit was made."""
     n_same = sum(bool(each.same) for each in compared)
     return TargetCheck(
         "SISA of nets: digest after requests is that of a fresh fit",

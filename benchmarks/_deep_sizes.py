@@ -1,4 +1,4 @@
-"""Larger nets and smaller budgets."""
+"""Sizes of the runs, and the comparison at equal numbers of checkpoints."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -52,7 +52,7 @@ class Contender(NamedTuple):
 def contend(
     method: str, model: Any, yardstick: Yardstick, fit: float, n_states: int, people: list[int]
 ) -> Contender:
-    """Let people leave copies of a fitted model, one each."""
+    """Remove people from copies of a fitted model, one from each."""
     data, device, walls, work = yardstick.data, yardstick.device, [], []
     answers = model.predict(data.X_test)
     for person in people:
@@ -72,7 +72,7 @@ def contend(
 
 
 def _loaded(model: Any, person: int, device: str) -> Any:
-    """Return a copy from which somebody else has left already, on a GPU."""
+    """Return a copy; on a GPU, after a warm-up removal."""
     mine = twin(model)
     if device == "cuda":
         extra = mine.rows_.extra
@@ -89,7 +89,7 @@ def _share(truth: Any, answers: Any) -> float:
 def budget_table(
     contenders: list[Contender], yardstick: Yardstick, backdoors: list[Planted], n_rows: int
 ) -> Table:
-    """Return one row per method, the naive retrain first."""
+    """Return one row per method, naive retraining first."""
     naive = yardstick.seconds.wall
     n_test = len(yardstick.data.y_test)
     prediction = clocked(lambda: yardstick.model.predict(yardstick.data.X_test), yardstick.device)[
@@ -117,13 +117,13 @@ def budget_table(
 
 
 def _sape(method: str, backdoors: list[Planted]) -> str:
-    """Return the SAPE of the first case of a method, if there is one."""
+    """Return the SAPE of the first backdoor case of a method, if measured."""
     mine = [each for each in backdoors if method.startswith(each.method)]
     return f"{mine[0].sape.value:.1f} %" if mine else "not measured"
 
 
 class NetSize(NamedTuple):
-    """How much of everything one run does."""
+    """Sizes and repetitions of a run."""
 
     n_rows: int | None
     n_test: int | None
@@ -152,7 +152,7 @@ class NetSize(NamedTuple):
 
 
 def _cases(*sizes: int) -> tuple[Case, ...]:
-    """Return single owners in the middle and near the end, and ten owners anywhere."""
+    """Return cases: a single owner in the middle and near the end, and ten owners anywhere."""
     single = [Case(n, 1, place) for n in sizes for place in (0.5, 0.95)]
     return (*single, Case(sizes[-1], 10))
 

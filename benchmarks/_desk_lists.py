@@ -1,4 +1,4 @@
-"""A filled desk, and how long its lists take."""
+"""A desk with many requests, and the response times of its lists."""
 
 import http.client
 import json
@@ -28,17 +28,17 @@ SEED = 8
 
 @dataclass(frozen=True)
 class Filled:
-    """What was made: a token of an admin, and how long it took."""
+    """The admin token of the ledger, and the seconds it took to fill."""
 
     token: str
     seconds: float
 
 
 def fill(home: Path, n_requests: int, n_load: int, *, database: str | None = None) -> Filled:
-    """Make a ledger with two models: one with requests in all states, one for the load.
+    """Create a ledger with two models: one with requests in all states, one for the load test.
 
-    Most requests wait to be verified or are queued; a few are erased with certificates, a few were
-    rejected or withdrawn. Each was filed by the call that the desk uses.
+    Most requests wait for verification or are queued; a few are erased with certificates, a few are
+    rejected or cancelled. All are filed by the function that the desk uses.
     """
     start = time.perf_counter()
     policy = Policy(pin_seconds=1, k_min=10**9)
@@ -80,7 +80,7 @@ N_WARM = 3
 
 
 class Times(NamedTuple):
-    """Milliseconds of one list."""
+    """Response times of one list, in milliseconds."""
 
     path: str
     p50: float
@@ -90,12 +90,12 @@ class Times(NamedTuple):
 
 
 class Caller:
-    """One connection that is kept.
+    """A persistent connection.
 
     Parameters
     ----------
     url, token : str
-        The desk, and a token of an admin.
+        The desk, and an admin token.
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -106,8 +106,8 @@ class Caller:
         self._headers["Cookie"] = self._logged_in(token)
 
     def get(self, path: str) -> bytes:
-        """Return the body of an answer; anything but 200 is an error."""
-        # Pages are opened by a session, the API by a token: both are sent.
+        """Return the body of a response; any status except 200 is an error."""
+        # Pages need a session and the API needs a token: both are sent.
         headers = self._headers if path.startswith("/api/") else {"Cookie": self._headers["Cookie"]}
         self._http.request("GET", path, headers=headers)
         answer = self._http.getresponse()
@@ -117,7 +117,7 @@ class Caller:
         return body
 
     def json(self, path: str) -> Any:
-        """Return what an answer says."""
+        """Return the JSON of a response."""
         return json.loads(self.get(path))
 
     def _logged_in(self, token: str) -> str:
@@ -132,21 +132,21 @@ class Caller:
 
 
 def _filters(caller: Caller) -> Iterator[str]:
-    """Yield what may be asked of the list of requests, to its far end."""
+    """Yield queries of the request list, including its last pages."""
     first = caller.json("/api/v1/requests?limit=200")
     yield from ("", "state=all", "order=newest", "overdue=true", "regime=ccpa", f"model={MODEL}")
     yield from ("state=queued", "state=received&state=verified", "limit=200")
     yield f"search={first['items'][0]['id'][:4]}"
     yield "search=%231"
     after, far = first["next"], None
-    for _ in range(20):  # two hundred at a time: what is deep is not slower
+    for _ in range(20):  # 200 per page: later pages are not slower
         far = after or far
         after = caller.json(f"/api/v1/requests?limit=200&after={after}")["next"] if after else None
     yield f"after={far}"
 
 
 def lists(caller: Caller) -> list[str]:
-    """Return the addresses of all lists; a list in the API that is not here is an error."""
+    """Return the paths of all lists; raise an error if a paged list of the API is missing."""
     filters = list(_filters(caller))
     urls = [f"/requests?{one}" for one in filters if not one.startswith("limit")]
     urls += [f"/api/v1/requests?{one}" for one in filters if "all" not in one]
@@ -164,7 +164,7 @@ def lists(caller: Caller) -> list[str]:
     }
     missing = paged - {path.partition("?")[0] for path in urls} - {"/api/v1/requests.csv"}
     if missing:
-        raise RuntimeError(f"lists that are not measured: {sorted(missing)}")
+        raise RuntimeError(f"paged lists that are not measured: {sorted(missing)}")
     return urls
 
 

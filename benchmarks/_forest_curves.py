@@ -1,4 +1,4 @@
-"""What the two dials buy: thresholds per attribute, and levels of random nodes."""
+"""Forests by two parameters: thresholds per attribute, and levels of random nodes."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ NOTE = (
 
 
 class CurveEffort(NamedTuple):
-    """How often things are done."""
+    """Numbers of repetitions."""
 
     leaving: int
     worst_of: int
@@ -45,7 +45,7 @@ class CurveEffort(NamedTuple):
 
 
 class Dial(NamedTuple):
-    """One forest: how a dial was set and what it brought. `tolerance` is None where not tuned."""
+    """One forest: value of a parameter and results. `tolerance` is None if not tuned."""
 
     data: str
     value: int
@@ -60,11 +60,11 @@ class Dial(NamedTuple):
 
     @property
     def speed_up(self) -> float:
-        """Naive retraining over one removal, everything counted."""
+        """Time of naive retraining divided by the time of one removal, settling included."""
         return self.fit / self.settled
 
     def row(self, first: "Dial") -> tuple[Any, ...]:
-        """Return the line of a table; `first` has the AUC to compare with."""
+        """Return the row of the table; `first` has the AUC to compare with."""
         return (
             self.data, self.quality.auc, f"{self.quality.auc - first.quality.auc:+.4f}",
             self.quality.average_precision, self.fit, as_unit(self.fit, self.unit),
@@ -87,7 +87,7 @@ def _turn(split: Split, model: Any, unit: float, effort: CurveEffort, **how: Any
 def thresholds(
     split: Split, shape: ForestSize, unit: float, counts: tuple[int, ...], effort: CurveEffort
 ) -> list[Dial]:
-    """Measure forests with more and more candidate thresholds per attribute."""
+    """Measure forests by the number of candidate thresholds per attribute."""
     return [
         _turn(
             split, shape.ours(0, n_thresholds=count), unit, effort,
@@ -98,7 +98,7 @@ def thresholds(
 
 
 def random_depths(split: Split, shape: ForestSize, unit: float, effort: CurveEffort) -> list[Dial]:
-    """Measure the survey's five models: no random level, and as many as each tolerance allows."""
+    """Measure the survey's five models: no random level, and the most for each tolerance."""
     sample = split.head(effort.tuning_rows)
     tuned = tune_random_depth(
         shape.ours(0),

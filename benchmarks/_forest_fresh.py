@@ -1,4 +1,4 @@
-"""Time and memory of one forest in a fresh process, so that nothing else has been there before."""
+"""Time and memory of one forest in a fresh process."""
 
 import ctypes
 import gc
@@ -32,7 +32,7 @@ NOTE = (
 
 
 class Fresh(NamedTuple):
-    """What a fresh process found: seconds, and bytes over those of the data."""
+    """Results of a fresh process: seconds, and bytes in addition to the data."""
 
     n_rows: int
     n_estimators: int
@@ -54,7 +54,7 @@ class Stored(NamedTuple):
     def measure(
         self, shape: ForestSize, n_rows: int | None = None, *, lazy: int = 0, eager: int = 0
     ) -> Fresh:
-        """Fit on the first rows in a fresh process and forget so many people in each way.
+        """Fit on the first rows in a fresh process, then forget people lazily and eagerly.
 
         Without people to forget, measure the memory of a prediction.
         """
@@ -75,7 +75,7 @@ class Stored(NamedTuple):
 
 @contextmanager
 def stored(split: Split) -> Iterator[Stored]:
-    """Write the training rows to a temporary folder."""
+    """Write the training rows to a temporary directory."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         np.save(folder / "X.npy", split.X)
@@ -86,23 +86,23 @@ def stored(split: Split) -> Iterator[Stored]:
 
 
 def _resident(field: str) -> int:
-    """Return bytes of memory of this process: VmRSS now, VmHWM at the highest point."""
+    """Return memory of this process in bytes: VmRSS is current, VmHWM is the peak."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(field):
             return 1024 * int(line.split()[1])
-    raise OSError(f"the system does not tell {field}")
+    raise OSError(f"/proc/self/status has no entry {field}")
 
 
 def _copied(model: Any, X: NDArray[np.float32]) -> float:
-    """Return the memory that a prediction takes besides its answer, as a share of that of X.
+    """Return the memory that a prediction needs in addition to its result, as a share of X.
 
-    Wherever it is taken, in Python or below it. X is repeated until it stands out.
+    Counts allocations in Python and in the compiled core. X is repeated until it is large enough.
     """
     many = np.tile(X, (-(-COPY_BYTES // X.nbytes), 1))
     model.predict_proba(X[:1])
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # else a copy could hide in memory that fit gave back
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM starts again
+    ctypes.CDLL(None).malloc_trim(0)  # otherwise a copy could hide in memory that `fit` freed
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset VmHWM
     before = _resident("VmRSS")
     answer = model.predict_proba(many)
     return float((_resident("VmHWM") - before - answer.nbytes) / many.nbytes)

@@ -1,4 +1,4 @@
-"""One table: fit, forget in every way, predict, memory and ranking, all in units of F."""
+"""One table: fit, removals, predictions, memory and ranking, in units of F."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,7 +45,7 @@ MOST_AUC_LOSS = 0.003
 
 
 class Reach(NamedTuple):
-    """What a table must reach: fit in F, the other times as parts of F, memory in MB."""
+    """Targets of a table: fit in F, other times as fractions of F, memory in MB."""
 
     fit: float
     lazy: int
@@ -62,7 +62,7 @@ REACH = {
 
 
 class SetEffort(NamedTuple):
-    """How often things are done."""
+    """Numbers of repetitions."""
 
     repeats: int
     leaving: int
@@ -73,7 +73,7 @@ class SetEffort(NamedTuple):
 
 @dataclass
 class SetFindings:
-    """All that was found out about one table."""
+    """Measurements of one table."""
 
     split: Split
     memory: Fresh
@@ -82,26 +82,26 @@ class SetFindings:
     lazy: RemovalTimes | None = None
 
     def add(self, *timings: RepeatedTimes) -> None:
-        """Take times."""
+        """Add times."""
         self.timings |= {timing.what: timing for timing in timings}
 
     @property
     def unit(self) -> float:
-        """F: the shortest fit of scikit-learn's forest in this run."""
+        """F, the shortest fit of scikit-learn's forest in this run."""
         return float(self.timings[SCIKIT_FIT].values.min())
 
     @property
     def fit(self) -> float:
-        """Our shortest fit."""
+        """The shortest fit of our forest."""
         return float(self.timings[FIT].values.min())
 
     def auc(self, model: str) -> float:
-        """Mean over the repetitions, each with a seed of its own."""
+        """Return the mean AUC over repetitions with different seeds."""
         return float(np.mean([score.auc for score in self.qualities[model]]))
 
 
 def measure_set(split: Split, shape: ForestSize, effort: SetEffort) -> SetFindings:
-    """Do everything with one table; the removals come one after the other from one forest."""
+    """Measure one table; all removals are made from one forest."""
     model, findings = _fits(split, shape, effort)
     crowd = RemainingPeople(split.people, 0)
     lazy = leave(model, crowd, effort.leaving, rebuild="lazy")
@@ -124,7 +124,7 @@ def measure_set(split: Split, shape: ForestSize, effort: SetEffort) -> SetFindin
 
 
 def _fits(split: Split, shape: ForestSize, effort: SetEffort) -> tuple[Any, SetFindings]:
-    """Fit in turn, so that a busy moment affects all methods."""
+    """Fit in turn, so that load on the machine affects all methods."""
     names = ("RandomForest", "letheon", "ExtraTrees")
     qualities: dict[str, list[Quality]] = {name: [] for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -164,7 +164,7 @@ def _per_row(what: str, model: Any, X: NDArray[np.float32]) -> RepeatedTimes:
 
 
 def set_table(result: SetFindings) -> Table:
-    """Return all times of one table."""
+    """Return the times of one table."""
     memory = result.memory
     note = (
         f"{result.split.describe()}. F = {result.unit:.3f} s, our fit = {result.fit:.3f} s (the "
@@ -178,7 +178,7 @@ def set_table(result: SetFindings) -> Table:
 
 
 def _where(result: SetFindings) -> str:
-    """Say where the time of a lazy removal goes."""
+    """Describe the parts of the time of a lazy removal."""
     if result.lazy is None:
         return ""
     outside = result.lazy.forgets.mean() - result.lazy.inside
@@ -190,7 +190,7 @@ def _where(result: SetFindings) -> str:
 
 
 def set_verdicts(result: SetFindings) -> list[TargetCheck]:
-    """Judge what must hold on every table, and the yardsticks of those that have some."""
+    """Check the targets of all tables, and the specific targets of this one."""
     name, unit = result.split.name, result.unit
     mean = {what: timing.mean for what, timing in result.timings.items()}
     fastest = {what: result.timings[what].quantile(0) for what in (PREDICT, SCIKIT_PREDICT)}
@@ -242,7 +242,7 @@ def _in_units(what: str, value: float, unit: float, part: float) -> TargetCheck:
 
 
 def summary_table(results: list[SetFindings]) -> Table:
-    """Return the means of all tables side by side, in units of F."""
+    """Return the means of all tables, in units of F."""
     names = list(dict.fromkeys(what for result in results for what in result.timings))
     rows: list[tuple[Any, ...]] = [
         ("F", *(f"{result.unit:.2f} s" for result in results)),

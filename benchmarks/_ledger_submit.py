@@ -34,7 +34,7 @@ N_COLUMNS = 20
 
 
 def names_of(n_people: int) -> list[str]:
-    """Return ids as a controller has them."""
+    """Return ids as strings."""
     return [f"customer-{number:09d}" for number in range(n_people)]
 
 
@@ -46,20 +46,20 @@ def table(n_people: int, seed: int = 0) -> tuple[Any, Any, list[str]]:
 
 
 def register(ledger: Ledger, n_people: int, name: str = "bench", model: Any = None) -> None:
-    """Register a fitted model of so many people."""
+    """Register a model fitted on `n_people` people."""
     X, y, ids = table(n_people)
     fresh = NaiveUnlearner(GaussianNB(), random_state=0) if model is None else model
     ledger.models.register(fresh.fit(X, y, ids=ids), X, y, ids=ids, name=name)
 
 
 def new_ledger(home: Path, n_people: int, **options: Any) -> None:
-    """Make a ledger that has one model of so many people."""
+    """Create a ledger with one model."""
     with Ledger.create(home, name="bench", **options) as ledger:
         register(ledger, n_people)
 
 
 class Rate(NamedTuple):
-    """How many a second, and how long one takes."""
+    """Calls per second, and the time of one call."""
 
     per_second: float
     p50: float
@@ -69,7 +69,7 @@ class Rate(NamedTuple):
 
 
 def rate_of(seconds: Sequence[float], wall: float | None = None) -> Rate:
-    """Return the rate of calls that took so long each, one after the other or within `wall`."""
+    """Return the rate of calls from their times, one by one or within `wall` seconds."""
     p50, p99 = np.percentile(np.asarray(seconds), [50, 99]) * 1e3
     return Rate(len(seconds) / (wall or float(sum(seconds))), float(p50), float(p99))
 
@@ -82,14 +82,14 @@ def lap(call: Callable[[], object]) -> float:
 
 
 class BareCommits:
-    """A table of one column; each commit adds one row and is on the disk when it returns.
+    """A table of one column; each durable commit adds one row.
 
     Parameters
     ----------
     path
         A new database file, on the file system that is measured.
     journal
-        ``"wal"`` (with ``synchronous=FULL``) or ``"delete"`` (with ``EXTRA``), as the ledger has.
+        ``"wal"`` (with ``synchronous=FULL``) or ``"delete"`` (with ``EXTRA``), as in the ledger.
     """
 
     def __init__(self, path: Path, journal: str) -> None:
@@ -131,7 +131,7 @@ def _slot_row(tree: SlotTree, n_erased: int) -> tuple[Any, ...]:
 
 
 def log_table(sizes: tuple[int, ...]) -> Table:
-    """Return what the log of events costs at some sizes."""
+    """Return the cost of the event log at several sizes."""
     columns = (
         "events",
         "append, us",
@@ -217,7 +217,7 @@ Work = Sequence[tuple[str, str]]
 
 
 class Done(NamedTuple):
-    """What clients measured and got."""
+    """Times and acknowledgements of clients."""
 
     seconds: list[float]
     wall: float
@@ -226,12 +226,12 @@ class Done(NamedTuple):
 
     @property
     def rate(self) -> Rate:
-        """Acknowledgements a second."""
+        """Acknowledgements per second."""
         return rate_of(self.seconds, self.wall)
 
 
 def joined(parts: Sequence[Done], wall: float) -> Done:
-    """Return what several clients did within a time."""
+    """Combine the results of several clients within a time."""
     seconds = [one for part in parts for one in part.seconds]
     return Done(seconds, wall, [ack for part in parts for ack in part.acks])
 
@@ -284,9 +284,9 @@ def by_processes(
 
 
 def in_processes(client: Callable[[int, Callable[[], object]], Done], n: int) -> Done:
-    """Run clients, each in a process; the clock runs from the first start to the last end.
+    """Run clients, each in a process; time them from the first start to the last end.
 
-    A client calls what it is given when it is ready to start.
+    A client calls its argument when it is ready to start.
     """
     context = multiprocessing.get_context("fork")
     barrier, answers = context.Barrier(n), context.SimpleQueue()
@@ -312,7 +312,7 @@ def in_processes(client: Callable[[int, Callable[[], object]], Done], n: int) ->
 
 
 def with_repeats(people: Sequence[str], share: float, seed: int = 0) -> Work:
-    """Return requests of which a share repeats the key and the person of another one."""
+    """Return requests; a share of them repeats the key and the person of another request."""
     rng = random.Random(seed)
     n_repeats = round(len(people) * share / (1 - share))
     work = [(f"key-{person}", person) for person in people]
@@ -328,16 +328,16 @@ class Effects(NamedTuple):
     n_keys: int
     n_stored: int
     n_ids_of_a_key: int
-    """Most requests that one key was answered with."""
+    """Largest number of different requests returned for one key."""
 
     @property
     def right(self) -> bool:
-        """Whether there is one request for each key, and everybody was told the same."""
+        """Whether each key has one request, and all its clients got the same answer."""
         return self.n_keys == self.n_stored and self.n_ids_of_a_key == 1
 
 
 def effects(ledger: Ledger, acks: Sequence[tuple[str, str]]) -> Effects:
-    """Compare what clients were told with what is stored."""
+    """Compare the acknowledgements with the stored requests."""
     by_key: dict[str, set[str]] = {}
     for key, request in acks:
         by_key.setdefault(key, set()).add(request)
@@ -354,9 +354,9 @@ def effects(ledger: Ledger, acks: Sequence[tuple[str, str]]) -> Effects:
 
 
 def sqlite_rates(folder: Path, journal: str, n: int, n_clients: int) -> dict[str, Rate]:
-    """Return rates of bare commits, of one client and of many layouts, measured in turns.
+    """Return rates of bare commits, of one client and of several layouts, measured in turns.
 
-    The turns are short, so that whatever else the disk does meets all alike.
+    The turns are short, so that other disk load affects all alike.
     """
     home = folder / f"home-{journal}"
     n_people = 4 * n + N_TURNS * n_clients
@@ -386,7 +386,7 @@ def _work(people: Iterator[str], n: int) -> Work:
 
 
 def postgres_bare(url: str, n: int, n_clients: int) -> Rate:
-    """Return how many bare rows a server commits for so many clients."""
+    """Return the rate of bare commits of several clients on a server."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE bare (a text)")
 
@@ -403,7 +403,7 @@ def postgres_bare(url: str, n: int, n_clients: int) -> Rate:
 def postgres_rate(
     home: Path, url: str, n: int, n_clients: int, *, verified: bool
 ) -> tuple[Rate, Effects]:
-    """Return the rate of many clients on a server, a fifth of them repeats, and what it did."""
+    """Return the rate and the effects of many clients; a fifth of the requests repeats a key."""
     new_ledger(home, n, database=url)
     done = by_processes(home, with_repeats(names_of(n), 0.2), n_clients, verified=verified)
     with Ledger.open(home) as ledger:
@@ -411,5 +411,5 @@ def postgres_rate(
 
 
 def figures(rate: Rate) -> tuple[Any, ...]:
-    """Return a rate as cells of a table."""
+    """Return a rate as table cells."""
     return (rate.per_second, rate.p50, rate.p99)

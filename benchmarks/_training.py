@@ -1,4 +1,4 @@
-"""Costs of shards and slices: by plan, by count, and on the clock."""
+"""Costs of shards and slices: planned, counted and timed."""
 
 import cProfile
 import pstats
@@ -25,21 +25,21 @@ from letheon.sharded import Plan, plan
 
 TOLERANCE = 0.10
 COLUMNS = (
-    "S", "R", "people", "removals", "speed-up by formula", "counted", "counted, everybody",
+    "S", "R", "people", "removals", "speed-up by formula", "counted", "counted, all people",
     "time", "time low", "time high", "processor time", "time over naive", "sampling error %",
 )  # fmt: skip
 
 
 NOTE = """Learner: SGD logistic regression; data: {data}.
 Formula: 3RS / (2R + 1) for one person, and its batch form. *counted*: row visits in the receipts,
-against a refit of the same ensemble; *counted, everybody*: the same counted for every person or
-batch there is, so without sampling. *time*: mean seconds of `fit` of the same ensemble (on all rows
+against a refit of the same ensemble; *counted, all people*: the same for every person or
+batch, so without sampling error. *time*: mean seconds of `fit` of the same ensemble (on all rows
 before the removals, on the remaining rows after them) over mean seconds of `forget`, with Fieller's
-95 % interval, which does not know that the sample is stratified and so is too wide. *processor
-time*: the same in time of the processor for this process, which other work on the machine hardly
-moves. *time over naive*: against NaiveUnlearner of the plain learner with the same epochs, which
+95 % interval, which ignores that the sample is stratified and so is too wide. *processor
+time*: the same in processor time of this process, which other load on the machine hardly
+changes. *time over naive*: against NaiveUnlearner of the plain learner with the same epochs, which
 makes one long call where slices make many short ones. *sampling error*: how far the work of the
-sample is from that of everybody, as a share of it; it is known, because all work can be counted."""
+sample differs from that of all people, as a share of it; all work is counted, so it is known."""
 
 
 class Setting(NamedTuple):
@@ -50,12 +50,12 @@ class Setting(NamedTuple):
     epochs: int
 
     def __str__(self) -> str:
-        """As the issue writes it."""
+        """Return shards and slices as text."""
         return f"(S,R)=({self.n_shards},{self.n_slices})"
 
     @property
     def stage_epochs(self) -> int | None:
-        """Epochs that are given to SISA: without slices the learner's own `fit` does them."""
+        """The `epochs` parameter of SISA; None without slices, where the learner has its own."""
         return None if self.n_slices == 1 else self.epochs
 
     def learner(self) -> Any:
@@ -74,7 +74,7 @@ class Setting(NamedTuple):
         )
 
     def plan(self, n_rows: int, people: int = 1) -> Plan:
-        """Return the closed form for a batch of so many people."""
+        """Return the planned cost of removing a batch of people."""
         return plan(
             n_rows,
             people,
@@ -85,7 +85,7 @@ class Setting(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Who is in which shard and slice, and what training a shard from a slice on costs."""
+    """Shard and slice of each person, and the cost of training a shard from each slice on."""
 
     people: NDArray[Any]
     shard: NDArray[np.int64]
@@ -94,7 +94,7 @@ class Cells(NamedTuple):
 
     @classmethod
     def of(cls, model: SISAClassifier, schedule: tuple[int, ...]) -> "Cells":
-        """Read the cells off a fitted model in which every person owns one row."""
+        """Read the cells of a fitted model in which every person owns one row."""
         shards = model.ensemble_.shards
         slices = [shard.rows.extra["slice"] for shard in shards]
         counts = [np.bincount(s, minlength=len(schedule)) for s in slices]
@@ -107,7 +107,7 @@ class Cells(NamedTuple):
         )
 
     def share(self, batch: NDArray[np.int64]) -> float:
-        """Return the work of forgetting these positions, as a share of training everything."""
+        """Return the work of forgetting these positions, as a share of training all shards."""
         first: dict[int, int] = {}
         for shard, piece in zip(
             self.shard[batch].tolist(), self.slice[batch].tolist(), strict=True
@@ -118,20 +118,20 @@ class Cells(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Batches to forget, in random order, and what counting says about all of them."""
+    """Batches to forget, in random order, and the counted work of all batches."""
 
     batches: list[list[Any]]
-    everybody: float
+    all_people: float
     error: float
 
 
 def draw(cells: Cells, people: int, n_batches: int, rng: np.random.Generator) -> Sample:
-    """Cut everybody at random into batches and take some, spread evenly over their work.
+    """Split the people at random into batches and choose some, spread evenly over their work.
 
     Batches are sorted by the work they will cause and every k-th is taken, from the start that
     represents all of them best. Work is counted here from the cells alone, not with the library's
-    own count, so that the receipts can still be wrong. `error` is how far the sample's mean is
-    from that of all batches, as a share of it. Batches have nobody in common.
+    own count, so that wrong receipts are detected. `error` is how far the sample's mean is
+    from that of all batches, as a share of it. Batches are disjoint.
     """
     total = len(cells.people) // people
     batches = rng.permutation(len(cells.people))[: total * people].reshape(total, people)
@@ -147,7 +147,7 @@ def draw(cells: Cells, people: int, n_batches: int, rng: np.random.Generator) ->
 
 @dataclass(frozen=True)
 class SettingCost:
-    """Sampled removals of one setting and batch size, with all that they are compared with."""
+    """Sampled removals of one setting and batch size, with the values to compare them with."""
 
     setting: Setting
     people: int
@@ -159,7 +159,7 @@ class SettingCost:
 
     @property
     def formula(self) -> float:
-        """Speed-up by the closed form over training the same ensemble again."""
+        """Planned speed-up over training the same ensemble again."""
         left = 1 - self.people / self.plan.n_rows
         return self.plan.fit_visits * left / self.plan.visits
 
@@ -169,12 +169,12 @@ class SettingCost:
         return 1 / float(np.mean([receipt.work for receipt in self.receipts]))
 
     def row(self, refits: list[Seconds]) -> tuple[Any, ...]:
-        """Return the line of the table."""
+        """Return the row of the table."""
         walls, speed = [s.wall for s in self.seconds], self._speed(refits)
         cpu = self._processor_speed(refits)
         return (
             *self.setting[:2], self.people, len(walls), self.formula, self.counted,
-            1 / self.sample.everybody, speed.value, speed.low, speed.high, cpu.value,
+            1 / self.sample.all_people, speed.value, speed.low, speed.high, cpu.value,
             efficiency(self.naive, walls).value, 100 * self.sample.error,
         )  # fmt: skip
 
@@ -185,7 +185,7 @@ class SettingCost:
         return efficiency([s.cpu for s in refits], [s.cpu for s in self.seconds])
 
     def verdicts(self, refits: list[Seconds]) -> list[TargetCheck]:
-        """Judge counted work and time against the closed form."""
+        """Compare counted work and times with the formula."""
         what = f"{self.setting}, {self.people} leaving"
         return [
             _within(f"counted cost, {what}", self.counted, self.formula),
@@ -195,7 +195,7 @@ class SettingCost:
 
 
 def _within(what: str, reached: float, formula: float) -> TargetCheck:
-    # The mean cost is what must agree, and a cost is one over a speed-up.
+    # The target refers to the mean cost, which is one over the speed-up.
     off = formula / reached - 1
     text = f"{reached:.3f}x, formula {formula:.3f}x, cost {off:+.1%}"
     return TargetCheck(what, text, "within 10 %", abs(off) <= TOLERANCE)
@@ -212,7 +212,7 @@ def removals(
     """Forget sampled batches one after the other and keep the receipts.
 
     The model loses about one row in a hundred over all batches; receipts count work as a share of
-    the rows that remain, so the ratios do not move.
+    the remaining rows, so the ratios do not change.
     """
     planned = setting.plan(model.n_rows_, people)
     sample = draw(Cells.of(model, planned.schedule), people, n_batches, rng)
@@ -222,7 +222,7 @@ def removals(
 
 
 def refit(setting: Setting, model: SISAClassifier, X: Any, y: Any) -> tuple[Seconds, TargetCheck]:
-    """Train the same ensemble afresh on the rows that remain, and compare the digests."""
+    """Train the same ensemble on the remaining rows, and compare the digests."""
     rows = np.sort(model.ids_)
     ids = rows.tolist()
     fresh, seconds = timed(lambda: setting.model(model.seed_).fit(X[rows], y[rows], ids=ids))
@@ -251,7 +251,7 @@ def cost_table(costs: list[SettingCost], refits: dict[Setting, list[Seconds]], d
 MOST_OVERHEAD = 0.05
 MOST_IMPORT_SECONDS = 0.3
 
-# Functions whose cumulative time makes up a part of a call.
+# The functions of each part of a call.
 PARTS = {
     "find rows": ("_locate_rows",),
     "copy rows": ("without", "_split_by_shard", "_prepare_rows", "change_rows"),
@@ -283,7 +283,7 @@ class Race(NamedTuple):
 
     @property
     def overhead(self) -> float:
-        """Overhead by the shortest times: other work on the machine only ever adds."""
+        """Overhead by the shortest times: other load on the machine only adds time."""
         return min(t.wall for t in self.sisa) / min(t.wall for t in self.bare) - 1
 
     @property
@@ -292,7 +292,7 @@ class Race(NamedTuple):
         return min(t.cpu for t in self.sisa) / min(t.cpu for t in self.bare) - 1
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of the table."""
+        """Return the row of the table."""
         ratios = [a.wall / b.wall for a, b in zip(self.sisa, self.bare, strict=True)]
         return (
             *self.setting, min(t.wall for t in self.sisa), min(t.wall for t in self.bare),
@@ -303,7 +303,7 @@ class Race(NamedTuple):
         )  # fmt: skip
 
     def verdicts(self) -> list[TargetCheck]:
-        """Judge the overhead, and that both trained the same models."""
+        """Check the overhead, and that both trained the same models."""
         return [
             _light(f"overhead of training on the clock, {self.setting}", self.overhead),
             _light(f"time outside the learner's own calls, {self.setting}", self.outside),
@@ -321,7 +321,7 @@ def _light(what: str, overhead: float) -> TargetCheck:
 
 
 def blocks_of(model: SISAClassifier, setting: Setting) -> list[Block]:
-    """Return what a bare loop needs, prepared outside its time."""
+    """Return the inputs of the bare loop, prepared before timing starts."""
     blocks = []
     for shard in model.ensemble_.shards:
         rows, stages = shard.rows, setting.plan(model.n_rows_).schedule
@@ -340,7 +340,7 @@ def _seed(model: SISAClassifier, shard: int, stage: int, epoch: int) -> int:
 
 
 def bare_loop(setting: Setting, blocks: list[Block]) -> list[Any]:
-    """Train all shards as anybody would, without states, hashes or anything kept."""
+    """Train all shards in a plain loop, without states or hashes."""
     learner = setting.learner()
     with one_thread():
         if setting.stage_epochs is None:
@@ -361,7 +361,7 @@ def _bare_stages(model: Any, block: Block) -> Any:
 
 
 def race(setting: Setting, X: Any, y: Any, seed: int, repeats: int) -> Race:
-    """Time SISA and the bare loop in turn, so that a busy moment hits both."""
+    """Time SISA and the bare loop in turn, so that load on the machine affects both."""
     sisa, bare, outside = [], [], []
     for _ in range(repeats):
         with learning_time() as inside:
@@ -407,7 +407,7 @@ def learning_time() -> Iterator[list[float]]:
 
 
 def _saving_seconds(model: SISAClassifier) -> float:
-    """Estimate the seconds `fit` spent on states: one round trip, times the states there are."""
+    """Estimate the seconds that `fit` spends on states: one round trip times their number."""
     n_states = sum(saved is not None for shard in model.ensemble_.shards for saved in shard.states)
     inner = model.estimators_[0]
     times = [timed(lambda: _round_trip(inner))[1].wall for _ in range(21)]
@@ -457,7 +457,7 @@ def profile_parts(call: Callable[[], Any]) -> dict[str, float]:
 
 
 def latency_table(models: dict[Setting, SISAClassifier], n_calls: int) -> Table:
-    """Return where the time of single removals goes."""
+    """Return the parts of the time of single removals."""
     rows = []
     for setting, model in models.items():
         people = np.random.default_rng(1).choice(model.ids_, n_calls, replace=False).tolist()

@@ -42,8 +42,8 @@ STEPPED = ("mnist38", "higgs")
 N_PARTS = 8
 FEW = 0.01
 SWEPT = ("mnist38", "covtype", "higgs")
-# Noise on released parameters, chosen on a fifth of the training rows: the most, of 0.01, 0.03,
-# 0.05, 0.07, 0.1 and 0.2, that costs at most 0.1 points of accuracy there. The first is judged.
+# Noise of released parameters, chosen on a fifth of the training rows: the largest of 0.01, 0.03,
+# 0.05, 0.07, 0.1 and 0.2 that costs at most 0.1 points of accuracy. The targets use the first.
 SIGMAS: dict[str, tuple[float, ...]] = {
     "mnist38": (0.07, 0.02),
     "covtype": (0.07,),
@@ -76,7 +76,7 @@ PERIOD_NOTE = "Here it is the distance to where the same descent on the remainin
 
 
 class ConvexScale(NamedTuple):
-    """How much of everything one run does."""
+    """Sizes and repetitions of a run."""
 
     most_rows: int | None
     brief: bool
@@ -148,7 +148,7 @@ QUICK = ConvexScale(
 
 
 class ConvexBench:
-    """One run: its size, its report and what several sections need."""
+    """One run: size, report, and data that several sections use."""
 
     def __init__(self, size: ConvexScale, report: BenchmarkReport, file: Path) -> None:
         self.size, self.report, self.file = size, report, file
@@ -157,7 +157,7 @@ class ConvexBench:
         self.points: dict[str, list[curves.Point]] = {}
 
     def yardstick(self, name: str) -> SolverBaseline:
-        """Return the solvers of a table, tried once in a run; only the last tables are kept."""
+        """Return the solvers of a table, timed once per run; only the last tables are cached."""
         if name not in self.yardsticks:
             data = load_set(name)
             data = data.head(self.size.most_rows) if self.size.most_rows else data
@@ -165,7 +165,7 @@ class ConvexBench:
         return self.yardsticks[name]
 
     def measure_set(self, name: str) -> None:
-        """Try every solver and every method on one table, people leaving one by one."""
+        """Time every solver on one table, and single removals by every method."""
         yardstick = self.yardstick(name)
         data = yardstick.data
         solvers = trials_table(
@@ -201,7 +201,7 @@ class ConvexBench:
         n_secret = many["published"] if slow else many["secret"]
         methods = [(influence(sigma), n_influence) for sigma in SIGMAS[name]]
         if self.size.brief and name == "cifar2":
-            return methods[:1]  # a fit takes as long as all other tables together
+            return methods[:1]  # one fit takes as long as all other tables
         methods += [(fisher(state="secret"), n_secret), (descent(state="secret"), n_secret)]
         if name != "syn54full":
             methods += [(fisher(state="published"), many["published"])]
@@ -212,7 +212,7 @@ class ConvexBench:
         return methods
 
     def measure_batches(self) -> None:
-        """Let many people leave at once."""
+        """Measure the removal of many people at once."""
         size, removals = self.size, []
         for name in BATCHED:
             mine = influence(SIGMAS[name][0])
@@ -224,7 +224,7 @@ class ConvexBench:
         self.report.add(batch.batch_table(removals, size.batch_repeats), _batch_verdicts(removals))
 
     def measure_sequence(self) -> None:
-        """Let a thousand people leave one after the other."""
+        """Measure a thousand removals, one after the other."""
         size, yardstick, runs = self.size, self.yardstick("mnist38"), []
         for sigma in SIGMAS["mnist38"]:
             method = influence(sigma)
@@ -234,7 +234,7 @@ class ConvexBench:
         pictures.draw_sequences(runs, self._picture("sequence"))
 
     def measure_deltagrad(self) -> None:
-        """Hold DeltaGrad against the descent that it replays."""
+        """Compare DeltaGrad with the descent that it replays."""
         size, yardstick = self.size, self.yardstick("mnist38")
         replays, singles_of = [], size.singles["DeltaGrad"]
         for n_gone in (1, *(int(share * len(yardstick.data.y)) for share in size.shares)):
@@ -249,7 +249,7 @@ class ConvexBench:
         self.report.add(fresh.memory_table(memories, data), fresh.memory_verdicts(memories, data))
 
     def sweep_sigma(self) -> None:
-        """Turn the noise."""
+        """Vary the noise."""
         size = self.size
         points = []
         for gone in self._gone(size.leaving):
@@ -258,14 +258,14 @@ class ConvexBench:
         self._curves("Noise (sigma)", "sigma", points, size.noises, SIGMA_NOTE)
 
     def sweep_minibatch(self) -> None:
-        """Turn the size of mini-batches."""
+        """Vary the size of mini-batches."""
         points = []
         for gone in self._gone(self.size.leaving, few=True):
             points += curves.minibatches(gone, self.size.minis)
         self._curves("Mini-batches (m')", "minibatch", points, 1)
 
     def sweep_period(self) -> None:
-        """Turn the share of exact steps."""
+        """Vary the share of exact steps."""
         size, points = self.size, []
         for gone in self._gone(size.leaving):
             points += curves.periods(gone, size.periods, size.hessians, size.steps)
@@ -273,7 +273,7 @@ class ConvexBench:
         self._curves(title, "period", points, 1, PERIOD_NOTE)
 
     def sweep_iterations(self) -> None:
-        """Turn the number of gradient steps."""
+        """Vary the number of gradient steps."""
         points = []
         for gone in self._gone(min(self.size.shares), names=STEPPED):
             points += curves.iterations(gone, self.size.iterations, 1)
@@ -287,7 +287,7 @@ class ConvexBench:
             yardstick = self.yardstick(name)
             n_people = int(share * len(yardstick.data.y))
             if few and yardstick.data.X.shape[1] > 100:
-                n_people = self.size.few  # one Hessian per person is a long way with many columns
+                n_people = self.size.few  # one Hessian per person is slow with many columns
             crowds.append(curves.Gone.of(yardstick, n_people))
         return crowds
 
@@ -300,7 +300,7 @@ class ConvexBench:
         pictures.draw_curves(drawn, drawn[0].dial, self._picture(name))
 
     def summarise(self) -> None:
-        """Put all ratios side by side, and draw them."""
+        """Write the table of all speed-ups and draw it."""
         if self.results:
             self.report.add(singles.summary_table(self.results))
             pictures.draw_speeds(self.results, _least(), self._picture("speed"))
@@ -316,14 +316,14 @@ class ConvexBench:
 
 
 def _least() -> dict[tuple[str, str], float]:
-    """Return what has to be reached, by table and method."""
+    """Return the required speed-up by table and method."""
     least = {(name, influence(SIGMAS[name][0]).title): x for name, x in INFLUENCE_LEAST.items()}
     least |= {(name, fisher(state="secret").title): x for name, x in FISHER_LEAST.items()}
     return least | {(name, descent(state="secret").title): x for name, x in DESCENT_LEAST.items()}
 
 
 def _batch_verdicts(removals: list[batch.BatchRemoval]) -> list[TargetCheck]:
-    """Judge random people on the first table; Fisher has more to reach when few of them leave."""
+    """Check random people on the first table; Fisher has a higher target for small batches."""
     names = (influence(SIGMAS["mnist38"][0]).title, fisher(state="secret").title)
     mine = [each for each in removals if each.data == "mnist38" and each.method in names]
     mine = [each for each in mine if each.chosen == batch.RANDOM]
@@ -335,7 +335,7 @@ def _batch_verdicts(removals: list[batch.BatchRemoval]) -> list[TargetCheck]:
 
 
 def sections(bench: ConvexBench) -> dict[str, Callable[[], None]]:
-    """Return everything a run does, in order."""
+    """Return the sections of a run, in order."""
     return {
         **{name: lambda name=name: bench.measure_set(name) for name in SETS},  # type: ignore[misc]
         "batch": bench.measure_batches,
@@ -353,7 +353,7 @@ def sections(bench: ConvexBench) -> dict[str, Callable[[], None]]:
 def run(
     size: ConvexScale, chosen: list[str], file: Path, settings: dict[str, Any]
 ) -> BenchmarkReport:
-    """Do the chosen sections, all of them when none is named."""
+    """Run the chosen sections, or all of them."""
     report = BenchmarkReport("Benchmarks of the convex methods", settings, file=file)
     bench = ConvexBench(size, report, file)
     every = sections(bench)
@@ -374,9 +374,9 @@ def main(
     quick: bool = typer.Option(False, help="Small sizes: indicative only."),
     only: str = typer.Option("", help="Sections to run, separated by commas."),
 ) -> None:
-    """Run the benchmarks; exit with 1 when something that must hold does not."""
+    """Run the benchmarks; exit with 1 if a target is missed."""
     chosen = [name.strip() for name in only.split(",") if name.strip()]
-    # A part of a run must not replace the results of a whole one.
+    # A partial run must not replace the results of a complete one.
     file = RESULTS / ("convex_quick" if quick or chosen else "convex")
     settings = {"quick": quick, "only": only or "everything", "threads": 1}
     report = run(QUICK if quick else FULL, chosen, file, settings)

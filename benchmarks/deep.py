@@ -1,4 +1,4 @@
-"""Nets that forget, in numbers: time, agreement, backdoors, stacked shards, memory.
+"""Benchmarks of networks: time, agreement, backdoors, stacked shards, memory.
 
 Run ``python benchmarks/deep.py`` (about 20 minutes on one core), ``--device cuda`` on a machine
 with a GPU (about 8 minutes on an H200), or, for a first look, ``--quick`` (under a minute); only
@@ -59,7 +59,7 @@ Made = TypeVar("Made")
 
 @dataclass(kw_only=True)
 class DeepReport(BenchmarkReport):
-    """A report that also keeps the numbers behind its pictures."""
+    """A report with the numbers of its plots."""
 
     curves: dict[str, Any] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class DeepReport(BenchmarkReport):
 
 
 class Bench:
-    """One run: its size, its report and what several sections need, made when first needed."""
+    """One run: size, report, and data that several sections use, made on first use."""
 
     def __init__(self, size: NetSize, report: DeepReport, device: str, deadline: float) -> None:
         self.size, self.report, self.device, self.deadline = size, report, device, deadline
@@ -77,7 +77,7 @@ class Bench:
         self.planted: list[backdoors.Planted] = []
 
     def has_time(self) -> bool:
-        """Whether another part may start."""
+        """Whether the deadline allows another section."""
         return time.perf_counter() < self.deadline
 
     @property
@@ -88,7 +88,7 @@ class Bench:
 
     @property
     def yardstick(self) -> Yardstick:
-        """The tuned naive retrain."""
+        """The tuned naive retraining."""
         return self._tuned[0]
 
     @property
@@ -107,7 +107,7 @@ class Bench:
 
     @property
     def places(self) -> range:
-        """Blocks in the middle of equal parts."""
+        """Evenly spaced blocks."""
         step = self.size.n_blocks // self.size.n_places
         return range(step // 2, self.size.n_blocks, step)
 
@@ -118,12 +118,12 @@ class Bench:
         return product
 
     def measure_naive(self) -> None:
-        """Tune the yardstick."""
+        """Tune naive retraining."""
         chosen, candidates = self._tuned
         self.report.add(yardsticks.naive_table(self.data, chosen, candidates, self.device))
 
     def measure_obliviate(self) -> None:
-        """Forget people of all blocks under all rules."""
+        """Measure removals from all blocks under all rules."""
         blocked, places, size = self.blocked, self.places, self.size
         runs = obliviates.runs_of(blocked, RULES, places, size.crowds, size.crowded)
         other = naive(self.yardstick.recipe, self.device, random_state=1)
@@ -142,7 +142,7 @@ class Bench:
         curves["trade off"] = [*curves.get("trade off", []), *points]
 
     def measure_sisa(self) -> None:
-        """Forget people of shards."""
+        """Measure removals from shards."""
         size, ensembles = self.size, list[shards.Sharded]()
         widths = (None, 1) if self.device == "cuda" else (None,)
         for shape, width in product(size.shapes, widths):
@@ -168,7 +168,7 @@ class Bench:
         return self._once(f"shards {shape} {width}", fit)
 
     def measure_lanes(self) -> None:
-        """Stack shards."""
+        """Compare stacked shards with shards trained one by one."""
         size, races = self.size, []
         for recipe in size.lane_recipes:
             for n_shards in size.lane_shards:
@@ -180,7 +180,7 @@ class Bench:
         self.report.add(lanes.floor_table(races, lanes.Ceilings(self.device)))
 
     def measure_cifar(self) -> None:
-        """Do the same with a residual net on CIFAR-10."""
+        """Measure a residual network on CIFAR-10."""
         run = cifar.Cifar(
             load_images("cifar10"), self.size.cifar, self.device, self.report, self.has_time
         )
@@ -190,7 +190,7 @@ class Bench:
             self.report.curves.setdefault("residuals", {})[title] = run.curves
 
     def measure_backdoors(self) -> None:
-        """Plant patterns and let their owners leave."""
+        """Plant patterns and remove their owners."""
         size, device = self.size, self.device
         models: dict[str, Callable[[], Any]] = {
             "DeepObliviate": lambda: obliviate(device, n_blocks=size.n_blocks),
@@ -212,16 +212,16 @@ class Bench:
 
     @property
     def _equal_shards(self) -> dict[str, int]:
-        """Shards and slices that keep as many states as there are blocks."""
+        """Return shards and slices with as many checkpoints as there are blocks."""
         return {"n_shards": self.size.n_blocks // 5, "n_slices": 5}
 
     def measure_budget(self) -> None:
-        """Compare at equal numbers of states."""
+        """Compare methods at equal numbers of checkpoints."""
         yardstick, size = self.yardstick, self.size
         shape = (self._equal_shards["n_shards"], self._equal_shards["n_slices"])
         model, fit = self._shards(shape)
         held = set(model.ids_)
-        people = [self._somebody(block, held) for block in self.places]
+        people = [self._choose_person(block, held) for block in self.places]
         title = f"SISA, S={shape[0]}, R={shape[1]}"
         contenders = [budget.contend(title, model, yardstick, fit, shape[0] * shape[1], people)]
         blocked = self.blocked
@@ -235,18 +235,18 @@ class Bench:
         n_rows = size.cases[0].n_rows
         self.report.add(budget.budget_table(contenders, yardstick, self.planted, n_rows))
 
-    def _somebody(self, block: int, held: set[int]) -> int:
-        """Return somebody of a block whom the shards hold too."""
-        everybody = (self.blocked.person(block, skip) for skip in range(2, len(held)))
-        return next(person for person in everybody if person in held)
+    def _choose_person(self, block: int, held: set[int]) -> int:
+        """Return a person of a block who is also in the shards."""
+        candidates = (self.blocked.person(block, skip) for skip in range(2, len(held)))
+        return next(person for person in candidates if person in held)
 
     def measure_fisher(self) -> None:
-        """Scrub."""
+        """Measure Fisher scrubbing."""
         tried = approximate.scrubs(self.size.fisher_rows, SIGMAS, newton=self.size.newton)
         self.report.add(approximate.fisher_table(self.yardstick, tried))
 
     def measure_deltagrad(self) -> None:
-        """Replay."""
+        """Measure DeltaGrad."""
         size = self.size
         data = self.data.head(size.replay_rows, size.n_test)
         wide = self.device == "cuda"
@@ -256,7 +256,7 @@ class Bench:
         self.report.add(approximate.deltagrad_table(replay, self.yardstick))
 
     def measure_memory(self) -> None:
-        """Keep many states with and without a limit."""
+        """Measure memory with many checkpoints, with and without a limit."""
         data, n_blocks = self.data.head(self.size.memory_rows, 100), self.size.memory_blocks
         limit = n_blocks * 100_000
         memories = fresh.memories(data, n_blocks, limit, self.device)
@@ -264,7 +264,7 @@ class Bench:
         self.report.add(fresh.memory_table(memories, data, n_blocks), verdicts)
 
     def measure_determinism(self) -> None:
-        """Fit twice; forget and fit afresh."""
+        """Check that two fits are equal, and that a removal equals a fresh fit."""
         data = self.data.head(self.size.equal_rows, 100)
         rows, held = [], []
         makers: dict[str, Callable[[], Any]] = {
@@ -289,12 +289,12 @@ class Bench:
         self.report.add(table, [verdict])
 
     def draw(self) -> None:
-        """Draw pictures, where matplotlib is installed."""
+        """Draw plots if matplotlib is installed."""
         draw(self.report.curves, self.report.file)
 
 
 def draw(curves: dict[str, Any], file: Path) -> None:
-    """Draw what a run found, from the numbers in its JSON file."""
+    """Draw the plots of a run from its JSON file."""
     try:
         from benchmarks import _deep_pictures as pictures
     except ImportError as error:
@@ -309,7 +309,7 @@ def draw(curves: dict[str, Any], file: Path) -> None:
 
 
 def sections(bench: Bench) -> dict[str, Callable[[], None]]:
-    """Return everything a run does, the most important first."""
+    """Return the sections of a run, the most important first."""
     return {
         "naive": bench.measure_naive,
         "obliviate": bench.measure_obliviate,
@@ -336,7 +336,7 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def run(bench: Bench, chosen: list[str]) -> None:
-    """Do the chosen sections, all that belong to the device when none is named."""
+    """Run the chosen sections, or all sections of the device."""
     every, begun = sections(bench), time.perf_counter()
     if unknown := set(chosen) - set(every):
         raise SystemExit(f"unknown: {sorted(unknown)}; known: {list(every)}")
@@ -366,20 +366,22 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--quick", action="store_true", help="small sizes: indicative only")
     parser.add_argument("--only", default="", help="sections to run, separated by commas")
-    parser.add_argument("--limit", type=float, default=0.0, help="start nothing after so many s")
+    parser.add_argument(
+        "--limit", type=float, default=0.0, help="start no section after this many seconds"
+    )
     parser.add_argument("--into", default="", help="name of the results file")
-    parser.add_argument("--draw", action="store_true", help="only draw the pictures of --into")
+    parser.add_argument("--draw", action="store_true", help="only draw the plots of --into")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Run the benchmarks; return 1 when something that must hold does not."""
+    """Run the benchmarks; return 1 if a target is missed."""
     given = arguments()
     device = given.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     chosen = [name.strip() for name in given.only.split(",") if name.strip()]
-    # A part of a run must not replace the results of a whole one.
+    # A partial run must not replace the results of a complete one.
     whole = {"cpu": "deep_cpu", "cuda": "deep_gpu"}[device]
     file = RESULTS / (given.into or ("deep_quick" if given.quick or chosen else whole))
     if given.draw:

@@ -1,4 +1,4 @@
-"""DaRE forests in numbers: time, memory, ranking, growth, dials and the identity.
+"""Benchmarks of DaRE forests: time, memory, ranking, growth, parameters and identity.
 
 Run ``python benchmarks/forest.py`` (about 20 minutes on one core) or, for a first look,
 ``python benchmarks/forest.py --quick`` (under a minute), or only some sections:
@@ -36,7 +36,7 @@ SEED = 20260
 
 
 class ForestScale(NamedTuple):
-    """How much of everything one run does."""
+    """Sizes and repetitions of a run."""
 
     shape: ForestSize
     most_rows: int | None
@@ -92,23 +92,23 @@ QUICK = ForestScale(
 
 
 class ForestBench:
-    """One run: its size, its report and what several sections need."""
+    """One run: size, report, and data that several sections use."""
 
     def __init__(self, size: ForestScale, report: BenchmarkReport, file: Path) -> None:
         self.size, self.report, self.file = size, report, file
         self.results: list[sets.SetFindings] = []
 
     def split(self, name: str) -> Split | None:
-        """Return a table, cut short in a quick run; None when its files are not there."""
+        """Return a table, truncated in a quick run; None if its files are missing."""
         data = _load(name)
         return data.head(self.size.most_rows) if data and self.size.most_rows else data
 
     def splits(self, names: tuple[str, ...]) -> list[Split]:
-        """Return those tables that are there."""
+        """Return the available tables."""
         return [split for name in names if (split := self.split(name)) is not None]
 
     def unit(self, split: Split) -> float:
-        """Return F of a table, measured once in a run."""
+        """Return F of a table, measured once per run."""
         for result in self.results:
             if result.split.name == split.name:
                 return result.unit
@@ -119,7 +119,7 @@ class ForestBench:
         """Measure everything about one table."""
         split = self.split(name)
         if split is None:
-            print(f"{name}: no files, left out", flush=True)
+            print(f"{name}: files are missing, skipped", flush=True)
             return
         repeats = self.size.repeats.get(name, 1)
         effort = self.size.effort._replace(repeats=repeats)
@@ -128,7 +128,7 @@ class ForestBench:
         self.report.add(sets.set_table(findings), sets.set_verdicts(findings))
 
     def summarise(self) -> None:
-        """Put all tables side by side."""
+        """Write the summary of all tables."""
         if self.results:
             self.report.add(sets.summary_table(self.results))
             self.report.add(sets.quality_table(self.results))
@@ -177,7 +177,7 @@ class ForestBench:
             self.report.add(*growth.threads(split, self.size.shape, self.size.thread_repeats))
 
     def measure_identity(self) -> None:
-        """Let forests live long random lives on real rows."""
+        """Run long random sequences of operations on real rows."""
         size = self.size
         real = self.splits(SETS[1:]) or self.splits(SETS[:1])
         lives = [
@@ -196,7 +196,7 @@ def _load(name: str) -> Split | None:
 
 
 def sections(bench: ForestBench) -> dict[str, Callable[[], None]]:
-    """Return everything a run does, in order."""
+    """Return the sections of a run, in order."""
     return {
         **{name: lambda name=name: bench.measure_set(name) for name in SETS},  # type: ignore[misc]
         SUMMARY: bench.summarise,
@@ -211,7 +211,7 @@ def sections(bench: ForestBench) -> dict[str, Callable[[], None]]:
 def run(
     size: ForestScale, chosen: list[str], file: Path, settings: dict[str, Any]
 ) -> BenchmarkReport:
-    """Do the chosen sections, all of them when none is named."""
+    """Run the chosen sections, or all of them."""
     report = BenchmarkReport("DaRE forest benchmarks", settings, file=file)
     bench = ForestBench(size, report, file)
     every = sections(bench)
@@ -232,9 +232,9 @@ def main(
     quick: bool = typer.Option(False, help="Small sizes: indicative only."),
     only: str = typer.Option("", help="Sections to run, separated by commas."),
 ) -> None:
-    """Run the forest's benchmarks; exit with 1 when something that must hold does not."""
+    """Run the benchmarks; exit with 1 if a target is missed."""
     chosen = [name.strip() for name in only.split(",") if name.strip()]
-    # A part of a run must not replace the results of a whole one.
+    # A partial run must not replace the results of a complete one.
     file = RESULTS / ("forest_quick" if quick or chosen else "forest")
     settings = {"quick": quick, "only": only or "everything", "seed": SEED, "threads": 1}
     report = run(QUICK if quick else FULL, chosen, file, settings)

@@ -1,8 +1,8 @@
-"""The ledger: requests acknowledged in a second, batches from request to purge, proofs, sizes.
+"""The ledger: requests acknowledged per second, batches from request to purge, proofs, sizes.
 
 Run ``python benchmarks/ledger.py`` (about five minutes on two cores) or, for a first look,
 ``python benchmarks/ledger.py --quick`` (under a minute). Results go to ``benchmarks/results``.
-Files are written to the disk that holds the temporary folder: what counts is that disk.
+Files are written to the disk of the temporary directory, so the results depend on that disk.
 """
 
 import shutil
@@ -37,7 +37,7 @@ N_CLIENTS = 20
 
 
 def sqlite_section(report: BenchmarkReport, folder: Path, n: int) -> None:
-    """Submissions on SQLite against bare commits on the same disk, in both journal modes."""
+    """Compare submissions on SQLite with bare commits on the same disk, in both journal modes."""
     rows, verdicts = [], []
     for journal in ("wal", "delete"):
         rates = sqlite_rates(folder, journal, n, N_CLIENTS)
@@ -62,7 +62,7 @@ def sqlite_section(report: BenchmarkReport, folder: Path, n: int) -> None:
 
 
 def postgres_section(report: BenchmarkReport, folder: Path, n: int) -> None:
-    """Submissions of many processes on a server that syncs every commit."""
+    """Measure submissions of many processes on a server that syncs every commit."""
     binaries = find_binaries()
     if binaries is None:
         print(MISSING, file=sys.stderr)
@@ -120,7 +120,7 @@ def postgres_section(report: BenchmarkReport, folder: Path, n: int) -> None:
 
 
 def batch_section(report: BenchmarkReport, folder: Path, sizes: tuple[int, ...]) -> None:
-    """One batch each: how long until it is applied, certified and purged."""
+    """Measure the time until a batch is applied, has a certificate and is purged."""
     rows = [
         batch_row(folder / f"{kind}-{n_rows}-{n_erased}", n_rows, n_erased, kind)
         for n_rows in sizes
@@ -151,14 +151,14 @@ def batch_section(report: BenchmarkReport, folder: Path, sizes: tuple[int, ...])
 
 
 def tree_section(report: BenchmarkReport, slots: int, sizes: tuple[int, ...]) -> None:
-    """The trees alone."""
+    """Measure the trees alone."""
     report.add(slot_table(slots, (1, 100, 1_000)))
     report.add(log_table(sizes))
 
 
 def main(
-    quick: bool = typer.Option(False, help="Small numbers, to see that it runs."),
-    only: str = typer.Option(",".join(SECTIONS), help="Sections, with commas."),
+    quick: bool = typer.Option(False, help="Small numbers, as a smoke test."),
+    only: str = typer.Option(",".join(SECTIONS), help="Sections, separated by commas."),
 ) -> None:
     """Measure and write the report."""
     chosen = only.split(",")

@@ -1,4 +1,4 @@
-"""How well the monitor watches: breaches missed, over-estimates, and retrains against an oracle.
+"""The monitor: missed breaches, over-estimates, and retrainings compared with an oracle.
 
 Run ``python benchmarks/monitor.py`` (about 20 minutes on two cores) or, for a first look,
 ``python benchmarks/monitor.py --quick`` (about a minute). Results go to ``benchmarks/results``.
@@ -41,9 +41,9 @@ from letheon.parallel import one_thread
 
 Totals = Mapping[tuple[str, str], StreamTotal]
 RESULTS = Path(__file__).resolve().parent / "results"
-# Tables before this one were looked at while the rule was being made.
+# Tables with smaller seeds were used while the rule was developed.
 FIRST_SEED = 1000
-# Who watches, which kind of stream, which drift, how many people.
+# Watcher, kind of stream, drift, number of people.
 Key = tuple[str, str, str, str]
 NOTE = (
     "A stretch goes from one retrain to the next; it counts once it ended by a retrain or was "
@@ -61,7 +61,7 @@ NOTE = (
 
 
 class MonitorFinding(NamedTuple):
-    """What one table gave."""
+    """Results of one table."""
 
     records: dict[Key, list[StreamRecord]]
     n_rehearsed: int
@@ -85,7 +85,7 @@ def world_records(seed: int, n_streams: int, n_requests: int, n_rehearsals: int)
 
 
 def all_records(tasks: Iterable[Any], n_tasks: int, jobs: int) -> Iterator[MonitorFinding]:
-    """Run the tables and say how far it is."""
+    """Run all tables and print the progress."""
     results = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(tasks)
     for number, finding in enumerate(results, start=1):
         print(f"table {number} of {n_tasks}", flush=True)
@@ -102,7 +102,7 @@ def merge_findings(parts: Iterable[MonitorFinding]) -> dict[Key, list[StreamReco
 
 
 def totals_of(records: Mapping[Key, list[StreamRecord]], about: str = "") -> Totals:
-    """Return the totals of every watcher and kind, of all tables or of those of a drift or size."""
+    """Return the totals of every watcher and kind, for all tables or for one drift or size."""
 
     def of(name: str, kind: str) -> list[StreamRecord]:
         return [
@@ -119,7 +119,7 @@ def totals_of(records: Mapping[Key, list[StreamRecord]], about: str = "") -> Tot
 
 
 def kind_table(totals: Totals) -> Table:
-    """Return one line per kind of stream and watcher."""
+    """Return one row per kind of stream and watcher."""
     columns = (
         "stream",
         "watcher",
@@ -147,7 +147,7 @@ def kind_table(totals: Totals) -> Table:
 def part_table(
     records: Mapping[Key, list[StreamRecord]], title: str, parts: Sequence[str]
 ) -> Table:
-    """Return one line per drift or size and kind: what the monitor costs where it costs most."""
+    """Return one row per drift or size and kind of stream."""
     rows = []
     for part in parts:
         totals = totals_of(records, part)
@@ -170,7 +170,7 @@ def part_table(
 
 
 def verdicts(totals: Totals) -> list[TargetCheck]:
-    """Return what must hold for the default: at most 5 % of the breaches are missed."""
+    """Check that the default misses at most 5 % of the breaches."""
     texts = []
     for kind in KINDS:
         t = totals[WATCHERS[0], kind]
@@ -188,12 +188,12 @@ def verdicts(totals: Totals) -> list[TargetCheck]:
 def main(
     quick: bool = typer.Option(False, help="A few streams of each kind."),
     jobs: int = typer.Option(2, help="Processes."),
-    worlds: int = typer.Option(52, help="Tables, each with rehearsals of its own."),
+    worlds: int = typer.Option(52, help="Tables, each with separate rehearsals."),
     streams: int = typer.Option(4, help="Streams of each kind for each table."),
     requests: int = typer.Option(60, help="Requests of a stream."),
     first_seed: int = typer.Option(FIRST_SEED, help="Seed of the first table."),
 ) -> None:
-    """Simulate, add up, and write the report."""
+    """Simulate the streams and write the report."""
     n_rehearsals = 40
     if quick:
         worlds, streams, requests = 4, 1, 40

@@ -54,7 +54,7 @@ LIGHT = Setting(5, 1, 5)
 
 
 class SisaSize(NamedTuple):
-    """How much of everything one run does."""
+    """Sizes and repetitions of a run."""
 
     n_rows: int
     repeats: int
@@ -71,7 +71,7 @@ QUICK = SisaSize(1_000, 1, 5, 1_000, 1_000, 2, ("covtype",), {8: 2})
 
 
 class Costs(NamedTuple):
-    """All races and removals, the refits by setting and whether exactness held."""
+    """Races and removals, refits by setting, and the checks of exactness."""
 
     races: list[Race]
     costs: list[SettingCost]
@@ -113,12 +113,12 @@ def measure_accuracy(size: SisaSize) -> list[AccuracyRun]:
 
 
 def run(size: SisaSize, *, quick: bool) -> BenchmarkReport:
-    """Do everything, printing as it goes."""
+    """Run all sections and print each table."""
     start = time.perf_counter()
     data = load("mnist").sample(size.n_rows, SEED)
     settings: dict[str, Any] = {"quick": quick, "seed": SEED, "data": data.describe()}
     report = BenchmarkReport("SISA benchmarks", settings, file=RESULTS / _name(quick))
-    Setting(2, 2, 3).model(0).fit(data.X[:200], data.y[:200]).forget([0])  # load what is lazy
+    Setting(2, 2, 3).model(0).fit(data.X[:200], data.y[:200]).forget([0])  # trigger lazy imports
     report.add(*import_times(5 if quick else 15))
     races, costs, refits, exact = measure_costs(data, size)
     judged = [v for cost in costs for v in cost.verdicts(refits[cost.setting])]
@@ -145,7 +145,7 @@ def _name(quick: bool) -> str:
 
 
 def main(quick: bool = typer.Option(False, help="Small sizes: indicative only.")) -> None:
-    """Run the SISA benchmarks; exit with 1 when something that must hold does not."""
+    """Run the SISA benchmarks; exit with 1 if a target is missed."""
     report = run(QUICK if quick else FULL, quick=quick)
     report.write()
     held = sum(verdict.passed for verdict in report.verdicts)

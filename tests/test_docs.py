@@ -347,3 +347,14 @@ def test_risk_tiers_make_risky_people_cheap(capsys: pytest.CaptureFixture[str]) 
     runpy.run_path(str(ROOT / "examples" / "risk_tiers.py"), run_name="__main__")
     plain, tiered = map(float, re.findall(r"([\d.]+)% of a retrain", capsys.readouterr().out))
     assert tiered < plain
+
+
+@pytest.mark.parametrize("page", ["docs/glossary.md", "docs/desk.md"])
+def test_pages_list_the_states_of_a_request_as_people_see_them(page: str) -> None:
+    states = pytest.importorskip("letheon.ledger").REQUEST_STATES
+    labels = {code: state.label for code, state in states.items()}
+    for cells in re.findall(r"^\| (.+?) \| (.+?) \| .+\|$", read(page), flags=re.MULTILINE):
+        code, label = cells if cells[0].startswith("`") else cells[::-1]
+        if code.strip("`") in labels:
+            assert labels.pop(code.strip("`")) == label
+    assert labels == {}

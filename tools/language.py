@@ -110,9 +110,9 @@ def read_words() -> dict[str, str]:
 def find_words(text: str, words: dict[str, str]) -> Iterator[tuple[int, str]]:
     """Yield line and word for each use of a word to avoid, also inside identifiers.
 
-    A word in quotation marks is a value, such as the name of a Unix account.
+    A word in quotation marks or with a hyphen is a value, such as a code of a certificate.
     """
-    pattern = re.compile(rf"(?<![a-z\"'])({'|'.join(words)})(?![a-z\"'])", re.IGNORECASE)
+    pattern = re.compile(rf"(?<![a-z\"'`-])({'|'.join(words)})(?![a-z\"'`-])", re.IGNORECASE)
     for number, line in enumerate(text.splitlines(), 1):
         for match in pattern.finditer(line):
             yield number, match[1].lower()

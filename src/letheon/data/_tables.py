@@ -24,7 +24,7 @@ def table_length(X: Table) -> int:
 
 
 def is_text_column(X: Table) -> bool:
-    """Return whether X is one column of strings, as text vectorisers take it."""
+    """Return whether X is one column of strings, the input of text vectorisers."""
     return isinstance(X, np.ndarray) and X.ndim == 1
 
 
@@ -178,7 +178,7 @@ def _plain_value(value: Any) -> Any:
 def hold_labels(y: Any, *, name: str, regressor: str) -> NDArray[Any]:
     """Return class labels in canonical form, or raise for other values.
 
-    `name` is the name of the estimator, `regressor` the one to suggest for fractions.
+    `name` is the name of the estimator; `regressor` is suggested if y contains fractions.
     """
     _require_labels(y)
     values = column_or_1d(y, warn=True)
@@ -234,9 +234,10 @@ def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[A
 
 
 def _cast_like(stored: Any, values: NDArray[Any], what: str) -> NDArray[Any]:
-    """Return the given values in the held dtype, which must not depend on rows that may leave.
+    """Return values in the stored dtype, which must not depend on rows that may be removed.
 
-    Raises rather than change a value: 1.5 among ints, 300 among int8. Floats may be rounded.
+    Raises instead of changing a value, such as 1.5 among ints or 300 among int8. Floats may be
+    rounded.
     """
     dtype = stored.dtype
     with np.errstate(invalid="ignore"):
@@ -382,7 +383,7 @@ def _drop_unused_categories(series: "nw.Series[Any]") -> "nw.Series[Any]":
 
 
 def _same_categories(frames: "list[nw.DataFrame[Any]]") -> "list[nw.DataFrame[Any]]":
-    """Return the frames with categorical columns as the union of both sets of categories."""
+    """Return the frames with the union of both sets of categories in categorical columns."""
     head, tail = frames
     for name, kind in head.schema.items():
         if kind not in (nw.Categorical, nw.Enum):

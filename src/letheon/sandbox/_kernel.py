@@ -114,7 +114,7 @@ def restrict(limits: Limits, *, landlock: bool = True) -> Protection:
     if landlock and _restrict_files(_installation_paths()):
         files = "landlock"
     elif os.geteuid() == 0:
-        _switch_user()
+        _drop_root()
         files = "user"
     _drop_capabilities()
     return Protection(files, "seccomp" if _filter_calls() else "none")
@@ -149,7 +149,7 @@ def _is_linux() -> bool:
     return sys.platform == "linux"
 
 
-def _switch_user() -> None:
+def _drop_root() -> None:
     os.setgroups([])
     os.setresgid(_UNPRIVILEGED_ID, _UNPRIVILEGED_ID, _UNPRIVILEGED_ID)
     os.setresuid(_UNPRIVILEGED_ID, _UNPRIVILEGED_ID, _UNPRIVILEGED_ID)

@@ -57,7 +57,7 @@ SCOPES = {
     "monitor:read": "see measures, proxies and budgets over time",
     "webhooks:manage": "create and remove webhooks",
     "tokens:manage": "create and revoke tokens",
-    "metrics:read": "scrape the metrics of the server",
+    "metrics:read": "read the metrics of the server",
 }
 """All permissions, with a description."""
 

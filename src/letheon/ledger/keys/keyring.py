@@ -1,4 +1,4 @@
-r"""The key ring of a ledger: signing keys, the tag key, and keys that are made to be destroyed.
+r"""The key ring of a ledger: signing keys, the tag key, and keys that will be destroyed.
 
 Private keys are in ``keys``. ``public/keys`` contains the first public key and the statements that
 rotate and revoke keys, numbered from 1. The statements decide which key is current; the file

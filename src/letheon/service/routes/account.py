@@ -48,9 +48,9 @@ class TokenIn(In):
     name : Name
         Name of the token in lists; do not use the name of a person.
     scopes : list of Scope or None
-        Restrict the token to these scopes; null for all scopes of the role.
+        Scopes of the token; null for all scopes of the role.
     tenant : Name or None
-        Restrict the token to this tenant; null for all tenants.
+        Tenant that the token is restricted to; null for all tenants.
     days : int or None
         Days until the token expires.
     """
@@ -208,7 +208,7 @@ def make_webhook(caller: HookManager, wanted: WebhookIn) -> WebhookMade:
 
 @webhooks.get("/api/v1/webhooks/{webhook_id}", summary="Show a webhook")
 def show_webhook(caller: HookManager, webhook_id: WebhookId) -> Webhook:
-    """Show a webhook with the number of waiting messages."""
+    """Show a webhook, with its numbers of waiting and failed messages."""
     hook = Webhooks(caller.ledger).find(webhook_id)
     if hook is None or caller.tenant not in (
         None,
@@ -318,7 +318,7 @@ def show_readiness(request: Request) -> dict[str, str]:
 
 @server.get(
     "/metrics",
-    summary="Metrics for Prometheus",
+    summary="Show metrics for Prometheus",
     tags=["server"],
     **describe_file("text/plain", "Metrics in the text format of Prometheus."),
 )
