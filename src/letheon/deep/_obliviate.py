@@ -566,7 +566,7 @@ class DeepObliviateClassifier(CheckpointedNet):
     def _make_guarantee(self) -> Guarantee:
         measured = "retrained to the end: the parameters of training the blocks from scratch"
         if not self.deterministic:
-            measured += ", up to kernels that add in any order"
+            measured += ", except for rounding: kernels may add in any order"
         residue: tuple[str, ...] = (_RESIDUAL_SLOTS,)
         if self.null_floor_ is not None:
             residue = (*residue, _RESIDUAL_FLOOR)
