@@ -150,7 +150,7 @@ def test_what_does_not_wait_for_it_is_not_approved(sqlite_desk: LedgerSetup, sta
     if state == "cancelled":
         requests_of(desk.core).cancel(first.id)
     before = desk.snapshot()
-    with pytest.raises(RequestStateError, match="is not waiting for approval"):
+    with pytest.raises(RequestStateError, match="only a verified request can be approved"):
         requests_of(desk.core).approve(request.id)
     assert desk.snapshot() == before
 

@@ -297,7 +297,9 @@ def _from_values(values: list[Any], what: str) -> Ids:
 def _to_int64(values: list[Any], what: str) -> NDArray[np.int64]:
     for value in values:
         if not _LEAST <= value <= _MOST:
-            raise IdsTypeError(f"{what} contains {value}, which does not fit 64 bits; use str ids")
+            raise IdsTypeError(
+                f"{what} contains {value}, which does not fit into 64 bits; use str ids"
+            )
     return np.array([int(value) for value in values], np.int64)
 
 

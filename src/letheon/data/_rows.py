@@ -155,8 +155,8 @@ class SlotRows:
     Notes
     -----
     Until the next compaction the memory of the process still shows that a wiped slot was in use,
-    how many values a sparse row had and how many bytes a text id had. The state and the pickle
-    have no slots: they equal those of rows that never contained the wiped ones.
+    how many values a sparse row had and how many bytes a text id had. State and pickle have no
+    slots: they are the same as if the wiped rows had never been there.
 
     There are no locks. Positions are valid until the next `wipe` or `append`, so find and wipe
     under one lock.
@@ -401,7 +401,7 @@ def _ensure_owned(array: NDArray[Any]) -> NDArray[Any]:
 
 def _require_dense(X: Any) -> NDArray[Any]:
     if not isinstance(X, np.ndarray) or X.ndim < 2:
-        raise ValueError(f"X is a {type(X).__name__}; expected an array of rows or a CSR")
+        raise ValueError(f"X is a {type(X).__name__}; expected an array of rows or a CSR matrix")
     if X.dtype != np.uint8:
         _require_float(X)
     if not _is_owned(X):
@@ -420,7 +420,7 @@ def _require_float(X: Any) -> None:
 def _own_csr(X: Any) -> Any:
     """Return the CSR with its own buffers, in the index dtype for its size."""
     if X.format != "csr":
-        raise ValueError(f"X is sparse in {X.format} form; expected CSR: X.tocsr()")
+        raise ValueError(f"X is sparse in {X.format} format; expected CSR, such as X.tocsr()")
     _require_float(X)
     if not X.has_canonical_format:
         raise ValueError("X has unsorted or duplicate indices; pass hold_table(X)")

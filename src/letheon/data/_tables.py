@@ -222,7 +222,7 @@ def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[A
     """Return y followed by `other`; numbers and strings cannot be mixed."""
     if y is None or other is None:
         if y is not other:
-            raise ValueError("y must be given exactly if the model was fitted with y")
+            raise ValueError("y must be passed if the model was fitted with y, and only then")
         return None
     if (y.dtype.kind == "U") != (other.dtype.kind == "U") or y.shape[1:] != other.shape[1:]:
         raise ValueError(
@@ -245,8 +245,8 @@ def _cast_like(stored: Any, values: NDArray[Any], what: str) -> NDArray[Any]:
     both_floats = dtype.kind == values.dtype.kind == "f"
     if dtype != values.dtype and not both_floats and not _same_values(cast, values):
         raise ValueError(
-            f"new {what} have dtype {values.dtype} and values that {dtype}, which this model "
-            f"holds, cannot represent; fit with {values.dtype} {what} from the start"
+            f"new {what} have dtype {values.dtype} and values that do not fit into {dtype}, the "
+            f"dtype of this model; fit with {values.dtype} {what} from the start"
         )
     return cast
 
@@ -331,7 +331,9 @@ def _labels_of(values: list[Any]) -> NDArray[Any]:
 def _int64_labels(array: NDArray[Any]) -> NDArray[np.int64]:
     for extreme in (array.min(), array.max()) if array.size else ():
         if not _INT64.min <= extreme <= _INT64.max:
-            raise ValueError(f"y contains {extreme}, which does not fit 64 bits; use str labels")
+            raise ValueError(
+                f"y contains {extreme}, which does not fit into 64 bits; use str labels"
+            )
     return array.astype(np.int64)
 
 
@@ -426,7 +428,7 @@ def _require_same_layout(X: Table, other: Table) -> None:
             "with those dtypes (frame[list(model.feature_names_in_)], astype)"
         )
     raise ValueError(
-        f"new rows are {layout}; this model holds {expected}; give the same kind of table"
+        f"new rows are {layout}; this model was fitted with {expected}. Pass the same kind of table"
     )
 
 

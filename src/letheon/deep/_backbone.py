@@ -137,9 +137,9 @@ class Backbone:
         if again.tobytes() != features[sample].tobytes():
             self._modules.content = None
             raise TrainingError(
-                "the backbone returns other features for the same row when it runs again; features "
-                "must depend on the row alone. Check for dropout that is always on, and for layers "
-                "that store values between calls"
+                "the backbone returns different features for the same row in a second run; "
+                "features must depend on the row alone. Check for dropout that is always on, and "
+                "for layers that store values between calls"
             )
         return features
 

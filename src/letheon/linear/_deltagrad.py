@@ -242,8 +242,8 @@ class DeltaGradClassifier(LinearClassifier):
         replay = _run_if_finite(descent.record_path, self.n_steps)
         if replay is None:
             raise ValueError(
-                f"gradient descent diverged at learning_rate={settings.rate:.3g}; give a smaller "
-                "rate, or None to choose one"
+                f"gradient descent diverged at learning_rate={settings.rate:.3g}; use a smaller "
+                "value, or None to choose it automatically"
             )
         W = descent.as_matrix(replay.end)
         attributes = {
