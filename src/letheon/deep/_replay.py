@@ -74,7 +74,7 @@ class StepSchedule(Opaque):
     Attributes
     ----------
     rows, weights : tensors of shape (T, b)
-        As in `Batches`, of the only lane.
+        As in `LaneBatches`, for a single lane.
     sizes : list of int
         Rows in every batch; an empty batch is not a step.
     rates : list of float
@@ -136,7 +136,7 @@ class NetDescent(Opaque):
     path : Path
         The steps, after `run`.
     end : Tensor
-        Parameters after the last one.
+        Parameters after the last step.
     n_exact, n_approximate : int
         Steps computed from the rows of the batch, and steps computed with B.
     n_visits : int
@@ -354,7 +354,7 @@ class NetReplay(NetDescent):
     Parameters
     ----------
     context, plan, max_memory, callback
-        As of `NetDescent`; the plan has the steps of the remaining rows.
+        As in `NetDescent`; the plan has the steps of the remaining rows.
     old : Path
         The path to replay.
     leaving : dict of int to Tensor

@@ -33,7 +33,7 @@ from letheon.linear._problem import EPSILON, FitProblem, Floats, Positions, hess
 from letheon.linear._solve import block_size, conjugate_gradients
 from letheon.removal import Opaque
 
-# The linear system is solved to this share of its target, with at most so many refinements.
+# Relative residual to which the linear system is solved.
 _LINEAR = 1e-13
 _MOST_REFINEMENTS = 4
 _CG_TOLERANCE = 1e-3
@@ -59,7 +59,7 @@ class GradientEvaluation(Opaque):
 
     @property
     def residual(self) -> float:
-        """Upper bound of the norm of the gradient."""
+        """Upper bound on the norm of the gradient."""
         return float(np.linalg.norm(self.gradient)) + self.error
 
 
@@ -80,7 +80,7 @@ class Expansion:
     spectra : list of Spectrum or None
         Of the evaluated blocks, for noise from whole matrices; None after a removal.
     error : float
-        Bound of the spectral norm of the rounding error of the stored blocks.
+        Bound on the spectral norm of the rounding error of the stored blocks.
     bounds : ndarray or None
         Of the diagonal, if only the diagonal shapes the noise.
     """
@@ -238,7 +238,7 @@ NoiseShape = FullNoise | DiagonalNoise
 
 
 def bound_diagonal(problem: FitProblem) -> Floats:
-    """Return upper bounds of the diagonal of the data part, one per column, at any parameters."""
+    """Return upper bounds on the diagonal of the data part, one per column, at any parameters."""
     X, is_kept = problem.X, np.ones(problem.X.shape[0])
     is_kept[problem.removed] = 0.0
     total = np.zeros(X.shape[1])
@@ -338,8 +338,8 @@ class NewtonWalk(Opaque):
 
     Attributes
     ----------
-    after : Problem
-        The remaining rows.
+    after : FitProblem
+        The problem of the remaining rows.
     release_noise : ReleaseNoise
         The noise, and the constants that its bounds need.
     fisher : FisherMatrix
@@ -372,7 +372,7 @@ class NewtonWalk(Opaque):
 
     @property
     def closeness(self) -> Closeness:
-        """Bounds of the difference between the laws of this removal and of a retrain."""
+        """Bounds on the difference between the laws of this removal and of a retrain."""
         noise = self.fisher.noise
         change = 0.0 if noise is None else noise.curvature_change(self.W, self.evaluation.scores)
         return self.release_noise.bound_closeness(
@@ -387,7 +387,7 @@ class NewtonWalk(Opaque):
 
     @property
     def hessian_bounds(self) -> HessianBounds | None:
-        """Bounds of the matrix that shapes the noise; None without one."""
+        """Bounds on the matrix that shapes the noise; None without one."""
         return None if self.fisher.noise is None else self.fisher.noise.hessian_bounds()
 
     def run_until_hidden(self) -> bool:
@@ -422,7 +422,7 @@ class NewtonWalk(Opaque):
         return True
 
     def _renew_hessian(self) -> bool:
-        """Compute the Hessian at the current parameters; return False if it already is there."""
+        """Compute the Hessian at the current parameters; return False if it is already there."""
         if self.renew is None or self._expanded_at is self.W:
             return False
         self.fisher, self._expanded_at = self.renew(self.W), self.W
@@ -447,7 +447,7 @@ class FisherAccount:
     Attributes
     ----------
     closeness : Closeness
-        Bounds of the shift and spread between the laws of this model and of a retrained model.
+        Bounds on the shift and spread between the laws of this model and of a retrained model.
     used : float
         Used share of the limits; at most 1 in a certified model, 0 after training.
     """

@@ -133,8 +133,8 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         ids : sequence of int or of str
             Ids to forget.
         X, y : array-like, optional
-            All their rows and targets, in any order, as passed to `fit`. Only with
-            ``data_free=True``, where the model does not store them.
+            All rows and targets of these ids, in any order, as passed to `fit`. Only with
+            ``data_free=True``, because the model then does not store them.
         batch_size : int or None, optional
             For this request only, instead of the parameter of the same name.
         digest : bool, default=False
@@ -160,8 +160,8 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         """Return the norm of the gradient on the remaining rows, at the parameters without noise.
 
         Takes one pass over the rows. With ``mechanism="objective"`` it includes the secret term.
-        The account has an upper bound of this number, and receipts quote the account. Both are for
-        the operator: the certificate is about the parameters, so `publish` leaves them out.
+        The account contains an upper bound on this number, and receipts quote the account. Both are
+        for the operator: the certificate covers only the parameters, so `publish` omits them.
         """
         self._require_rows("exact_residual")
         with lock_model(self):
@@ -444,7 +444,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             W, moved, flops = W + step.change, moved + step.scores, flops + step.flops
             account = account.add_bound(step.residual)
         writes = (partial(products.remove_rows, problem, positions, moved),)
-        # The bound of a step uses scores from before the request, so it holds for one batch only.
+        # The bound on a step uses scores from before the request, so it holds for one batch only.
         if account.is_covered and size >= len(positions):
             return self._build_change(positions, counts, W, account, flops, writes)
         repaired = repair_residual(

@@ -315,7 +315,7 @@ class ParetoDisplay(SingleDisplay):
         if chosen is not None and chosen not in points:
             raise ValueError(f"chosen must be one of {sorted(points)}, not {chosen!r}")
         for name in sorted(set(doubtful) - points.keys()):
-            raise ValueError(f"doubtful contains {name!r}; expected some of {sorted(points)}")
+            raise ValueError(f"doubtful contains {name!r}; expected names from {sorted(points)}")
         self.x, self.y = x, y
         self.tolerances = dict(tolerances or {})
         self.chosen, self.doubtful = chosen, frozenset(doubtful)

@@ -12,9 +12,9 @@ _KINDS = {
         "nothing from the erased rows."
     ),
     "certified": (
-        "Certified: an observer cannot distinguish the model from one trained without the erased "
-        "rows. The probability of any observation differs by a factor of at most e^{epsilon}, plus "
-        "{delta}."
+        "Certified: an observer cannot reliably distinguish the model from one trained without "
+        "the erased rows. The probability of any observation differs by at most a factor of "
+        "e^{epsilon}, plus {delta}."
     ),
     "empirical": (
         "Empirical: the method removed the rows. How close the model is to one trained without "

@@ -387,7 +387,9 @@ def reject_false_claims(model: Any, claims: Mapping[str, Any]) -> None:
     proved = measurements(claim.guarantee, is_retrain=is_retrain, is_proved=is_proved)
     for name in PROPERTIES:
         if measures[name]["basis"] == "by-proof" and measures[name] != proved[name]:
-            raise SignerRefusedError(f"measurements.{name} does not follow by proof")
+            raise SignerRefusedError(
+                f"measurements.{name} claims a proof, but differs from the proved value"
+            )
     limits = _list_limits(claim, claim.guarantee, model, method, measures)
     if claims["erasure"]["rows"] == 1:
         limits.append(ONE_PERSON)

@@ -90,7 +90,7 @@ def require_scopes(role: str, scopes: Iterable[str] | None) -> frozenset[str]:
     beyond = sorted(selected - ROLES[role])
     if beyond:
         raise ValueError(
-            f"role {role} does not have {', '.join(beyond)}; expected some of: "
+            f"scopes: role {role!r} does not have {', '.join(beyond)}; expected one or more of: "
             f"{', '.join(sorted(ROLES[role]))}"
         )
     if not selected:

@@ -121,7 +121,7 @@ def make_judged(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> Judge
         from letheon.ledger.models.monitoring import pack_monitor
 
         if test is not None:
-            raise ValueError("test and monitor exclude each other: a monitor has its own test rows")
+            raise ValueError("test and monitor cannot be combined: a monitor has its own test rows")
         if monitor.model is not model:
             raise ValueError("the monitor belongs to another model; register monitor.model")
         return JudgementBasis(pack_monitor(monitor), None, 0.0)

@@ -249,7 +249,10 @@ class LedgerRequests(RequestLists):
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if not may_pause(row.regime):
-                raise RequestStateError(f"the deadline of a {row.regime} request cannot be paused")
+                raise RequestStateError(
+                    f"the deadline of a {row.regime} request cannot be paused; only GDPR "
+                    "deadlines can be paused"
+                )
             if row.paused_at is None:
                 _update_columns(connection, row.id, paused_at=now)
                 record_event(connection, "identity-asked", {"request": row.id}, now)

@@ -190,13 +190,13 @@ REQUEST_STATES = {
 REFUSALS = {
     "verify": "the identity is already verified",
     "await-identity": "proof of identity can be requested only before the identity is verified",
-    "approve": "it is not waiting for approval",
-    "hold": "only a queued request can be put on hold",
+    "approve": "only a verified request can be approved",
+    "hold": "only a queued request, or one that will be retried, can be put on hold",
     "release": "it is not on hold",
     "retry": "only a failed request can be retried",
     "extend": "the deadline can be extended once, while the request is open",
     "tell": "recipients can be recorded only after verification and before the answer",
-    "answer": "it can be answered only after the purge",
+    "answer": "only a purged request or a duplicate can be answered",
     "reject": "it can be rejected only before it is applied",
     "cancel": "it can be withdrawn only before it is applied",
 }

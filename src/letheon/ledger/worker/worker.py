@@ -318,7 +318,7 @@ def _apply_batch(
         return
     advance_mark(core)
     kind: Literal["applied", "retrained"] = "retrained" if batch.kind == "retrain" else "applied"
-    yield Step(kind, model.name, version.sequence, f"{version.live} rows left")
+    yield Step(kind, model.name, version.sequence, f"{version.live} rows remain")
 
 
 def _give_up(core: Core, lease: Lease, model: ModelRow, batch: BatchRow, reason: str) -> Step:
