@@ -179,11 +179,11 @@ def sample_calibration_rows(
     return positions[np.sort(np.argsort(hashes, kind="stable")[:limit])]
 
 
-def alive_mask(rows: SlotRows, leaving: Positions | None) -> NDArray[np.bool_]:
+def alive_mask(rows: SlotRows, removed: Positions | None) -> NDArray[np.bool_]:
     """Return a mask of the slots with remaining rows."""
     alive = rows.alive.copy()
-    if leaving is not None:
-        alive[leaving] = False
+    if removed is not None:
+        alive[removed] = False
     return alive
 
 

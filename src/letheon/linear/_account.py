@@ -199,7 +199,7 @@ class Mechanism:
     """How parameters are released; this base class adds no noise and has no certificate."""
 
     def draw_tilt(self, source: NoiseSource, shape: tuple[int, int]) -> Floats | None:  # noqa: ARG002
-        """Return the random linear term of the objective, if there is one."""
+        """Return the random linear term of the objective, or None."""
         return None
 
     def compute_limits(self, ridge: float, tolerance: float, size: int) -> GradientLimits:  # noqa: ARG002

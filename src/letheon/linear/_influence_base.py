@@ -398,10 +398,10 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             )
         return RowsToRemove(rows_in_double(rows, np.arange(len(target))), target)
 
-    def _removal_context(self, n_gone: int) -> RemovalContext:
+    def _removal_context(self, n_removed: int) -> RemovalContext:
         n, loss = len(self.rows_), self._build_loss(self.model_.classes)
-        before, after = (compute_ridge(self.l2, self.reg, rows) for rows in (n, n - n_gone))
-        return RemovalContext(loss, before, after, n - n_gone, self.bound)
+        before, after = (compute_ridge(self.l2, self.reg, rows) for rows in (n, n - n_removed))
+        return RemovalContext(loss, before, after, n - n_removed, self.bound)
 
     def _remove_in_batches(self, positions: Positions, counts: Counts, size: int) -> Change:
         """Remove batch after batch, each with the Hessian at the current rows and parameters.
