@@ -160,17 +160,23 @@ def check_guarantee_is_honest(estimator: Any) -> None:
         model = train(estimator, people)
         _require_permitted_claim(model)
         receipt = model.forget(people.unique_ids[:1])
-        assert receipt.guarantee == model.guarantee_, "receipt and model differ"
+        assert receipt.guarantee == model.guarantee_, "the guarantees of receipt and model differ"
         _require_permitted_claim(model)
 
 
 def _require_permitted_claim(model: Any) -> None:
     claim, facts = model.guarantee_, model.facts
     assert facts.exact or claim.kind != "exact", "an approximate method claims to be exact"
-    assert claim.requests == "oblivious" or facts.requests == "adaptive", "claims adaptive requests"
-    assert claim.releases in (facts.releases, "latest-only"), "claims more releases than permitted"
+    assert claim.requests == "oblivious" or facts.requests == "adaptive", (
+        "the guarantee covers adaptive requests, but the method does not"
+    )
+    assert claim.releases in (facts.releases, "latest-only"), (
+        f"the guarantee states releases={claim.releases!r}, the method {facts.releases!r}"
+    )
     overdrawn = None not in (claim.spent, claim.budget) and claim.spent > claim.budget
-    assert not overdrawn, f"spent {claim.spent} of {claim.budget}, and still claims a certificate"
+    assert not overdrawn, (
+        f"spent={claim.spent} exceeds budget={claim.budget}, and the guarantee is unchanged"
+    )
 
 
 def check_changed_parameters_are_noticed(estimator: Any) -> None:

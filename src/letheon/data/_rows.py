@@ -155,8 +155,8 @@ class SlotRows:
     Notes
     -----
     Until the next compaction the memory of the process still shows that a wiped slot was in use,
-    how many values a sparse row had and how many bytes a text id had. The state and the pickle
-    have no slots: they equal those of rows that never contained the wiped ones.
+    how many values a sparse row had and how many bytes a text id had. State and pickle have no
+    slots: they are the same as if the wiped rows had never been there.
 
     There are no locks. Positions are valid until the next `wipe` or `append`, so find and wipe
     under one lock.

@@ -251,7 +251,7 @@ class CheckpointChange:
 
 
 class CheckpointStore:
-    """n flat vectors of p float32: entry i holds the parameters after block or stage i.
+    """n flat vectors of p float32: entry i contains the parameters after block or stage i.
 
     Equal entries have equal digests, regardless of where they are stored. A copy has its own
     vectors in memory but shares the files of a directory: when one copy destroys a file, the other

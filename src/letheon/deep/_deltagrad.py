@@ -236,11 +236,11 @@ class DeltaGradNetClassifier(NetBase):
         return self._removal_change(removal, attributes, outcome)
 
     def _replay_without(
-        self, context: TrainingContext, leaving: Positions, callback: Callback | None
+        self, context: TrainingContext, removed: Positions, callback: Callback | None
     ) -> NetReplay:
         """Return the replay of the path without some rows."""
         before = self._make_schedule(_slot_table(self.rows_, self.n_slots_), context)
-        marked = before.mark_rows(leaving)
+        marked = before.mark_rows(removed)
         after, met = before.without_rows(marked, context.settings), before.rows_by_step(marked)
         # A batch that becomes empty is not a step, and a schedule counts steps.
         rates = enumerate(zip(before.rates, after.rates, strict=True))
@@ -251,7 +251,7 @@ class DeltaGradNetClassifier(NetBase):
             int(self.max_memory),
             callback,
             old=self.path_,
-            leaving=met,
+            removed=met,
             exactness=Exactness(int(self.burn_in), int(self.period), int(self.history)),
             checks=self._local_checks(),
         )

@@ -362,7 +362,7 @@ def make_optimizer(
 def learning_rates(active: Tensor, schedule: str, learning_rate: float) -> Tensor:
     """Return the rate of every step and lane, shape (T, W).
 
-    For step k = 0, 1, ... of the n steps that a lane takes part in the rate is `learning_rate`
+    For step k = 0, 1, ... of the n steps in which a lane is active, the rate is `learning_rate`
     times 1 (constant), ``(1 + cos(pi k / n)) / 2`` (cosine), or, with ``x = (k + 1) / (n + 1)``, a
     line from 0 up to 1 over the first quarter of x and down to 0 at its end (one-cycle).
     """

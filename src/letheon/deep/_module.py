@@ -350,7 +350,7 @@ class Nets(Opaque):
     statistics : tuple of dict
         BatchNorm's running statistics of every network.
     answers : tuple of bool
-        Which networks take part in predictions: those without rows do not.
+        Which networks are used for predictions: networks without rows are not.
     classes : ndarray
         Labels, in the order of the logits.
     constants : dict of str to Tensor

@@ -102,13 +102,13 @@ class Blocks:
         Rows with their `block` and `slot`.
     n_slots : ndarray of int64, shape (B,)
         Slots of every block, including those of removed rows.
-    leaving : ndarray of int64, optional
+    removed : ndarray of int64, optional
         Positions of rows that are about to be removed; they count as removed.
     """
 
-    def __init__(self, rows: SlotRows, n_slots: Integers, leaving: Integers | None = None) -> None:
+    def __init__(self, rows: SlotRows, n_slots: Integers, removed: Integers | None = None) -> None:
         self._block, self._slot, self._n_slots = rows.extra[BLOCK], rows.extra[SLOT], n_slots
-        self._alive = alive_mask(rows, leaving)
+        self._alive = alive_mask(rows, removed)
         self.sizes: Integers = np.bincount(self._block[self._alive], minlength=len(n_slots))
 
     def __len__(self) -> int:

@@ -349,7 +349,7 @@ class StopRule(ABC):
         return float(steps @ (later / top) / (steps @ steps)) * top
 
     def _fading_laws(self) -> list[FadingLaw]:
-        """Return the fit with a level and, for few points, also the one without."""
+        """Return the fit with a level and, for few points, also the fit without a level."""
         n = len(self._deltas)
         if n < _FEWEST_TO_FIT:
             return []

@@ -206,9 +206,9 @@ class SISANetClassifier(CheckpointedNet):
         tiers = np.zeros(len(ids), np.int64)
         return {"shard": assignment.shards(ids, tiers), "slice": assignment.slices(ids, tiers)}
 
-    def _make_grid(self, rows: SlotRows, leaving: Positions | None = None) -> ShardGrid:
+    def _make_grid(self, rows: SlotRows, removed: Positions | None = None) -> ShardGrid:
         epochs = epochs_per_stage(int(self.epochs), int(self.n_slices))
-        return ShardGrid(rows, alive_mask(rows, leaving), epochs)
+        return ShardGrid(rows, alive_mask(rows, removed), epochs)
 
     def _train_all(self, data: TrainingRows, seed: int, callback: Callback | None) -> Change:
         data.rows.extra.update(self._assign_shards(data.rows.ids, seed))
@@ -272,9 +272,9 @@ class SISANetClassifier(CheckpointedNet):
     def _prepare_removal(
         self, removal: Removal, callback: Callback | None
     ) -> tuple[Change, CheckpointChange | None]:
-        extra, leaving = self.rows_.extra, removal.where
-        touched = _first_slices(extra["shard"][leaving], extra["slice"][leaving])
-        grid = self._make_grid(self.rows_, leaving)
+        extra, removed = self.rows_.extra, removal.where
+        touched = _first_slices(extra["shard"][removed], extra["slice"][removed])
+        grid = self._make_grid(self.rows_, removed)
         with self._current_checkpoints().begin_change() as aside:
             rebuilt = self._retrain_shards(self._current_context(), grid, touched, aside, callback)
             change = self._removal_change(removal, *rebuilt)

@@ -119,14 +119,14 @@ class Expansion:
 class FullNoise(Opaque):
     """Noise from the blocks of an expansion, without the removed rows.
 
-    `leaving` are factors V of the removed rows, one per block: the block loses V V'.
+    `removed` are factors V of the removed rows, one per block: the block loses V V'.
     """
 
-    def __init__(self, expansion: Expansion, after: FitProblem, leaving: list[Floats]) -> None:
-        self._expansion, self._after, self._leaving = expansion, after, leaving
+    def __init__(self, expansion: Expansion, after: FitProblem, removed: list[Floats]) -> None:
+        self._expansion, self._after, self._removed = expansion, after, removed
         self.error = expansion.error
-        self._n_columns = max((V.shape[1] for V in leaving), default=0)
-        if leaving:
+        self._n_columns = max((V.shape[1] for V in removed), default=0)
+        if removed:
             self.error += self._downdate_error()
 
     def hessian_bounds(self) -> HessianBounds:
@@ -165,9 +165,9 @@ class FullNoise(Opaque):
     def noise_roots(self, W: Floats, grid: ReleaseGrid) -> list[NoiseRoot]:  # noqa: ARG002
         """Return the noise root of every block, at the expansion point."""
         spectra, after = self._expansion.spectra, self._after
-        if self._leaving or spectra is None:
+        if self._removed or spectra is None:
             blocks = [block.hessian for block in self._expansion.curvature.blocks]
-            for k, V in enumerate(self._leaving):
+            for k, V in enumerate(self._removed):
                 blocks[k] = blocks[k] - V @ V.T
             spectra = [Spectrum.from_matrix(block) for block in blocks]
         return [
@@ -182,7 +182,7 @@ class FullNoise(Opaque):
         after, curvature = self._after, self._expansion.curvature
         d, K = after.shape
         trace = max(float(np.trace(block.hessian)) for block in curvature.blocks)
-        lost = max(float((V * V).sum()) for V in self._leaving)
+        lost = max(float((V * V).sum()) for V in self._removed)
         scores = 6 * (d + 4) * curvature.radius * float(np.linalg.norm(curvature.point))
         if not scores * EPSILON <= _KNOWN_SCORES:
             return float("inf")
@@ -254,7 +254,7 @@ def bound_diagonal(problem: FitProblem) -> Floats:
 class FisherMatrix:
     """The Fisher matrix of the remaining rows, for the steps and the noise of a removal.
 
-    With an expansion it is stored as matrices, and `leaving` are removed rows that these still
+    With an expansion it is stored as matrices, and `removed` are removed rows that these still
     contain; nothing is written before `apply`. Without an expansion, for many columns, it is
     evaluated by products at the current parameters, and `flops` counts them. Products with a
     stored matrix are negligible compared with a pass over the rows.
@@ -267,19 +267,19 @@ class FisherMatrix:
         self,
         expansion: Expansion | None,
         after: FitProblem,
-        leaving: Positions | None = None,
+        removed: Positions | None = None,
         *,
         radius: float | None = None,
         is_shaped: bool = True,
     ) -> None:
-        self.expansion, self._after, self._leaving = expansion, after, leaving
+        self.expansion, self._after, self._removed = expansion, after, removed
         self._downdate: Downdate | None = None
         if expansion is None:
             self.noise = DiagonalNoise(after, radius) if is_shaped else None
             return
         roots: list[Floats] = []
-        if leaving is not None:
-            rows, y = after.copy_rows(leaving), after.y[leaving]
+        if removed is not None:
+            rows, y = after.copy_rows(removed), after.y[removed]
             roots = hessian_roots(after.loss, rows, y, expansion.curvature.point)
             self._downdate = Downdate(expansion.curvature, roots, after.ridge)
         if expansion.is_full:
@@ -317,7 +317,7 @@ class FisherMatrix:
         if expansion is None or self._downdate is None:
             return
         self._downdate.apply()
-        expansion.scores[self._leaving] = 0.0
+        expansion.scores[self._removed] = 0.0
         for spectrum in expansion.spectra or ():  # They contain the removed rows.
             spectrum.values[:] = 0.0
             spectrum.vectors[:] = 0.0

@@ -329,7 +329,7 @@ def _describe_blas() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return the versions and builds that affect results, besides data, settings and seed.
+    """Return the versions and builds that affect results, in addition to data, settings and seed.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """The tree of plain nodes that every value becomes before it becomes bytes.
 
 None, bool, int, float, complex, str and bytes are nodes themselves; everything else is one of the
-named tuples below. A tree holds data only: names of classes and functions are strings in it, and
+named tuples below. A tree contains only data: names of classes and functions are strings in it, and
 nothing is imported or called until a decoder has audited them.
 
 A few bytes can describe gigabytes: a wide array of strings, a sparse matrix with a billion empty
