@@ -111,8 +111,8 @@ def draw_curves(points: list[Point], dial: str, file: Path) -> None:
         column[-1].axhline(1, color="0.5", linestyle="--", linewidth=1)
         column[0].set_title(method, fontsize=11)
         column[-1].set_xlabel(dial)
-    _label(panels, [*SAPES, *RATIOS])
-    _legend(figure, panels)
+    _label_axes(panels, [*SAPES, *RATIOS])
+    _draw_legend(figure, panels)
     figure.savefig(file, dpi=DPI)
 
 
@@ -128,8 +128,8 @@ def draw_trade_offs(panels_of: dict[str, list[Point]], file: Path) -> None:
             ax.xaxis.set_minor_formatter(NullFormatter())
         column[0].set_title(title, fontsize=10)
         column[1].set_xlabel("efficiency: retrain / request")
-    _label(panels, list(SAPES))
-    _legend(figure, panels)
+    _label_axes(panels, list(SAPES))
+    _draw_legend(figure, panels)
     figure.savefig(file, dpi=DPI)
 
 
@@ -138,7 +138,7 @@ def _above_rounding(error: float | None) -> float | None:
     return error if error is not None and error > ROUNDING else None
 
 
-def _label(panels: Any, names: list[str]) -> None:
+def _label_axes(panels: Any, names: list[str]) -> None:
     """Label the rows; axes in per cent begin at 0 and end above rounding error."""
     for name, ax in zip(names, panels[:, 0], strict=True):
         ax.set_ylabel(name)
@@ -175,7 +175,7 @@ def _draw_lines(
     ax.margins(0.1)
 
 
-def _legend(figure: Figure, panels: Any) -> None:
+def _draw_legend(figure: Figure, panels: Any) -> None:
     handles: dict[str, Any] = {}
     for ax in panels.flat:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):

@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks._report import Seconds, Table, timed
+from benchmarks._report import Seconds, Table, time_call
 from letheon.parallel import one_thread
 
 __all__ = [
@@ -32,13 +32,13 @@ __all__ = [
     "BestSolver",
     "Retraining",
     "SolverTrial",
-    "best_retrain",
-    "lbfgs",
-    "newton_cg",
-    "newton_cholesky",
-    "optimum",
-    "sampled_lbfgs",
-    "trials_table",
+    "find_best_solver",
+    "find_optimum",
+    "make_trials_table",
+    "solve_lbfgs",
+    "solve_newton_cg",
+    "solve_newton_cholesky",
+    "solve_sampled_lbfgs",
 ]
 
 Floats = NDArray[np.float64]
@@ -133,7 +133,7 @@ class _ReachedError(Exception):
     """The gradient is small enough."""
 
 
-def lbfgs(
+def solve_lbfgs(
     problem: Retraining,
     start: Floats | None = None,
     *,
@@ -166,30 +166,30 @@ def lbfgs(
     return np.asarray(solution.x if factor is None else solve(solution.x, trans=1))
 
 
-def optimum(problem: Retraining, start: Floats) -> Floats:
+def find_optimum(problem: Retraining, start: Floats) -> Floats:
     """Return the minimum, more precisely than any retraining; for errors, not for times."""
     factor = None
     if not problem.is_sparse and problem.n_columns <= MOST_CHOLESKY_COLUMNS:
         miss = np.empty(problem.n_rows)
         problem.value_and_gradient(start, miss)
         factor = problem.factor(miss, 1.0, problem.ridge)
-    return lbfgs(problem, start, tolerance=ERROR_TOLERANCE, factor=factor)
+    return solve_lbfgs(problem, start, tolerance=ERROR_TOLERANCE, factor=factor)
 
 
-def sampled_lbfgs(problem: Retraining) -> Floats:
+def solve_sampled_lbfgs(problem: Retraining) -> Floats:
     """Solve on every eighth row, then L-BFGS on all, preconditioned by the sample's Hessian."""
     part = slice(None, None, SAMPLE_PART)
     sample = Retraining(problem.X[part], problem.y[part], problem.l2)
-    start = lbfgs(sample, tolerance=SAMPLE_TOLERANCE)
+    start = solve_lbfgs(sample, tolerance=SAMPLE_TOLERANCE)
     if problem.is_sparse or problem.n_columns > MOST_CHOLESKY_COLUMNS:
-        return lbfgs(problem, start)
+        return solve_lbfgs(problem, start)
     miss = np.empty(sample.n_rows)
     sample.value_and_gradient(start, miss)
     weight = problem.n_rows / sample.n_rows
-    return lbfgs(problem, start, factor=sample.factor(miss, weight, problem.ridge))
+    return solve_lbfgs(problem, start, factor=sample.factor(miss, weight, problem.ridge))
 
 
-def newton_cholesky(problem: Retraining) -> Floats:
+def solve_newton_cholesky(problem: Retraining) -> Floats:
     """Newton's method that keeps a Hessian as long as a new one would cost more."""
     w, miss = np.zeros(problem.n_columns), np.empty(problem.n_rows)
     value, gradient = problem.value_and_gradient(w, miss)
@@ -201,7 +201,7 @@ def newton_cholesky(problem: Retraining) -> Floats:
         if factor is None:
             factor = problem.factor(miss, 1.0, problem.ridge)
         step = scipy.linalg.cho_solve((factor, True), gradient, check_finite=False)
-        w, value, gradient = _descend(problem, w, value, gradient, step, miss)
+        w, value, gradient = _line_search(problem, w, value, gradient, step, miss)
         before, left = left, problem.size(gradient)
         if not _worth_keeping(problem, before, left):
             factor = None
@@ -216,7 +216,7 @@ def _worth_keeping(problem: Retraining, before: float, left: float) -> bool:
     return bool(np.log(TOLERANCE / left) / np.log(left / before) <= hessian_in_passes)
 
 
-def newton_cg(problem: Retraining) -> Floats:
+def solve_newton_cg(problem: Retraining) -> Floats:
     """Newton with steps from conjugate gradients, diagonally preconditioned; for sparse rows."""
     w, miss = np.zeros(problem.n_columns), np.empty(problem.n_rows)
     value, gradient = problem.value_and_gradient(w, miss)
@@ -228,13 +228,13 @@ def newton_cg(problem: Retraining) -> Floats:
         diagonal = problem.ridge + problem.squares @ weights
         # No more precision than the next gradient can use, and none below the target.
         share = max(min(0.1, left / first), 0.5 * TOLERANCE / left)
-        step = _conjugate_gradients(problem, weights, diagonal, gradient, share)
-        w, value, gradient = _descend(problem, w, value, gradient, step, miss)
+        step = _solve_conjugate_gradients(problem, weights, diagonal, gradient, share)
+        w, value, gradient = _line_search(problem, w, value, gradient, step, miss)
         left = problem.size(gradient)
     return w
 
 
-def _conjugate_gradients(
+def _solve_conjugate_gradients(
     problem: Retraining, weights: Floats, diagonal: Floats, target: Floats, share: float
 ) -> Floats:
     """Solve H x = target until the residual is a share of the target."""
@@ -255,7 +255,7 @@ def _conjugate_gradients(
     return x
 
 
-def _descend(
+def _line_search(
     problem: Retraining, w: Floats, value: float, gradient: Floats, step: Floats, miss: Floats
 ) -> tuple[Floats, float, Floats]:
     """Take the step, halved until S falls enough; rounding errors of S are tolerated."""
@@ -268,7 +268,7 @@ def _descend(
         length /= 2
 
 
-def _scikit(problem: Retraining, solver: str, tolerance: float) -> Floats:
+def _solve_scikit(problem: Retraining, solver: str, tolerance: float) -> Floats:
     model = LogisticRegression(
         C=1 / problem.ridge, fit_intercept=False, solver=solver, tol=tolerance, max_iter=5_000
     )
@@ -302,29 +302,35 @@ class BestSolver(NamedTuple):
 
     def among(self, solvers: tuple[str, ...]) -> SolverTrial:
         """Return the fastest of some solvers by processor time."""
-        return _fastest([trial for trial in self.trials if trial.solver in solvers])
+        return _find_fastest([trial for trial in self.trials if trial.solver in solvers])
 
 
-def best_retrain(problem: Retraining, repeats: int = 3, *, scikit: bool = True) -> BestSolver:
+def find_best_solver(problem: Retraining, repeats: int = 3, *, scikit: bool = True) -> BestSolver:
     """Try every solver that fits the shape, on one thread; W has shape (columns, 1)."""
     with one_thread():
-        trials = [_try(name, call, problem, repeats) for name, call in _own(problem).items()]
+        trials = [
+            _time_solver(name, call, problem, repeats)
+            for name, call in _list_solvers(problem).items()
+        ]
         for name, solver in _scikit_solvers(problem).items() if scikit else ():
-            trials.append(_try_scikit(name, solver, problem, repeats))
-    best = _fastest(trials)
+            trials.append(_time_scikit(name, solver, problem, repeats))
+    best = _find_fastest(trials)
     return BestSolver(best.solver, best.seconds, best.w[:, None], trials)
 
 
-def _fastest(trials: list[SolverTrial]) -> SolverTrial:
+def _find_fastest(trials: list[SolverTrial]) -> SolverTrial:
     return min((t for t in trials if t.reached), key=lambda trial: trial.seconds.cpu)
 
 
-def _own(problem: Retraining) -> dict[str, Callable[[Retraining], Floats]]:
+def _list_solvers(problem: Retraining) -> dict[str, Callable[[Retraining], Floats]]:
     if problem.is_sparse:
-        return {LBFGS: lbfgs, CG: newton_cg, SAMPLED: sampled_lbfgs}
-    solvers: dict[str, Callable[[Retraining], Floats]] = {LBFGS: lbfgs, SAMPLED: sampled_lbfgs}
+        return {LBFGS: solve_lbfgs, CG: solve_newton_cg, SAMPLED: solve_sampled_lbfgs}
+    solvers: dict[str, Callable[[Retraining], Floats]] = {
+        LBFGS: solve_lbfgs,
+        SAMPLED: solve_sampled_lbfgs,
+    }
     if problem.n_columns <= MOST_CHOLESKY_COLUMNS:
-        solvers[CHOLESKY] = newton_cholesky
+        solvers[CHOLESKY] = solve_newton_cholesky
     return solvers
 
 
@@ -336,29 +342,29 @@ def _scikit_solvers(problem: Retraining) -> dict[str, str]:
     return {SCIKIT_LBFGS: "lbfgs"}
 
 
-def _try(
+def _time_solver(
     name: str, call: Callable[[Retraining], Floats], problem: Retraining, repeats: int
 ) -> SolverTrial:
     """Return the shortest of several calls; a long call is not repeated."""
-    w, best = timed(partial(call, problem))
+    w, best = time_call(partial(call, problem))
     for _ in range(repeats - 1):
         if best.wall > LONG_SECONDS:
             break
-        best = min(best, timed(partial(call, problem))[1], key=lambda seconds: seconds.cpu)
+        best = min(best, time_call(partial(call, problem))[1], key=lambda seconds: seconds.cpu)
     return SolverTrial(name, best, problem.residual(w), w, call)
 
 
-def _try_scikit(name: str, solver: str, problem: Retraining, repeats: int) -> SolverTrial:
+def _time_scikit(name: str, solver: str, problem: Retraining, repeats: int) -> SolverTrial:
     """Use the loosest setting that reaches the tolerance; scikit-learn tests another norm."""
     for tolerance in (1e-6, 1e-7, 1e-8, 3e-9, 1e-9, 1e-10):
-        call = partial(_scikit, solver=solver, tolerance=tolerance)
-        trial = _try(name, call, problem, 1)
+        call = partial(_solve_scikit, solver=solver, tolerance=tolerance)
+        trial = _time_solver(name, call, problem, 1)
         if trial.reached:
-            return _try(name, call, problem, repeats)
+            return _time_solver(name, call, problem, repeats)
     return trial
 
 
-def trials_table(title: str, best: BestSolver, X_test: Any, y_test: NDArray[Any]) -> Table:
+def make_trials_table(title: str, best: BestSolver, X_test: Any, y_test: NDArray[Any]) -> Table:
     """Return time, final gradient and accuracy of every solver."""
     rows = [
         (

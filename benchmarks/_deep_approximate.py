@@ -10,18 +10,18 @@ from benchmarks._deep_models import (
     ImageSet,
     Yardstick,
     agreement,
-    clocked,
-    deltagrad,
-    fisher,
+    copy_model,
+    make_deltagrad,
+    make_fisher,
     percent,
     points,
+    time_on_device,
     times,
-    twin,
 )
 from benchmarks._report import Table
 from letheon.deep import MLP
 
-__all__ = ["deltagrad_table", "fisher_table", "replays", "scrubs"]
+__all__ = ["list_scrubs", "make_deltagrad_table", "make_fisher_table", "measure_replays"]
 
 FISHER_COLUMNS = (
     "labels", "rows of F", "exponent", "sigma", "Newton step", "again s", "x naive",
@@ -63,7 +63,7 @@ class Scrub(NamedTuple):
         return {**self._asdict(), "clamp": CLAMP if self.exponent == 0.5 else None}
 
 
-def scrubs(
+def list_scrubs(
     rows: Sequence[int | None], sigmas: Mapping[float, Sequence[float]], *, newton: bool
 ) -> list[Scrub]:
     """Return all sigmas with F from the fewest rows, then other settings at the first sigma."""
@@ -77,14 +77,14 @@ def scrubs(
     return [*steps, step] if newton else steps
 
 
-def fisher_table(yardstick: Yardstick, tried: list[Scrub]) -> Table:
+def make_fisher_table(yardstick: Yardstick, tried: list[Scrub]) -> Table:
     """Scrub one person from copies of one network."""
     data, device = yardstick.data, yardstick.device
-    model = fisher(yardstick.recipe, device, noise_seed=1).fit(data.X, data.y)
+    model = make_fisher(yardstick.recipe, device, noise_seed=1).fit(data.X, data.y)
     before, rows = model.predict(data.X_test), []
     for scrub in tried:
-        mine = twin(model, **scrub.settings())
-        seconds = clocked(lambda mine=mine: mine.forget([7]), device)[1]  # type: ignore[misc]
+        mine = copy_model(model, **scrub.settings())
+        seconds = time_on_device(lambda mine=mine: mine.forget([7]), device)[1]  # type: ignore[misc]
         answers = mine.predict(data.X_test)
         gain = 100 * float(np.mean(answers == data.y_test)) - yardstick.accuracy
         n_rows = "all" if scrub.fisher_rows is None else f"{scrub.fisher_rows:,}"
@@ -108,23 +108,23 @@ class Replay(NamedTuple):
     data: ImageSet
 
 
-def replays(
+def measure_replays(
     data: ImageSet, yardstick: Yardstick, epochs: int, crowds: Sequence[int], *, wide: bool
 ) -> Replay:
     """Fit once; remove people from copies, by approximate and by exact steps."""
     device = yardstick.device
     module = WIDE_MLP if wide else SMALL_MLP
     settings = {"module": module, "epochs": epochs, "batch_size": 512, "learning_rate": 0.2}
-    model = deltagrad(device, **settings)
-    fit = clocked(lambda: model.fit(data.X, data.y), device)[1].wall
+    model = make_deltagrad(device, **settings)
+    fit = time_on_device(lambda: model.fit(data.X, data.y), device)[1].wall
     rows = []
     for n_people in crowds:
         people = np.random.default_rng(n_people).choice(len(data.y), n_people, replace=False)
-        exact = twin(model, period=1)
+        exact = copy_model(model, period=1)
         exact.forget(people)
         for period in (5, 20):
-            mine = twin(model, period=period)
-            receipt, seconds = clocked(lambda mine=mine, p=people: mine.forget(p), device)  # type: ignore[misc]
+            mine = copy_model(model, period=period)
+            receipt, seconds = time_on_device(lambda mine=mine, p=people: mine.forget(p), device)  # type: ignore[misc]
             rows.append(_replay_row(yardstick, data, (mine, exact), receipt, seconds.wall, fit))
     return Replay(rows, settings, data)
 
@@ -151,7 +151,7 @@ def _replay_row(
     )  # fmt: skip
 
 
-def deltagrad_table(replay: Replay, yardstick: Yardstick) -> Table:
+def make_deltagrad_table(replay: Replay, yardstick: Yardstick) -> Table:
     """Return the table of all removals."""
     note = DELTAGRAD_NOTE.format(
         net=f"MLP of {replay.settings['module'].widths}",

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks._data import _home, as_bytes
-from benchmarks._report import Seconds, timed
+from benchmarks._data import _find_home, as_bytes
+from benchmarks._report import Seconds, time_call
 from letheon import Receipt
 from letheon.datasets import load as load_real
 from letheon.deep import (
@@ -64,27 +64,27 @@ class ImageSet(NamedTuple):
 
 def load_images(name: str) -> ImageSet:
     """Return a set by name; a synthetic one of the same shape if its files are missing."""
-    readers = {"mnist": _mnist, "cifar10": _cifar10}
-    return readers[name](_home() / name)
+    readers = {"mnist": _load_mnist, "cifar10": _load_cifar10}
+    return readers[name](_find_home() / name)
 
 
-def _mnist(folder: Path) -> ImageSet:
-    return _images("mnist", "mnist", (28, 28)) if folder.is_dir() else _stand_in("mnist")
+def _load_mnist(folder: Path) -> ImageSet:
+    return _read_images("mnist", "mnist", (28, 28)) if folder.is_dir() else _make_stand_in("mnist")
 
 
-def _cifar10(folder: Path) -> ImageSet:
+def _load_cifar10(folder: Path) -> ImageSet:
     if not (folder / "cifar10_jpeg.tar.xz").is_file():
-        return _stand_in("cifar10")
-    return _images("cifar10", "cifar-10", (3, 32, 32))
+        return _make_stand_in("cifar10")
+    return _read_images("cifar10", "cifar-10", (3, 32, 32))
 
 
-def _images(name: str, real_name: str, shape: tuple[int, ...]) -> ImageSet:
-    data: Any = load_real(real_name, folder=_home())
+def _read_images(name: str, real_name: str, shape: tuple[int, ...]) -> ImageSet:
+    data: Any = load_real(real_name, folder=_find_home())
     X, X_test = (as_bytes(each).reshape(-1, *shape) for each in (data.X, data.X_test))
     return ImageSet(name, X, data.y, X_test, data.y_test, data.note)
 
 
-def _stand_in(name: str) -> ImageSet:
+def _make_stand_in(name: str) -> ImageSet:
     """Return noisy copies of one coarse random picture per class."""
     n_rows, n_test, shape = SHAPES[name]
     rng = np.random.default_rng(0)
@@ -116,7 +116,7 @@ class Backdoor(NamedTuple):
         return np.full(len(self.X_test), TARGET, np.int64)
 
 
-def plant(data: ImageSet, n_rows: int, owners: list[int], seed: int = 0) -> Backdoor:
+def plant_backdoor(data: ImageSet, n_rows: int, owners: list[int], seed: int = 0) -> Backdoor:
     """Stamp random rows of other classes, relabel them, and give them to the owners in turn.
 
     All other people own one row. Test images of the target class are not stamped.
@@ -124,13 +124,13 @@ def plant(data: ImageSet, n_rows: int, owners: list[int], seed: int = 0) -> Back
     rng = np.random.default_rng(seed)
     rows = rng.choice(np.flatnonzero(data.y != TARGET), n_rows, replace=False)
     X, y, ids = data.X.copy(), data.y.copy(), np.arange(len(data.y))
-    X[rows], y[rows] = _stamped(X[rows]), TARGET
+    X[rows], y[rows] = _stamp_images(X[rows]), TARGET
     ids[rows] = np.resize(owners, n_rows)
-    X_test = _stamped(data.X_test[data.y_test != TARGET])
+    X_test = _stamp_images(data.X_test[data.y_test != TARGET])
     return Backdoor(data._replace(X=X, y=y), ids, owners, rows, X_test)
 
 
-def _stamped(images: Bytes) -> Bytes:
+def _stamp_images(images: Bytes) -> Bytes:
     stamped = images.copy()
     for row, column in PATTERN:
         stamped[..., row, column] = 255
@@ -180,17 +180,17 @@ class Recipe:
         }
 
 
-def naive(recipe: Recipe, device: str, **others: Any) -> SISANetClassifier:
+def make_naive(recipe: Recipe, device: str, **others: Any) -> SISANetClassifier:
     """Return naive retraining: one shard and one slice, so a removal trains from scratch."""
-    return sisa(recipe, device, n_shards=1, n_slices=1, **others)
+    return make_sisa(recipe, device, n_shards=1, n_slices=1, **others)
 
 
-def sisa(recipe: Recipe, device: str, **others: Any) -> SISANetClassifier:
+def make_sisa(recipe: Recipe, device: str, **others: Any) -> SISANetClassifier:
     """Return shards of the recipe's network, each with the same number of epochs."""
     return SISANetClassifier(device=device, **(recipe.settings() | others))
 
 
-def obliviate(device: str, **others: Any) -> DeepObliviateClassifier:
+def make_obliviate(device: str, **others: Any) -> DeepObliviateClassifier:
     """Return blocks of plain gradient descent; with larger steps, residuals never fade.
 
     Chosen among 18 settings by the mean accuracy of three seeds on 8,000 held-out training
@@ -212,19 +212,19 @@ def obliviate(device: str, **others: Any) -> DeepObliviateClassifier:
     return DeepObliviateClassifier(device=device, **(settings | others))
 
 
-def fisher(recipe: Recipe, device: str, **others: Any) -> FisherNetClassifier:
+def make_fisher(recipe: Recipe, device: str, **others: Any) -> FisherNetClassifier:
     """Return the recipe's network, scrubbed with noise."""
     return FisherNetClassifier(device=device, **(recipe.settings() | others))
 
 
-def deltagrad(device: str, **others: Any) -> DeltaGradNetClassifier:
+def make_deltagrad(device: str, **others: Any) -> DeltaGradNetClassifier:
     """Return a network trained by plain gradient descent, which DeltaGrad replays."""
     return DeltaGradNetClassifier(device=device, random_state=SEED, **others)
 
 
-def clocked(call: Callable[[], Any], device: str) -> tuple[Any, Seconds]:
+def time_on_device(call: Callable[[], Any], device: str) -> tuple[Any, Seconds]:
     """Return the result of a call and its time, including pending GPU work."""
-    wait = torch.cuda.synchronize if device == "cuda" else _nothing
+    wait = torch.cuda.synchronize if device == "cuda" else _do_nothing
 
     def work() -> Any:
         result = call()
@@ -232,14 +232,14 @@ def clocked(call: Callable[[], Any], device: str) -> tuple[Any, Seconds]:
         return result
 
     wait()
-    return timed(work)
+    return time_call(work)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing: CPU work is complete when a call returns."""
 
 
-def accuracy(model: Any, data: ImageSet) -> float:
+def score_accuracy(model: Any, data: ImageSet) -> float:
     """Return the test accuracy of the model in per cent."""
     return 100 * float(np.mean(model.predict(data.X_test) == data.y_test))
 
@@ -249,7 +249,7 @@ def agreement(one: NDArray[Any], two: NDArray[Any]) -> float:
     return output_consistency(one, two).value
 
 
-def twin(model: Any, **rule: Any) -> Any:
+def copy_model(model: Any, **rule: Any) -> Any:
     """Return a copy with another stop rule, which does not affect training."""
     duplicate = copy.copy(model)
     duplicate.set_params(**rule)
@@ -265,15 +265,15 @@ class TimedRemoval(NamedTuple):
     first_use: float
 
 
-def request(
+def time_removal(
     model: Any, people: Iterable[int], device: str, warm_up: int | None = None
 ) -> TimedRemoval:
     """Forget people, after a warm-up removal that loads libraries and captures CUDA graphs."""
     first_use = 0.0
     if warm_up is not None:
-        first_use = clocked(lambda: model.forget([warm_up]), device)[1].wall
+        first_use = time_on_device(lambda: model.forget([warm_up]), device)[1].wall
     wanted = list(people)
-    receipt, seconds = clocked(lambda: model.forget(wanted), device)
+    receipt, seconds = time_on_device(lambda: model.forget(wanted), device)
     return TimedRemoval(receipt, seconds, first_use)
 
 
@@ -292,8 +292,8 @@ class Yardstick:
     @classmethod
     def of(cls, data: ImageSet, recipe: Recipe, device: str, repeats: int) -> "Yardstick":
         """Train once, then again with one more person removed each time."""
-        model = naive(recipe, device)
-        first = clocked(lambda: model.fit(data.X, data.y), device)[1]
+        model = make_naive(recipe, device)
+        first = time_on_device(lambda: model.fit(data.X, data.y), device)[1]
         yardstick = cls(data, recipe, device, model, first)
         yardstick.answers = model.predict(data.X_test)
         for _ in range(repeats):
@@ -303,7 +303,7 @@ class Yardstick:
     def look(self) -> None:
         """Retrain again with one more person removed."""
         person = len(self.data.y) - 1 - len(self.again)
-        self.again.append(clocked(lambda: self.model.forget([person]), self.device)[1])
+        self.again.append(time_on_device(lambda: self.model.forget([person]), self.device)[1])
         if len(self.again) == 1:  # one reference for all comparisons
             self.answers = self.model.predict(self.data.X_test)
 

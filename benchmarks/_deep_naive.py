@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks._deep_models import SMALL_CNN, ImageSet, Recipe, Yardstick, percent
 from benchmarks._report import Table
 
-__all__ = ["RECIPES", "naive_table", "tuned"]
+__all__ = ["RECIPES", "make_naive_table", "tune_recipe"]
 
 # The fastest recipe within this many points of the best one is chosen.
 AS_GOOD = 0.15
@@ -34,7 +34,7 @@ NOTE = (
 )
 
 
-def tuned(
+def tune_recipe(
     data: ImageSet, recipes: Sequence[Recipe], device: str, repeats: int
 ) -> tuple[Yardstick, list[Yardstick]]:
     """Try all recipes; return the chosen one, timed more often, and all of them."""
@@ -49,7 +49,7 @@ def tuned(
     return chosen, candidates
 
 
-def naive_table(
+def make_naive_table(
     data: ImageSet, chosen: Yardstick, candidates: list[Yardstick], device: str
 ) -> Table:
     """Return the table of all recipes."""

@@ -34,7 +34,7 @@ class Filled:
     seconds: float
 
 
-def fill(home: Path, n_requests: int, n_load: int, *, database: str | None = None) -> Filled:
+def fill_ledger(home: Path, n_requests: int, n_load: int, *, database: str | None = None) -> Filled:
     """Create a ledger with two models: one with requests in all states, one for the load test.
 
     Most requests wait for verification or are queued; a few are erased with certificates, a few are
@@ -43,23 +43,23 @@ def fill(home: Path, n_requests: int, n_load: int, *, database: str | None = Non
     start = time.perf_counter()
     policy = Policy(pin_seconds=1, k_min=10**9)
     with Ledger.create(home, name="bench", database=database, policy=policy) as ledger:
-        _register(ledger, MODEL, n_requests)
-        _register(ledger, LOADED, n_load)
+        _register_models(ledger, MODEL, n_requests)
+        _register_models(ledger, LOADED, n_load)
         text, _ = Tokens(ledger, lambda: int(time.time())).create("bench", "admin", days=30)
         for number in range(N_BATCHES):
             people = range(number * ERASED_PER_BATCH, (number + 1) * ERASED_PER_BATCH)
-            _file(ledger, people, is_verified=lambda _: True)
+            _file_requests(ledger, people, is_verified=lambda _: True)
             ledger.run_once(force=True)
         draw = random.Random(SEED)
         chosen = [draw.random() < 0.6 for _ in range(n_requests)]
         left = range(N_BATCHES * ERASED_PER_BATCH, n_requests)
-        _file(ledger, left, is_verified=chosen.__getitem__)
+        _file_requests(ledger, left, is_verified=chosen.__getitem__)
         for request in ledger.requests.find(states=("received",), limit=200).items:
             ledger.requests.cancel(request.id)
     return Filled(text, time.perf_counter() - start)
 
 
-def _register(ledger: Ledger, name: str, n_rows: int) -> None:
+def _register_models(ledger: Ledger, name: str, n_rows: int) -> None:
     X = np.random.default_rng(SEED).normal(size=(n_rows, 2))
     y = (X[:, 0] > 0).astype(int)
     ids = list(range(n_rows))
@@ -67,7 +67,7 @@ def _register(ledger: Ledger, name: str, n_rows: int) -> None:
     ledger.models.register(model, X, y, ids=ids, name=name)
 
 
-def _file(ledger: Ledger, people: range, *, is_verified: object) -> None:
+def _file_requests(ledger: Ledger, people: range, *, is_verified: object) -> None:
     def one(person: int) -> None:
         ledger.requests.submit([person], model=MODEL, verified=is_verified(person))  # type: ignore[operator]
 
@@ -131,7 +131,7 @@ class Caller:
         return cookie[0]
 
 
-def _filters(caller: Caller) -> Iterator[str]:
+def _list_filters(caller: Caller) -> Iterator[str]:
     """Yield queries of the request list, including its last pages."""
     first = caller.json("/api/v1/requests?limit=200")
     yield from ("", "state=all", "order=newest", "overdue=true", "regime=ccpa", f"model={MODEL}")
@@ -145,9 +145,9 @@ def _filters(caller: Caller) -> Iterator[str]:
     yield f"after={far}"
 
 
-def lists(caller: Caller) -> list[str]:
+def list_paths(caller: Caller) -> list[str]:
     """Return the paths of all lists; raise an error if a paged list of the API is missing."""
-    filters = list(_filters(caller))
+    filters = list(_list_filters(caller))
     urls = [f"/requests?{one}" for one in filters if not one.startswith("limit")]
     urls += [f"/api/v1/requests?{one}" for one in filters if "all" not in one]
     urls += ["/", "/models", f"/models/{MODEL}", f"/models/{MODEL}/plan", "/certificates"]
@@ -168,7 +168,7 @@ def lists(caller: Caller) -> list[str]:
     return urls
 
 
-def measure(caller: Caller, path: str, n: int) -> Times:
+def time_list(caller: Caller, path: str, n: int) -> Times:
     """Call a list `n` times and return its quantiles."""
     sizes = [len(caller.get(path)) for _ in range(N_WARM)]
     times = []

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks._data import Split
 from benchmarks._forest_fresh import NOTE, Fresh, Stored
-from benchmarks._forest_models import ForestSize, seconds
+from benchmarks._forest_models import ForestSize, time_call
 from benchmarks._report import Table, TargetCheck
 from letheon.forest import DaREForestClassifier
 
@@ -24,12 +24,12 @@ class Life(NamedTuple):
     equal: bool
 
 
-def live(split: Split, seed: int, n_rows: int, n_steps: int) -> Life:
+def run_sequence(split: Split, seed: int, n_rows: int, n_steps: int) -> Life:
     """Fit some rows, change the forest many times, and compare with a fresh fit."""
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.permutation(len(split.y))[:n_rows])
     ids = rows if split.ids is None else split.ids[rows]
-    being = _Being(split.X[rows], split.y[rows], ids, _settings(rng), rng)
+    being = _Being(split.X[rows], split.y[rows], ids, _draw_settings(rng), rng)
     done: Counter[str] = Counter()
     steps = (being.forget, being.learn, being.settle, being.predict)
     for step in rng.choice(len(steps), size=n_steps, p=(0.45, 0.35, 0.1, 0.1)).tolist():
@@ -39,7 +39,7 @@ def live(split: Split, seed: int, n_rows: int, n_steps: int) -> Life:
     return Life(split.name, being.settings, done, int(being.held.sum()), equal)
 
 
-def _settings(rng: np.random.Generator) -> dict[str, Any]:
+def _draw_settings(rng: np.random.Generator) -> dict[str, Any]:
     """Draw the options of a forest."""
     choices: dict[str, tuple[Any, ...]] = {
         "criterion": ("gini", "entropy"),
@@ -110,7 +110,7 @@ class _Being:
         return int(min(number, most))
 
 
-def identity_table(lives: list[Life], n_steps: int) -> Table:
+def make_identity_table(lives: list[Life], n_steps: int) -> Table:
     """Return the operations and results by table."""
     rows = []
     for data in dict.fromkeys(life.data for life in lives):
@@ -127,7 +127,7 @@ def identity_table(lives: list[Life], n_steps: int) -> Table:
     return Table("Identity: long random lives", columns, rows, note)
 
 
-def identity_verdict(lives: list[Life]) -> TargetCheck:
+def check_identity(lives: list[Life]) -> TargetCheck:
     """Check that all digests are equal; name the first sequence that fails."""
     wrong = [life for life in lives if not life.equal]
     reached = f"{len(lives) - len(wrong)} of {len(lives)}"
@@ -177,12 +177,12 @@ def grow_depth(
     return [files.measure(each, lazy=leaving, eager=leaving) for each in shapes]
 
 
-def growth_table(title: str, points: list[Fresh], note: str = "") -> Table:
+def make_growth_table(title: str, points: list[Fresh], note: str = "") -> Table:
     """Return one row per forest."""
-    return Table(title, COLUMNS, [_row(point) for point in points], note)
+    return Table(title, COLUMNS, [_make_row(point) for point in points], note)
 
 
-def _row(point: Fresh) -> tuple[Any, ...]:
+def _make_row(point: Fresh) -> tuple[Any, ...]:
     lazy, eager = 1000 * np.array(point.lazy), 1000 * np.array(point.eager)
     return (
         point.n_rows, point.n_estimators, point.max_depth, point.fit,
@@ -193,7 +193,7 @@ def _row(point: Fresh) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def row_verdicts(points: list[Fresh]) -> list[TargetCheck]:
+def check_rows(points: list[Fresh]) -> list[TargetCheck]:
     """Compare the largest table with one of a tenth of its rows."""
     large = points[-1]
     [small] = [point for point in points if 10 * point.n_rows == large.n_rows]
@@ -222,7 +222,7 @@ def row_verdicts(points: list[Fresh]) -> list[TargetCheck]:
     ]
 
 
-def depth_verdicts(points: list[Fresh]) -> list[TargetCheck]:
+def check_depth(points: list[Fresh]) -> list[TargetCheck]:
     """Check the memory of the deepest forest."""
     deep = points[-1]
     megabytes = deep.memory / 1e6
@@ -236,13 +236,15 @@ def depth_verdicts(points: list[Fresh]) -> list[TargetCheck]:
     ]
 
 
-def threads(split: Split, shape: ForestSize, repeats: int) -> tuple[Table, list[TargetCheck]]:
+def compare_threads(
+    split: Split, shape: ForestSize, repeats: int
+) -> tuple[Table, list[TargetCheck]]:
     """Time fits with one thread and with two, in turn."""
     one, two = [], []
     for _ in range(repeats):
         alone, both = shape.ours(0), shape.ours(0, n_jobs=2)
-        one.append(seconds(partial(alone.fit, split.X, split.y, ids=split.ids)))
-        two.append(seconds(partial(both.fit, split.X, split.y, ids=split.ids)))
+        one.append(time_call(partial(alone.fit, split.X, split.y, ids=split.ids)))
+        two.append(time_call(partial(both.fit, split.X, split.y, ids=split.ids)))
     speed, same = min(one) / min(two), alone.digest() == both.digest()
     table = Table(
         "Two threads against one",

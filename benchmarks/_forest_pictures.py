@@ -76,10 +76,10 @@ def _draw_set(findings: SetFindings, ax: Axes) -> None:
 
 
 def _part_of_unit(value: float, _: float) -> str:
-    return f"{value:g} F" if value >= 1 else f"F/{_count(1 / value)}"
+    return f"{value:g} F" if value >= 1 else f"F/{_format_count(1 / value)}"
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= 0.99 * size:
             return f"{value / size:.3g}{letter}"
@@ -101,12 +101,12 @@ def draw_growth(growth: Growth, file: Path) -> None:
         megabytes = [max(point.memory / 1e6, 0.1) for point in points]  # smaller values are noise
         lower.plot(places, megabytes, marker="o", color=COLOURS[0])
         lower.set(xlabel=name, yscale="log")
-        upper.set_title(f"growth with {name}, {_fixed(name, points[0])}", fontsize=11)
+        upper.set_title(f"growth with {name}, {_describe_fixed(name, points[0])}", fontsize=11)
         if name == "depth":
             lower.set_xticks(places)
         else:
             lower.set_xscale("log")
-            lower.set_xticks(places, [_count(place) for place in places])
+            lower.set_xticks(places, [_format_count(place) for place in places])
             lower.xaxis.minorticks_off()
         for ax in (upper, lower):
             ax.grid(alpha=0.3)
@@ -136,9 +136,9 @@ def _draw_times(points: Sequence[Fresh], places: list[int], ax: Axes) -> None:
     ax.set_yscale("log")
 
 
-def _fixed(name: str, point: Fresh) -> str:
+def _describe_fixed(name: str, point: Fresh) -> str:
     parts = {
-        "rows": f"{_count(point.n_rows)} rows",
+        "rows": f"{_format_count(point.n_rows)} rows",
         "trees": f"{point.n_estimators} trees",
         "depth": f"depth {point.max_depth}",
     }
@@ -192,4 +192,4 @@ def _plain_numbers(ax: Axes) -> None:
 
 
 def _plain_number(value: float, _: float) -> str:
-    return f"{value:g}" if value < 10_000 else _count(value)
+    return f"{value:g}" if value < 10_000 else _format_count(value)

@@ -8,31 +8,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._data import Split
-from benchmarks._forest_fresh import NOTE, Fresh, stored
+from benchmarks._forest_fresh import NOTE, Fresh, store_rows
 from benchmarks._forest_models import (
     ForestSize,
     Quality,
     RemainingPeople,
     RemovalTimes,
     RepeatedTimes,
-    as_unit,
-    batch,
-    first_predict,
-    leave,
-    quality,
-    seconds,
-    worst_leave,
+    format_in_units,
+    remove_people,
+    score_model,
+    time_batch,
+    time_call,
+    time_first_predict,
+    time_worst_removal,
 )
 from benchmarks._report import Table, TargetCheck
 
 __all__ = [
     "SetEffort",
     "SetFindings",
+    "check_set",
+    "make_quality_table",
+    "make_set_table",
+    "make_summary_table",
     "measure_set",
-    "quality_table",
-    "set_table",
-    "set_verdicts",
-    "summary_table",
 ]
 
 FIT, SCIKIT_FIT = "fit", "fit, RandomForest (= F)"
@@ -102,55 +102,57 @@ class SetFindings:
 
 def measure_set(split: Split, shape: ForestSize, effort: SetEffort) -> SetFindings:
     """Measure one table; all removals are made from one forest."""
-    model, findings = _fits(split, shape, effort)
+    model, findings = _measure_fits(split, shape, effort)
     crowd = RemainingPeople(split.people, 0)
-    lazy = leave(model, crowd, effort.leaving, rebuild="lazy")
+    lazy = remove_people(model, crowd, effort.leaving, rebuild="lazy")
     findings.lazy = lazy
     findings.add(
         RepeatedTimes(LAZY, lazy.forgets), RepeatedTimes(SETTLED, np.array([lazy.settled]))
     )
-    eager = leave(model, crowd, effort.leaving, rebuild="eager")
+    eager = remove_people(model, crowd, effort.leaving, rebuild="eager")
     findings.add(RepeatedTimes(EAGER, eager.forgets))
     for n_rows in (1, 1000):
-        findings.add(first_predict(model, crowd, split.X_test, n_rows, effort.first_predicts))
-    findings.add(*worst_leave(model, crowd, effort.worst_of, effort.worst_repeats))
+        findings.add(time_first_predict(model, crowd, split.X_test, n_rows, effort.first_predicts))
+    findings.add(*time_worst_removal(model, crowd, effort.worst_of, effort.worst_repeats))
     for share in (0.01, 0.1):
-        findings.add(batch(model, crowd, share))
+        findings.add(time_batch(model, crowd, share))
     sampled = shape.ours(0, subsample=0.1).fit(split.X, split.y, ids=split.ids)
-    findings.qualities["letheon, subsample=.1"] = [quality(sampled, split)]
-    left = leave(sampled, RemainingPeople(split.people, 1), effort.leaving, rebuild="lazy")
+    findings.qualities["letheon, subsample=.1"] = [score_model(sampled, split)]
+    left = remove_people(sampled, RemainingPeople(split.people, 1), effort.leaving, rebuild="lazy")
     findings.add(RepeatedTimes(SUBSAMPLED, left.forgets))
     return findings
 
 
-def _fits(split: Split, shape: ForestSize, effort: SetEffort) -> tuple[Any, SetFindings]:
+def _measure_fits(split: Split, shape: ForestSize, effort: SetEffort) -> tuple[Any, SetFindings]:
     """Fit in turn, so that load on the machine affects all methods."""
     names = ("RandomForest", "letheon", "ExtraTrees")
     qualities: dict[str, list[Quality]] = {name: [] for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
     for seed in range(effort.repeats):
         scikit, ours, extra = shape.random_forest(seed), shape.ours(seed), shape.extra_trees(seed)
-        times["RandomForest"].append(seconds(partial(scikit.fit, split.X, split.y)))
-        times["letheon"].append(seconds(partial(ours.fit, split.X, split.y, ids=split.ids)))
-        times["ExtraTrees"].append(seconds(partial(extra.fit, split.X, split.y)))
+        times["RandomForest"].append(time_call(partial(scikit.fit, split.X, split.y)))
+        times["letheon"].append(time_call(partial(ours.fit, split.X, split.y, ids=split.ids)))
+        times["ExtraTrees"].append(time_call(partial(extra.fit, split.X, split.y)))
         for name, model in zip(names, (scikit, ours, extra), strict=True):
-            qualities[name].append(quality(model, split))
-    with stored(split) as files:
+            qualities[name].append(score_model(model, split))
+    with store_rows(split) as files:
         memory = files.measure(shape)
     findings = SetFindings(split, memory, qualities)
     findings.add(
         RepeatedTimes(SCIKIT_FIT, np.array(times["RandomForest"])),
         RepeatedTimes(FIT, np.array(times["letheon"])),
         RepeatedTimes("fit, ExtraTrees", np.array(times["ExtraTrees"])),
-        *_predictions(ours, split.X_test),
-        *_predictions(scikit, split.X_test, whose=", RandomForest"),
+        *_measure_predictions(ours, split.X_test),
+        *_measure_predictions(scikit, split.X_test, whose=", RandomForest"),
     )
     return ours, findings
 
 
-def _predictions(model: Any, X: NDArray[np.float32], whose: str = "") -> list[RepeatedTimes]:
+def _measure_predictions(
+    model: Any, X: NDArray[np.float32], whose: str = ""
+) -> list[RepeatedTimes]:
     """Time predictions of many rows and of one."""
-    one = [seconds(partial(model.predict_proba, X[[i]])) for i in range(min(100, len(X)))]
+    one = [time_call(partial(model.predict_proba, X[[i]])) for i in range(min(100, len(X)))]
     return [
         _per_row(PREDICT + whose, model, X),
         RepeatedTimes(f"predict, one row{whose}", np.array(one)),
@@ -159,25 +161,26 @@ def _predictions(model: Any, X: NDArray[np.float32], whose: str = "") -> list[Re
 
 def _per_row(what: str, model: Any, X: NDArray[np.float32]) -> RepeatedTimes:
     model.predict_proba(X)
-    times = [seconds(partial(model.predict_proba, X)) / len(X) for _ in range(5)]
+    times = [time_call(partial(model.predict_proba, X)) / len(X) for _ in range(5)]
     return RepeatedTimes(what, np.array(times))
 
 
-def set_table(result: SetFindings) -> Table:
+def make_set_table(result: SetFindings) -> Table:
     """Return the times of one table."""
     memory = result.memory
     note = (
         f"{result.split.describe()}. F = {result.unit:.3f} s, our fit = {result.fit:.3f} s (the "
         f"shortest of {len(result.timings[FIT].values)}). *everything counted*: all removals of "
-        f"*{LAZY}* and the `settle` after them, by removal. {_where(result)} Memory over the data: "
-        f"{memory.memory / 1e6:.1f} MB ({memory.memory / memory.n_rows:,.0f} bytes per row; peak "
-        f"{memory.peak / 1e6:.1f} MB); X itself takes {result.split.X.nbytes / 1e6:.1f} MB. {NOTE}"
+        f"*{LAZY}* and the `settle` after them, by removal. {_describe_removal(result)} "
+        f"Memory over the data: {memory.memory / 1e6:.1f} MB "
+        f"({memory.memory / memory.n_rows:,.0f} bytes per row; peak {memory.peak / 1e6:.1f} MB); "
+        f"X itself takes {result.split.X.nbytes / 1e6:.1f} MB. {NOTE}"
     )
     rows = [timing.row(result.unit) for timing in result.timings.values()]
     return Table(f"Forgetting: {result.split.name}", COLUMNS, rows, note)
 
 
-def _where(result: SetFindings) -> str:
+def _describe_removal(result: SetFindings) -> str:
     """Describe the parts of the time of a lazy removal."""
     if result.lazy is None:
         return ""
@@ -189,7 +192,7 @@ def _where(result: SetFindings) -> str:
     )
 
 
-def set_verdicts(result: SetFindings) -> list[TargetCheck]:
+def check_set(result: SetFindings) -> list[TargetCheck]:
     """Check the targets of all tables, and the specific targets of this one."""
     name, unit = result.split.name, result.unit
     mean = {what: timing.mean for what, timing in result.timings.items()}
@@ -217,9 +220,9 @@ def set_verdicts(result: SetFindings) -> list[TargetCheck]:
     megabytes = result.memory.memory / 1e6
     parts = {LAZY: reach.lazy, SETTLED: reach.settled, EAGER: reach.eager}
     return [
-        _in_units(f"{name}: fit", result.fit, unit, 1 / reach.fit),
-        *(_in_units(f"{name}: {what}", mean[what], unit, part) for what, part in parts.items()),
-        _in_units(f"{name}: {SUBSAMPLED}", mean[SUBSAMPLED], unit, reach.subsampled),
+        _check_units(f"{name}: fit", result.fit, unit, 1 / reach.fit),
+        *(_check_units(f"{name}: {what}", mean[what], unit, part) for what, part in parts.items()),
+        _check_units(f"{name}: {SUBSAMPLED}", mean[SUBSAMPLED], unit, reach.subsampled),
         TargetCheck(
             f"{name}: AUC beside RandomForest",
             f"{-loss:+.4f}",
@@ -236,12 +239,14 @@ def set_verdicts(result: SetFindings) -> list[TargetCheck]:
     ]
 
 
-def _in_units(what: str, value: float, unit: float, part: float) -> TargetCheck:
-    reached = f"{as_unit(value, unit)} ({1000 * value:,.3f} ms)"
-    return TargetCheck(what, reached, f"<= {as_unit(unit / part, unit)}", value <= unit / part)
+def _check_units(what: str, value: float, unit: float, part: float) -> TargetCheck:
+    reached = f"{format_in_units(value, unit)} ({1000 * value:,.3f} ms)"
+    return TargetCheck(
+        what, reached, f"<= {format_in_units(unit / part, unit)}", value <= unit / part
+    )
 
 
-def summary_table(results: list[SetFindings]) -> Table:
+def make_summary_table(results: list[SetFindings]) -> Table:
     """Return the means of all tables, in units of F."""
     names = list(dict.fromkeys(what for result in results for what in result.timings))
     rows: list[tuple[Any, ...]] = [
@@ -259,10 +264,10 @@ def summary_table(results: list[SetFindings]) -> Table:
 def _mean_cell(result: SetFindings, name: str) -> str:
     timing = result.timings[name]
     value = timing.quantile(0) if name.startswith("fit") else timing.mean
-    return as_unit(value, result.unit)
+    return format_in_units(value, result.unit)
 
 
-def quality_table(results: list[SetFindings]) -> Table:
+def make_quality_table(results: list[SetFindings]) -> Table:
     """Return AUC and average precision of our forests and scikit-learn's."""
     rows = []
     for result in results:

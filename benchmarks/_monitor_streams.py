@@ -145,16 +145,16 @@ def make_world(seed: int, n_rows: int | None = None, n_columns: int = 8) -> Stre
     return StreamWorld(X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:], drift)
 
 
-def requests_of(kind: str, n: int) -> Requests:
+def make_requests(kind: str, n: int) -> Requests:
     """Return the stream; the worst case is the person who moves the parameters most."""
-    return Requests(kind=kind, n=n, candidates=CANDIDATES, cost=_upheaval)  # type: ignore[arg-type]
+    return Requests(kind=kind, n=n, candidates=CANDIDATES, cost=_measure_upheaval)  # type: ignore[arg-type]
 
 
-def _upheaval(model: Any, ids: NDArray[Any]) -> float:
+def _measure_upheaval(model: Any, ids: NDArray[Any]) -> float:
     return float(model.upheaval(ids))
 
 
-def calibration(kinds: tuple[str, ...], n_streams: int) -> Calibration:
+def run_rehearsals(kinds: tuple[str, ...], n_streams: int) -> Calibration:
     """Return the rehearsals of our watchers."""
     return Calibration(
         kinds=kinds,
@@ -163,11 +163,11 @@ def calibration(kinds: tuple[str, ...], n_streams: int) -> Calibration:
         n_requests=40,
         horizon=0.1,
         n_looks=10,
-        requests={"candidates": CANDIDATES, "cost": _upheaval},
+        requests={"candidates": CANDIDATES, "cost": _measure_upheaval},
     )
 
 
-def _confidence(model: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
+def _measure_confidence(model: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
     return float(model.predict_proba(X)[np.arange(len(y)), y].mean())
 
 
@@ -230,13 +230,13 @@ class PlainWatcher:
 
     def _train(self) -> None:
         self.model = self.world.trained(self.keep)
-        self.then = _confidence(self.model, self.world.X_test, self.world.y_test)
+        self.then = _measure_confidence(self.model, self.world.X_test, self.world.y_test)
 
     def forget(self, ids: Any) -> tuple[dict[str, float], bool]:
         """Forget; return the estimates and whether to retrain."""
         self.model.forget(ids)
         self.keep = np.setdiff1d(self.keep, ids)
-        now = _confidence(self.model, self.world.X_test, self.world.y_test)
+        now = _measure_confidence(self.model, self.world.X_test, self.world.y_test)
         self.said = {
             "effectiveness": abs(now - self.then),
             "certifiability": sape(now, self.then),
@@ -285,17 +285,17 @@ class StreamStep(NamedTuple):
         return max(max(self.truth[name] / most - 1, 0.0) for name, most in limits.items())
 
 
-def watch(
+def run_stream(
     world: StreamWorld, watcher: Watcher, kind: str, n: int, seed: int
 ) -> Iterator[StreamStep]:
     """Run one stream; yield the true values after every request, by naive retraining."""
     all_people = np.arange(len(world.y))
     view, gone, since = _View(watcher), np.empty(0, int), np.empty(0, int)
-    for ids in requests_of(kind, n).stream(view, world.X, world.y, seed=seed):
+    for ids in make_requests(kind, n).stream(view, world.X, world.y, seed=seed):
         before = DriftingClassifier.n_trainings
         estimate, alarm = watcher.forget(ids)
         gone, since = np.append(gone, ids), np.append(since, ids)
-        truth = _truth(world, watcher.model, np.setdiff1d(all_people, gone), since)
+        truth = _measure_truth(world, watcher.model, np.setdiff1d(all_people, gone), since)
         step = StreamStep(truth, estimate, alarm)
         if isinstance(watcher, Oracle) and step.is_breach:
             step = step._replace(retrained=True)
@@ -306,14 +306,16 @@ def watch(
         yield step._replace(n_trainings=DriftingClassifier.n_trainings - before)
 
 
-def _truth(
+def _measure_truth(
     world: StreamWorld, model: Any, keep: NDArray[np.int64], since: NDArray[np.int64]
 ) -> dict[str, float]:
     naive = world.trained(keep)
     test, gone = (world.X_test, world.y_test), (world.X[since], world.y[since])
     return {
-        "effectiveness": abs(_confidence(model, *test) - _confidence(naive, *test)),
-        "certifiability": sape(_confidence(model, *gone), _confidence(naive, *gone)),
+        "effectiveness": abs(_measure_confidence(model, *test) - _measure_confidence(naive, *test)),
+        "certifiability": sape(
+            _measure_confidence(model, *gone), _measure_confidence(naive, *gone)
+        ),
     }
 
 
@@ -327,7 +329,7 @@ class _View:
         return getattr(self._watcher.model, name)
 
 
-def watchers_of(world: StreamWorld, n_streams: int, seed: int) -> Callable[[str, str], Watcher]:
+def make_watchers(world: StreamWorld, n_streams: int, seed: int) -> Callable[[str, str], Watcher]:
     """Return a factory of watchers; all share the same rehearsals."""
     all_people = np.arange(len(world.y))
     monitor = Monitor(
@@ -341,14 +343,14 @@ def watchers_of(world: StreamWorld, n_streams: int, seed: int) -> Callable[[str,
         random_state=seed,
     )
     limits = TOLERANCES.get_watched()
-    settings = calibration(KINDS, n_streams)
+    settings = run_rehearsals(KINDS, n_streams)
     assert monitor._rows is not None
     stage = StreamStart(monitor.model, monitor._panel, monitor._rows)
     streams = rehearse_all(settings, stage, limits, seed=seed)
 
     def ours(kinds: tuple[str, ...]) -> Ours:
         fresh = copy.deepcopy(monitor)
-        fresh.calibration = calibration(kinds, n_streams)
+        fresh.calibration = run_rehearsals(kinds, n_streams)
         chosen = {
             name: [r for r in rehearsed if r.kind in kinds] for name, rehearsed in streams.items()
         }

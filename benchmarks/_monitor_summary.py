@@ -31,8 +31,8 @@ class StreamRecord(NamedTuple):
 
 def summarize_steps(steps: Sequence[StreamStep]) -> StreamRecord:
     """Return the record of one stream."""
-    missed = [any(_is_open(step) for step in stretch) for stretch in _stretches(steps)]
-    ended = [stretch[-1].retrained for stretch in _stretches(steps)]
+    missed = [any(_is_open(step) for step in stretch) for stretch in _split_periods(steps)]
+    ended = [stretch[-1].retrained for stretch in _split_periods(steps)]
     over = [
         step.estimate[name] >= step.truth[name]
         for step in steps
@@ -46,7 +46,7 @@ def summarize_steps(steps: Sequence[StreamStep]) -> StreamRecord:
         n_missed=sum(missed),
         n_caught=sum(
             stretch[-1].retrained and stretch[-1].is_breach and not lost
-            for stretch, lost in zip(_stretches(steps), missed, strict=True)
+            for stretch, lost in zip(_split_periods(steps), missed, strict=True)
         ),
         first_missed=missed[0],
         n_open=sum(_is_open(step) for step in steps),
@@ -61,7 +61,7 @@ def _is_open(step: StreamStep) -> bool:
     return step.is_breach and not step.retrained
 
 
-def _stretches(steps: Sequence[StreamStep]) -> list[list[StreamStep]]:
+def _split_periods(steps: Sequence[StreamStep]) -> list[list[StreamStep]]:
     groups: list[list[StreamStep]] = [[]]
     for step in steps:
         groups[-1].append(step)
@@ -97,7 +97,7 @@ class StreamTotal(NamedTuple):
     """Estimates that were not below the truth, in per cent."""
 
 
-def total(records: Iterable[StreamRecord], oracle: Iterable[StreamRecord]) -> StreamTotal:
+def total_streams(records: Iterable[StreamRecord], oracle: Iterable[StreamRecord]) -> StreamTotal:
     """Return the totals of streams, compared with the oracle on the same streams."""
     own, best = list(records), list(oracle)
     n_requests = sum(r.n_requests for r in own)
@@ -127,7 +127,7 @@ def total(records: Iterable[StreamRecord], oracle: Iterable[StreamRecord]) -> St
 ACCEPTED = 5.0
 
 
-def draw(totals: Mapping[tuple[str, str], StreamTotal], file: Path) -> None:
+def draw_totals(totals: Mapping[tuple[str, str], StreamTotal], file: Path) -> None:
     """Draw breaches missed and retrains, one group of bars per kind of stream."""
     from matplotlib.figure import Figure
 

@@ -14,7 +14,14 @@ from letheon.bench import describe_machine
 from letheon.evaluation import report
 from letheon.evaluation.report import Table
 
-__all__ = ["BenchmarkReport", "Seconds", "Table", "TargetCheck", "mean_interval", "timed"]
+__all__ = [
+    "BenchmarkReport",
+    "Seconds",
+    "Table",
+    "TargetCheck",
+    "compute_mean_interval",
+    "time_call",
+]
 
 
 class Seconds(NamedTuple):
@@ -24,14 +31,14 @@ class Seconds(NamedTuple):
     cpu: float
 
 
-def timed(call: Callable[[], Any]) -> tuple[Any, Seconds]:
+def time_call(call: Callable[[], Any]) -> tuple[Any, Seconds]:
     """Return the result of a call and its time."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = call()
     return result, Seconds(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+def compute_mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the half-width of Student's 95 % interval."""
     from scipy.special import stdtrit
 
@@ -85,7 +92,7 @@ class BenchmarkReport(report.Report):
             for v in self.verdicts
         ]
         self.table = Table("Must hold", ("", "what", "reached", "required"), rows)
-        text = json.dumps(self.to_dict(), indent=1, default=_plain)
+        text = json.dumps(self.to_dict(), indent=1, default=_convert_number)
         report.write_page(self.file.with_suffix(".json"), text + "\n")
         report.write_page(self.file.with_suffix(".md"), self.to_markdown())
 
@@ -100,7 +107,7 @@ class BenchmarkReport(report.Report):
         }
 
 
-def _plain(value: Any) -> Any:
+def _convert_number(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"no JSON for {type(value).__name__}")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier
 
-from benchmarks._report import Seconds, Table, TargetCheck, timed
+from benchmarks._report import Seconds, Table, TargetCheck, time_call
 from letheon import Measure, NaiveUnlearner, Receipt, SISAClassifier, state
 from letheon.measures import efficiency
 from letheon.parallel import one_thread
@@ -125,7 +125,7 @@ class Sample(NamedTuple):
     error: float
 
 
-def draw(cells: Cells, people: int, n_batches: int, rng: np.random.Generator) -> Sample:
+def draw_sample(cells: Cells, people: int, n_batches: int, rng: np.random.Generator) -> Sample:
     """Split the people at random into batches and choose some, spread evenly over their work.
 
     Batches are sorted by the work they will cause and every k-th is taken, from the start that
@@ -188,20 +188,22 @@ class SettingCost:
         """Compare counted work and times with the formula."""
         what = f"{self.setting}, {self.people} leaving"
         return [
-            _within(f"counted cost, {what}", self.counted, self.formula),
-            _within(f"time on the clock, {what}", self._speed(refits).value, self.formula),
-            _within(f"processor time, {what}", self._processor_speed(refits).value, self.formula),
+            _check_cost(f"counted cost, {what}", self.counted, self.formula),
+            _check_cost(f"time on the clock, {what}", self._speed(refits).value, self.formula),
+            _check_cost(
+                f"processor time, {what}", self._processor_speed(refits).value, self.formula
+            ),
         ]
 
 
-def _within(what: str, reached: float, formula: float) -> TargetCheck:
+def _check_cost(what: str, reached: float, formula: float) -> TargetCheck:
     # The target refers to the mean cost, which is one over the speed-up.
     off = formula / reached - 1
     text = f"{reached:.3f}x, formula {formula:.3f}x, cost {off:+.1%}"
     return TargetCheck(what, text, "within 10 %", abs(off) <= TOLERANCE)
 
 
-def removals(
+def measure_removals(
     setting: Setting,
     model: SISAClassifier,
     naive: list[float],
@@ -215,30 +217,34 @@ def removals(
     the remaining rows, so the ratios do not change.
     """
     planned = setting.plan(model.n_rows_, people)
-    sample = draw(Cells.of(model, planned.schedule), people, n_batches, rng)
-    timings = [timed(partial(model.forget, batch)) for batch in sample.batches]
+    sample = draw_sample(Cells.of(model, planned.schedule), people, n_batches, rng)
+    timings = [time_call(partial(model.forget, batch)) for batch in sample.batches]
     receipts, seconds = [t[0] for t in timings], [t[1] for t in timings]
     return SettingCost(setting, people, planned, sample, receipts, seconds, naive)
 
 
-def refit(setting: Setting, model: SISAClassifier, X: Any, y: Any) -> tuple[Seconds, TargetCheck]:
+def compare_with_refit(
+    setting: Setting, model: SISAClassifier, X: Any, y: Any
+) -> tuple[Seconds, TargetCheck]:
     """Train the same ensemble on the remaining rows, and compare the digests."""
     rows = np.sort(model.ids_)
     ids = rows.tolist()
-    fresh, seconds = timed(lambda: setting.model(model.seed_).fit(X[rows], y[rows], ids=ids))
+    fresh, seconds = time_call(lambda: setting.model(model.seed_).fit(X[rows], y[rows], ids=ids))
     same = fresh.digest() == model.digest()
     what = f"after all removals the digest is that of a fresh fit, {setting}"
     return seconds, TargetCheck(what, "equal" if same else "differs", "equal", same)
 
 
-def naive_seconds(setting: Setting, X: Any, y: Any, seed: int) -> list[float]:
+def time_naive(setting: Setting, X: Any, y: Any, seed: int) -> list[float]:
     """Time naive retraining of the plain learner with the same epochs: a fit and a forget."""
     model = NaiveUnlearner(setting.learner(), random_state=seed)
-    _, first = timed(lambda: model.fit(X, y))
+    _, first = time_call(lambda: model.fit(X, y))
     return [first.wall, model.forget([0]).seconds]
 
 
-def cost_table(costs: list[SettingCost], refits: dict[Setting, list[Seconds]], data: str) -> Table:
+def make_cost_table(
+    costs: list[SettingCost], refits: dict[Setting, list[Seconds]], data: str
+) -> Table:
     """Return the table of single removals and batches."""
     return Table(
         "1-2. Cost of forgetting, as speed-ups",
@@ -305,8 +311,8 @@ class Race(NamedTuple):
     def verdicts(self) -> list[TargetCheck]:
         """Check the overhead, and that both trained the same models."""
         return [
-            _light(f"overhead of training on the clock, {self.setting}", self.overhead),
-            _light(f"time outside the learner's own calls, {self.setting}", self.outside),
+            _check_overhead(f"overhead of training on the clock, {self.setting}", self.overhead),
+            _check_overhead(f"time outside the learner's own calls, {self.setting}", self.outside),
             TargetCheck(
                 f"bare loop trains the same models, {self.setting}",
                 "bytes equal" if self.same_models else "differ",
@@ -316,11 +322,11 @@ class Race(NamedTuple):
         ]
 
 
-def _light(what: str, overhead: float) -> TargetCheck:
+def _check_overhead(what: str, overhead: float) -> TargetCheck:
     return TargetCheck(what, f"{overhead:+.1%}", "<= 5 %", overhead <= MOST_OVERHEAD)
 
 
-def blocks_of(model: SISAClassifier, setting: Setting) -> list[Block]:
+def prepare_blocks(model: SISAClassifier, setting: Setting) -> list[Block]:
     """Return the inputs of the bare loop, prepared before timing starts."""
     blocks = []
     for shard in model.ensemble_.shards:
@@ -328,18 +334,18 @@ def blocks_of(model: SISAClassifier, setting: Setting) -> list[Block]:
         ends = np.searchsorted(rows.extra["slice"], np.arange(setting.n_slices), side="right")
         passes = stages if setting.stage_epochs else (1,)
         seeds = [
-            [_seed(model, shard.number, stage, epoch) for epoch in range(count)]
+            [_make_seed(model, shard.number, stage, epoch) for epoch in range(count)]
             for stage, count in enumerate(passes)
         ]
         blocks.append(Block(rows.X, rows.y, ends.tolist(), seeds))
     return blocks
 
 
-def _seed(model: SISAClassifier, shard: int, stage: int, epoch: int) -> int:
+def _make_seed(model: SISAClassifier, shard: int, stage: int, epoch: int) -> int:
     return library_seed(model.seed_, Purpose.STAGE, shard, stage, epoch, "random_state")
 
 
-def bare_loop(setting: Setting, blocks: list[Block]) -> list[Any]:
+def run_bare_loop(setting: Setting, blocks: list[Block]) -> list[Any]:
     """Train all shards in a plain loop, without states or hashes."""
     learner = setting.learner()
     with one_thread():
@@ -348,10 +354,10 @@ def bare_loop(setting: Setting, blocks: list[Block]) -> list[Any]:
                 clone(learner).set_params(random_state=block.seeds[0][0]).fit(block.X, block.y)
                 for block in blocks
             ]
-        return [_bare_stages(clone(learner), block) for block in blocks]
+        return [_train_bare_stages(clone(learner), block) for block in blocks]
 
 
-def _bare_stages(model: Any, block: Block) -> Any:
+def _train_bare_stages(model: Any, block: Block) -> Any:
     classes = np.unique(block.y)
     for end, seeds in zip(block.ends, block.seeds, strict=True):
         for seed in seeds if end else ():
@@ -360,24 +366,24 @@ def _bare_stages(model: Any, block: Block) -> Any:
     return model
 
 
-def race(setting: Setting, X: Any, y: Any, seed: int, repeats: int) -> Race:
+def measure_race(setting: Setting, X: Any, y: Any, seed: int, repeats: int) -> Race:
     """Time SISA and the bare loop in turn, so that load on the machine affects both."""
     sisa, bare, outside = [], [], []
     for _ in range(repeats):
-        with learning_time() as inside:
-            model, seconds = timed(lambda: setting.model(seed).fit(X, y))
+        with collect_learning_time() as inside:
+            model, seconds = time_call(lambda: setting.model(seed).fit(X, y))
         sisa.append(seconds)
         outside.append(seconds.cpu / sum(inside) - 1)
-        loose, seconds = timed(partial(bare_loop, setting, blocks_of(model, setting)))
+        loose, seconds = time_call(partial(run_bare_loop, setting, prepare_blocks(model, setting)))
         bare.append(seconds)
     pairs = zip(model.estimators_, loose, strict=True)
     same = all(a.coef_.tobytes() == b.coef_.tobytes() for a, b in pairs)
-    saving = _saving_seconds(model) / min(t.wall for t in sisa)
+    saving = _estimate_saving_seconds(model) / min(t.wall for t in sisa)
     return Race(setting, model, sisa, bare, same, saving, min(outside))
 
 
 @contextmanager
-def learning_time() -> Iterator[list[float]]:
+def collect_learning_time() -> Iterator[list[float]]:
     """Collect the processor seconds that are spent inside the learner's own calls.
 
     The same calls make up the bare loop, so what is left of the same run is the overhead, free of
@@ -406,11 +412,11 @@ def learning_time() -> Iterator[list[float]]:
             setattr(SGDClassifier, name, method)
 
 
-def _saving_seconds(model: SISAClassifier) -> float:
+def _estimate_saving_seconds(model: SISAClassifier) -> float:
     """Estimate the seconds that `fit` spends on states: one round trip times their number."""
     n_states = sum(saved is not None for shard in model.ensemble_.shards for saved in shard.states)
     inner = model.estimators_[0]
-    times = [timed(lambda: _round_trip(inner))[1].wall for _ in range(21)]
+    times = [time_call(lambda: _round_trip(inner))[1].wall for _ in range(21)]
     return n_states * float(np.median(times))
 
 
@@ -418,7 +424,7 @@ def _round_trip(inner: Any) -> str:
     return state.digest(state.decode(state.encode(inner)))
 
 
-def overhead_table(races: list[Race], repeats: int) -> Table:
+def make_overhead_table(races: list[Race], repeats: int) -> Table:
     """Return the table of overheads."""
     return Table(
         "3. Overhead of SISA's `fit` over a bare loop on the same shards",
@@ -456,7 +462,7 @@ def profile_parts(call: Callable[[], Any]) -> dict[str, float]:
     return parts
 
 
-def latency_table(models: dict[Setting, SISAClassifier], n_calls: int) -> Table:
+def make_latency_table(models: dict[Setting, SISAClassifier], n_calls: int) -> Table:
     """Return the parts of the time of single removals."""
     rows = []
     for setting, model in models.items():
@@ -474,7 +480,7 @@ def latency_table(models: dict[Setting, SISAClassifier], n_calls: int) -> Table:
     return Table("5b. Where the time of one `forget` goes", columns, rows, note)
 
 
-def storage_table(models: dict[Setting, SISAClassifier]) -> Table:
+def make_storage_table(models: dict[Setting, SISAClassifier]) -> Table:
     """Return bytes of all states against the plan's estimate."""
     rows = []
     for setting, model in models.items():
@@ -503,9 +509,9 @@ _IMPORT = (
 )
 
 
-def import_times(repeats: int) -> tuple[Table, list[TargetCheck]]:
+def time_imports(repeats: int) -> tuple[Table, list[TargetCheck]]:
     """Time ``import letheon`` in fresh interpreters."""
-    answers = [_fresh(_IMPORT).split() for _ in range(repeats)]
+    answers = [_run_python(_IMPORT).split() for _ in range(repeats)]
     seconds = [float(answer[0]) for answer in answers]
     heavy = sorted({word for answer in answers for word in answer[1:]})
     table = Table(
@@ -527,6 +533,6 @@ def import_times(repeats: int) -> tuple[Table, list[TargetCheck]]:
     ]
 
 
-def _fresh(code: str) -> str:
+def _run_python(code: str) -> str:
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

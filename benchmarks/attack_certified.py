@@ -52,7 +52,7 @@ N_RUNS, N_SMALL, N_WORST, N_CONFIRMING = 20_000, 2_000, 10, 30
 LEVEL = 0.05 / (len(METHODS) * (3 * len(CASES) + 1) + N_WORST)
 
 
-def play(estimator: Any, case: AttackCase, n_runs: int, *, is_whole: bool) -> Releases:
+def sample_worlds(estimator: Any, case: AttackCase, n_runs: int, *, is_whole: bool) -> Releases:
     """Sample both worlds, or release the parameters of one model of each repeatedly.
 
     The secret parameters before noise do not depend on the noise; complete runs confirm this.
@@ -100,7 +100,7 @@ def release_again(model: Any, weights: Any, n_runs: int) -> Any:
 def attack_all(estimator: Any, n_runs: int, *, is_whole: bool) -> Iterator[ClaimAttackResult]:
     """Yield the result of each attack on each case."""
     for case in CASES.values():
-        runs = play(estimator, case, n_runs, is_whole=is_whole)
+        runs = sample_worlds(estimator, case, n_runs, is_whole=is_whole)
         yield attack_fold(estimator, runs, level=LEVEL)
         yield attack_refusal(estimator, runs, level=LEVEL)
         if getattr(estimator, "state", "secret") == "secret":  # the attack would need a secret
@@ -130,11 +130,11 @@ def attack_small(n_cases: int, n_runs: int, *, is_whole: bool) -> Iterator[Claim
         shares.append((account.spent / account.limit, case))
     shares.sort(key=lambda pair: -pair[0])
     for _, case in shares[:N_WORST]:
-        runs = play(estimator, case, n_runs, is_whole=is_whole)
+        runs = sample_worlds(estimator, case, n_runs, is_whole=is_whole)
         yield attack_fold(estimator, runs, level=LEVEL)
 
 
-def tail(scale: int, begin: int) -> float:
+def compute_tail(scale: int, begin: int) -> float:
     """Return the probability that a discrete Gaussian is at least `begin`, summed term by term."""
     total = np.longdouble(0)
     for first in range(begin, begin + 14 * scale, 1 << 20):
@@ -144,19 +144,19 @@ def tail(scale: int, begin: int) -> float:
     return float(total / (scale * np.sqrt(2 * np.longdouble(math.pi))))
 
 
-def exact_delta(epsilon: float, scale: int, shift: int) -> float:
+def compute_exact_delta(epsilon: float, scale: int, shift: int) -> float:
     """Return the delta of a discrete Gaussian against itself, `shift` steps on."""
     begin = math.floor(epsilon * scale * scale / shift - shift / 2) + 1
-    return tail(scale, begin) - math.exp(epsilon) * tail(scale, begin + shift)
+    return compute_tail(scale, begin) - math.exp(epsilon) * compute_tail(scale, begin + shift)
 
 
-def delta_table() -> tuple[Table, TargetCheck]:
+def make_delta_table() -> tuple[Table, TargetCheck]:
     """Compare the exact delta of one parameter with the continuous and the stated delta."""
     grid, rows, is_fine = ReleaseGrid.of_sigma(0.01), [], True
     for epsilon, delta in ((0.1, 1e-5), (1.0, 1e-4), (1.0, 1e-8), (5.0, 1e-6)):
         distance = grid.max_hidden_distance(epsilon, delta, 1)
         steps = math.floor(distance / grid.step) + 1  # rounding can add one step
-        exact = exact_delta(epsilon, grid.scale, steps)
+        exact = compute_exact_delta(epsilon, grid.scale, steps)
         continuous = gaussian_delta(epsilon, steps / grid.scale)
         stated = grid.compute_delta(epsilon, distance, 1)
         is_fine &= exact <= stated and exact <= delta
@@ -183,7 +183,7 @@ def main(
     report = BenchmarkReport("Attacks on the certified linear methods", settings, file=file)
     for name in chosen:
         if name == "delta":
-            table, verdict = delta_table()
+            table, verdict = make_delta_table()
             report.add(table, [verdict])
             continue
         n_small = N_SMALL if is_full else max(N_WORST, runs // 10)
@@ -191,14 +191,22 @@ def main(
             attacks = list(attack_small(n_small, runs, is_whole=not fast))
         else:
             attacks = list(attack_all(METHODS[name], runs, is_whole=not fast))
-        report.add(_table(name, attacks), [_verdict(name, attacks)])
+        report.add(_make_table(name, attacks), [_check_claims(name, attacks)])
     report.write()
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _table(name: str, attacks: list[ClaimAttackResult]) -> Table:
+def _make_table(name: str, attacks: list[ClaimAttackResult]) -> Table:
     rows = [
-        (each.attack, each.case, each.n_runs, each.bound, each.epsilon, each.delta, _details(each))
+        (
+            each.attack,
+            each.case,
+            each.n_runs,
+            each.bound,
+            each.epsilon,
+            each.delta,
+            _format_details(each),
+        )
         for each in attacks
     ]
     columns = ("attack", "case", "runs", "epsilon >=", "claimed", "delta", "details")
@@ -206,11 +214,11 @@ def _table(name: str, attacks: list[ClaimAttackResult]) -> Table:
     return Table(name, columns, rows, note)
 
 
-def _details(result: ClaimAttackResult) -> str:
+def _format_details(result: ClaimAttackResult) -> str:
     return ", ".join(f"{name} {value:.3g}" for name, value in result.details.items())
 
 
-def _verdict(name: str, attacks: list[ClaimAttackResult]) -> TargetCheck:
+def _check_claims(name: str, attacks: list[ClaimAttackResult]) -> TargetCheck:
     refuted = [f"{each.attack} on {each.case}" for each in attacks if each.is_refuted]
     worst = max(each.bound for each in attacks)
     what = f"{name}: lower bounds on epsilon in {len(attacks)} attacks"

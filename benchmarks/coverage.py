@@ -50,7 +50,7 @@ def _log_normal(spread: float) -> Law:
     return Law(lambda rng, size: rng.lognormal(-(spread**2) / 2, spread, size), 1.0)
 
 
-def _gamma(shape: float) -> Law:
+def _make_gamma(shape: float) -> Law:
     return Law(lambda rng, size: rng.gamma(shape, 1 / shape, size), 1.0)
 
 
@@ -71,8 +71,8 @@ TIMES = {
     "log-normal, 0.3": _log_normal(0.3),
     "log-normal, 0.6": _log_normal(0.6),
     "log-normal, 1": _log_normal(1.0),
-    "gamma, 1": _gamma(1.0),
-    "gamma, 4": _gamma(4.0),
+    "gamma, 1": _make_gamma(1.0),
+    "gamma, 4": _make_gamma(4.0),
     "1 + exponential": Law(lambda rng, size: 1 + rng.exponential(0.3, size), 1.3),
     "1 in 10 is 3 times as slow": _with_slow_ones(0.1, 3.0),
     "1 in 10 is 10 times as slow": _with_slow_ones(0.1, 10.0),
@@ -87,7 +87,7 @@ ROWS = {
 }
 
 
-def _alike(rng: Rng, size: int) -> Numbers:
+def _draw_alike(rng: Rng, size: int) -> Numbers:
     """Return log-normal times; neighbours have a correlation of 0.5."""
     drawn = rng.normal(size=size)
     for at in range(1, size):
@@ -99,7 +99,7 @@ def _alike(rng: Rng, size: int) -> Numbers:
 BEYOND = {
     "log-normal, 1.5": _log_normal(1.5),
     "1 in 20 is 5 times as slow": _with_slow_ones(0.05, 5),
-    "neighbours alike, slow or fast": Law(_alike, 1.0),
+    "neighbours alike, slow or fast": Law(_draw_alike, 1.0),
 }
 
 
@@ -207,15 +207,15 @@ def _row_cases() -> Iterator[CoverageCase]:
         yield CoverageCase("kl_gaussian", "uniform gaps", f"{n} rows", 2 / 3, gaussian, n >= 100)
 
 
-def _accuracy(y: Any, p: Any) -> float:
+def _score_accuracy(y: Any, p: Any) -> float:
     return float(np.mean(y == p))
 
 
-def _balanced(y: Any, p: Any) -> float:
+def _score_balanced(y: Any, p: Any) -> float:
     return float((np.mean(p[y == 0] == 0) + np.mean(p[y == 1] == 1)) / 2)
 
 
-def _auc(y: Any, p: Any) -> float:
+def _score_auc(y: Any, p: Any) -> float:
     ranks = stats.rankdata(p)
     n = int(y.sum())
     return float((ranks[y == 1].sum() - n * (n + 1) / 2) / (n * (len(y) - n)))
@@ -240,7 +240,7 @@ def _label_cases() -> Iterator[CoverageCase]:
             seed = int(rng.integers(2**31))
             y = np.zeros(n)
             naive, unlearned = (kind >= 2) * 1.0, (kind % 2) * 1.0
-            return effectiveness(_accuracy, y, unlearned, naive, n_resamples=400, seed=seed)
+            return effectiveness(_score_accuracy, y, unlearned, naive, n_resamples=400, seed=seed)
 
         def certify(rng: Rng, n: int = n, shares: list[float] = shares) -> Measure:
             kind = rng.choice(4, size=n, p=shares)
@@ -248,7 +248,7 @@ def _label_cases() -> Iterator[CoverageCase]:
             y = np.zeros(n)
             naive, unlearned = (kind >= 2) * 1.0, (kind % 2) * 1.0
             return certifiability_from_predictions(
-                _accuracy, y, unlearned, naive, n_resamples=400, seed=seed
+                _score_accuracy, y, unlearned, naive, n_resamples=400, seed=seed
             )
 
         law = f"accuracy, {shares[1]:.0%} and {shares[2]:.0%} differ"
@@ -270,7 +270,7 @@ def _metric_cases() -> Iterator[CoverageCase]:
             # one in five of the true positives is lost
             unlearned = np.where((y == 1) & (rng.random(n) < 0.2), 0, naive)
             seed = int(rng.integers(2**31))
-            return effectiveness(_balanced, y, unlearned, naive, n_resamples=400, seed=seed)
+            return effectiveness(_score_balanced, y, unlearned, naive, n_resamples=400, seed=seed)
 
         law = f"balanced accuracy, {positive:.0%} positive"
         yield CoverageCase("effectiveness", law, f"{n} rows", 0.07, balanced, n * positive >= 100)
@@ -282,7 +282,7 @@ def _metric_cases() -> Iterator[CoverageCase]:
             signal = rng.normal(size=n) + 1.2 * y
             noise = rng.normal(size=n)
             seed = int(rng.integers(2**31))
-            return effectiveness(_auc, y, signal + noise, signal, n_resamples=200, seed=seed)
+            return effectiveness(_score_auc, y, signal + noise, signal, n_resamples=200, seed=seed)
 
         truth = stats.norm.cdf(1.2 / math.sqrt(2)) - stats.norm.cdf(1.2 / 2)
         yield CoverageCase(
@@ -357,7 +357,7 @@ CASES = (
 )
 
 
-def _line(case: CoverageCase, n_draws: int) -> str:
+def _format_case(case: CoverageCase, n_draws: int) -> str:
     shares = " | ".join(f"{100 * share:.1f} %" for share in run_case(case, n_draws))
     claimed = "yes" if case.is_claimed else "no"
     return f"| `{case.measure}` | {case.law} | {case.size} | {claimed} | {n_draws:,} | {shares} |"
@@ -369,7 +369,7 @@ def main() -> None:
     for case in CASES:
         # An arbitrary metric is called hundreds of times for one interval.
         is_slow = case.measure in ("effectiveness", "certifiability_from_predictions")
-        lines.append(_line(case, n_draws // 5 if is_slow else n_draws))
+        lines.append(_format_case(case, n_draws // 5 if is_slow else n_draws))
         print(lines[-1], flush=True)
     RESULT.write_text(_TEXT.format(lines="\n".join(lines)))
 

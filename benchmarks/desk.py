@@ -22,7 +22,7 @@ import typer
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
-from benchmarks._desk_lists import LOADED, MODEL, Caller, Filled, fill, lists, measure
+from benchmarks._desk_lists import LOADED, MODEL, Caller, Filled, fill_ledger, list_paths, time_list
 from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon.ledger import Ledger
 from tests.postgres import MISSING, PostgresServer, find_binaries
@@ -38,7 +38,7 @@ SAMPLE_SECONDS = 10.0
 
 
 @contextmanager
-def desk_of(home: Path, filled: Filled) -> Iterator[Desk]:
+def serve_desk(home: Path, filled: Filled) -> Iterator[Desk]:
     """Serve a ledger with its worker, with rate limits that a benchmark does not reach."""
     rates = ("rate_per_token", "rate_login", "rate_failed", "rate_receipt")
     text = "".join(f'{rate} = "100000000/minute"\n' for rate in rates)
@@ -51,7 +51,7 @@ def desk_of(home: Path, filled: Filled) -> Iterator[Desk]:
 def list_section(report: BenchmarkReport, server: Desk, kind: str, n: int) -> None:
     """Time every list page and API list, one after the other."""
     caller = Caller(server.url, server.tokens["admin"])
-    rows = [measure(caller, path, n) for path in lists(caller)]
+    rows = [time_list(caller, path, n) for path in list_paths(caller)]
     slowest = max(rows, key=lambda row: row.p95)
     verdict = TargetCheck(
         f"{kind}: slowest of {len(rows)} lists, p95",
@@ -100,11 +100,11 @@ def soak_section(report: BenchmarkReport, server: Desk, minutes: float) -> None:
 
     def sample() -> None:
         while not stop.wait(SAMPLE_SECONDS):
-            samples.append([resident(pid) for pid in processes.values()])
+            samples.append([read_memory(pid) for pid in processes.values()])
 
     watcher = threading.Thread(target=sample)
     watcher.start()
-    n_calls = busy(server, time.monotonic() + 60 * minutes)
+    n_calls = run_calls(server, time.monotonic() + 60 * minutes)
     stop.set()
     watcher.join()
     table, sixth = np.array(samples), max(len(samples) // 6, 1)
@@ -126,10 +126,10 @@ def soak_section(report: BenchmarkReport, server: Desk, minutes: float) -> None:
     report.add(Table("Memory", columns, rows, note), verdicts)
 
 
-def busy(server: Desk, until: float) -> int:
+def run_calls(server: Desk, until: float) -> int:
     """Read every list in turn and file a few requests until `until`; return the calls."""
     caller, n_calls = Caller(server.url, server.tokens["admin"]), 0
-    places = itertools.cycle(lists(caller))
+    places = itertools.cycle(list_paths(caller))
     numbers = itertools.count(10**6)
     crowd = FilingClients(server.url, server.tokens["admin"], MODEL, n_clients=4)
     while time.monotonic() < until:
@@ -144,13 +144,13 @@ def busy(server: Desk, until: float) -> int:
     return n_calls
 
 
-def resident(pid: int) -> float:
+def read_memory(pid: int) -> float:
     """Return the private memory of a process in MiB."""
     text = Path(f"/proc/{pid}/status").read_text()
     return int(text.partition("RssAnon:")[2].split()[0]) / 1024
 
 
-def databases(chosen: list[str]) -> Iterator[tuple[str, str | None]]:
+def open_databases(chosen: list[str]) -> Iterator[tuple[str, str | None]]:
     """Yield the name and the URL of each database."""
     if "sqlite" in chosen:
         yield "SQLite", None
@@ -183,11 +183,11 @@ def main(
     )
     folder = Path(tempfile.mkdtemp(prefix="letheon-bench-"))
     try:
-        for kind, database in databases(only.split(",")):
+        for kind, database in open_databases(only.split(",")):
             home = folder / kind
-            filled = fill(home, n_requests, n_load, database=database)
+            filled = fill_ledger(home, n_requests, n_load, database=database)
             report.settings[f"{kind} filled in, s"] = round(filled.seconds)
-            with desk_of(home, filled) as server:
+            with serve_desk(home, filled) as server:
                 list_section(report, server, kind, n_calls)
                 load_section(report, server, kind, seconds)
                 if soak:

@@ -22,10 +22,10 @@ from benchmarks import _forest_curves as curves
 from benchmarks import _forest_growth as growth
 from benchmarks import _forest_pictures as pictures
 from benchmarks import _forest_sets as sets
-from benchmarks._data import Split, load_split, made_up, synthetic_split
-from benchmarks._forest_fresh import stored
-from benchmarks._forest_growth import identity_table, identity_verdict, live
-from benchmarks._forest_models import ForestSize, seconds
+from benchmarks._data import Split, load_split, make_synthetic_split, make_table
+from benchmarks._forest_fresh import store_rows
+from benchmarks._forest_growth import check_identity, make_identity_table, run_sequence
+from benchmarks._forest_models import ForestSize, time_call
 from benchmarks._report import BenchmarkReport
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -100,7 +100,7 @@ class ForestBench:
 
     def split(self, name: str) -> Split | None:
         """Return a table, truncated in a quick run; None if its files are missing."""
-        data = _load(name)
+        data = _load_table(name)
         return data.head(self.size.most_rows) if data and self.size.most_rows else data
 
     def splits(self, names: tuple[str, ...]) -> list[Split]:
@@ -113,7 +113,7 @@ class ForestBench:
             if result.split.name == split.name:
                 return result.unit
         model = self.size.shape.random_forest(0)
-        return seconds(lambda: model.fit(split.X, split.y))
+        return time_call(lambda: model.fit(split.X, split.y))
 
     def measure_set(self, name: str) -> None:
         """Measure everything about one table."""
@@ -125,30 +125,32 @@ class ForestBench:
         effort = self.size.effort._replace(repeats=repeats)
         findings = sets.measure_set(split, self.size.shape, effort)
         self.results.append(findings)
-        self.report.add(sets.set_table(findings), sets.set_verdicts(findings))
+        self.report.add(sets.make_set_table(findings), sets.check_set(findings))
 
     def summarise(self) -> None:
         """Write the summary of all tables."""
         if self.results:
-            self.report.add(sets.summary_table(self.results))
-            self.report.add(sets.quality_table(self.results))
+            self.report.add(sets.make_summary_table(self.results))
+            self.report.add(sets.make_quality_table(self.results))
             pictures.draw_sets(self.results, self._picture("sets"))
 
     def measure_growth(self) -> None:
         """Measure growth with rows, trees and depth."""
         size, shape = self.size, self.size.shape
-        with stored(made_up(max(size.growth_rows), 0, n_features=28, seed=SEED)) as files:
+        with store_rows(make_table(max(size.growth_rows), 0, n_features=28, seed=SEED)) as files:
             rows = growth.grow_rows(files, shape, size.growth_rows, size.leaving)
         title = "Growth with rows (made up, 28 columns)"
-        self.report.add(growth.growth_table(title, rows, growth.ALONE), growth.row_verdicts(rows))
+        self.report.add(
+            growth.make_growth_table(title, rows, growth.ALONE), growth.check_rows(rows)
+        )
         split = self.splits(("synthetic",))[0]
-        with stored(split.head(size.tree_rows)) as files:
+        with store_rows(split.head(size.tree_rows)) as files:
             trees = growth.grow_trees(files, shape, size.trees, size.leaving)
-        self.report.add(growth.growth_table("Growth with trees (synthetic)", trees))
-        with stored(split) as files:
+        self.report.add(growth.make_growth_table("Growth with trees (synthetic)", trees))
+        with store_rows(split) as files:
             depth = growth.grow_depth(files, shape, size.depths, size.leaving)
-        table = growth.growth_table("Growth with depth (synthetic)", depth)
-        self.report.add(table, growth.depth_verdicts(depth))
+        table = growth.make_growth_table("Growth with depth (synthetic)", depth)
+        self.report.add(table, growth.check_depth(depth))
         pictures.draw_growth(pictures.Growth(rows, trees, depth), self._picture("growth"))
 
     def measure_thresholds(self) -> None:
@@ -156,8 +158,8 @@ class ForestBench:
         size, dials = self.size, []
         for split in self.splits(CURVES):
             unit = self.unit(split)
-            dials += curves.thresholds(split, size.shape, unit, size.thresholds, size.curves)
-        self.report.add(curves.threshold_table(dials, size.curves))
+            dials += curves.vary_thresholds(split, size.shape, unit, size.thresholds, size.curves)
+        self.report.add(curves.make_threshold_table(dials, size.curves))
         file = self._picture("thresholds")
         pictures.draw_curves(dials, "thresholds per attribute (k)", file, logarithmic=True)
 
@@ -165,8 +167,8 @@ class ForestBench:
         """Measure the survey's five models."""
         size, dials = self.size, []
         for split in self.splits(CURVES):
-            dials += curves.random_depths(split, size.shape, self.unit(split), size.curves)
-        self.report.add(curves.random_table(dials, size.curves))
+            dials += curves.vary_random_depths(split, size.shape, self.unit(split), size.curves)
+        self.report.add(curves.make_random_table(dials, size.curves))
         file = self._picture("random_depth")
         pictures.draw_curves(dials, "levels of random nodes", file, logarithmic=False)
 
@@ -174,28 +176,30 @@ class ForestBench:
         """Compare two threads with one."""
         split = self.splits(("synthetic",))[0]
         if (os.cpu_count() or 1) > 1:
-            self.report.add(*growth.threads(split, self.size.shape, self.size.thread_repeats))
+            self.report.add(
+                *growth.compare_threads(split, self.size.shape, self.size.thread_repeats)
+            )
 
     def measure_identity(self) -> None:
         """Run long random sequences of operations on real rows."""
         size = self.size
         real = self.splits(SETS[1:]) or self.splits(SETS[:1])
         lives = [
-            live(real[i % len(real)], SEED + i, size.life_rows, size.life_steps)
+            run_sequence(real[i % len(real)], SEED + i, size.life_rows, size.life_steps)
             for i in range(size.lives)
         ]
-        self.report.add(identity_table(lives, size.life_steps), [identity_verdict(lives)])
+        self.report.add(make_identity_table(lives, size.life_steps), [check_identity(lives)])
 
     def _picture(self, name: str) -> Path:
         return self.file.with_name(f"{self.file.name}_{name}.png")
 
 
 @cache
-def _load(name: str) -> Split | None:
-    return synthetic_split() if name == "synthetic" else load_split(name)
+def _load_table(name: str) -> Split | None:
+    return make_synthetic_split() if name == "synthetic" else load_split(name)
 
 
-def sections(bench: ForestBench) -> dict[str, Callable[[], None]]:
+def list_sections(bench: ForestBench) -> dict[str, Callable[[], None]]:
     """Return the sections of a run, in order."""
     return {
         **{name: lambda name=name: bench.measure_set(name) for name in SETS},  # type: ignore[misc]
@@ -214,7 +218,7 @@ def run(
     """Run the chosen sections, or all of them."""
     report = BenchmarkReport("DaRE forest benchmarks", settings, file=file)
     bench = ForestBench(size, report, file)
-    every = sections(bench)
+    every = list_sections(bench)
     if unknown := set(chosen) - set(every):
         raise typer.BadParameter(f"unknown: {sorted(unknown)}; known: {list(every)}")
     start = time.perf_counter()

@@ -23,18 +23,18 @@ from benchmarks._monitor_streams import (
     TOLERANCES,
     WATCHERS,
     DriftingClassifier,
-    calibration,
+    make_watchers,
     make_world,
-    watch,
-    watchers_of,
+    run_rehearsals,
+    run_stream,
 )
 from benchmarks._monitor_summary import (
     ACCEPTED,
     StreamRecord,
     StreamTotal,
-    draw,
+    draw_totals,
     summarize_steps,
-    total,
+    total_streams,
 )
 from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon.parallel import one_thread
@@ -73,12 +73,14 @@ def world_records(seed: int, n_streams: int, n_requests: int, n_rehearsals: int)
     world, by_key = make_world(seed), {}
     with one_thread():
         before = DriftingClassifier.n_trainings
-        make = watchers_of(world, n_rehearsals, seed)
+        make = make_watchers(world, n_rehearsals, seed)
         n_rehearsed = DriftingClassifier.n_trainings - before
         for kind in KINDS:
             for name in (*WATCHERS, ORACLE):
                 by_key[name, kind, world.drift, world.size] = [
-                    summarize_steps(list(watch(world, make(name, kind), kind, n_requests, number)))
+                    summarize_steps(
+                        list(run_stream(world, make(name, kind), kind, n_requests, number))
+                    )
                     for number in range(n_streams)
                 ]
     return MonitorFinding(by_key, n_rehearsed)
@@ -114,7 +116,9 @@ def totals_of(records: Mapping[Key, list[StreamRecord]], about: str = "") -> Tot
 
     names = (*WATCHERS, ORACLE)
     return {
-        (name, kind): total(of(name, kind), of(ORACLE, kind)) for name in names for kind in KINDS
+        (name, kind): total_streams(of(name, kind), of(ORACLE, kind))
+        for name in names
+        for kind in KINDS
     }
 
 
@@ -169,7 +173,7 @@ def part_table(
     return Table(f"By {title}", columns, rows, note)
 
 
-def verdicts(totals: Totals) -> list[TargetCheck]:
+def check_breaches(totals: Totals) -> list[TargetCheck]:
     """Check that the default misses at most 5 % of the breaches."""
     texts = []
     for kind in KINDS:
@@ -204,7 +208,7 @@ def main(
             "streams of each kind per table": streams,
             "requests of a stream": requests,
             "tolerances": TOLERANCES.get_watched(),
-            "rehearsals": calibration(KINDS, n_rehearsals).to_dict(),
+            "rehearsals": run_rehearsals(KINDS, n_rehearsals).to_dict(),
             "drifts": DRIFTS,
             "seeds": f"from {first_seed}; those below {FIRST_SEED} served to make the rule",
         },
@@ -221,11 +225,11 @@ def main(
     trainings = sum(part.n_rehearsed for part in findings) / worlds
     report.settings["trainings before the first request"] = f"{trainings:.0f} in the mean"
     totals = totals_of(records)
-    report.add(kind_table(totals), verdicts(totals))
+    report.add(kind_table(totals), check_breaches(totals))
     report.add(part_table(records, "way of forgetting", DRIFTS))
     sizes = [f"{size:,}" for size in SIZES if any(f"{size:,}" in key for key in records)]
     report.add(part_table(records, "number of people", sizes))
-    draw(totals, report.file.with_suffix(".png"))
+    draw_totals(totals, report.file.with_suffix(".png"))
     raise typer.Exit(0 if report.passed else 1)
 
 

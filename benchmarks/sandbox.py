@@ -96,7 +96,7 @@ def overhead_section(report: BenchmarkReport, n: int) -> None:
     report.add(Table("Overhead", ("where", "p50, ms", "p95, ms"), rows, note), [verdict])
 
 
-def hostile_files(folder: Path) -> dict[str, tuple[str, bytes]]:
+def make_hostile_files(folder: Path) -> dict[str, tuple[str, bytes]]:
     """Return an upload whose training does not end."""
     X, y = small_table(N_ROWS)
     model = NaiveUnlearner(SGDClassifier(max_iter=1, tol=None), random_state=0).fit(X, y)
@@ -113,7 +113,7 @@ def hostile_files(folder: Path) -> dict[str, tuple[str, bytes]]:
 
 
 @contextmanager
-def attackers(url: str, token: str, files: dict[str, tuple[str, bytes]]) -> Iterator[list[int]]:
+def run_attackers(url: str, token: str, files: dict[str, tuple[str, bytes]]) -> Iterator[list[int]]:
     """Upload repeatedly from two connections; yield the statuses of the responses."""
     stop, statuses = threading.Event(), []
 
@@ -137,7 +137,7 @@ def attackers(url: str, token: str, files: dict[str, tuple[str, bytes]]) -> Iter
             thread.join()
 
 
-def call_times(caller: Caller, n: int) -> list[float]:
+def measure_calls(caller: Caller, n: int) -> list[float]:
     """Return the times of calls of another tenant, in milliseconds."""
     durations = []
     for number in range(n):
@@ -165,11 +165,11 @@ def neighbour_section(report: BenchmarkReport, folder: Path, n: int) -> None:
     (home / "service.toml").write_text(settings + "model_seconds = 5\n")
     with serving(home) as server:
         caller = Caller(server.url, neighbour)
-        call_times(caller, 100)
-        alone = call_times(caller, n)
-        with attackers(server.url, attacker, hostile_files(folder)) as statuses:
-            beside = call_times(caller, n)
-        again = call_times(caller, n)
+        measure_calls(caller, 100)
+        alone = measure_calls(caller, n)
+        with run_attackers(server.url, attacker, make_hostile_files(folder)) as statuses:
+            beside = measure_calls(caller, n)
+        again = measure_calls(caller, n)
     runs = {"alone": alone + again, "beside two endless uploads": beside}
     rows = [
         (
