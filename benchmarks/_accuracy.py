@@ -13,12 +13,12 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 from benchmarks._data import Data
-from benchmarks._report import Table, mean_interval
+from benchmarks._report import Table, compute_mean_interval
 from letheon import Measure, NaiveUnlearner, SISAClassifier
 from letheon.plot import AccuracyShardsDisplay, PlanDisplay
 
 SHARDS = (1, 2, 5, 10, 20, 50, 100)
-NAIVE = 0  # stands for NaiveUnlearner where a number of shards is asked for
+NAIVE = 0  # the number of shards that means NaiveUnlearner
 
 
 class AccuracyRun(NamedTuple):
@@ -32,7 +32,7 @@ class AccuracyRun(NamedTuple):
     vote: float
 
 
-def learners(data: str) -> dict[str, Any]:
+def make_learners(data: str) -> dict[str, Any]:
     """Return the inner estimators; on images a forest is faster than one tree on all pixels."""
     tree: Any = DecisionTreeClassifier()
     if data == "mnist":
@@ -41,40 +41,40 @@ def learners(data: str) -> dict[str, Any]:
     return {name: tree, "SGD logistic": SGDClassifier(loss="log_loss", max_iter=5, tol=None)}
 
 
-def runs(data: Data, n_train: int, n_test: int, seeds: Iterable[int]) -> list[AccuracyRun]:
+def run_splits(data: Data, n_train: int, n_test: int, seeds: Iterable[int]) -> list[AccuracyRun]:
     """Fit every learner with every number of shards on one random split per seed."""
     results = []
     for seed in seeds:
         split = data.sample(n_train + n_test, seed)
         train, test = slice(None, -n_test), slice(-n_test, None)
-        for name, learner in learners(data.name).items():
+        for name, learner in make_learners(data.name).items():
             naive = NaiveUnlearner(learner, random_state=seed).fit(split.X[train], split.y[train])
-            score = _accuracy(naive, split.X[test], split.y[test])
+            score = _score_model(naive, split.X[test], split.y[test])
             results.append(AccuracyRun(data.name, name, NAIVE, seed, score, score))
             for n_shards in SHARDS:
                 model = SISAClassifier(learner, n_shards=n_shards, random_state=seed)
                 model.fit(split.X[train], split.y[train])
-                mean = _accuracy(model, split.X[test], split.y[test])
+                mean = _score_model(model, split.X[test], split.y[test])
                 model.aggregation = "vote"
-                vote = _accuracy(model, split.X[test], split.y[test])
+                vote = _score_model(model, split.X[test], split.y[test])
                 results.append(AccuracyRun(data.name, name, n_shards, seed, mean, vote))
     return results
 
 
-def _accuracy(model: Any, X: Any, y: Any) -> float:
+def _score_model(model: Any, X: Any, y: Any) -> float:
     return float(np.mean(model.predict(X) == y))
 
 
-def measures(results: list[AccuracyRun]) -> dict[tuple[str, str, int], Measure]:
+def summarize_runs(results: list[AccuracyRun]) -> dict[tuple[str, str, int], Measure]:
     """Return the mean accuracy of every case with Student's interval over the splits."""
     scores = defaultdict(list)
     for run in results:
         scores[run[:3]].append(run.mean)
-    return {case: _measure(values) for case, values in scores.items()}
+    return {case: _make_measure(values) for case, values in scores.items()}
 
 
-def _measure(values: list[float]) -> Measure:
-    value, half = mean_interval(values)
+def _make_measure(values: list[float]) -> Measure:
+    value, half = compute_mean_interval(values)
     return Measure(
         name="accuracy",
         value=value,
@@ -89,9 +89,11 @@ def _measure(values: list[float]) -> Measure:
 
 def accuracy_table(results: list[AccuracyRun], sizes: str) -> Table:
     """Return accuracy by data, learner and number of shards."""
-    scores = measures(results)
+    scores = summarize_runs(results)
     cases = dict.fromkeys(case[:2] for case in scores)
-    rows = [(*case, *(_percent(scores[(*case, n)]) for n in (NAIVE, *SHARDS))) for case in cases]
+    rows = [
+        (*case, *(_format_percent(scores[(*case, n)]) for n in (NAIVE, *SHARDS))) for case in cases
+    ]
     columns = ("data", "learner", "naive", *(f"S={n}" for n in SHARDS))
     note = (
         f"Per cent correct on held-out rows ± half of Student's 95 % interval; {sizes}. "
@@ -100,7 +102,7 @@ def accuracy_table(results: list[AccuracyRun], sizes: str) -> Table:
     return Table("4. Accuracy against the number of shards", columns, rows, note)
 
 
-def _percent(measure: Measure) -> str:
+def _format_percent(measure: Measure) -> str:
     assert measure.high is not None
     return f"{100 * measure.value:.2f} ± {100 * (measure.high - measure.value):.2f}"
 
@@ -114,7 +116,7 @@ def aggregation_table(results: list[AccuracyRun]) -> Table:
     cases = dict.fromkeys(case[:2] for case in differences)
     rows = []
     for case in cases:
-        pairs = (mean_interval(differences[(*case, n)]) for n in SHARDS[1:])
+        pairs = (compute_mean_interval(differences[(*case, n)]) for n in SHARDS[1:])
         rows.append((*case, *(f"{value:+.2f} ± {half:.2f}" for value, half in pairs)))
     columns = ("data", "learner", *(f"S={n}" for n in SHARDS[1:]))
     note = (
@@ -128,7 +130,7 @@ SETTINGS = ((1, 1), (5, 1), (20, 1), (5, 10), (20, 50))
 
 def draw_accuracy(results: list[AccuracyRun], file: Path) -> None:
     """Draw accuracy against shards, one panel per data set."""
-    accuracies = measures(results)
+    accuracies = summarize_runs(results)
     names = list(dict.fromkeys(data for data, _, _ in accuracies))
     figure = Figure(figsize=(5.2 * len(names), 4.4), layout="constrained")
     panels = figure.subplots(1, len(names), squeeze=False)[0]

@@ -16,12 +16,12 @@ from benchmarks._convex_models import (
     RetrainRace,
     RetrainSeconds,
     SolverBaseline,
-    accuracy,
-    leave,
-    people,
-    released_accuracy,
+    draw_people,
+    remove_people,
+    score_accuracy,
+    score_released,
 )
-from benchmarks._convex_retrain import optimum
+from benchmarks._convex_retrain import find_optimum
 from benchmarks._convex_single import UNKNOWN, distance, times
 from benchmarks._report import Table, TargetCheck
 
@@ -40,7 +40,7 @@ NOTE = (
 
 
 class BatchRemoval(NamedTuple):
-    """One method, one crowd."""
+    """Removal of one batch by one method."""
 
     data: str
     share: float
@@ -55,11 +55,11 @@ class BatchRemoval(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Retrain by a named solver over the mean request."""
+        """Time of a retraining by a named solver divided by the mean time of a removal."""
         return self.retrain.named / self.left.mean
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of a table."""
+        """Return the row of the table."""
         return (
             self.data, f"{self.share:.0%}", self.chosen, self.method, 1000 * self.left.mean,
             1000 * self.left.wall, times(self.ratio),
@@ -70,7 +70,7 @@ class BatchRemoval(NamedTuple):
 
 
 class RemovalBatch(NamedTuple):
-    """Who leaves, the one who went before them, and the optimum of the rest."""
+    """People to remove, the person removed before them, and the optimum of the remaining rows."""
 
     share: float
     chosen: str
@@ -84,10 +84,10 @@ class RemovalBatch(NamedTuple):
         return np.array([self.first, *self.ids])
 
 
-def crowds(yardstick: SolverBaseline, shares: tuple[float, ...]) -> list[RemovalBatch]:
+def choose_batches(yardstick: SolverBaseline, shares: tuple[float, ...]) -> list[RemovalBatch]:
     """Choose people at random and by their margin."""
     data, W = yardstick.data, yardstick.best.W[:, 0]
-    first, *order = people(data, len(data.y), seed=1).tolist()
+    first, *order = draw_people(data, len(data.y), seed=1).tolist()
     margins = np.abs(data.X @ W)
     near = [person for person in np.argsort(margins).tolist() if person != first]
     chunks = []
@@ -95,30 +95,30 @@ def crowds(yardstick: SolverBaseline, shares: tuple[float, ...]) -> list[Removal
         for chosen, line in ((RANDOM, order), (NEAR, near)):
             ids = line[: int(share * len(data.y))]
             rest = yardstick.problem.without(np.array([first, *ids]))
-            chunks.append(RemovalBatch(share, chosen, first, ids, optimum(rest, W)))
+            chunks.append(RemovalBatch(share, chosen, first, ids, find_optimum(rest, W)))
     return chunks
 
 
-def batches(
+def measure_batches(
     methods: list[tuple[ConvexMethod, int]],
     yardstick: SolverBaseline,
     shares: tuple[float, ...],
     repeats: int,
 ) -> list[BatchRemoval]:
-    """Fit every method once, and let crowds leave copies of it, in so many parts unless 0."""
+    """Fit every method once and remove batches from copies, in `n_parts` parts unless 0."""
     data, removals = yardstick.data, []
-    batches = crowds(yardstick, shares)
+    batches = choose_batches(yardstick, shares)
     races = {(crowd.share, crowd.chosen): RetrainRace(yardstick) for crowd in batches}
     for method, n_parts in methods:
         model = method.make(data).fit(data.X, data.y)
         for crowd in batches:
             races[crowd.share, crowd.chosen].look(crowd.gone)
             many = 1 if n_parts else repeats
-            removals.append(_batch(method, yardstick, model, crowd, many, n_parts))
+            removals.append(_measure_batch(method, yardstick, model, crowd, many, n_parts))
     return [each._replace(retrain=races[each.share, each.chosen].result()) for each in removals]
 
 
-def _batch(
+def _measure_batch(
     method: ConvexMethod,
     yardstick: SolverBaseline,
     model: Any,
@@ -132,8 +132,8 @@ def _batch(
     title = f"{method.title}, batch_size m/{n_parts}" if n_parts else method.title
     return BatchRemoval(
         data.name, crowd.share, crowd.chosen, title, left, UNKNOWN,
-        _distance(method.bare(twin), target), _distance(method.bare(model), target),
-        getattr(twin, "epsilon_", None), _gain(twin, crowd.optimum, data),
+        _measure_distance(method.bare(twin), target), _measure_distance(method.bare(model), target),
+        getattr(twin, "epsilon_", None), _measure_gain(twin, crowd.optimum, data),
     )  # fmt: skip
 
 
@@ -143,30 +143,30 @@ def _leave_copies(
     total = Left([], Counter())
     for _ in range(repeats):
         twin = copy.copy(model)
-        leave(twin, [[crowd.first]])
-        left = leave(twin, [crowd.ids], **options)
+        remove_people(twin, [[crowd.first]])
+        left = remove_people(twin, [crowd.ids], **options)
         total.seconds.extend(left.seconds)
         total.rebuilt.update(left.rebuilt)
     return twin, total
 
 
-def _distance(W: Floats | None, target: Floats) -> float | None:
+def _measure_distance(W: Floats | None, target: Floats) -> float | None:
     return None if W is None else float(np.linalg.norm(W - target))
 
 
-def _gain(model: Any, retrained: Floats, data: ConvexSet) -> float:
+def _measure_gain(model: Any, retrained: Floats, data: ConvexSet) -> float:
     test = (data.X_test, data.y_test)
-    return accuracy(model.coef_[0], *test) - accuracy(retrained, *test)
+    return score_accuracy(model.coef_[0], *test) - score_accuracy(retrained, *test)
 
 
-def batch_table(removals: list[BatchRemoval], repeats: int) -> Table:
-    """Return all crowds."""
+def make_batch_table(removals: list[BatchRemoval], repeats: int) -> Table:
+    """Return the table of all batches."""
     rows = [each.row() for each in removals]
     return Table("Many people leave at once", COLUMNS, rows, NOTE.format(repeats=repeats))
 
 
-def batch_verdicts(removals: list[BatchRemoval], least: float) -> list[TargetCheck]:
-    """Judge the speed of batches."""
+def check_batches(removals: list[BatchRemoval], least: float) -> list[TargetCheck]:
+    """Check the speed of batches."""
     return [
         TargetCheck(
             f"{each.data}, {each.share:.0%} leave at once ({each.chosen}): {each.method}, over "
@@ -195,7 +195,7 @@ SEQUENCE_NOTE = (
 
 
 class StreamPoint(NamedTuple):
-    """How things stand after so many people. Accuracies and error only where they were measured."""
+    """State after a number of removals. Accuracies and error are None where not measured."""
 
     gone: int
     cpu: float
@@ -213,14 +213,14 @@ class StreamPoint(NamedTuple):
 
     @property
     def off(self) -> float:
-        """Points between the mean accuracy of releases and that of a retrain without noise."""
+        """Mean accuracy of releases minus that of a retrained model without noise, in points."""
         if self.released is None or self.retrained is None:
             return 0.0
         return 100 * abs(self.released - self.retrained)
 
 
 class Sequence(NamedTuple):
-    """One method over many requests."""
+    """Removals of many people by one method."""
 
     data: str
     method: ConvexMethod
@@ -232,9 +232,9 @@ class Sequence(NamedTuple):
 def run_sequence(
     method: ConvexMethod, yardstick: SolverBaseline, n_people: int, every: int, n_retrained: int
 ) -> Sequence:
-    """Let people leave one by one, and look at the model every so often."""
+    """Remove people one by one and measure the model at checkpoints."""
     data = yardstick.data
-    gone = people(data, n_people, seed=2)
+    gone = draw_people(data, n_people, seed=2)
     model = method.make(data).fit(data.X, data.y)
     looks = set(np.linspace(0, n_people, n_retrained + 1).astype(int)[1:].tolist())
     race, points = RetrainRace(yardstick), list[StreamPoint]()
@@ -242,18 +242,18 @@ def run_sequence(
 
     for begin in range(0, n_people, every):
         part = gone[begin : begin + every]
-        left = leave(model, [[int(person)] for person in part])
+        left = remove_people(model, [[int(person)] for person in part])
         times.extend(left.cpu.tolist())
         now = begin + len(part)
-        point = _stand(model, now, left)
+        point = _make_point(model, now, left)
         if now in looks:
             race.look(gone[:now])
-            point = _retrained(method, yardstick, model, point, gone[:now])
+            point = _compare_with_retraining(method, yardstick, model, point, gone[:now])
         points.append(point)
     return Sequence(data.name, method, points, times, race.result().named)
 
 
-def _stand(model: Any, gone: int, left: Left) -> StreamPoint:
+def _make_point(model: Any, gone: int, left: Left) -> StreamPoint:
     account = model.account_
     return StreamPoint(
         gone, left.mean, account.spent, model.exact_residual(), account.limit, model.epsilon_,
@@ -261,22 +261,22 @@ def _stand(model: Any, gone: int, left: Left) -> StreamPoint:
     )  # fmt: skip
 
 
-def _retrained(
+def _compare_with_retraining(
     method: ConvexMethod, yardstick: SolverBaseline, model: Any, point: StreamPoint, gone: Any
 ) -> StreamPoint:
     data, W = yardstick.data, method.bare(model)
-    best = optimum(yardstick.problem.without(gone), yardstick.best.W[:, 0])
+    best = find_optimum(yardstick.problem.without(gone), yardstick.best.W[:, 0])
     assert W is not None
     return point._replace(
-        accuracy=accuracy(model.coef_[0], data.X_test, data.y_test),
-        released=released_accuracy(model, data),
-        retrained=accuracy(best, data.X_test, data.y_test),
+        accuracy=score_accuracy(model.coef_[0], data.X_test, data.y_test),
+        released=score_released(model, data),
+        retrained=score_accuracy(best, data.X_test, data.y_test),
         error=float(np.linalg.norm(W - best)),
     )
 
 
-def sequence_table(sequence: Sequence) -> Table:
-    """Return the checkpoints at which retrains were made, and some between."""
+def make_sequence_table(sequence: Sequence) -> Table:
+    """Return the checkpoints with a retrained model, and some between."""
     rows = [
         (
             sequence.method.title, point.gone, 1000 * point.cpu, point.spent, point.true,
@@ -295,8 +295,8 @@ def sequence_table(sequence: Sequence) -> Table:
     return Table(title, SEQUENCE_COLUMNS, rows, note)
 
 
-def sequence_verdicts(sequence: Sequence) -> list[TargetCheck]:
-    """Judge retrains, accuracy, budget and the truth of the account."""
+def check_sequence(sequence: Sequence) -> list[TargetCheck]:
+    """Check retrainings, accuracy, budget, and that the account is an upper bound."""
     last = sequence.checkpoints[-1]
     start = f"{sequence.data}, {len(sequence.left):,} people one by one, {sequence.method.settings}"
     worst = max(point.off for point in sequence.checkpoints)

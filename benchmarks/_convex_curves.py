@@ -1,8 +1,8 @@
-"""The survey's trade-offs: what noise, mini-batches, exact steps and iterations buy.
+"""The survey's trade-offs: noise, mini-batches, exact steps and iterations.
 
-Efficiency is a retrain over a request. Effectiveness and certifiability are errors of accuracy
-beside the retrained optimum without noise, on test rows and on the rows that left (SAPE in
-percent; less is better).
+Efficiency is the time of a retraining divided by the time of a removal. Effectiveness and
+certifiability compare the accuracy with that of the retrained optimum without noise, on test rows
+and on removed rows (SAPE in per cent; less is better).
 """
 
 import warnings
@@ -18,17 +18,17 @@ from benchmarks._convex_models import (
     Floats,
     RetrainRace,
     SolverBaseline,
-    accuracy,
-    deltagrad,
-    descent,
-    fisher,
-    influence,
-    leave,
-    people,
+    draw_people,
+    make_deltagrad,
+    make_descent,
+    make_fisher,
+    make_influence,
+    remove_people,
+    score_accuracy,
 )
-from benchmarks._convex_retrain import NAMED, optimum
+from benchmarks._convex_retrain import NAMED, find_optimum
 from benchmarks._convex_single import times
-from benchmarks._report import Table, TargetCheck, timed
+from benchmarks._report import Table, TargetCheck, time_call
 from letheon.exceptions import AssumptionError, GuaranteeWarning
 from letheon.measures import sape
 
@@ -48,7 +48,7 @@ DELTAGRAD_NOTE = (
 
 
 class Replayed(NamedTuple):
-    """One way to replay, one request size."""
+    """Replay of one kind for one number of people."""
 
     data: str
     method: ConvexMethod
@@ -65,11 +65,11 @@ class Replayed(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Own descent over one request."""
+        """Time of the same descent on the remaining rows divided by the time of a removal."""
         return self.descent / self.cpu
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of a table."""
+        """Return the row of the table."""
         return (
             self.data, self.n_gone, self.method.title, 1000 * self.cpu, times(self.ratio),
             times(self.retrain / self.cpu), f"{self.error:.2g}", f"{self.idle:.2g}", self.exact,
@@ -77,33 +77,35 @@ class Replayed(NamedTuple):
         )  # fmt: skip
 
 
-def replays(yardstick: SolverBaseline, n_steps: int, n_gone: int, n_singles: int) -> list[Replayed]:
-    """Replay with cached Hessians and with L-BFGS; one person at a time, or a crowd."""
-    kinds = [deltagrad(n_steps, hessian=CACHED), deltagrad(n_steps, hessian=PLAIN)]
-    return [_replayed(kind, yardstick, n_steps, n_gone, n_singles) for kind in kinds]
+def measure_replays(
+    yardstick: SolverBaseline, n_steps: int, n_gone: int, n_singles: int
+) -> list[Replayed]:
+    """Replay with cached Hessians and with L-BFGS, for one person at a time or for a batch."""
+    kinds = [make_deltagrad(n_steps, hessian=CACHED), make_deltagrad(n_steps, hessian=PLAIN)]
+    return [_measure_replay(kind, yardstick, n_steps, n_gone, n_singles) for kind in kinds]
 
 
-def _replayed(
+def _measure_replay(
     method: ConvexMethod, yardstick: SolverBaseline, n_steps: int, n_gone: int, n_singles: int
 ) -> Replayed:
     data = yardstick.data
     model = method.make(data)
-    fit = timed(partial(model.fit, data.X, data.y))[1].cpu
-    gone = people(data, n_gone if n_gone > 1 else n_singles + 1, seed=3)
+    fit = time_call(partial(model.fit, data.X, data.y))[1].cpu
+    gone = draw_people(data, n_gone if n_gone > 1 else n_singles + 1, seed=3)
     before = np.array(model.coef_[0])
     requests = [gone.tolist()] if n_gone > 1 else [[int(person)] for person in gone]
     if n_gone == 1:
-        leave(model, requests[:1])
+        remove_people(model, requests[:1])
         requests = requests[1:]
     race = RetrainRace(yardstick)
     race.look(gone)
-    left = leave(model, requests)
+    left = remove_people(model, requests)
     race.look(gone)
     own, descent = own_descent(yardstick, n_steps, model.learning_rate_, gone)
     W = np.array(own.coef_[0])
     return Replayed(
         data.name, method, n_gone, left.mean, descent, race.result().named,
-        _norm(model.coef_[0] - W), _norm(before - W),
+        _compute_norm(model.coef_[0] - W), _compute_norm(before - W),
         left.rebuilt["exact steps"] // len(requests), float(model.distance_bound_), fit,
         float(own.distance_bound_),
     )  # fmt: skip
@@ -112,23 +114,23 @@ def _replayed(
 def own_descent(
     yardstick: SolverBaseline, n_steps: int, rate: float, gone: Any
 ) -> tuple[Any, float]:
-    """Return the model that the same steps on the remaining rows make, and seconds for them."""
+    """Return the model after the same steps on the remaining rows, and the seconds."""
     data, kept = yardstick.data, np.delete(np.arange(len(yardstick.data.y)), gone)
     X, y = data.X[kept], data.y[kept]
     settings: dict[str, Any] = {"hessian": PLAIN, "learning_rate": rate}
-    quiet = deltagrad(n_steps, **settings, measure_distance=False).make(data)
-    seconds = min(timed(partial(quiet.fit, X, y))[1].cpu for _ in range(2))
-    return deltagrad(n_steps, **settings).make(data).fit(X, y), seconds
+    quiet = make_deltagrad(n_steps, **settings, measure_distance=False).make(data)
+    seconds = min(time_call(partial(quiet.fit, X, y))[1].cpu for _ in range(2))
+    return make_deltagrad(n_steps, **settings).make(data).fit(X, y), seconds
 
 
-def _norm(difference: Floats) -> float:
+def _compute_norm(difference: Floats) -> float:
     return float(np.linalg.norm(difference))
 
 
-def replay_table(
+def make_replay_table(
     replays: list[Replayed], yardstick: SolverBaseline, n_steps: int, singles: int
 ) -> Table:
-    """Return both ways and all sizes."""
+    """Return the table of both kinds and all sizes."""
     note = DELTAGRAD_NOTE.format(
         steps=n_steps,
         named=yardstick.best.among(NAMED).solver,
@@ -138,8 +140,8 @@ def replay_table(
     return Table("DeltaGrad", DELTAGRAD_COLUMNS, [each.row() for each in replays], note)
 
 
-def replay_verdicts(replays: list[Replayed], least: float) -> list[TargetCheck]:
-    """Judge one person with cached Hessians on the first table."""
+def check_replays(replays: list[Replayed], least: float) -> list[TargetCheck]:
+    """Check the removal of one person with cached Hessians on the first table."""
     ones = {each.method.settings: each for each in replays if each.n_gone == 1}
     cached, plain = (ones[f"hessian {kind}"] for kind in (CACHED, PLAIN))
     what = f"{cached.data}, one person leaves: DeltaGrad, cached Hessians"
@@ -175,7 +177,7 @@ NOTE = (
 
 
 class Gone(NamedTuple):
-    """Who leaves a table, what a retrain without them takes, and where it ends."""
+    """Removed people of a table, the time of a retraining without them, and its optimum."""
 
     yardstick: SolverBaseline
     ids: NDArray[np.int64]
@@ -190,12 +192,12 @@ class Gone(NamedTuple):
         ids = those[:n_people]
         race = RetrainRace(yardstick)
         race.look(ids)
-        W = optimum(yardstick.problem.without(ids), yardstick.best.W[:, 0])
+        W = find_optimum(yardstick.problem.without(ids), yardstick.best.W[:, 0])
         return cls(yardstick, ids, race.result().named, W)
 
 
 class Point(NamedTuple):
-    """One setting of one dial. Ratio and errors are None where the method refused."""
+    """One value of one parameter. Ratio and errors are None where the method raised an error."""
 
     data: str
     n_gone: int
@@ -210,7 +212,7 @@ class Point(NamedTuple):
     extra: str = ""
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of a table."""
+        """Return the row of the table."""
         numbers = (self.test, self.deleted, self.error, self.epsilon)
         return (
             self.data, self.n_gone, self.method, self.dial, f"{self.value:g}",
@@ -220,7 +222,7 @@ class Point(NamedTuple):
 
 
 class CurveRun(NamedTuple):
-    """One fit and one request."""
+    """One fit and one removal."""
 
     cpu: float
     test: float
@@ -230,34 +232,34 @@ class CurveRun(NamedTuple):
     model: Any
 
 
-def _run(method: ConvexMethod, gone: Gone, **options: Any) -> CurveRun:
+def _run_once(method: ConvexMethod, gone: Gone, **options: Any) -> CurveRun:
     data = gone.yardstick.data
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GuaranteeWarning)
         model = method.make(data).fit(data.X, data.y)
-        _, seconds = timed(partial(model.forget, gone.ids.tolist(), **options))
+        _, seconds = time_call(partial(model.forget, gone.ids.tolist(), **options))
     W = np.asarray(model.coef_[0])
     test = (data.X_test, data.y_test)
     left = (data.X[gone.ids], data.y[gone.ids])
     bare = method.bare(model)
     return CurveRun(
         seconds.cpu,
-        sape(accuracy(W, *test), accuracy(gone.W, *test)),
-        sape(accuracy(W, *left), accuracy(gone.W, *left)),
+        sape(score_accuracy(W, *test), score_accuracy(gone.W, *test)),
+        sape(score_accuracy(W, *left), score_accuracy(gone.W, *left)),
         None if bare is None else float(np.linalg.norm(bare - gone.W)),
         getattr(model, "epsilon_", None),
         model,
     )
 
 
-def _point(
+def _measure_point(
     method: ConvexMethod, gone: Gone, dial: str, value: float, repeats: int, **options: Any
 ) -> tuple[Point, Any]:
-    """Return the mean of some runs, and the last model; a refusal is a result too."""
+    """Return the mean of several runs and the last model; an error of the method is recorded."""
     name = method.name
     point = Point(gone.yardstick.data.name, len(gone.ids), name, dial, value)
     try:
-        runs = [_run(method, gone, **options) for _ in range(repeats)]
+        runs = [_run_once(method, gone, **options) for _ in range(repeats)]
     except AssumptionError as error:
         return point._replace(extra=f"refused: {str(error).partition(';')[0]}"), None
     errors = [run.error for run in runs if run.error is not None]
@@ -271,25 +273,25 @@ def _point(
     return measured, runs[-1].model
 
 
-def sigmas(
+def vary_sigma(
     gone: Gone, grid: dict[str, tuple[float, ...]], repeats: int, n_steps: int
 ) -> list[Point]:
-    """Turn the noise of every method; their scales have nothing to do with each other."""
+    """Vary the noise of every method; the scales of the methods are not comparable."""
     makers: dict[str, Callable[[float], ConvexMethod]] = {
-        "Influence": influence,
-        "Fisher": partial(fisher, state="secret"),
-        "Descent-to-Delete": descent,
-        "DeltaGrad": lambda sigma: deltagrad(n_steps, sigma=sigma, hessian="cached"),
+        "Influence": make_influence,
+        "Fisher": partial(make_fisher, state="secret"),
+        "Descent-to-Delete": make_descent,
+        "DeltaGrad": lambda sigma: make_deltagrad(n_steps, sigma=sigma, hessian="cached"),
     }
     points = []
     for name, make in makers.items():
         for sigma in grid[name]:
-            point, model = _point(make(sigma), gone, "sigma", sigma, repeats)
-            points.append(point._replace(extra=_fallbacks(model)))
+            point, model = _measure_point(make(sigma), gone, "sigma", sigma, repeats)
+            points.append(point._replace(extra=_describe_fallbacks(model)))
     return points
 
 
-def _fallbacks(model: Any) -> str:
+def _describe_fallbacks(model: Any) -> str:
     account = getattr(model, "account_", None)
     if account is None:
         return ""
@@ -298,20 +300,22 @@ def _fallbacks(model: Any) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
-def minibatches(gone: Gone, sizes: tuple[int, ...]) -> list[Point]:
-    """Turn m' of Influence and Fisher: one Hessian per mini-batch, then all at once."""
+def vary_minibatches(gone: Gone, sizes: tuple[int, ...]) -> list[Point]:
+    """Vary m' of Influence and Fisher: one Hessian per mini-batch, then all rows at once."""
     points, m = [], len(gone.ids)
-    for method in (influence(0.07), fisher(state="secret")):
+    for method in (make_influence(0.07), make_fisher(state="secret")):
         chosen = (*(size for size in sizes if size < m), m)
-        points += [_point(method, gone, "m'", size, 1, batch_size=size)[0] for size in chosen]
-        points.append(_point(method, gone, KEPT, m, 1)[0])
+        points += [
+            _measure_point(method, gone, "m'", size, 1, batch_size=size)[0] for size in chosen
+        ]
+        points.append(_measure_point(method, gone, KEPT, m, 1)[0])
     return points
 
 
-def periods(
+def vary_periods(
     gone: Gone, values: tuple[int, ...], counts: tuple[int, ...], n_steps: int
 ) -> list[Point]:
-    """Turn T0 of plain DeltaGrad, and the number of cached Hessians."""
+    """Vary T0 of plain DeltaGrad, and the number of cached Hessians."""
     settings: list[tuple[str, int, dict[str, Any]]] = [
         *(("T0", value, {"period": value}) for value in values),
         *(("Hessians", n, {"hessian": "cached", "n_checkpoints": n}) for n in counts),
@@ -319,8 +323,8 @@ def periods(
     points: list[Point] = []
     own: Any = None
     for dial, value, chosen in settings:
-        method = deltagrad(n_steps, **chosen)
-        point, model = _point(method, gone, dial, value, 1)
+        method = make_deltagrad(n_steps, **chosen)
+        point, model = _measure_point(method, gone, dial, value, 1)
         if own is None:
             own, seconds = own_descent(gone.yardstick, n_steps, model.learning_rate_, gone.ids)
         ratio = seconds * (point.ratio or 0.0) / gone.seconds
@@ -330,13 +334,13 @@ def periods(
     return points
 
 
-def iterations(gone: Gone, values: tuple[int, ...], repeats: int) -> list[Point]:
-    """Turn I of Descent-to-Delete by theorem, from the secret and from the published state."""
+def vary_iterations(gone: Gone, values: tuple[int, ...], repeats: int) -> list[Point]:
+    """Vary I of Descent-to-Delete by theorem, from the secret and from the published state."""
     points = []
     for state in ("secret", "published"):
         for value in values:
-            method = descent(None, stop="theorem", state=state, iterations=value)
-            point, model = _point(method, gone, "I", value, repeats)
+            method = make_descent(None, stop="theorem", state=state, iterations=value)
+            point, model = _measure_point(method, gone, "I", value, repeats)
             if model is not None:
                 extra = f"sigma {model.sigma_:.3g}, {model.n_passes_:.0f} passes"
                 point = point._replace(extra=extra)
@@ -344,7 +348,7 @@ def iterations(gone: Gone, values: tuple[int, ...], repeats: int) -> list[Point]
     return points
 
 
-def curve_table(title: str, points: list[Point], repeats: int, note: str = "") -> Table:
-    """Return the curves of one dial."""
+def make_curve_table(title: str, points: list[Point], repeats: int, note: str = "") -> Table:
+    """Return the table of one parameter."""
     rows = [point.row() for point in points]
     return Table(title, COLUMNS, rows, NOTE.format(repeats=repeats) + note)

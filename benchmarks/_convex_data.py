@@ -1,6 +1,6 @@
-"""Two-class tables for the convex methods: rows of norm 1, real ones where their files are there.
+"""Two-class tables for the convex methods: rows of norm 1, real data where the files exist.
 
-Scales of columns are those of the training rows and count as public: a removal does not change
+Columns are scaled by the training rows. The scales count as public: a removal does not change
 them. No table has a column of ones.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from benchmarks._data import _home, _read_covtype, _split_higgs, as_bytes
+from benchmarks._data import _find_home, _read_covtype, _split_higgs, as_bytes
 from letheon.datasets import load as load_real
 
 __all__ = ["SETS", "ConvexSet", "load_set"]
@@ -47,7 +47,7 @@ class ConvexSet(NamedTuple):
         return bool(sparse.issparse(self.X))
 
     def head(self, n_rows: int) -> "ConvexSet":
-        """Return the table with the first so many rows only, to train and to test on."""
+        """Return the table with only the first training rows and test rows."""
         return self._replace(
             X=self.X[:n_rows],
             y=self.y[:n_rows],
@@ -56,7 +56,7 @@ class ConvexSet(NamedTuple):
         )
 
     def describe(self) -> str:
-        """Say what the table is in a few words."""
+        """Describe the table in a few words."""
         entries = f", {self.X.nnz / len(self.y):.0f} entries per row" if self.is_sparse else ""
         note = f", {self.note}" if self.note else ""
         return (
@@ -66,45 +66,45 @@ class ConvexSet(NamedTuple):
 
 
 def load_set(name: str) -> ConvexSet:
-    """Return a table by name; a made-up one of its shape when the files are not there."""
+    """Return a table by name; a synthetic one of the same shape if its files are missing."""
     return SETS[name]()
 
 
-def _mnist38() -> ConvexSet:
-    folder = _home() / "mnist"
+def _load_mnist38() -> ConvexSet:
+    folder = _find_home() / "mnist"
     if not folder.is_dir():
-        return _stand_in("mnist38", 11_982, 1_984, 784, l2=1e-3)
-    data: Any = load_real("mnist", variant="3-vs-8", folder=_home())
+        return _make_stand_in("mnist38", 11_982, 1_984, 784, l2=1e-3)
+    data: Any = load_real("mnist", variant="3-vs-8", folder=_find_home())
     X, X_test = as_bytes(data.X) / 255.0, as_bytes(data.X_test) / 255.0
-    return _normalised("mnist38", X, data.y, X_test, data.y_test, 1e-3, "digits 3 and 8")
+    return _normalise_table("mnist38", X, data.y, X_test, data.y_test, 1e-3, "digits 3 and 8")
 
 
-def _covtype() -> ConvexSet:
-    folder = _home() / "covtype"
+def _load_covtype() -> ConvexSet:
+    folder = _find_home() / "covtype"
     if not folder.is_dir():
-        return _stand_in("covtype", 12_000, 3_000, 54, l2=1e-4)
+        return _make_stand_in("covtype", 12_000, 3_000, 54, l2=1e-4)
     X, cover = _read_covtype(folder)
-    return _cut("covtype", X, (cover == 2).astype(np.int64), "class 2 against the rest")
+    return _split_rows("covtype", X, (cover == 2).astype(np.int64), "class 2 against the rest")
 
 
-def _higgs() -> ConvexSet:
-    folder = _home() / "higgs"
+def _load_higgs() -> ConvexSet:
+    folder = _find_home() / "higgs"
     if not folder.is_dir():
-        return _stand_in("higgs", 8_787, 2_197, 28, l2=1e-4)
+        return _make_stand_in("higgs", 8_787, 2_197, 28, l2=1e-4)
     split = _split_higgs(folder)
     parts = (split.X.astype(float), split.y, split.X_test.astype(float), split.y_test)
-    return _scaled("higgs", *parts, "")
+    return _scale_columns("higgs", *parts, "")
 
 
-def _cut(name: str, X: Floats, y: Labels, note: str) -> ConvexSet:
+def _split_rows(name: str, X: Floats, y: Labels, note: str) -> ConvexSet:
     """Shuffle with seed 0 and hold 20 % out."""
     order = np.random.default_rng(0).permutation(len(y))
     n_test = int(TEST_SHARE * len(y))
     test, train = order[:n_test], order[n_test:]
-    return _scaled(name, X[train], y[train], X[test], y[test], note)
+    return _scale_columns(name, X[train], y[train], X[test], y[test], note)
 
 
-def _scaled(
+def _scale_columns(
     name: str, X: Floats, y: Labels, X_test: Floats, y_test: Labels, note: str
 ) -> ConvexSet:
     """Standardise columns by the training rows, then normalise rows."""
@@ -112,10 +112,10 @@ def _scaled(
     # A column that never changes in training stays zero, in the test rows too.
     scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)
     parts = ((X - mean) * scale, y, (X_test - mean) * scale, y_test)
-    return _normalised(name, *parts, 1e-4, note)
+    return _normalise_table(name, *parts, 1e-4, note)
 
 
-def _normalised(
+def _normalise_table(
     name: str, X: Floats, y: Labels, X_test: Floats, y_test: Labels, l2: float, note: str
 ) -> ConvexSet:
     return ConvexSet(name, _unit_rows(X), y, _unit_rows(X_test), y_test, True, l2, note)
@@ -127,22 +127,22 @@ def _unit_rows(X: Floats) -> Floats:
     return rows
 
 
-def _cifar2() -> ConvexSet:
-    file = _home() / "cifar10" / "cifar10_jpeg.tar.xz"
+def _load_cifar2() -> ConvexSet:
+    file = _find_home() / "cifar10" / "cifar10_jpeg.tar.xz"
     if not file.is_file():
-        return _stand_in("cifar2", 10_000, 2_000, 3_072, l2=1e-3)
+        return _make_stand_in("cifar2", 10_000, 2_000, 3_072, l2=1e-3)
     cached = _cache_home() / f"cifar2_{file.stat().st_size}.npz"
     if not cached.is_file():
-        _store(cached, _decoded())
+        _write_array(cached, _decode_images())
     with np.load(cached) as arrays:
         X, y, X_test, y_test = (arrays[key] for key in ("X", "y", "X_test", "y_test"))
     note = "cat against ship, JPEG copies, lossy"
-    return _normalised("cifar2", X / 255.0, y, X_test / 255.0, y_test, 1e-3, note)
+    return _normalise_table("cifar2", X / 255.0, y, X_test / 255.0, y_test, 1e-3, note)
 
 
-def _decoded() -> dict[str, NDArray[Any]]:
+def _decode_images() -> dict[str, NDArray[Any]]:
     """Return pixels as bytes and labels; cat 0, ship 1."""
-    data: Any = load_real("cifar-2", folder=_home())
+    data: Any = load_real("cifar-2", folder=_find_home())
     return {
         "X": _colours_last(data.X),
         "y": data.y,
@@ -161,15 +161,15 @@ def _cache_home() -> Path:
     return (Path(given) if given else Path.home() / ".cache") / "letheon" / "benchmarks"
 
 
-def _store(file: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write under another name first, so that a half-written file is never read."""
+def _write_array(file: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    """Write to a temporary name first, so that an incomplete file is never read."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.stem}_{os.getpid()}.npz")
     np.savez_compressed(partial, **arrays)  # type: ignore[arg-type]
     partial.replace(file)
 
 
-def _syn54(name: str = "syn54", n_rows: int = 100_000) -> ConvexSet:
+def _make_syn54(name: str = "syn54", n_rows: int = 100_000) -> ConvexSet:
     """Return covtype's shape, larger: 10 correlated numbers, 4 areas and 40 skewed soil types."""
     rng = np.random.default_rng(54)
     n_all = n_rows + SYN54_TEST
@@ -189,9 +189,9 @@ def _syn54(name: str = "syn54", n_rows: int = 100_000) -> ConvexSet:
     return ConvexSet(name, *parts, False, 1e-4, "made up, shaped like covtype")
 
 
-def _syn54full() -> ConvexSet:
+def _make_syn54full() -> ConvexSet:
     """Return as many rows as the whole of covtype has."""
-    return _syn54("syn54full", COVTYPE_ROWS)
+    return _make_syn54("syn54full", COVTYPE_ROWS)
 
 
 def _set_one_of(columns: Floats, rng: np.random.Generator, weights: Floats) -> None:
@@ -201,12 +201,12 @@ def _set_one_of(columns: Floats, rng: np.random.Generator, weights: Floats) -> N
 
 
 def _noisy_labels(rng: np.random.Generator, score: Floats, wrong: float) -> Labels:
-    """Return which scores are above the median, a share of the labels turned over."""
+    """Return whether each score is above the median, with a share of the labels flipped."""
     labels = score > np.median(score)
     return np.asarray(labels ^ (rng.random(len(score)) < wrong), np.int64)
 
 
-def _sparse() -> ConvexSet:
+def _make_sparse() -> ConvexSet:
     """Return RCV1's shape: words by Zipf's law, tf-idf weights, a teacher of few words."""
     rng = np.random.default_rng(1)
     n_rows, n_words = SPARSE_SHAPE
@@ -227,12 +227,12 @@ def _sparse() -> ConvexSet:
 
 
 def _word_counts(rng: np.random.Generator, n_rows: int, n_words: int) -> Any:
-    """Draw texts word by word, words independent of each other; every text has one at least."""
+    """Draw texts of independent words; every text has at least one word."""
     weights = (np.arange(n_words) + 30.0) ** -1.05
     shares = np.cumsum(weights / weights.sum())
     lengths = np.clip(rng.lognormal(4.25, 0.55, size=n_rows).astype(int), 1, None)
     ranks = np.searchsorted(shares, rng.random(lengths.sum())).clip(max=n_words - 1)
-    # Frequent words stand anywhere among the columns.
+    # Frequent words are in any column.
     words = rng.permutation(n_words)[ranks].astype(np.int32)
     texts = np.repeat(np.arange(n_rows, dtype=np.int32), lengths)
     table = sparse.coo_array((np.ones(len(words)), (texts, words)), shape=(n_rows, n_words))
@@ -241,11 +241,11 @@ def _word_counts(rng: np.random.Generator, n_rows: int, n_words: int) -> Any:
     return counts
 
 
-def _stand_in(name: str, n_rows: int, n_test: int, n_columns: int, *, l2: float) -> ConvexSet:
+def _make_stand_in(name: str, n_rows: int, n_test: int, n_columns: int, *, l2: float) -> ConvexSet:
     """Return two overlapping clouds of the real table's shape."""
     rng = np.random.default_rng(0)
     y = rng.integers(2, size=n_rows + n_test)
-    # Strengths that fall off give the covariance a decaying spectrum, as pictures have.
+    # Decreasing strengths give the covariance a decaying spectrum, as in images.
     strength = 1 / np.sqrt(1 + np.arange(n_columns))
     centres = rng.normal(size=(2, n_columns)) * strength
     X = _unit_rows(0.5 * centres[y] + rng.normal(size=(len(y), n_columns)) * strength)
@@ -254,11 +254,11 @@ def _stand_in(name: str, n_rows: int, n_test: int, n_columns: int, *, l2: float)
 
 
 SETS: dict[str, Callable[[], ConvexSet]] = {
-    "mnist38": _mnist38,
-    "covtype": _covtype,
-    "higgs": _higgs,
-    "syn54": _syn54,
-    "syn54full": _syn54full,
-    "sparse": _sparse,
-    "cifar2": _cifar2,
+    "mnist38": _load_mnist38,
+    "covtype": _load_covtype,
+    "higgs": _load_higgs,
+    "syn54": _make_syn54,
+    "syn54full": _make_syn54full,
+    "sparse": _make_sparse,
+    "cifar2": _load_cifar2,
 }

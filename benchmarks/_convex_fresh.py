@@ -15,12 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks._convex_data import ConvexSet
-from benchmarks._convex_models import ConvexMethod, deltagrad, descent, fisher, influence
+from benchmarks._convex_models import (
+    ConvexMethod,
+    make_deltagrad,
+    make_descent,
+    make_fisher,
+    make_influence,
+)
 from benchmarks._data import ROOT
-from benchmarks._forest_fresh import ONE_THREAD, _resident
+from benchmarks._forest_fresh import ONE_THREAD, _read_memory
 from benchmarks._report import Table, TargetCheck
 
-__all__ = ["MethodMemory", "memories", "memory_table", "memory_verdicts"]
+__all__ = ["MethodMemory", "check_memory", "make_memory_table", "measure_memories"]
 
 MOST_BYTES = 2_000_000_000
 DELTAGRAD = "DeltaGrad cached"
@@ -43,7 +49,7 @@ NOTE = (
 
 
 class MethodMemory(NamedTuple):
-    """Bytes."""
+    """Memory of one method, in bytes."""
 
     method: str
     peak: int
@@ -54,39 +60,39 @@ class MethodMemory(NamedTuple):
     batch: int
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of a table, in MB."""
+        """Return the row of the table, in MB."""
         numbers = (f"{value / 1e6:,.0f}" for value in self[1:])
         return (self.method, *numbers, f"{self.batch / self.data:.2f}")
 
 
-def memories(data: ConvexSet, methods: tuple[str, ...]) -> list[MethodMemory]:
-    """Measure every method in a process of its own."""
+def measure_memories(data: ConvexSet, methods: tuple[str, ...]) -> list[MethodMemory]:
+    """Measure every method in a separate process."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         np.save(folder / "X.npy", data.X)
         np.save(folder / "y.npy", data.y)
-        return [_measure(folder, {"method": name, "l2": data.l2}) for name in methods]
+        return [_run_process(folder, {"method": name, "l2": data.l2}) for name in methods]
 
 
-def _measure(folder: Path, job: dict[str, Any]) -> MethodMemory:
+def _run_process(folder: Path, job: dict[str, Any]) -> MethodMemory:
     command = [sys.executable, "-m", "benchmarks._convex_fresh", str(folder), json.dumps(job)]
     environment = {**os.environ, **ONE_THREAD}
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=ROOT, env=environment)
     return MethodMemory(**json.loads(done.stdout))
 
 
-def _method(name: str) -> ConvexMethod:
+def _make_method(name: str) -> ConvexMethod:
     makers: dict[str, Callable[[], ConvexMethod]] = {
-        "Influence": partial(influence, 1.0),
-        "Fisher": partial(fisher, state="secret"),
-        "Descent-to-Delete": partial(descent, state="secret"),
-        DELTAGRAD: partial(deltagrad, FEW_STEPS, hessian="cached", n_checkpoints=N_HESSIANS),
+        "Influence": partial(make_influence, 1.0),
+        "Fisher": partial(make_fisher, state="secret"),
+        "Descent-to-Delete": partial(make_descent, state="secret"),
+        DELTAGRAD: partial(make_deltagrad, FEW_STEPS, hessian="cached", n_checkpoints=N_HESSIANS),
     }
     return makers[name]()
 
 
 class _MemoryWatch:
-    """Highest points of memory, since the start and since the last look."""
+    """Peak memory, since the start and since the last call of `begin`."""
 
     def __init__(self) -> None:
         self.peak = 0
@@ -94,28 +100,28 @@ class _MemoryWatch:
     def begin(self) -> int:
         """Restart from the current resident size."""
         gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # else memory given back could hide what is taken
-        self.peak = max(self.peak, _resident("VmHWM"))
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM starts again
-        return _resident("VmRSS")
+        ctypes.CDLL(None).malloc_trim(0)  # otherwise freed memory could hide an allocation
+        self.peak = max(self.peak, _read_memory("VmHWM"))
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset VmHWM
+        return _read_memory("VmRSS")
 
     def extra(self, call: Callable[[], Any]) -> int:
-        """Return the highest point of a call over what was there before it."""
+        """Return the peak of a call minus the memory before it."""
         before = self.begin()
         call()
-        return _resident("VmHWM") - before
+        return _read_memory("VmHWM") - before
 
 
-def _work(folder: Path, job: dict[str, Any]) -> MethodMemory:
+def _measure_method(folder: Path, job: dict[str, Any]) -> MethodMemory:
     X, y = np.load(folder / "X.npy"), np.load(folder / "y.npy")
-    method = _method(job["method"])
+    method = _make_method(job["method"])
     data = ConvexSet("", X, y, X[:1], y[:1], True, job["l2"])
-    small = method.make(data).fit(X[:50, :5], y[:50])  # loads what has to be loaded
+    small = method.make(data).fit(X[:50, :5], y[:50])  # load libraries
     small.forget([0])
     watch, model = _MemoryWatch(), method.make(data)
     before = watch.begin()
     model.fit(X, y)
-    top = _resident("VmHWM")
+    top = _read_memory("VmHWM")
     after = watch.begin()
     one = watch.extra(lambda: model.forget([1]))
     batch = watch.extra(lambda: model.forget(range(2, 2 + len(y) // 100)))
@@ -124,8 +130,8 @@ def _work(folder: Path, job: dict[str, Any]) -> MethodMemory:
     return MethodMemory(job["method"], watch.peak, X.nbytes, held, top - after, one, batch)
 
 
-def memory_table(memories: list[MethodMemory], data: ConvexSet) -> Table:
-    """Return all methods."""
+def make_memory_table(memories: list[MethodMemory], data: ConvexSet) -> Table:
+    """Return the table of all methods."""
     p = data.X.shape[1]
     shape = f"{len(data.y):,} x {p:,}"
     sizes = {"table": memories[0].data / 1e6, "square": 8e-6 * p * p}
@@ -133,8 +139,8 @@ def memory_table(memories: list[MethodMemory], data: ConvexSet) -> Table:
     return Table(f"Memory: {data.describe()}", COLUMNS, [each.row() for each in memories], note)
 
 
-def memory_verdicts(memories: list[MethodMemory], data: ConvexSet) -> list[TargetCheck]:
-    """Judge the highest point of every process, and what a request takes."""
+def check_memory(memories: list[MethodMemory], data: ConvexSet) -> list[TargetCheck]:
+    """Check the peak memory of every process, and the memory of a removal."""
     worst = max(memories, key=lambda each: each.peak)
     hessians = N_HESSIANS * 8 * data.X.shape[1] ** 2
     takes = {each.method: each.one - (each.method == DELTAGRAD) * hessians for each in memories}
@@ -159,4 +165,4 @@ def memory_verdicts(memories: list[MethodMemory], data: ConvexSet) -> list[Targe
 
 
 if __name__ == "__main__":
-    print(json.dumps(_work(Path(sys.argv[1]), json.loads(sys.argv[2]))._asdict()))
+    print(json.dumps(_measure_method(Path(sys.argv[1]), json.loads(sys.argv[2]))._asdict()))

@@ -1,4 +1,4 @@
-"""Pictures of the convex methods' results."""
+"""Plots of the results of the convex methods."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,12 +27,12 @@ RATIOS: dict[str, Measure] = {
     "efficiency:\nretrain / request": lambda point: point.ratio,
 }
 ROUNDING = 1e-10
-LEAST_RANGE = 0.1  # of an axis of percents, where nothing happens
+LEAST_RANGE = 0.1  # smallest upper end of an axis in per cent
 TABLES = ("mnist38", "covtype", "higgs", "syn54")  # each has one colour everywhere
 
 
 def draw_speeds(singles: list[Single], least: dict[tuple[str, str], float], file: Path) -> None:
-    """Draw retrain over request, one line per method and one panel per table."""
+    """Draw the speed-up over retraining, one line per method and one panel per table."""
     names = list(dict.fromkeys(one.data for one in singles))
     order = list(dict.fromkeys(one.method.name for one in singles))
     titles = list(dict.fromkeys(one.method.title for one in singles))
@@ -73,7 +73,7 @@ def _draw_speed(one: Single, place: int, least: dict[tuple[str, str], float], ax
 
 
 def draw_sequences(runs: list[Removals], file: Path) -> None:
-    """Draw the account, the truth and the budget over many requests, one panel per noise."""
+    """Draw account, true residual and budget over many removals, one panel per noise scale."""
     figure = Figure(figsize=(5.2 * len(runs), 4.2), layout="constrained")
     grid: Any = figure.subplots(1, len(runs), squeeze=False)
     for run, ax in zip(runs, grid.flat, strict=True):
@@ -96,7 +96,7 @@ def draw_sequences(runs: list[Removals], file: Path) -> None:
 
 
 def draw_curves(points: list[Point], dial: str, file: Path) -> None:
-    """Draw four measures against a dial: one column per method, one line per table."""
+    """Draw four measures against a parameter: one column per method, one line per table."""
     methods = list(dict.fromkeys(point.method for point in points))
     shape = (len(SAPES) + len(RATIOS), len(methods))
     figure = Figure(figsize=(3.4 * len(methods) + 1.2, 9.6), layout="constrained")
@@ -111,13 +111,13 @@ def draw_curves(points: list[Point], dial: str, file: Path) -> None:
         column[-1].axhline(1, color="0.5", linestyle="--", linewidth=1)
         column[0].set_title(method, fontsize=11)
         column[-1].set_xlabel(dial)
-    _label(panels, [*SAPES, *RATIOS])
-    _legend(figure, panels)
+    _label_axes(panels, [*SAPES, *RATIOS])
+    _draw_legend(figure, panels)
     figure.savefig(file, dpi=DPI)
 
 
 def draw_trade_offs(panels_of: dict[str, list[Point]], file: Path) -> None:
-    """Draw both errors against efficiency, one column per method and dial."""
+    """Draw both errors against efficiency, one column per method and parameter."""
     figure = Figure(figsize=(2.9 * len(panels_of) + 1.2, 6.0), layout="constrained")
     panels: Any = figure.subplots(2, len(panels_of), squeeze=False, sharex="col")
     for (title, points), column in zip(panels_of.items(), panels.T, strict=True):
@@ -128,18 +128,18 @@ def draw_trade_offs(panels_of: dict[str, list[Point]], file: Path) -> None:
             ax.xaxis.set_minor_formatter(NullFormatter())
         column[0].set_title(title, fontsize=10)
         column[1].set_xlabel("efficiency: retrain / request")
-    _label(panels, list(SAPES))
-    _legend(figure, panels)
+    _label_axes(panels, list(SAPES))
+    _draw_legend(figure, panels)
     figure.savefig(file, dpi=DPI)
 
 
 def _above_rounding(error: float | None) -> float | None:
-    """Return the error; none that is zero but for rounding, which would take the whole axis."""
+    """Return the error, or None if it is rounding error, which would stretch the axis."""
     return error if error is not None and error > ROUNDING else None
 
 
-def _label(panels: Any, names: list[str]) -> None:
-    """Name the rows, and let axes of percents begin at 0 and end above rounding."""
+def _label_axes(panels: Any, names: list[str]) -> None:
+    """Label the rows; axes in per cent begin at 0 and end above rounding error."""
     for name, ax in zip(names, panels[:, 0], strict=True):
         ax.set_ylabel(name)
     for ax in panels[: len(SAPES)].flat:
@@ -175,7 +175,7 @@ def _draw_lines(
     ax.margins(0.1)
 
 
-def _legend(figure: Figure, panels: Any) -> None:
+def _draw_legend(figure: Figure, panels: Any) -> None:
     handles: dict[str, Any] = {}
     for ax in panels.flat:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):

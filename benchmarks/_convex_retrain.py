@@ -1,12 +1,12 @@
-"""Retraining as fast as we can make it: what every removal of the convex methods is held against.
+"""Fast retraining: the baseline for every removal of the convex methods.
 
 All solvers minimise the same sum, from zero, without noise and without an intercept of its own::
 
     S(w) = sum_i log(1 + exp(-t_i x_i w)) + (l2 n / 2) |w|^2,    t_i in {-1, +1}
 
-until |grad S| / n <= 1e-8, measured afterwards by one and the same pass. A solver that stops
-before that is listed and never the yardstick. What a store of rows would keep ready is ready
-before the clock starts: blocks of rows in the better memory order, squares of sparse entries.
+until |grad S| / n <= 1e-8, measured afterwards by the same code for all. A solver that stops
+earlier is listed and never used as the baseline. Data that a row store would keep is prepared
+before timing starts: blocks of rows in the faster memory order, squares of sparse entries.
 """
 
 import warnings
@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks._report import Seconds, Table, timed
+from benchmarks._report import Seconds, Table, time_call
 from letheon.parallel import one_thread
 
 __all__ = [
@@ -32,13 +32,13 @@ __all__ = [
     "BestSolver",
     "Retraining",
     "SolverTrial",
-    "best_retrain",
-    "lbfgs",
-    "newton_cg",
-    "newton_cholesky",
-    "optimum",
-    "sampled_lbfgs",
-    "trials_table",
+    "find_best_solver",
+    "find_optimum",
+    "make_trials_table",
+    "solve_lbfgs",
+    "solve_newton_cg",
+    "solve_newton_cholesky",
+    "solve_sampled_lbfgs",
 ]
 
 Floats = NDArray[np.float64]
@@ -48,7 +48,7 @@ LBFGS, CHOLESKY, CG = "L-BFGS", "Newton-Cholesky", "Newton-CG"
 SAMPLED = "sample, then L-BFGS"
 SCIKIT_LBFGS, SCIKIT_CHOLESKY = "scikit-learn lbfgs", "scikit-learn newton-cholesky"
 SCIKIT_CG, SCIKIT_LIBLINEAR = "scikit-learn newton-cg", "scikit-learn liblinear"
-# What verdicts are judged by: the solvers that people reach for. The others stand beside them.
+# The common solvers, which the targets refer to. The others are reported for comparison.
 NAMED = (LBFGS, CHOLESKY, SCIKIT_LBFGS, SCIKIT_CHOLESKY)
 MOST_CHOLESKY_COLUMNS = 1_000
 SAMPLE_PART = 8
@@ -62,7 +62,7 @@ _LARGEST_EXPONENT = 700.0
 
 
 class Retraining:
-    """Rows and labels in the layout that the passes like best, and the passes."""
+    """Rows and labels in the fastest memory layout, and passes over them."""
 
     def __init__(self, X: Any, y: NDArray[Any], l2: float) -> None:
         self.X, self.y, self.l2 = X, y, l2
@@ -72,7 +72,7 @@ class Retraining:
         self.is_sparse = bool(sparse.issparse(X))
         self.blocks: list[tuple[slice, Any, Any]] = []
         if self.is_sparse:
-            # A transpose in memory of its own would push X out of the cache between two readings.
+            # A transposed copy would evict X from the cache between two readings.
             self.blocks = [(slice(0, self.n_rows), X, X.T)]
             self.squares = X.power(2).T
             return
@@ -124,7 +124,7 @@ class Retraining:
         return self.size(self.value_and_gradient(w)[1])
 
     def without(self, rows: NDArray[np.int64]) -> "Retraining":
-        """Return the problem without some rows, in memory of its own."""
+        """Return a copy of the problem without some rows."""
         kept = np.delete(np.arange(self.n_rows), rows)
         return Retraining(self.X[kept], self.y[kept], self.l2)
 
@@ -133,7 +133,7 @@ class _ReachedError(Exception):
     """The gradient is small enough."""
 
 
-def lbfgs(
+def solve_lbfgs(
     problem: Retraining,
     start: Floats | None = None,
     *,
@@ -166,31 +166,31 @@ def lbfgs(
     return np.asarray(solution.x if factor is None else solve(solution.x, trans=1))
 
 
-def optimum(problem: Retraining, start: Floats) -> Floats:
-    """Return the minimum, far closer than any retrain goes; for measuring errors, not time."""
+def find_optimum(problem: Retraining, start: Floats) -> Floats:
+    """Return the minimum, more precisely than any retraining; for errors, not for times."""
     factor = None
     if not problem.is_sparse and problem.n_columns <= MOST_CHOLESKY_COLUMNS:
         miss = np.empty(problem.n_rows)
         problem.value_and_gradient(start, miss)
         factor = problem.factor(miss, 1.0, problem.ridge)
-    return lbfgs(problem, start, tolerance=ERROR_TOLERANCE, factor=factor)
+    return solve_lbfgs(problem, start, tolerance=ERROR_TOLERANCE, factor=factor)
 
 
-def sampled_lbfgs(problem: Retraining) -> Floats:
+def solve_sampled_lbfgs(problem: Retraining) -> Floats:
     """Solve on every eighth row, then L-BFGS on all, preconditioned by the sample's Hessian."""
     part = slice(None, None, SAMPLE_PART)
     sample = Retraining(problem.X[part], problem.y[part], problem.l2)
-    start = lbfgs(sample, tolerance=SAMPLE_TOLERANCE)
+    start = solve_lbfgs(sample, tolerance=SAMPLE_TOLERANCE)
     if problem.is_sparse or problem.n_columns > MOST_CHOLESKY_COLUMNS:
-        return lbfgs(problem, start)
+        return solve_lbfgs(problem, start)
     miss = np.empty(sample.n_rows)
     sample.value_and_gradient(start, miss)
     weight = problem.n_rows / sample.n_rows
-    return lbfgs(problem, start, factor=sample.factor(miss, weight, problem.ridge))
+    return solve_lbfgs(problem, start, factor=sample.factor(miss, weight, problem.ridge))
 
 
-def newton_cholesky(problem: Retraining) -> Floats:
-    """Newton with a Hessian that is kept as long as steps without a new one are cheaper."""
+def solve_newton_cholesky(problem: Retraining) -> Floats:
+    """Newton's method that keeps a Hessian as long as a new one would cost more."""
     w, miss = np.zeros(problem.n_columns), np.empty(problem.n_rows)
     value, gradient = problem.value_and_gradient(w, miss)
     left = problem.size(gradient)
@@ -201,7 +201,7 @@ def newton_cholesky(problem: Retraining) -> Floats:
         if factor is None:
             factor = problem.factor(miss, 1.0, problem.ridge)
         step = scipy.linalg.cho_solve((factor, True), gradient, check_finite=False)
-        w, value, gradient = _descend(problem, w, value, gradient, step, miss)
+        w, value, gradient = _line_search(problem, w, value, gradient, step, miss)
         before, left = left, problem.size(gradient)
         if not _worth_keeping(problem, before, left):
             factor = None
@@ -209,14 +209,14 @@ def newton_cholesky(problem: Retraining) -> Floats:
 
 
 def _worth_keeping(problem: Retraining, before: float, left: float) -> bool:
-    """Whether the steps still needed at this rate cost less than a new Hessian."""
+    """Return whether the remaining steps at this rate cost less than a new Hessian."""
     if not 0 < left < before:
         return False
     hessian_in_passes = 4 + problem.n_columns / 30  # measured
     return bool(np.log(TOLERANCE / left) / np.log(left / before) <= hessian_in_passes)
 
 
-def newton_cg(problem: Retraining) -> Floats:
+def solve_newton_cg(problem: Retraining) -> Floats:
     """Newton with steps from conjugate gradients, diagonally preconditioned; for sparse rows."""
     w, miss = np.zeros(problem.n_columns), np.empty(problem.n_rows)
     value, gradient = problem.value_and_gradient(w, miss)
@@ -226,15 +226,15 @@ def newton_cg(problem: Retraining) -> Floats:
             break
         weights = miss * (1 - miss)
         diagonal = problem.ridge + problem.squares @ weights
-        # No more digits than the next gradient can use, and none below the goal.
+        # No more precision than the next gradient can use, and none below the target.
         share = max(min(0.1, left / first), 0.5 * TOLERANCE / left)
-        step = _conjugate_gradients(problem, weights, diagonal, gradient, share)
-        w, value, gradient = _descend(problem, w, value, gradient, step, miss)
+        step = _solve_conjugate_gradients(problem, weights, diagonal, gradient, share)
+        w, value, gradient = _line_search(problem, w, value, gradient, step, miss)
         left = problem.size(gradient)
     return w
 
 
-def _conjugate_gradients(
+def _solve_conjugate_gradients(
     problem: Retraining, weights: Floats, diagonal: Floats, target: Floats, share: float
 ) -> Floats:
     """Solve H x = target until the residual is a share of the target."""
@@ -255,10 +255,10 @@ def _conjugate_gradients(
     return x
 
 
-def _descend(
+def _line_search(
     problem: Retraining, w: Floats, value: float, gradient: Floats, step: Floats, miss: Floats
 ) -> tuple[Floats, float, Floats]:
-    """Go against the step, halved until S falls enough; rounding of S is forgiven."""
+    """Take the step, halved until S falls enough; rounding errors of S are tolerated."""
     slope, length = float(gradient @ step), 1.0
     while True:
         trial = w - length * step
@@ -268,7 +268,7 @@ def _descend(
         length /= 2
 
 
-def _scikit(problem: Retraining, solver: str, tolerance: float) -> Floats:
+def _solve_scikit(problem: Retraining, solver: str, tolerance: float) -> Floats:
     model = LogisticRegression(
         C=1 / problem.ridge, fit_intercept=False, solver=solver, tol=tolerance, max_iter=5_000
     )
@@ -278,7 +278,7 @@ def _scikit(problem: Retraining, solver: str, tolerance: float) -> Floats:
 
 
 class SolverTrial(NamedTuple):
-    """One solver: its shortest time, the gradient it left and where it ended."""
+    """One solver: shortest time, final gradient and final parameters."""
 
     solver: str
     seconds: Seconds
@@ -288,7 +288,7 @@ class SolverTrial(NamedTuple):
 
     @property
     def reached(self) -> bool:
-        """Whether the gradient is as small as agreed."""
+        """Whether the gradient reached the tolerance."""
         return self.residual <= TOLERANCE
 
 
@@ -301,30 +301,36 @@ class BestSolver(NamedTuple):
     trials: list[SolverTrial]
 
     def among(self, solvers: tuple[str, ...]) -> SolverTrial:
-        """Return the fastest of some solvers, by time of the processor."""
-        return _fastest([trial for trial in self.trials if trial.solver in solvers])
+        """Return the fastest of some solvers by processor time."""
+        return _find_fastest([trial for trial in self.trials if trial.solver in solvers])
 
 
-def best_retrain(problem: Retraining, repeats: int = 3, *, scikit: bool = True) -> BestSolver:
+def find_best_solver(problem: Retraining, repeats: int = 3, *, scikit: bool = True) -> BestSolver:
     """Try every solver that fits the shape, on one thread; W has shape (columns, 1)."""
     with one_thread():
-        trials = [_try(name, call, problem, repeats) for name, call in _own(problem).items()]
+        trials = [
+            _time_solver(name, call, problem, repeats)
+            for name, call in _list_solvers(problem).items()
+        ]
         for name, solver in _scikit_solvers(problem).items() if scikit else ():
-            trials.append(_try_scikit(name, solver, problem, repeats))
-    best = _fastest(trials)
+            trials.append(_time_scikit(name, solver, problem, repeats))
+    best = _find_fastest(trials)
     return BestSolver(best.solver, best.seconds, best.w[:, None], trials)
 
 
-def _fastest(trials: list[SolverTrial]) -> SolverTrial:
+def _find_fastest(trials: list[SolverTrial]) -> SolverTrial:
     return min((t for t in trials if t.reached), key=lambda trial: trial.seconds.cpu)
 
 
-def _own(problem: Retraining) -> dict[str, Callable[[Retraining], Floats]]:
+def _list_solvers(problem: Retraining) -> dict[str, Callable[[Retraining], Floats]]:
     if problem.is_sparse:
-        return {LBFGS: lbfgs, CG: newton_cg, SAMPLED: sampled_lbfgs}
-    solvers: dict[str, Callable[[Retraining], Floats]] = {LBFGS: lbfgs, SAMPLED: sampled_lbfgs}
+        return {LBFGS: solve_lbfgs, CG: solve_newton_cg, SAMPLED: solve_sampled_lbfgs}
+    solvers: dict[str, Callable[[Retraining], Floats]] = {
+        LBFGS: solve_lbfgs,
+        SAMPLED: solve_sampled_lbfgs,
+    }
     if problem.n_columns <= MOST_CHOLESKY_COLUMNS:
-        solvers[CHOLESKY] = newton_cholesky
+        solvers[CHOLESKY] = solve_newton_cholesky
     return solvers
 
 
@@ -336,30 +342,30 @@ def _scikit_solvers(problem: Retraining) -> dict[str, str]:
     return {SCIKIT_LBFGS: "lbfgs"}
 
 
-def _try(
+def _time_solver(
     name: str, call: Callable[[Retraining], Floats], problem: Retraining, repeats: int
 ) -> SolverTrial:
-    """Keep the shortest of some calls; a long one is not repeated."""
-    w, best = timed(partial(call, problem))
+    """Return the shortest of several calls; a long call is not repeated."""
+    w, best = time_call(partial(call, problem))
     for _ in range(repeats - 1):
         if best.wall > LONG_SECONDS:
             break
-        best = min(best, timed(partial(call, problem))[1], key=lambda seconds: seconds.cpu)
+        best = min(best, time_call(partial(call, problem))[1], key=lambda seconds: seconds.cpu)
     return SolverTrial(name, best, problem.residual(w), w, call)
 
 
-def _try_scikit(name: str, solver: str, problem: Retraining, repeats: int) -> SolverTrial:
-    """Take the loosest setting that reaches the tolerance; its own test is another norm."""
+def _time_scikit(name: str, solver: str, problem: Retraining, repeats: int) -> SolverTrial:
+    """Use the loosest setting that reaches the tolerance; scikit-learn tests another norm."""
     for tolerance in (1e-6, 1e-7, 1e-8, 3e-9, 1e-9, 1e-10):
-        call = partial(_scikit, solver=solver, tolerance=tolerance)
-        trial = _try(name, call, problem, 1)
+        call = partial(_solve_scikit, solver=solver, tolerance=tolerance)
+        trial = _time_solver(name, call, problem, 1)
         if trial.reached:
-            return _try(name, call, problem, repeats)
+            return _time_solver(name, call, problem, repeats)
     return trial
 
 
-def trials_table(title: str, best: BestSolver, X_test: Any, y_test: NDArray[Any]) -> Table:
-    """Return what every solver took, left and scores."""
+def make_trials_table(title: str, best: BestSolver, X_test: Any, y_test: NDArray[Any]) -> Table:
+    """Return time, final gradient and accuracy of every solver."""
     rows = [
         (
             trial.solver,

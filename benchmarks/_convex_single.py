@@ -1,4 +1,4 @@
-"""One person leaves, again and again: time, error, budget and fallbacks of every method."""
+"""Single removals: time, error, budget and fallbacks of every method."""
 
 from collections import Counter
 from functools import partial
@@ -14,26 +14,26 @@ from benchmarks._convex_models import (
     RetrainRace,
     RetrainSeconds,
     SolverBaseline,
-    accuracy,
-    descent,
-    leave,
-    people,
-    released_accuracy,
+    draw_people,
+    make_descent,
+    remove_people,
+    score_accuracy,
+    score_released,
 )
-from benchmarks._convex_retrain import optimum
-from benchmarks._report import Seconds, Table, TargetCheck, timed
+from benchmarks._convex_retrain import find_optimum
+from benchmarks._report import Seconds, Table, TargetCheck, time_call
 
 __all__ = [
     "Single",
-    "added",
-    "covered_verdict",
+    "check_certificates",
+    "check_noise",
+    "check_ratio",
     "distance",
-    "noise_verdict",
+    "make_single_table",
+    "make_summary_table",
+    "measure_additions",
+    "measure_single",
     "race_singles",
-    "ratio_verdict",
-    "single",
-    "single_table",
-    "summary_table",
     "times",
 ]
 
@@ -60,7 +60,7 @@ NOTE = (
 
 
 class Single(NamedTuple):
-    """One method on one table."""
+    """Single removals by one method on one table."""
 
     data: str
     method: ConvexMethod
@@ -78,16 +78,16 @@ class Single(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Retrain by a named solver over the mean request."""
+        """Time of a retraining by a named solver divided by the mean time of a removal."""
         return self.retrain.named / self.left.mean
 
     @property
     def ratio_fastest(self) -> float:
-        """Retrain by the fastest solver over the mean request."""
+        """Time of a retraining by the fastest solver divided by the mean time of a removal."""
         return self.retrain.fastest / self.left.mean
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of a table."""
+        """Return the row of the table."""
         return (
             self.method.title, len(self.left.seconds), 1000 * self.left.mean, *self.left.spread(),
             1000 * self.left.wall, times(self.ratio), times(self.ratio_fastest),
@@ -99,52 +99,54 @@ class Single(NamedTuple):
 def race_singles(
     methods: list[tuple[ConvexMethod, int]], yardstick: SolverBaseline, n_new: int = 0
 ) -> list[Single]:
-    """Let people leave model after model, retrains between them; some come too if `n_new`."""
+    """Remove people from each model, with retrainings in between; add `n_new` people too."""
     race, results = RetrainRace(yardstick), []
     for place, (method, n_people) in enumerate(methods):
-        race.look(people(yardstick.data, n_people, seed=place))
-        results.append(single(method, yardstick, n_people))
-    race.look(people(yardstick.data, n_people, seed=len(methods)))
+        race.look(draw_people(yardstick.data, n_people, seed=place))
+        results.append(measure_single(method, yardstick, n_people))
+    race.look(draw_people(yardstick.data, n_people, seed=len(methods)))
     if n_new:
-        results.append(added(descent(state="secret"), yardstick, n_new))
+        results.append(measure_additions(make_descent(state="secret"), yardstick, n_new))
     return [one._replace(retrain=race.result()) for one in results]
 
 
-def single(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Single:
-    """Let so many people leave one by one, after one who warms things up."""
+def measure_single(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Single:
+    """Remove people one by one, after one removal as a warm-up."""
     data = yardstick.data
     model = method.make(data)
-    seconds = timed(partial(model.fit, data.X, data.y))[1]
+    seconds = time_call(partial(model.fit, data.X, data.y))[1]
     before = method.bare(model)
-    gone = people(data, n_people + 1)
-    leave(model, [[int(gone[0])]])
-    work = partial(leave, model, [[int(person)] for person in gone[1:]])
-    return finding(method, yardstick, model, RemovalRun(gone, seconds, work(), before))
+    gone = draw_people(data, n_people + 1)
+    remove_people(model, [[int(gone[0])]])
+    work = partial(remove_people, model, [[int(person)] for person in gone[1:]])
+    return compare_with_optimum(method, yardstick, model, RemovalRun(gone, seconds, work(), before))
 
 
-def added(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Single:
+def measure_additions(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Single:
     """Fit without some people and add them one by one; compared with a fit on all people."""
     data = yardstick.data
     model = method.make(data)
-    new = people(data, n_people + 1)
+    new = draw_people(data, n_people + 1)
     old = np.delete(np.arange(len(data.y)), new)
-    seconds = timed(partial(model.fit, data.X[old], data.y[old], ids=old))[1]
+    seconds = time_call(partial(model.fit, data.X[old], data.y[old], ids=old))[1]
     before = method.bare(model)
 
     def come(number: int) -> None:
         model.learn(data.X[[number]], data.y[[number]], ids=[number])
 
     def work() -> Left:
-        return Left([timed(partial(come, int(each)))[1] for each in new[1:]], Counter())
+        return Left([time_call(partial(come, int(each)))[1] for each in new[1:]], Counter())
 
     come(int(new[0]))
     no_people = new[:0]
     named = method._replace(name=f"{method.name}: learn")
-    return finding(named, yardstick, model, RemovalRun(no_people, seconds, work(), before))
+    return compare_with_optimum(
+        named, yardstick, model, RemovalRun(no_people, seconds, work(), before)
+    )
 
 
 class RemovalRun(NamedTuple):
-    """What was seen of a model on its way: who left, times, and parameters at the start."""
+    """Removed people, times, and the parameters before the removals."""
 
     gone: NDArray[np.int64]
     fit: Seconds
@@ -152,19 +154,19 @@ class RemovalRun(NamedTuple):
     before: Floats | None
 
 
-def finding(
+def compare_with_optimum(
     method: ConvexMethod, yardstick: SolverBaseline, model: Any, seen: RemovalRun
 ) -> Single:
-    """Hold a model against the optimum of the rows that are left."""
+    """Compare a model with the optimum of the remaining rows."""
     data = yardstick.data
     plain = yardstick.problem.without(seen.gone)
-    retrained = optimum(plain, yardstick.best.W[:, 0])
+    retrained = find_optimum(plain, yardstick.best.W[:, 0])
     W, error, idle = method.bare(model), None, None
     if W is not None and seen.before is not None:
         error = float(np.linalg.norm(W - retrained))
         idle = float(np.linalg.norm(seen.before - retrained))
-    gain = released_accuracy(model, data) - accuracy(retrained, data.X_test, data.y_test)
-    claim, truth = model.guarantee_, _truth(model, error)
+    gain = score_released(model, data) - score_accuracy(retrained, data.X_test, data.y_test)
+    claim, truth = model.guarantee_, _measure_truth(model, error)
     return Single(
         data.name, method, seen.fit.cpu, seen.left, UNKNOWN, error, idle,
         getattr(model, "epsilon_", None), claim.spent, claim.budget,
@@ -173,7 +175,7 @@ def finding(
 
 
 def _is_covered(model: Any, truth: float | None) -> bool | None:
-    """Whether the certificate says what is true; None where nothing is certified."""
+    """Return whether the certificate is true; None if the method is not certified."""
     claim = model.guarantee_
     if claim.kind != "certified":
         return None
@@ -183,15 +185,15 @@ def _is_covered(model: Any, truth: float | None) -> bool | None:
     return inside and (truth is None or truth <= claim.spent * (1 + 1e-9))
 
 
-def _truth(model: Any, error: float | None) -> float | None:
-    """Return what the certificate bounds; None for Fisher, whose distance is another one."""
+def _measure_truth(model: Any, error: float | None) -> float | None:
+    """Return the quantity that the certificate bounds; None for Fisher (another distance)."""
     if hasattr(model, "weights_"):
         return float(model.exact_residual())
     return error if hasattr(model, "distance_") else None
 
 
-def single_table(singles: list[Single], yardstick: SolverBaseline) -> Table:
-    """Return all methods on one table."""
+def make_single_table(singles: list[Single], yardstick: SolverBaseline) -> Table:
+    """Return the results of all methods on one table."""
     retrain = singles[0].retrain
     names = {
         "named": retrain.named_solver,
@@ -203,37 +205,39 @@ def single_table(singles: list[Single], yardstick: SolverBaseline) -> Table:
     return Table(title, COLUMNS, [one.row() for one in singles], NOTE.format(**names))
 
 
-def summary_table(singles: list[Single]) -> Table:
-    """Return all ratios side by side."""
+def make_summary_table(singles: list[Single]) -> Table:
+    """Return the table of all speed-ups."""
     names = list(dict.fromkeys(one.data for one in singles))
     order = list(dict.fromkeys(one.method.name for one in singles))
     titles = list(dict.fromkeys(one.method.title for one in singles))
     titles.sort(key=lambda title: order.index(title.partition(",")[0]))
     cells = {(one.method.title, one.data): one for one in singles}
-    rows = [(title, *(_both(cells.get((title, name))) for name in names)) for title in titles]
+    rows = [
+        (title, *(_format_ratios(cells.get((title, name))) for name in names)) for title in titles
+    ]
     note = "Retrain over the mean request: best named solver, and in brackets the fastest of all."
     return Table("One person leaves: all ratios", ("method", *names), rows, note)
 
 
-def _both(one: Single | None) -> str:
+def _format_ratios(one: Single | None) -> str:
     return "" if one is None else f"{times(one.ratio)} ({times(one.ratio_fastest)})"
 
 
-def ratio_verdict(one: Single, least: float) -> TargetCheck:
-    """Judge the speed of single removals."""
+def check_ratio(one: Single, least: float) -> TargetCheck:
+    """Check the speed of single removals."""
     what = f"{one.data}, one person leaves: {one.method.title}, over the best named retrain"
     return TargetCheck(what, f"{one.ratio:,.1f}x", f">= {least:,g}x", one.ratio >= least)
 
 
-def noise_verdict(one: Single, most: float) -> TargetCheck:
-    """Judge what the noise costs in accuracy."""
+def check_noise(one: Single, most: float) -> TargetCheck:
+    """Check the accuracy lost to the noise."""
     what = f"{one.data}, {one.method.title}: accuracy beside the unnoised optimum, 100 releases"
     points = 100 * one.gain
     return TargetCheck(what, f"{points:+.2f} points", f"within {most:g}", abs(points) <= most)
 
 
-def covered_verdict(singles: list[Single]) -> TargetCheck:
-    """Judge whether certificates are within their budget, and true where that can be measured."""
+def check_certificates(singles: list[Single]) -> TargetCheck:
+    """Check that certificates are within their budget, and true where that can be measured."""
     judged = [one for one in singles if one.covered is not None]
     wrong = [one.method.title for one in judged if not one.covered]
     measured = sum(one.truth is not None for one in judged)
@@ -243,14 +247,14 @@ def covered_verdict(singles: list[Single]) -> TargetCheck:
 
 
 def times(ratio: float) -> str:
-    """Write a ratio of times; a loss is called one."""
+    """Format a speed-up; write LOSS if retraining is faster."""
     if ratio < 1:
         return f"LOSS ({ratio:.2g})"
     return f"{ratio:,.3g}" if ratio < 100 else f"{ratio:,.0f}"
 
 
 def distance(value: float | None) -> str:
-    """Write a distance between parameters."""
+    """Format a distance between parameters."""
     return "in the noise" if value is None else f"{value:.2g}"
 
 

@@ -1,4 +1,4 @@
-"""Tables for benchmarks: real ones from ``$LETHEON_DATA``, else made-up ones of the same shape."""
+"""Tables for benchmarks: real data from ``$LETHEON_DATA``, or synthetic data of the same shape."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ SHAPES = {"adult": (45222, 104, 2), "covtype": (15000, 54, 7), "mnist": (60000, 
 
 
 class Data(NamedTuple):
-    """A table with labels, and whether it is the real one."""
+    """A table with labels, and whether it is real data."""
 
     name: str
     X: NDArray[np.float64]
@@ -26,31 +26,31 @@ class Data(NamedTuple):
     real: bool
 
     def sample(self, n_rows: int, seed: int) -> "Data":
-        """Return a random sample without repetition (everything when there are fewer rows)."""
+        """Return a random sample without replacement (all rows if there are fewer)."""
         rows = np.random.default_rng(seed).permutation(len(self.y))[:n_rows]
         return self._replace(X=np.ascontiguousarray(self.X[rows]), y=self.y[rows])
 
     def describe(self) -> str:
-        """Say what the table is in a few words."""
+        """Describe the table in a few words."""
         kind = "real" if self.real else "SYNTHETIC stand-in, real files not found"
         return f"{self.name} {self.X.shape[0]:,} x {self.X.shape[1]}, {kind}"
 
 
-def load(name: str) -> Data:
-    """Return a table by name; a synthetic one of its shape when the files are not there."""
-    folder = _home() / name
+def load_data(name: str) -> Data:
+    """Return a table by name; a synthetic one of the same shape if its files are missing."""
+    folder = _find_home() / name
     if folder.is_dir():
         X, y = _READERS[name](folder)
         return Data(name, X, y, real=True)
-    return _synthetic(name)
+    return _make_synthetic(name)
 
 
-def _home() -> Path:
+def _find_home() -> Path:
     given = os.environ.get("LETHEON_DATA")
     return Path(given) if given else ROOT.parent / "shared" / "data"
 
 
-def _synthetic(name: str) -> Data:
+def _make_synthetic(name: str) -> Data:
     n_rows, n_features, n_classes = SHAPES[name]
     rng = np.random.default_rng(0)
     y = rng.integers(n_classes, size=n_rows)
@@ -64,14 +64,14 @@ def _read_mnist(folder: Path) -> tuple[NDArray[np.float64], NDArray[Any]]:
 
 
 def as_bytes(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return pixels from 0 to 1 as the bytes they were in the file."""
+    """Return pixels from 0 to 1 as bytes, as in the file."""
     return np.rint(pixels * 255).astype(np.uint8)
 
 
 def _read_covtype(folder: Path) -> tuple[NDArray[np.float64], NDArray[Any]]:
     data = load_real("covtype", folder=folder.parent)
     X = data.X.astype(np.float64)
-    X[:, :10] = _standardised(X[:, :10])  # the other columns are indicators
+    X[:, :10] = _standardise_columns(X[:, :10])  # the other columns are indicators
     return X, data.y + 1
 
 
@@ -81,12 +81,12 @@ def _read_adult(folder: Path) -> tuple[NDArray[np.float64], NDArray[Any]]:
     lacking = [i for i, name in enumerate(data.feature_names) if name.endswith("=missing")]
     complete = ~X[:, lacking].any(axis=1)
     X = np.delete(X[complete], lacking, axis=1)
-    X[:, :6] = _standardised(X[:, :6])  # the other columns are indicators
+    X[:, :6] = _standardise_columns(X[:, :6])  # the other columns are indicators
     X = np.ascontiguousarray(X[:, X.any(axis=0)])
     return X, np.concatenate([data.y, data.y_test])[complete]
 
 
-def _standardised(X: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standardise_columns(X: NDArray[np.float64]) -> NDArray[np.float64]:
     scale: NDArray[np.float64] = (X - X.mean(axis=0)) / X.std(axis=0)
     return scale
 
@@ -99,7 +99,7 @@ _READERS: dict[str, Callable[[Path], tuple[NDArray[np.float64], NDArray[Any]]]] 
 
 
 class Split(NamedTuple):
-    """Rows to train on and rows to test on, 0/1 labels, float32; ids where people own rows."""
+    """Training rows and test rows, float32, labels 0/1; ids if people own several rows."""
 
     name: str
     X: NDArray[np.float32]
@@ -110,11 +110,11 @@ class Split(NamedTuple):
 
     @property
     def people(self) -> NDArray[np.int64]:
-        """Everybody who owns a training row, each once."""
+        """The distinct ids of the training rows."""
         return np.arange(len(self.y)) if self.ids is None else np.unique(self.ids)
 
     def head(self, n_rows: int) -> "Split":
-        """Return the split with the first so many rows only, to train and to test on."""
+        """Return the split with only the first training rows and test rows."""
         return self._replace(
             X=self.X[:n_rows],
             y=self.y[:n_rows],
@@ -124,7 +124,7 @@ class Split(NamedTuple):
         )
 
     def describe(self) -> str:
-        """Say what the table is in a few words."""
+        """Describe the table in a few words."""
         owners = "" if self.ids is None else f", {len(self.people):,} people"
         return (
             f"{self.name}: {len(self.y):,} x {self.X.shape[1]}{owners}, "
@@ -133,18 +133,18 @@ class Split(NamedTuple):
 
 
 def load_split(name: str) -> Split | None:
-    """Return a real table cut for the forest, or None when its files are not there."""
-    folder = _home() / name
+    """Return a real table for the forest, or None if its files are missing."""
+    folder = _find_home() / name
     return _SPLITS[name](folder) if folder.is_dir() else None
 
 
-def synthetic_split() -> Split:
-    """Return the made-up table of the forest's yardsticks."""
-    return made_up(50_000, 12_500, n_features=30, seed=1)
+def make_synthetic_split() -> Split:
+    """Return the synthetic table of the forest's targets."""
+    return make_table(50_000, 12_500, n_features=30, seed=1)
 
 
-def made_up(n_rows: int, n_test: int, *, n_features: int, seed: int) -> Split:
-    """Return continuous columns with clusters, some of them redundant, and 5 % wrong labels."""
+def make_table(n_rows: int, n_test: int, *, n_features: int, seed: int) -> Split:
+    """Return continuous columns with clusters, some redundant, and 5 % wrong labels."""
     from sklearn.datasets import make_classification
 
     X, y = make_classification(
@@ -162,67 +162,68 @@ def made_up(n_rows: int, n_test: int, *, n_features: int, seed: int) -> Split:
 
 
 def _split_adult(folder: Path) -> Split:
-    # The numbers of years in school repeat the words for them.
+    # The years of education repeat the text column.
     numeric = ["age", "fnlwgt", "capital-gain", "capital-loss", "hours-per-week"]
-    table = _table(folder / "adult.data.gz", names=TABLES["adult"][""].names)
-    X = _encoded(table, numeric, [*numeric, "education-num", "income"])
-    return _shuffled("adult", X, _is(table, "income", ">50K"))
+    table = _read_table(folder / "adult.data.gz", names=TABLES["adult"][""].names)
+    X = _encode_columns(table, numeric, [*numeric, "education-num", "income"])
+    return _shuffle_rows("adult", X, _match_text(table, "income", ">50K"))
 
 
 def _split_higgs(folder: Path) -> Split:
     data = load_real("higgs", folder=folder.parent)
-    return _shuffled("higgs", data.X, data.y)
+    return _shuffle_rows("higgs", data.X, data.y)
 
 
 def _split_census(folder: Path) -> Split:
     spec = TABLES["census"][""]
     train, test = (
-        _table(folder / f"census-income.{part}.xz", names=spec.names) for part in ("data", "test")
+        _read_table(folder / f"census-income.{part}.xz", names=spec.names)
+        for part in ("data", "test")
     )
     table = train + test
-    X = _encoded(table, spec.numbers, [*spec.numbers, *spec.dropped, spec.target])
-    y, n = _is(table, "income", "50000+."), train.n_rows
+    X = _encode_columns(table, spec.numbers, [*spec.numbers, *spec.dropped, spec.target])
+    y, n = _match_text(table, "income", "50000+."), train.n_rows
     return Split("census", X[:n], y[:n], X[n:], y[n:])
 
 
 def _split_diabetes(folder: Path) -> Split:
-    table = _table(folder / "diabetic_data.csv.gz")
+    table = _read_table(folder / "diabetic_data.csv.gz")
     skipped = ["encounter_id", "patient_nbr", "readmitted", *_DIABETES_NUMBERS]
-    X = _encoded(table, _DIABETES_NUMBERS, skipped)
-    y, people = 1 - _is(table, "readmitted", "NO"), table.map("patient_nbr", int, np.int64)
+    X = _encode_columns(table, _DIABETES_NUMBERS, skipped)
+    y, people = 1 - _match_text(table, "readmitted", "NO"), table.map("patient_nbr", int, np.int64)
     order = np.random.default_rng(0).permutation(np.unique(people))
     train = np.isin(people, order[: int(0.8 * len(order))])
     return Split("diabetes", X[train], y[train], X[~train], y[~train], people[train])
 
 
-def _table(file: Path, names: Sequence[str] | None = None) -> TextColumns:
+def _read_table(file: Path, names: Sequence[str] | None = None) -> TextColumns:
     with open_text(file) as lines:
         return read_columns(lines, names=names)
 
 
-def _is(table: TextColumns, column: str, text: str) -> NDArray[np.int64]:
+def _match_text(table: TextColumns, column: str, text: str) -> NDArray[np.int64]:
     matches: NDArray[np.int64] = table.map(column, text.__eq__, np.int64)
     return matches
 
 
-def _encoded(
+def _encode_columns(
     table: TextColumns, numeric: Sequence[str], skipped: Iterable[str]
 ) -> NDArray[np.float32]:
-    """Return numbers as they are (NaN where there is none), and one column per word."""
+    """Return numeric columns (NaN if missing), and one indicator column per category."""
     words = [name for name in table if name not in set(skipped)]
-    cells = {name: (name, _number if name in numeric else str) for name in (*numeric, *words)}
+    cells = {name: (name, _parse_number if name in numeric else str) for name in (*numeric, *words)}
     return encode_table(table, numeric, words, "one-hot", cells)[0]
 
 
-def _number(text: str) -> float:
-    """Return the number; codes of diagnoses that start with a letter are missing."""
+def _parse_number(text: str) -> float:
+    """Return the number; diagnosis codes that start with a letter count as missing."""
     try:
         return float(text)
     except ValueError:
         return np.nan
 
 
-def _shuffled(name: str, X: NDArray[np.float32], y: NDArray[np.int64]) -> Split:
+def _shuffle_rows(name: str, X: NDArray[np.float32], y: NDArray[np.int64]) -> Split:
     """Shuffle with seed 0 and train on the first 80 %."""
     order = np.random.default_rng(0).permutation(len(y))
     cut = int(0.8 * len(y))

@@ -1,4 +1,4 @@
-"""Fisher scrubbing and DeltaGrad of nets: time, accuracy and agreement."""
+"""Fisher scrubbing and DeltaGrad for networks: time, accuracy and agreement."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,18 +10,18 @@ from benchmarks._deep_models import (
     ImageSet,
     Yardstick,
     agreement,
-    clocked,
-    deltagrad,
-    fisher,
+    copy_model,
+    make_deltagrad,
+    make_fisher,
     percent,
     points,
+    time_on_device,
     times,
-    twin,
 )
 from benchmarks._report import Table
 from letheon.deep import MLP
 
-__all__ = ["deltagrad_table", "fisher_table", "replays", "scrubs"]
+__all__ = ["list_scrubs", "make_deltagrad_table", "make_fisher_table", "measure_replays"]
 
 FISHER_COLUMNS = (
     "labels", "rows of F", "exponent", "sigma", "Newton step", "again s", "x naive",
@@ -50,7 +50,7 @@ SMALL_MLP = MLP(widths=(64,), scale=1 / 255)
 
 
 class Scrub(NamedTuple):
-    """One way to scrub."""
+    """Settings of one scrubbing."""
 
     labels: str
     fisher_rows: int | None
@@ -59,14 +59,14 @@ class Scrub(NamedTuple):
     newton_step: bool = False
 
     def settings(self) -> dict[str, Any]:
-        """Return settings of the model; the authors' code has a clamp."""
+        """Return the settings of the model; the authors' code clamps 1/F."""
         return {**self._asdict(), "clamp": CLAMP if self.exponent == 0.5 else None}
 
 
-def scrubs(
+def list_scrubs(
     rows: Sequence[int | None], sigmas: Mapping[float, Sequence[float]], *, newton: bool
 ) -> list[Scrub]:
-    """Return all sigmas with F from the fewest rows, then other ways at the first sigma."""
+    """Return all sigmas with F from the fewest rows, then other settings at the first sigma."""
     fewest, first = rows[-1], sigmas[0.25][0]
     steps = [
         Scrub("all", fewest, exponent, sigma) for exponent, many in sigmas.items() for sigma in many
@@ -77,14 +77,14 @@ def scrubs(
     return [*steps, step] if newton else steps
 
 
-def fisher_table(yardstick: Yardstick, tried: list[Scrub]) -> Table:
-    """Scrub one person from copies of one net."""
+def make_fisher_table(yardstick: Yardstick, tried: list[Scrub]) -> Table:
+    """Scrub one person from copies of one network."""
     data, device = yardstick.data, yardstick.device
-    model = fisher(yardstick.recipe, device, noise_seed=1).fit(data.X, data.y)
+    model = make_fisher(yardstick.recipe, device, noise_seed=1).fit(data.X, data.y)
     before, rows = model.predict(data.X_test), []
     for scrub in tried:
-        mine = twin(model, **scrub.settings())
-        seconds = clocked(lambda mine=mine: mine.forget([7]), device)[1]  # type: ignore[misc]
+        mine = copy_model(model, **scrub.settings())
+        seconds = time_on_device(lambda mine=mine: mine.forget([7]), device)[1]  # type: ignore[misc]
         answers = mine.predict(data.X_test)
         gain = 100 * float(np.mean(answers == data.y_test)) - yardstick.accuracy
         n_rows = "all" if scrub.fisher_rows is None else f"{scrub.fisher_rows:,}"
@@ -101,30 +101,30 @@ def fisher_table(yardstick: Yardstick, tried: list[Scrub]) -> Table:
 
 
 class Replay(NamedTuple):
-    """Requests of DeltaGrad, and the same by exact steps."""
+    """Removals by DeltaGrad, compared with exact steps."""
 
     rows: list[tuple[Any, ...]]
     settings: dict[str, Any]
     data: ImageSet
 
 
-def replays(
+def measure_replays(
     data: ImageSet, yardstick: Yardstick, epochs: int, crowds: Sequence[int], *, wide: bool
 ) -> Replay:
-    """Fit once; let people leave copies, by products and by exact steps."""
+    """Fit once; remove people from copies, by approximate and by exact steps."""
     device = yardstick.device
     module = WIDE_MLP if wide else SMALL_MLP
     settings = {"module": module, "epochs": epochs, "batch_size": 512, "learning_rate": 0.2}
-    model = deltagrad(device, **settings)
-    fit = clocked(lambda: model.fit(data.X, data.y), device)[1].wall
+    model = make_deltagrad(device, **settings)
+    fit = time_on_device(lambda: model.fit(data.X, data.y), device)[1].wall
     rows = []
     for n_people in crowds:
         people = np.random.default_rng(n_people).choice(len(data.y), n_people, replace=False)
-        exact = twin(model, period=1)
+        exact = copy_model(model, period=1)
         exact.forget(people)
         for period in (5, 20):
-            mine = twin(model, period=period)
-            receipt, seconds = clocked(lambda mine=mine, p=people: mine.forget(p), device)  # type: ignore[misc]
+            mine = copy_model(model, period=period)
+            receipt, seconds = time_on_device(lambda mine=mine, p=people: mine.forget(p), device)  # type: ignore[misc]
             rows.append(_replay_row(yardstick, data, (mine, exact), receipt, seconds.wall, fit))
     return Replay(rows, settings, data)
 
@@ -151,8 +151,8 @@ def _replay_row(
     )  # fmt: skip
 
 
-def deltagrad_table(replay: Replay, yardstick: Yardstick) -> Table:
-    """Return all requests."""
+def make_deltagrad_table(replay: Replay, yardstick: Yardstick) -> Table:
+    """Return the table of all removals."""
     note = DELTAGRAD_NOTE.format(
         net=f"MLP of {replay.settings['module'].widths}",
         batch=replay.settings["batch_size"],

@@ -1,4 +1,4 @@
-"""Backdoors as in He et al.: does a pattern that somebody planted still work after they left."""
+"""Backdoors as in He et al.: whether a planted pattern still works after its owner is removed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,13 +9,13 @@ from benchmarks._deep_models import (
     SEED,
     Backdoor,
     Yardstick,
-    accuracy,
-    clocked,
-    naive,
+    copy_model,
+    make_naive,
     percent,
-    plant,
+    plant_backdoor,
+    score_accuracy,
+    time_on_device,
     times,
-    twin,
 )
 from benchmarks._deep_obliviate import Rule
 from benchmarks._report import Table
@@ -24,7 +24,7 @@ from letheon.deep._obliviate import assign_blocks
 from letheon.measures import certifiability_from_predictions
 from letheon.seeds import seed_from
 
-__all__ = ["Case", "Planted", "backdoor_table", "owners_in", "planted"]
+__all__ = ["Case", "Planted", "choose_owners", "make_backdoor_table", "measure_backdoors"]
 
 COLUMNS = (
     "rows", "owners", "method", "backdoor: before", "backdoor: naive", "backdoor: after",
@@ -42,7 +42,7 @@ NOTE = (
 
 
 class Case(NamedTuple):
-    """So many backdoored rows, owned by somebody in a block (None: by several anywhere)."""
+    """Number of backdoored rows and the block of their owner (None: owners in any block)."""
 
     n_rows: int
     n_owners: int
@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """One method on one case; shares and accuracies of the model before, naive and after."""
+    """One method on one case; shares and accuracies before, after, and of naive retraining."""
 
     case: Case
     method: str
@@ -62,8 +62,8 @@ class Planted(NamedTuple):
     ratio: float
 
 
-def owners_in(case: Case, n_rows: int, n_blocks: int) -> list[int]:
-    """Return new ids, the single one in the block at `place` of all blocks."""
+def choose_owners(case: Case, n_rows: int, n_blocks: int) -> list[int]:
+    """Return new ids for the owners; a single owner is in the block at `place`."""
     ids = np.arange(n_rows, n_rows + 100 * n_blocks)
     if case.place is None:
         return list(map(int, ids[: case.n_owners]))
@@ -72,34 +72,36 @@ def owners_in(case: Case, n_rows: int, n_blocks: int) -> list[int]:
     return list(map(int, ids[blocks == block][: case.n_owners]))
 
 
-def planted(
+def measure_backdoors(
     yardstick: Yardstick,
     case: Case,
     models: dict[str, Callable[[], Any]],
     rules: Mapping[str, Sequence[Rule]],
     n_blocks: int,
 ) -> list[Planted]:
-    """Plant, train every method, let the owners leave, and ask for the pattern."""
+    """Plant the pattern, train every method, remove the owners, and test the pattern."""
     data, device = yardstick.data, yardstick.device
-    backdoor = plant(data, case.n_rows, owners_in(case, len(data.y), n_blocks))
+    backdoor = plant_backdoor(data, case.n_rows, choose_owners(case, len(data.y), n_blocks))
     rest = np.delete(np.arange(len(data.y)), backdoor.rows)
-    reference = naive(yardstick.recipe, device).fit(data.X[rest], data.y[rest], ids=rest)
+    reference = make_naive(yardstick.recipe, device).fit(data.X[rest], data.y[rest], ids=rest)
     attacks = []
     for name, make in models.items():
         model = make().fit(backdoor.data.X, backdoor.data.y, ids=backdoor.ids)
-        for title, each in _variants(name, model, rules.get(name, ())):
-            attacks.append(_asked(yardstick, case, backdoor, (title, model, each), reference))
+        for title, each in _list_variants(name, model, rules.get(name, ())):
+            attacks.append(
+                _measure_backdoor(yardstick, case, backdoor, (title, model, each), reference)
+            )
     return attacks
 
 
-def _variants(name: str, model: Any, rules: Sequence[Rule]) -> list[tuple[str, Any]]:
-    """Return copies with every rule; the model itself where there is no rule."""
+def _list_variants(name: str, model: Any, rules: Sequence[Rule]) -> list[tuple[str, Any]]:
+    """Return a copy for each rule, or one copy if there is no rule."""
     if not rules:
-        return [(name, twin(model))]
-    return [(f"{name} {rule}", twin(model, **rule._asdict())) for rule in rules]
+        return [(name, copy_model(model))]
+    return [(f"{name} {rule}", copy_model(model, **rule._asdict())) for rule in rules]
 
 
-def _asked(
+def _measure_backdoor(
     yardstick: Yardstick,
     case: Case,
     backdoor: Backdoor,
@@ -108,29 +110,31 @@ def _asked(
 ) -> Planted:
     title, before, model = method
     if yardstick.device == "cuda" and hasattr(model, "vault_"):
-        model.forget([_bystander(model, backdoor)])  # a copy has nothing loaded and captured
-    receipt, seconds = clocked(lambda: model.forget(backdoor.owners), yardstick.device)
+        model.forget([_find_bystander(model, backdoor)])  # a copy has no captured CUDA graphs
+    receipt, seconds = time_on_device(lambda: model.forget(backdoor.owners), yardstick.device)
     answers = [each.predict(backdoor.X_test) for each in (before, reference, model)]
-    sape = certifiability_from_predictions(_share, backdoor.targets, answers[2], answers[1])
-    shares = [100 * _share(backdoor.targets, each) for each in answers]
-    rights = [accuracy(each, yardstick.data) for each in (before, reference, model)]
+    sape = certifiability_from_predictions(_compute_share, backdoor.targets, answers[2], answers[1])
+    shares = [100 * _compute_share(backdoor.targets, each) for each in answers]
+    rights = [score_accuracy(each, yardstick.data) for each in (before, reference, model)]
     ratio = yardstick.seconds.wall / seconds.wall
     return Planted(case, title, shares, rights, sape, receipt.work, seconds.wall, ratio)
 
 
-def _bystander(model: Any, backdoor: Backdoor) -> int:
-    """Return somebody who planted nothing, of the last block where there are blocks."""
+def _find_bystander(model: Any, backdoor: Backdoor) -> int:
+    """Return a person without backdoored rows, in the last block if there are blocks."""
     block = model.rows_.extra.get("block", np.zeros(len(backdoor.ids)))
     innocent = ~np.isin(backdoor.ids, backdoor.owners)
     return int(backdoor.ids[innocent & (block == block.max())][0])
 
 
-def _share(truth: Any, answers: Any) -> float:
+def _compute_share(truth: Any, answers: Any) -> float:
     return float(np.mean(truth == answers))
 
 
-def backdoor_table(attacks: list[Planted], yardstick: Yardstick, n_blocks: int, note: str) -> Table:
-    """Return all cases and methods."""
+def make_backdoor_table(
+    attacks: list[Planted], yardstick: Yardstick, n_blocks: int, note: str
+) -> Table:
+    """Return the table of all cases and methods."""
     rows = []
     for each in attacks:
         low, high = each.sape.low, each.sape.high

@@ -1,4 +1,4 @@
-"""CIFAR-10 with a residual net: naive, SISA, DeepObliviate and a backdoor."""
+"""CIFAR-10 with a residual network: naive, SISA, DeepObliviate and a backdoor."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,14 +12,14 @@ from benchmarks._deep_models import (
     ImageSet,
     Recipe,
     Yardstick,
-    accuracy,
     agreement,
-    clocked,
-    naive,
-    obliviate,
+    make_naive,
+    make_obliviate,
+    make_sisa,
     percent,
     points,
-    sisa,
+    score_accuracy,
+    time_on_device,
     times,
 )
 from benchmarks._report import BenchmarkReport, Table
@@ -41,7 +41,7 @@ SISA_NOTE = (
 
 
 class CifarPlan(NamedTuple):
-    """How much to do on CIFAR-10."""
+    """Sizes and repetitions of the CIFAR-10 run."""
 
     n_rows: int | None
     n_test: int | None
@@ -56,7 +56,7 @@ class CifarPlan(NamedTuple):
 
 
 class Cifar:
-    """One run on CIFAR-10; parts that no time is left for are left out."""
+    """One run on CIFAR-10; parts are skipped after the deadline."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Cifar:
         self.curves: dict[str, list[float]] = {}
 
     def run(self) -> None:
-        """Do the parts in the order of their importance."""
+        """Run the parts in the order of their importance."""
         yardstick = self._naive()
         parts = (self._obliviate, self._sisa, self._backdoor)
         for part in parts:
@@ -84,14 +84,14 @@ class Cifar:
 
     def _naive(self) -> Yardstick:
         recipes = [self._recipe(conv, self.plan.epochs, 512, 0.4) for conv in self.plan.convs]
-        chosen, candidates = yardsticks.tuned(self.data, recipes, self.device, 1)
-        table = yardsticks.naive_table(self.data, chosen, candidates, self.device)
-        self.report.add(_told(table))
+        chosen, candidates = yardsticks.tune_recipe(self.data, recipes, self.device, 1)
+        table = yardsticks.make_naive_table(self.data, chosen, candidates, self.device)
+        self.report.add(_add_note(table))
         return chosen
 
     def _blocks(self, yardstick: Yardstick) -> Any:
         """Return a new block model: plain descent, small batches, several passes."""
-        return obliviate(
+        return make_obliviate(
             self.device,
             module=yardstick.recipe.module,
             n_blocks=self.plan.n_blocks,
@@ -106,24 +106,26 @@ class Cifar:
         blocked = obliviates.Blocked(self._blocks(yardstick), yardstick)
         step = plan.n_blocks // plan.n_places
         places = range(step // 2, plan.n_blocks, step)
-        runs = obliviates.runs_of(blocked, RULES, places, (), 0)
-        other = naive(yardstick.recipe, self.device, random_state=1).fit(self.data.X, self.data.y)
+        runs = obliviates.measure_removals(blocked, RULES, places, (), 0)
+        other = make_naive(yardstick.recipe, self.device, random_state=1).fit(
+            self.data.X, self.data.y
+        )
         answers = other.predict(self.data.X_test)
         tables = [
-            obliviates.obliviate_table(blocked, runs, answers),
-            obliviates.block_table(blocked, runs, RULES[0]),
+            obliviates.make_obliviate_table(blocked, runs, answers),
+            obliviates.make_block_table(blocked, runs, RULES[0]),
         ]
-        residuals, series = obliviates.residual_table(blocked, places)
+        residuals, series = obliviates.make_residual_table(blocked, places)
         self.curves = {str(block): values for block, values in series.items()}
         for table in (*tables, residuals):
-            self.report.add(_told(table))
+            self.report.add(_add_note(table))
 
     def _sisa(self, yardstick: Yardstick) -> None:
         rows, recipe = [], self._recipe("auto", self.plan.epochs, 128, 0.2)
         for n_shards, width in self.plan.shards:
             if not self.has_time():
                 break
-            model = sisa(recipe, self.device, n_shards=n_shards, n_slices=1, lane_width=width)
+            model = make_sisa(recipe, self.device, n_shards=n_shards, n_slices=1, lane_width=width)
             rows.append(self._shards(model, yardstick))
         note = SISA_NOTE.format(recipe=recipe, plain=PLAIN)
         if rows:
@@ -131,9 +133,9 @@ class Cifar:
 
     def _shards(self, model: Any, yardstick: Yardstick) -> tuple[Any, ...]:
         data, device = self.data, self.device
-        fit = clocked(lambda: model.fit(data.X, data.y), device)[1].wall
-        receipt, seconds = clocked(lambda: model.forget([7]), device)
-        right = accuracy(model, data)
+        fit = time_on_device(lambda: model.fit(data.X, data.y), device)[1].wall
+        receipt, seconds = time_on_device(lambda: model.forget([7]), device)
+        right = score_accuracy(model, data)
         agrees = agreement(model.predict(data.X_test), yardstick.answers)
         lanes = model.lane_width or (model.n_shards if device == "cuda" else 1)
         return (
@@ -146,10 +148,12 @@ class Cifar:
         n_blocks = self.plan.n_blocks
         case = backdoors.Case(min(500, len(self.data.y) // 20), 1, 0.5)
         models = {"DeepObliviate": lambda: self._blocks(yardstick)}
-        attacks = backdoors.planted(yardstick, case, models, {"DeepObliviate": RULES}, n_blocks)
-        self.report.add(backdoors.backdoor_table(attacks, yardstick, n_blocks, LOSSY))
+        attacks = backdoors.measure_backdoors(
+            yardstick, case, models, {"DeepObliviate": RULES}, n_blocks
+        )
+        self.report.add(backdoors.make_backdoor_table(attacks, yardstick, n_blocks, LOSSY))
 
 
-def _told(table: Table) -> Table:
-    """Say beside every figure what the images are."""
+def _add_note(table: Table) -> Table:
+    """Add a note on the images to the table."""
     return replace(table, note=f"{table.note} {PLAIN}")

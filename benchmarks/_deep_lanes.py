@@ -1,4 +1,4 @@
-"""Shards trained at once as lanes of one stacked net, against one after the other."""
+"""Shards trained together as lanes of one stacked network, compared with one by one."""
 
 import time
 from collections.abc import Callable
@@ -8,10 +8,25 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks._deep_models import ImageSet, Recipe, accuracy, clocked, percent, sisa, times
+from benchmarks._deep_models import (
+    ImageSet,
+    Recipe,
+    make_sisa,
+    percent,
+    score_accuracy,
+    time_on_device,
+    times,
+)
 from benchmarks._report import Table, TargetCheck
 
-__all__ = ["Ceilings", "Lanes", "floor_table", "lane_table", "lane_verdicts", "race"]
+__all__ = [
+    "Ceilings",
+    "Lanes",
+    "check_lanes",
+    "make_floor_table",
+    "make_lane_table",
+    "measure_lanes",
+]
 
 LEAST = {"MLP": 5.0, "CNN": 2.0}
 COLUMNS = (
@@ -40,7 +55,7 @@ FLOOR_NOTE = (
 
 
 class Lanes(NamedTuple):
-    """One net in one precision: seconds of the first and of a later training, stacked or not."""
+    """One network in one precision: seconds of the first and of a later training, both ways."""
 
     net: str
     recipe: Recipe
@@ -54,7 +69,7 @@ class Lanes(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """One by one over stacked."""
+        """Time one by one divided by time stacked."""
         return self.single[1] / self.stacked[1]
 
     def names(self) -> tuple[str, str, str, int]:
@@ -63,43 +78,43 @@ class Lanes(NamedTuple):
         return self.net, self.recipe.precision, conv, self.n_shards
 
 
-def race(data: ImageSet, recipe: Recipe, n_shards: int, device: str) -> Lanes:
+def measure_lanes(data: ImageSet, recipe: Recipe, n_shards: int, device: str) -> Lanes:
     """Train S shards twice in both ways."""
     walls: dict[str, tuple[float, float]] = {}
     right = step = 0.0
     n_steps = 0
     for name, width in (("stacked", n_shards), ("single", 1)):
-        model = sisa(recipe, device, n_shards=n_shards, n_slices=1, lane_width=width)
-        first = clocked(lambda model=model: model.fit(data.X, data.y), device)[1]  # type: ignore[misc]
-        people = _one_of_each(model, 0)
-        again = clocked(lambda model=model, people=people: model.forget(people), device)[1]  # type: ignore[misc]
+        model = make_sisa(recipe, device, n_shards=n_shards, n_slices=1, lane_width=width)
+        first = time_on_device(lambda model=model: model.fit(data.X, data.y), device)[1]  # type: ignore[misc]
+        people = _choose_people(model, 0)
+        again = time_on_device(lambda model=model, people=people: model.forget(people), device)[1]  # type: ignore[misc]
         walls[name] = first.wall, again.wall
         if name == "stacked":
-            right = accuracy(model, data)
+            right = score_accuracy(model, data)
             sizes = np.bincount(model.rows_.extra["shard"][model.rows_.alive])
             n_steps = -(-int(sizes.max()) // recipe.batch_size)
-            step = _epoch_seconds(model) / n_steps
+            step = _time_epoch(model) / n_steps
     net = type(recipe.module).__name__
     both = walls["stacked"], walls["single"]
     return Lanes(net, recipe, n_shards, *both, right, step, n_steps, data)
 
 
-def _one_of_each(model: Any, skip: int) -> list[int]:
-    """Return somebody of every shard."""
+def _choose_people(model: Any, skip: int) -> list[int]:
+    """Return one person of every shard."""
     rows = model.rows_
     shards = np.where(rows.alive, rows.extra["shard"], -1)
     return [int(np.flatnonzero(shards == shard)[skip]) for shard in range(int(model.n_shards))]
 
 
-def _epoch_seconds(model: Any) -> float:
+def _time_epoch(model: Any) -> float:
     """Return the median time between callbacks while all shards train again."""
     stamps: list[float] = []
-    model.forget(_one_of_each(model, 0), callback=lambda _: stamps.append(time.perf_counter()))
+    model.forget(_choose_people(model, 0), callback=lambda _: stamps.append(time.perf_counter()))
     return float(np.median(np.diff(stamps)))
 
 
 class Ceilings:
-    """How fast the device copies and multiplies, measured here."""
+    """Measured rates of copies and matrix products on the device."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -127,11 +142,12 @@ class Ceilings:
         for _ in range(3):
             call()
         return min(
-            clocked(lambda: [call() for _ in range(10)], self.device)[1].wall / 10 for _ in range(3)
+            time_on_device(lambda: [call() for _ in range(10)], self.device)[1].wall / 10
+            for _ in range(3)
         )
 
     def describe(self) -> str:
-        """Say the rates of products."""
+        """Describe the rates of products."""
         return ", ".join(
             f"{name} {rate / 1e12:,.2f} TFLOP/s" for name, rate in self.products.items()
         )
@@ -140,7 +156,7 @@ class Ceilings:
 _TYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def _counted(lanes: Lanes) -> tuple[float, float]:
+def _count_step(lanes: Lanes) -> tuple[float, float]:
     """Return bytes and operations of one step of all lanes."""
     module = lanes.recipe.module(lanes.data.X.shape[1:], 10)
     x = torch.tensor(lanes.data.X[: lanes.recipe.batch_size]).float()
@@ -156,8 +172,8 @@ def _counted(lanes: Lanes) -> tuple[float, float]:
     return lanes.n_shards * moved, lanes.n_shards * float(counter.get_total_flops())
 
 
-def lane_table(races: list[Lanes], device: str) -> Table:
-    """Return all nets and precisions."""
+def make_lane_table(races: list[Lanes], device: str) -> Table:
+    """Return the table of all networks and precisions."""
     rows = [
         (*each.names(), *each.stacked, *each.single, times(each.ratio), percent(each.accuracy))
         for each in races
@@ -170,11 +186,11 @@ def lane_table(races: list[Lanes], device: str) -> Table:
     return Table(f"Stacked shards: {races[0].data.describe()}", COLUMNS, rows, note)
 
 
-def floor_table(races: list[Lanes], ceilings: Ceilings) -> Table:
-    """Hold the time of a step against what bytes and operations would take."""
+def make_floor_table(races: list[Lanes], ceilings: Ceilings) -> Table:
+    """Compare the time of a step with the time of its memory traffic and operations."""
     rows = []
     for each in races:
-        moved, operations = _counted(each)
+        moved, operations = _count_step(each)
         floors = moved / ceilings.copy, operations / ceilings.products[each.recipe.precision]
         rows.append(
             (
@@ -186,8 +202,8 @@ def floor_table(races: list[Lanes], ceilings: Ceilings) -> Table:
     return Table("Stacked shards: time against the floor", FLOOR_COLUMNS, rows, note)
 
 
-def lane_verdicts(races: list[Lanes], device: str) -> list[TargetCheck]:
-    """Judge the fastest stacked run against the fastest one by one, per net, on a GPU."""
+def check_lanes(races: list[Lanes], device: str) -> list[TargetCheck]:
+    """Compare the fastest stacked run with the fastest one-by-one run, per network, on a GPU."""
     verdicts = []
     for net, least in LEAST.items() if device == "cuda" else ():
         mine = [each for each in races if each.net == net]

@@ -1,4 +1,4 @@
-"""Data and networks of the benchmark."""
+"""Data and networks of the benchmark for networks."""
 
 import copy
 from collections.abc import Callable, Iterable
@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks._data import _home, as_bytes
-from benchmarks._report import Seconds, timed
+from benchmarks._data import _find_home, as_bytes
+from benchmarks._report import Seconds, time_call
 from letheon import Receipt
 from letheon.datasets import load as load_real
 from letheon.deep import (
@@ -31,13 +31,13 @@ SHAPES = {"mnist": (60_000, 10_000, (28, 28)), "cifar10": (50_000, 10_000, (3, 3
 LOSSY = "the CIFAR-10 files are JPEG copies, lossy: compare nothing here with other results"
 MADE_UP = "SYNTHETIC stand-in, real files not found"
 N_CLASSES = 10
-# A fixed pattern of 4 pixels near the lower right corner, as (row, column) from the end.
+# A pattern of 4 pixels near the lower right corner, as (row, column) from the end.
 PATTERN = ((-2, -2), (-2, -4), (-4, -2), (-3, -3))
 TARGET = 0
 
 
 class ImageSet(NamedTuple):
-    """Images to train and to test on, bytes, with labels 0 to 9."""
+    """Training images and test images, as bytes, with labels 0 to 9."""
 
     name: str
     X: Bytes
@@ -47,7 +47,7 @@ class ImageSet(NamedTuple):
     note: str = ""
 
     def head(self, n_rows: int | None, n_test: int | None = None) -> "ImageSet":
-        """Return the set with the first so many images only; None takes all."""
+        """Return the set with only the first images; None keeps all."""
         return self._replace(
             X=self.X[:n_rows],
             y=self.y[:n_rows],
@@ -56,35 +56,35 @@ class ImageSet(NamedTuple):
         )
 
     def describe(self) -> str:
-        """Say what the set is in a few words."""
+        """Describe the set in a few words."""
         shape = " x ".join(map(str, self.X.shape[1:]))
         note = f" ({self.note})" if self.note else ""
         return f"{self.name}{note}, {len(self.y):,} images of {shape}"
 
 
 def load_images(name: str) -> ImageSet:
-    """Return a set by name; a made-up one of its shape when the files are not there."""
-    readers = {"mnist": _mnist, "cifar10": _cifar10}
-    return readers[name](_home() / name)
+    """Return a set by name; a synthetic one of the same shape if its files are missing."""
+    readers = {"mnist": _load_mnist, "cifar10": _load_cifar10}
+    return readers[name](_find_home() / name)
 
 
-def _mnist(folder: Path) -> ImageSet:
-    return _images("mnist", "mnist", (28, 28)) if folder.is_dir() else _stand_in("mnist")
+def _load_mnist(folder: Path) -> ImageSet:
+    return _read_images("mnist", "mnist", (28, 28)) if folder.is_dir() else _make_stand_in("mnist")
 
 
-def _cifar10(folder: Path) -> ImageSet:
+def _load_cifar10(folder: Path) -> ImageSet:
     if not (folder / "cifar10_jpeg.tar.xz").is_file():
-        return _stand_in("cifar10")
-    return _images("cifar10", "cifar-10", (3, 32, 32))
+        return _make_stand_in("cifar10")
+    return _read_images("cifar10", "cifar-10", (3, 32, 32))
 
 
-def _images(name: str, real_name: str, shape: tuple[int, ...]) -> ImageSet:
-    data: Any = load_real(real_name, folder=_home())
+def _read_images(name: str, real_name: str, shape: tuple[int, ...]) -> ImageSet:
+    data: Any = load_real(real_name, folder=_find_home())
     X, X_test = (as_bytes(each).reshape(-1, *shape) for each in (data.X, data.X_test))
     return ImageSet(name, X, data.y, X_test, data.y_test, data.note)
 
 
-def _stand_in(name: str) -> ImageSet:
+def _make_stand_in(name: str) -> ImageSet:
     """Return noisy copies of one coarse random picture per class."""
     n_rows, n_test, shape = SHAPES[name]
     rng = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def _stand_in(name: str) -> ImageSet:
 
 
 class Backdoor(NamedTuple):
-    """Training rows of which some carry a pattern and a wrong label, owned by `owners`."""
+    """Training rows, some of them with a pattern and a wrong label, owned by `owners`."""
 
     data: ImageSet
     ids: NDArray[np.int64]
@@ -112,25 +112,25 @@ class Backdoor(NamedTuple):
 
     @property
     def targets(self) -> Labels:
-        """The label that the pattern should bring about, for every test image with it."""
+        """The target label of every test image with the pattern."""
         return np.full(len(self.X_test), TARGET, np.int64)
 
 
-def plant(data: ImageSet, n_rows: int, owners: list[int], seed: int = 0) -> Backdoor:
+def plant_backdoor(data: ImageSet, n_rows: int, owners: list[int], seed: int = 0) -> Backdoor:
     """Stamp random rows of other classes, relabel them, and give them to the owners in turn.
 
-    Everybody else owns one row. Test images of the target class are left out of the stamped ones.
+    All other people own one row. Test images of the target class are not stamped.
     """
     rng = np.random.default_rng(seed)
     rows = rng.choice(np.flatnonzero(data.y != TARGET), n_rows, replace=False)
     X, y, ids = data.X.copy(), data.y.copy(), np.arange(len(data.y))
-    X[rows], y[rows] = _stamped(X[rows]), TARGET
+    X[rows], y[rows] = _stamp_images(X[rows]), TARGET
     ids[rows] = np.resize(owners, n_rows)
-    X_test = _stamped(data.X_test[data.y_test != TARGET])
+    X_test = _stamp_images(data.X_test[data.y_test != TARGET])
     return Backdoor(data._replace(X=X, y=y), ids, owners, rows, X_test)
 
 
-def _stamped(images: Bytes) -> Bytes:
+def _stamp_images(images: Bytes) -> Bytes:
     stamped = images.copy()
     for row, column in PATTERN:
         stamped[..., row, column] = 255
@@ -147,7 +147,7 @@ WIDE_MLP = MLP(widths=(256,), scale=1 / 255)
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a net is trained in one go."""
+    """Training settings of a network."""
 
     epochs: int
     batch_size: int
@@ -157,7 +157,7 @@ class Recipe:
     weight_decay: float = 0.0
 
     def __str__(self) -> str:
-        """Say the recipe in a few words."""
+        """Describe the recipe in a few words."""
         words = [f"{self.epochs} epochs, batch {self.batch_size}, rate {self.learning_rate:g}"]
         conv = getattr(self.module, "conv", "cudnn")
         words += [self.precision] if self.precision != "float32" else []
@@ -180,21 +180,21 @@ class Recipe:
         }
 
 
-def naive(recipe: Recipe, device: str, **others: Any) -> SISANetClassifier:
-    """Return naive retraining: one shard, one slice, so that a request trains from scratch."""
-    return sisa(recipe, device, n_shards=1, n_slices=1, **others)
+def make_naive(recipe: Recipe, device: str, **others: Any) -> SISANetClassifier:
+    """Return naive retraining: one shard and one slice, so a removal trains from scratch."""
+    return make_sisa(recipe, device, n_shards=1, n_slices=1, **others)
 
 
-def sisa(recipe: Recipe, device: str, **others: Any) -> SISANetClassifier:
-    """Return shards of the recipe's net; each takes as many passes over its own rows."""
+def make_sisa(recipe: Recipe, device: str, **others: Any) -> SISANetClassifier:
+    """Return shards of the recipe's network, each with the same number of epochs."""
     return SISANetClassifier(device=device, **(recipe.settings() | others))
 
 
-def obliviate(device: str, **others: Any) -> DeepObliviateClassifier:
-    """Return blocks of plain gradient descent: small steps, else residuals never fade.
+def make_obliviate(device: str, **others: Any) -> DeepObliviateClassifier:
+    """Return blocks of plain gradient descent; with larger steps, residuals never fade.
 
-    Chosen among 18 settings by the mean accuracy of three seeds on 8,000 training images that were
-    left out; those with a higher rate, momentum or one more layer were not better.
+    Chosen among 18 settings by the mean accuracy of three seeds on 8,000 held-out training
+    images; a higher rate, momentum or one more layer was not better.
     """
     settings: dict[str, Any] = {
         "module": SMALL_CNN,
@@ -212,19 +212,19 @@ def obliviate(device: str, **others: Any) -> DeepObliviateClassifier:
     return DeepObliviateClassifier(device=device, **(settings | others))
 
 
-def fisher(recipe: Recipe, device: str, **others: Any) -> FisherNetClassifier:
-    """Return the recipe's net, scrubbed with noise."""
+def make_fisher(recipe: Recipe, device: str, **others: Any) -> FisherNetClassifier:
+    """Return the recipe's network, scrubbed with noise."""
     return FisherNetClassifier(device=device, **(recipe.settings() | others))
 
 
-def deltagrad(device: str, **others: Any) -> DeltaGradNetClassifier:
-    """Return a net trained by plain gradient descent that is replayed."""
+def make_deltagrad(device: str, **others: Any) -> DeltaGradNetClassifier:
+    """Return a network trained by plain gradient descent, which DeltaGrad replays."""
     return DeltaGradNetClassifier(device=device, random_state=SEED, **others)
 
 
-def clocked(call: Callable[[], Any], device: str) -> tuple[Any, Seconds]:
-    """Return what the call returns and how long it took, until the GPU has done it."""
-    wait = torch.cuda.synchronize if device == "cuda" else _nothing
+def time_on_device(call: Callable[[], Any], device: str) -> tuple[Any, Seconds]:
+    """Return the result of a call and its time, including pending GPU work."""
+    wait = torch.cuda.synchronize if device == "cuda" else _do_nothing
 
     def work() -> Any:
         result = call()
@@ -232,15 +232,15 @@ def clocked(call: Callable[[], Any], device: str) -> tuple[Any, Seconds]:
         return result
 
     wait()
-    return timed(work)
+    return time_call(work)
 
 
-def _nothing() -> None:
-    """Wait for nothing: a CPU is done when a call returns."""
+def _do_nothing() -> None:
+    """Do nothing: CPU work is complete when a call returns."""
 
 
-def accuracy(model: Any, data: ImageSet) -> float:
-    """Return the share of test images that the model names rightly, in per cent."""
+def score_accuracy(model: Any, data: ImageSet) -> float:
+    """Return the test accuracy of the model in per cent."""
     return 100 * float(np.mean(model.predict(data.X_test) == data.y_test))
 
 
@@ -249,8 +249,8 @@ def agreement(one: NDArray[Any], two: NDArray[Any]) -> float:
     return output_consistency(one, two).value
 
 
-def twin(model: Any, **rule: Any) -> Any:
-    """Return a copy with another stop rule, which plays no part in training."""
+def copy_model(model: Any, **rule: Any) -> Any:
+    """Return a copy with another stop rule, which does not affect training."""
     duplicate = copy.copy(model)
     duplicate.set_params(**rule)
     vars(duplicate).update(duplicate._remember_settings())
@@ -258,28 +258,28 @@ def twin(model: Any, **rule: Any) -> Any:
 
 
 class TimedRemoval(NamedTuple):
-    """One request: its receipt, its time, and the time of the call that warmed things up."""
+    """One removal: receipt, time, and time of the warm-up call."""
 
     receipt: Receipt
     seconds: Seconds
     first_use: float
 
 
-def request(
+def time_removal(
     model: Any, people: Iterable[int], device: str, warm_up: int | None = None
 ) -> TimedRemoval:
-    """Forget people; before that somebody else, so that everything is loaded and captured."""
+    """Forget people, after a warm-up removal that loads libraries and captures CUDA graphs."""
     first_use = 0.0
     if warm_up is not None:
-        first_use = clocked(lambda: model.forget([warm_up]), device)[1].wall
+        first_use = time_on_device(lambda: model.forget([warm_up]), device)[1].wall
     wanted = list(people)
-    receipt, seconds = clocked(lambda: model.forget(wanted), device)
+    receipt, seconds = time_on_device(lambda: model.forget(wanted), device)
     return TimedRemoval(receipt, seconds, first_use)
 
 
 @dataclass
 class Yardstick:
-    """Naive retraining of one set by the tuned recipe."""
+    """Naive retraining on one set by the tuned recipe."""
 
     data: ImageSet
     recipe: Recipe
@@ -291,9 +291,9 @@ class Yardstick:
 
     @classmethod
     def of(cls, data: ImageSet, recipe: Recipe, device: str, repeats: int) -> "Yardstick":
-        """Train once, then again without one more person each time."""
-        model = naive(recipe, device)
-        first = clocked(lambda: model.fit(data.X, data.y), device)[1]
+        """Train once, then again with one more person removed each time."""
+        model = make_naive(recipe, device)
+        first = time_on_device(lambda: model.fit(data.X, data.y), device)[1]
         yardstick = cls(data, recipe, device, model, first)
         yardstick.answers = model.predict(data.X_test)
         for _ in range(repeats):
@@ -301,34 +301,34 @@ class Yardstick:
         return yardstick
 
     def look(self) -> None:
-        """Retrain once more, without one more person."""
+        """Retrain again with one more person removed."""
         person = len(self.data.y) - 1 - len(self.again)
-        self.again.append(clocked(lambda: self.model.forget([person]), self.device)[1])
-        if len(self.again) == 1:  # one reference for everything
+        self.again.append(time_on_device(lambda: self.model.forget([person]), self.device)[1])
+        if len(self.again) == 1:  # one reference for all comparisons
             self.answers = self.model.predict(self.data.X_test)
 
     @property
     def seconds(self) -> Seconds:
-        """Mean time of a retrain when everything is loaded and captured."""
+        """Mean time of a retraining after the warm-up."""
         walls, cpus = zip(*(self.again or [self.first]), strict=True)
         return Seconds(float(np.mean(walls)), float(np.mean(cpus)))
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy of the retrained net, in per cent."""
+        """Test accuracy of the retrained network, in per cent."""
         return 100 * float(np.mean(self.answers == self.data.y_test))
 
 
 def times(ratio: float) -> str:
-    """Write a speed-up; a loss where the retrain is quicker."""
+    """Format a speed-up; write LOSS if retraining is faster."""
     return f"{ratio:,.1f}x" + (" LOSS" if ratio < 1 else "")
 
 
 def percent(value: float) -> str:
-    """Write a percentage."""
+    """Format a percentage."""
     return f"{value:.2f} %"
 
 
 def points(value: float) -> str:
-    """Write a difference of percentages."""
+    """Format a difference of percentages."""
     return f"{value:+.2f}"

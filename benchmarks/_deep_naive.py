@@ -1,4 +1,4 @@
-"""Naive retraining, tuned: the yardstick of everything else."""
+"""Tuned naive retraining: the baseline of all comparisons."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,9 +7,9 @@ from typing import Any
 from benchmarks._deep_models import SMALL_CNN, ImageSet, Recipe, Yardstick, percent
 from benchmarks._report import Table
 
-__all__ = ["RECIPES", "naive_table", "tuned"]
+__all__ = ["RECIPES", "make_naive_table", "tune_recipe"]
 
-# Within so many points of the best recipe, the quickest one is taken.
+# The fastest recipe within this many points of the best one is chosen.
 AS_GOOD = 0.15
 RECIPES: dict[str, tuple[Recipe, ...]] = {
     "cpu": (Recipe(1, 64, 0.1), Recipe(2, 128, 0.15), Recipe(2, 256, 0.25)),
@@ -34,11 +34,11 @@ NOTE = (
 )
 
 
-def tuned(
+def tune_recipe(
     data: ImageSet, recipes: Sequence[Recipe], device: str, repeats: int
 ) -> tuple[Yardstick, list[Yardstick]]:
-    """Try all recipes; return the chosen one, timed some more, and all of them."""
-    # A CPU has nothing to load or to capture: the fit is as good a time as any.
+    """Try all recipes; return the chosen one, timed more often, and all of them."""
+    # On a CPU there is nothing to capture, so the fit counts as a timing.
     looks = 1 if device == "cuda" else 0
     candidates = [Yardstick.of(data, recipe, device, looks) for recipe in recipes]
     best = max(each.accuracy for each in candidates)
@@ -49,10 +49,10 @@ def tuned(
     return chosen, candidates
 
 
-def naive_table(
+def make_naive_table(
     data: ImageSet, chosen: Yardstick, candidates: list[Yardstick], device: str
 ) -> Table:
-    """Return all recipes."""
+    """Return the table of all recipes."""
     graphs = " (one CUDA graph per step, replayed)" if device == "cuda" else ""
     rows: list[tuple[Any, ...]] = []
     for each in candidates:

@@ -1,4 +1,4 @@
-"""DeepObliviate: what a request costs, how near it comes to a retrain, and how residuals go."""
+"""DeepObliviate: cost of a removal, distance from a retrained model, and residuals."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from benchmarks._deep_models import (
     TimedRemoval,
     Yardstick,
-    accuracy,
     agreement,
-    clocked,
+    copy_model,
     percent,
     points,
-    request,
+    score_accuracy,
+    time_on_device,
+    time_removal,
     times,
-    twin,
 )
 from benchmarks._report import Table, TargetCheck
 
@@ -24,12 +24,12 @@ __all__ = [
     "Blocked",
     "ObliviateRun",
     "Rule",
-    "block_table",
-    "obliviate_table",
-    "obliviate_verdicts",
-    "points_of",
-    "residual_table",
-    "runs_of",
+    "check_obliviate",
+    "list_points",
+    "make_block_table",
+    "make_obliviate_table",
+    "make_residual_table",
+    "measure_removals",
 ]
 
 FASTER, AGREES, NEAR = 20.0, 98.0, 0.3
@@ -71,18 +71,18 @@ RESIDUAL_NOTE = (
 
 
 class Rule(NamedTuple):
-    """When a request stops to retrain."""
+    """Stop rule of a removal."""
 
     stop: str
     epsilon: float
 
     def __str__(self) -> str:
-        """Say the rule in a few words."""
+        """Describe the rule in a few words."""
         return f"{self.stop}, {self.epsilon:g}"
 
 
 class Exact(NamedTuple):
-    """The blocks trained again to the end: answers, parameters, and relative residuals."""
+    """The blocks retrained to the end: predictions, parameters and relative residuals."""
 
     answers: NDArray[Any]
     flat: NDArray[np.float32]
@@ -90,19 +90,19 @@ class Exact(NamedTuple):
 
 
 class Blocked:
-    """A block model on a yardstick's rows, and exact retrains of it."""
+    """A block model on the rows of a baseline, and its exact retrainings."""
 
     def __init__(self, model: Any, yardstick: Yardstick) -> None:
         data, self.device = yardstick.data, yardstick.device
         self.model, self.yardstick, self.data = model, yardstick, data
-        self.fit = clocked(lambda: model.fit(data.X, data.y), self.device)[1]
+        self.fit = time_on_device(lambda: model.fit(data.X, data.y), self.device)[1]
         self.answers = model.predict(data.X_test)
         self.block: NDArray[np.int64] = model.rows_.extra["block"].copy()
         self.warm_up = self.person(self.n_blocks - 1, skip=1)
         self._exact: dict[tuple[int, ...], Exact] = {}
-        before = twin(model, epsilon=0.0)
+        before = copy_model(model, epsilon=0.0)
         before.forget([self.warm_up])
-        self.flat = _flat(before)
+        self.flat = _read_parameters(before)
 
     @property
     def n_blocks(self) -> int:
@@ -110,35 +110,37 @@ class Blocked:
         return int(self.model.n_blocks)
 
     def person(self, block: int, skip: int = 0) -> int:
-        """Return somebody of a block, counted from 0."""
+        """Return a person of a block, counted from 0."""
         return int(np.flatnonzero(self.block == block)[skip])
 
     def crowd(self, n_people: int, seed: int) -> list[int]:
         """Return random people."""
-        everybody = np.delete(np.arange(len(self.block)), self.warm_up)
-        drawn = np.random.default_rng(seed).choice(everybody, n_people, replace=False)
+        candidates = np.delete(np.arange(len(self.block)), self.warm_up)
+        drawn = np.random.default_rng(seed).choice(candidates, n_people, replace=False)
         return [int(person) for person in drawn]
 
     def exact(self, people: list[int]) -> Exact:
-        """Return what training the blocks again to the end gives; made once."""
+        """Retrain the blocks to the end and return the result, which is cached."""
         key = tuple(people)
         if key not in self._exact:
-            model = twin(self.model, epsilon=0.0)
+            model = copy_model(self.model, epsilon=0.0)
             model.forget([self.warm_up])
             model.forget(people)
             answers = model.predict(self.data.X_test)
             first = int(self.block[people].min())
-            self._exact[key] = Exact(answers, _flat(model), _residuals(self.model, model, first))
+            self._exact[key] = Exact(
+                answers, _read_parameters(model), _compute_residuals(self.model, model, first)
+            )
         return self._exact[key]
 
 
-def _flat(model: Any) -> NDArray[np.float32]:
+def _read_parameters(model: Any) -> NDArray[np.float32]:
     flat: NDArray[np.float32] = model.nets_.flat[0].cpu().numpy()
     return flat
 
 
-def _residuals(old: Any, new: Any, first: int) -> list[float]:
-    """Return Delta_i / ||V_i||_1 from block `first` on; somebody else left the last block too."""
+def _compute_residuals(old: Any, new: Any, first: int) -> list[float]:
+    """Return Delta_i / ||V_i||_1 from block `first` on; the last block lost one more person."""
     shares = []
     for i in range(first, int(old.n_blocks) - 1):
         moved = old.vault_.get(i + 1) - old.vault_.get(i)
@@ -149,7 +151,7 @@ def _residuals(old: Any, new: Any, first: int) -> list[float]:
 
 
 class ObliviateRun(NamedTuple):
-    """One request under one rule."""
+    """One removal under one rule."""
 
     rule: Rule
     who: str
@@ -164,16 +166,16 @@ class ObliviateRun(NamedTuple):
     idle: float
 
 
-def runs_of(
+def measure_removals(
     blocked: Blocked,
     rules: Sequence[Rule],
     blocks: Sequence[int],
     crowds: Iterable[int],
     crowded: int,
 ) -> list[ObliviateRun]:
-    """Make every request under every rule, each on a copy; then retrain naively once more.
+    """Run every removal under every rule, each on a copy; then retrain naively again.
 
-    Many people leave under the first `crowded` rules only.
+    Large batches are removed only under the first `crowded` rules.
     """
     singles = [(UNIFORM, [blocked.person(block)]) for block in blocks]
     singles += [(FIRST, [blocked.person(0)])]
@@ -181,15 +183,15 @@ def runs_of(
     results = []
     for number, rule in enumerate(rules):
         cases = singles + (many if number < crowded else [])
-        results += [_run(blocked, rule, who, people) for who, people in cases]
+        results += [_measure_removal(blocked, rule, who, people) for who, people in cases]
     blocked.yardstick.look()
     return results
 
 
-def _run(blocked: Blocked, rule: Rule, who: str, people: list[int]) -> ObliviateRun:
+def _measure_removal(blocked: Blocked, rule: Rule, who: str, people: list[int]) -> ObliviateRun:
     exact, data = blocked.exact(people), blocked.data
-    model = twin(blocked.model, **rule._asdict())
-    made = request(model, people, blocked.device, blocked.warm_up)
+    model = copy_model(blocked.model, **rule._asdict())
+    made = time_removal(model, people, blocked.device, blocked.warm_up)
     answers, estimates = model.predict(data.X_test), made.receipt.estimates
     return ObliviateRun(
         rule,
@@ -201,7 +203,7 @@ def _run(blocked: Blocked, rule: Rule, who: str, people: list[int]) -> Obliviate
         100 * float(np.mean(answers == data.y_test)) - blocked.yardstick.accuracy,
         estimates["residual_tail"],
         estimates["residual_ceiling"],
-        float(np.abs(_flat(model) - exact.flat).sum()),
+        float(np.abs(_read_parameters(model) - exact.flat).sum()),
         float(np.abs(blocked.flat - exact.flat).sum()),
     )
 
@@ -210,30 +212,30 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def obliviate_table(blocked: Blocked, runs: list[ObliviateRun], other: NDArray[Any]) -> Table:
-    """Return one row per rule and kind of request, means where there are several."""
+def make_obliviate_table(blocked: Blocked, runs: list[ObliviateRun], other: NDArray[Any]) -> Table:
+    """Return one row per rule and kind of removal, with means over several removals."""
     groups: dict[tuple[Rule, str], list[ObliviateRun]] = {}
     for run in runs:
         groups.setdefault((run.rule, run.who), []).append(run)
-    rows = [_row(blocked.yardstick, rule, who, mine) for (rule, who), mine in groups.items()]
-    rows += [_idle_row(blocked), _other_row(blocked.yardstick, other)]
+    rows = [_make_row(blocked.yardstick, rule, who, mine) for (rule, who), mine in groups.items()]
+    rows += [_make_idle_row(blocked), _make_seed_row(blocked.yardstick, other)]
     yardstick, graphs = blocked.yardstick, " and captured" if blocked.device == "cuda" else ""
     places = ", ".join(str(run.block + 1) for run in groups[runs[0].rule, UNIFORM])
     note = NOTE.format(
-        net=_words(blocked.model),
+        net=_describe_model(blocked.model),
         places=places,
         graphs=graphs,
         naive=yardstick.seconds.wall,
         cpu=yardstick.seconds.cpu,
         n_test=len(blocked.data.y_test),
-        accuracy=percent(accuracy(blocked.model, blocked.data)),
+        accuracy=percent(score_accuracy(blocked.model, blocked.data)),
         fit=blocked.fit.wall,
     )
     return Table(f"DeepObliviate: {blocked.data.describe()}", COLUMNS, rows, note)
 
 
-def points_of(blocked: Blocked, runs: list[ObliviateRun]) -> list[tuple[str, float, float]]:
-    """Return name, speed-up and agreement with naive of every rule, means over blocks."""
+def list_points(blocked: Blocked, runs: list[ObliviateRun]) -> list[tuple[str, float, float]]:
+    """Return name, mean speed-up and mean agreement with naive retraining of every rule."""
     points = []
     for rule in dict.fromkeys(run.rule for run in runs):
         mine = [run for run in runs if run.rule == rule and run.who == UNIFORM]
@@ -243,14 +245,16 @@ def points_of(blocked: Blocked, runs: list[ObliviateRun]) -> list[tuple[str, flo
     return points
 
 
-def _words(model: Any) -> str:
+def _describe_model(model: Any) -> str:
     return (
         f"{model.n_blocks} blocks, {model.epochs} pass(es) over each, batch {model.batch_size}, "
         f"rate {model.learning_rate:g}, momentum {model.momentum:g}"
     )
 
 
-def _row(yardstick: Yardstick, rule: Rule, who: str, runs: list[ObliviateRun]) -> tuple[Any, ...]:
+def _make_row(
+    yardstick: Yardstick, rule: Rule, who: str, runs: list[ObliviateRun]
+) -> tuple[Any, ...]:
     wall = _mean(run.request.seconds.wall for run in runs)
     cpu = _mean(run.request.seconds.cpu for run in runs)
     blocks = [run.request.receipt.rebuilt["blocks"] for run in runs]
@@ -262,21 +266,21 @@ def _row(yardstick: Yardstick, rule: Rule, who: str, runs: list[ObliviateRun]) -
         1000 * _mean(run.request.first_use for run in runs),
         percent(_mean(run.exactly for run in runs)), percent(_mean(run.naively for run in runs)),
         points(_mean(run.gain for run in runs)), _mean(run.tail for run in runs),
-        _mean(run.distance for run in runs), _nearer(runs),
+        _mean(run.distance for run in runs), _format_distance(runs),
     )  # fmt: skip
 
 
-def _nearer(runs: list[ObliviateRun]) -> str:
-    """Return the mean share of the distance before that is left."""
+def _format_distance(runs: list[ObliviateRun]) -> str:
+    """Return the mean remaining distance, as a share of the distance before."""
     return f"{_mean(run.distance / run.idle for run in runs if run.idle):.3g}"
 
 
-def _idle_row(blocked: Blocked) -> tuple[Any, ...]:
+def _make_idle_row(blocked: Blocked) -> tuple[Any, ...]:
     singles = [each for people, each in blocked._exact.items() if len(people) == 1]
     exact = _mean(agreement(blocked.answers, each.answers) for each in singles)
     away = _mean(float(np.abs(blocked.flat - each.flat).sum()) for each in singles)
     naive = agreement(blocked.answers, blocked.yardstick.answers)
-    gain = accuracy(blocked.model, blocked.data) - blocked.yardstick.accuracy
+    gain = score_accuracy(blocked.model, blocked.data) - blocked.yardstick.accuracy
     gap = [""] * 7
     return (
         "do nothing",
@@ -291,14 +295,14 @@ def _idle_row(blocked: Blocked) -> tuple[Any, ...]:
     )
 
 
-def _other_row(yardstick: Yardstick, other: NDArray[Any]) -> tuple[Any, ...]:
+def _make_seed_row(yardstick: Yardstick, other: NDArray[Any]) -> tuple[Any, ...]:
     gain = 100 * float(np.mean(other == yardstick.data.y_test)) - yardstick.accuracy
     agrees = percent(agreement(other, yardstick.answers))
     return ("naive, other seed", "", *[""] * 8, agrees, points(gain), "", "", "")
 
 
-def block_table(blocked: Blocked, runs: list[ObliviateRun], rule: Rule) -> Table:
-    """Return the requests of one person under one rule, by block."""
+def make_block_table(blocked: Blocked, runs: list[ObliviateRun], rule: Rule) -> Table:
+    """Return the removals of one person under one rule, by block."""
     mine = [run for run in runs if run.rule == rule and run.who in {UNIFORM, FIRST}]
     mine.sort(key=lambda run: run.block)
     naive = blocked.yardstick.seconds.wall
@@ -324,8 +328,10 @@ def block_table(blocked: Blocked, runs: list[ObliviateRun], rule: Rule) -> Table
     return Table(title, BLOCK_COLUMNS, rows, note)
 
 
-def residual_table(blocked: Blocked, blocks: Iterable[int]) -> tuple[Table, dict[int, list[float]]]:
-    """Return relative residuals by block and lag, and whole series for a picture."""
+def make_residual_table(
+    blocked: Blocked, blocks: Iterable[int]
+) -> tuple[Table, dict[int, list[float]]]:
+    """Return relative residuals by block and lag, and the complete series for a plot."""
     series = {block: blocked.exact([blocked.person(block)]).residuals for block in {0, *blocks}}
     series = {block: values for block, values in sorted(series.items()) if values}
     rows = []
@@ -340,8 +346,8 @@ def residual_table(blocked: Blocked, blocks: Iterable[int]) -> tuple[Table, dict
     return Table(title, columns, rows, note), series
 
 
-def obliviate_verdicts(blocked: Blocked, runs: list[ObliviateRun], rule: Rule) -> list[TargetCheck]:
-    """Judge one person, mean over uniform blocks, on a CPU."""
+def check_obliviate(blocked: Blocked, runs: list[ObliviateRun], rule: Rule) -> list[TargetCheck]:
+    """Check the removal of one person, mean over uniform blocks, on a CPU."""
     if blocked.device != "cpu":
         return []
     mine = [run for run in runs if run.rule == rule and run.who == UNIFORM]

@@ -1,4 +1,4 @@
-"""Pictures of the nets' results; made from the numbers in the report's own file."""
+"""Plots of the results of networks, drawn from the numbers in the report file."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ Series = dict[str, dict[str, list[float]]]
 
 
 def draw_residuals(panels: Series, file: Path) -> None:
-    """Draw relative residuals over blocks, one panel per net, one line per block of departure."""
+    """Draw relative residuals over blocks, one panel per network, one line per removal."""
     figure = Figure(figsize=(6.2 * len(panels), 4.4), layout="constrained")
     for (title, series), ax in zip(
         panels.items(), np.ravel(figure.subplots(1, len(panels), squeeze=False)), strict=True
@@ -40,7 +40,7 @@ Point = tuple[str, float, float]
 
 
 def draw_trade_off(points: list[Point], floor: float | None, file: Path) -> None:
-    """Draw speed-up over the naive retrain against agreement with it."""
+    """Draw the speed-up over naive retraining against the agreement with it."""
     figure = Figure(figsize=(7.4, 4.8), layout="constrained")
     ax = figure.subplots()
     families = list(dict.fromkeys(name.partition(",")[0] for name, _, _ in points))

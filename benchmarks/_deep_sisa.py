@@ -1,4 +1,4 @@
-"""SISA of nets: accuracy and cost by shards and slices."""
+"""SISA for networks: accuracy and cost by shards and slices."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,12 +9,12 @@ from benchmarks._deep_models import (
     SMALL_CNN,
     Recipe,
     Yardstick,
-    accuracy,
     agreement,
-    clocked,
+    make_sisa,
     percent,
     points,
-    sisa,
+    score_accuracy,
+    time_on_device,
     times,
 )
 from benchmarks._report import Seconds, Table, TargetCheck
@@ -22,14 +22,14 @@ from benchmarks._report import Seconds, Table, TargetCheck
 __all__ = [
     "SHARD_RECIPE",
     "Sharded",
-    "fitted",
-    "points_of",
-    "sharded",
-    "sisa_table",
-    "sisa_verdict",
+    "check_sisa",
+    "fit_shards",
+    "list_points",
+    "make_sisa_table",
+    "measure_shards",
 ]
 
-# Shards have few rows: smaller batches and one pass more than the naive net takes.
+# Shards have few rows: smaller batches and one more epoch than naive retraining.
 SHARD_RECIPE = Recipe(3, 32, 0.1, module=SMALL_CNN)
 COLUMNS = (
     "S", "R", "lanes", "who leaves", "share of work", "again s", "x naive", "fit s (first call)",
@@ -46,7 +46,7 @@ NOTE = (
 
 
 class Sharded(NamedTuple):
-    """Requests of one size on one model."""
+    """Removals of one size from one model."""
 
     n_shards: int
     n_slices: int
@@ -67,7 +67,7 @@ class Fitted(NamedTuple):
     seconds: float
 
 
-def fitted(
+def fit_shards(
     data: Any,
     device: str,
     shape: tuple[int, int],
@@ -77,12 +77,12 @@ def fitted(
 ) -> Fitted:
     """Return a model of S shards and R slices."""
     lanes = {"lane_width": lane_width}
-    model = sisa(SHARD_RECIPE, device, n_shards=shape[0], n_slices=shape[1], **lanes)
-    seconds = clocked(lambda: model.fit(data.X, data.y, ids=ids), device)[1]
+    model = make_sisa(SHARD_RECIPE, device, n_shards=shape[0], n_slices=shape[1], **lanes)
+    seconds = time_on_device(lambda: model.fit(data.X, data.y, ids=ids), device)[1]
     return Fitted(model, seconds.wall)
 
 
-def sharded(
+def measure_shards(
     mine: Fitted,
     yardstick: Yardstick,
     crowds: Sequence[int],
@@ -90,12 +90,12 @@ def sharded(
     *,
     compare: bool,
 ) -> list[Sharded]:
-    """Let people leave, and compare with a fresh fit in the end."""
+    """Remove people, then compare with a fresh fit."""
     data, device, (model, fit) = yardstick.data, yardstick.device, mine
     shape = int(model.n_shards), int(model.n_slices)
     width = model.lane_width or (shape[0] if device == "cuda" else 1)
     answers = model.predict(data.X_test)
-    right, agrees = accuracy(model, data), agreement(answers, yardstick.answers)
+    right, agrees = score_accuracy(model, data), agreement(answers, yardstick.answers)
     leaving = np.random.default_rng(5).permutation(len(data.y)).tolist()
     ensembles = []
     for n_people in crowds:
@@ -103,7 +103,7 @@ def sharded(
         work, times_taken = [], []
         for _ in range(repeats):
             people = [leaving.pop() for _ in range(n_people)]
-            receipt, seconds = clocked(lambda people=people: model.forget(people), device)  # type: ignore[misc]
+            receipt, seconds = time_on_device(lambda people=people: model.forget(people), device)  # type: ignore[misc]
             work.append(receipt.work)
             times_taken.append(seconds)
         mean = Seconds(*np.mean(times_taken, axis=0).tolist())
@@ -115,15 +115,15 @@ def sharded(
 
 
 def _is_fresh(model: Any, data: Any, device: str, shape: tuple[int, int]) -> bool:
-    """Whether a new model on the rows that are left has the same digest."""
+    """Return whether a fresh fit on the remaining rows has the same digest."""
     left = np.sort(np.asarray(model.ids_, np.int64))
     rest = data._replace(X=data.X[left], y=data.y[left])
-    fresh, _ = fitted(rest, device, shape, ids=left, lane_width=model.lane_width)
+    fresh, _ = fit_shards(rest, device, shape, ids=left, lane_width=model.lane_width)
     return bool(fresh.digest() == model.digest())
 
 
-def sisa_table(ensembles: list[Sharded], yardstick: Yardstick, singles: int) -> Table:
-    """Return all shapes and sizes of requests."""
+def make_sisa_table(ensembles: list[Sharded], yardstick: Yardstick, singles: int) -> Table:
+    """Return the table of all settings and batch sizes."""
     naive = yardstick.seconds.wall
     rows = []
     for each in ensembles:
@@ -141,8 +141,8 @@ def sisa_table(ensembles: list[Sharded], yardstick: Yardstick, singles: int) -> 
     return Table(f"SISA: {yardstick.data.describe()}", COLUMNS, rows, note)
 
 
-def points_of(ensembles: list[Sharded], yardstick: Yardstick) -> list[tuple[str, float, float]]:
-    """Return name, speed-up and agreement with naive of every shape, for one person."""
+def list_points(ensembles: list[Sharded], yardstick: Yardstick) -> list[tuple[str, float, float]]:
+    """Return name, speed-up and agreement with naive retraining, for one person."""
     naive = yardstick.seconds.wall
     return [
         (
@@ -155,8 +155,8 @@ def points_of(ensembles: list[Sharded], yardstick: Yardstick) -> list[tuple[str,
     ]
 
 
-def sisa_verdict(compared: list[Sharded]) -> TargetCheck:
-    """Judge that nothing is left of those who left, where a fresh fit was made."""
+def check_sisa(compared: list[Sharded]) -> TargetCheck:
+    """Check the digest after the removals, where a fresh fit was made."""
     n_same = sum(bool(each.same) for each in compared)
     return TargetCheck(
         "SISA of nets: digest after requests is that of a fresh fit",

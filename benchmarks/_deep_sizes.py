@@ -1,4 +1,4 @@
-"""Larger nets and smaller budgets."""
+"""Sizes of the runs, and the comparison at equal numbers of checkpoints."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,10 +12,10 @@ from benchmarks._deep_models import (
     WIDE_MLP,
     Recipe,
     Yardstick,
-    clocked,
+    copy_model,
     percent,
+    time_on_device,
     times,
-    twin,
 )
 from benchmarks._report import Table
 from letheon.measures import effectiveness, output_consistency
@@ -49,21 +49,21 @@ class Contender(NamedTuple):
     guarantee: str
 
 
-def contend(
+def measure_contender(
     method: str, model: Any, yardstick: Yardstick, fit: float, n_states: int, people: list[int]
 ) -> Contender:
-    """Let people leave copies of a fitted model, one each."""
+    """Remove people from copies of a fitted model, one from each."""
     data, device, walls, work = yardstick.data, yardstick.device, [], []
     answers = model.predict(data.X_test)
     for person in people:
-        mine = _loaded(model, person, device)
-        receipt, seconds = clocked(lambda mine=mine, p=person: mine.forget([p]), device)  # type: ignore[misc]
+        mine = _load_copy(model, person, device)
+        receipt, seconds = time_on_device(lambda mine=mine, p=person: mine.forget([p]), device)  # type: ignore[misc]
         walls.append(seconds.wall)
         work.append(receipt.work)
         answers = mine.predict(data.X_test)
     right = 100 * float(np.mean(answers == data.y_test))
-    gap = effectiveness(_share, data.y_test, answers, yardstick.answers, n_resamples=10)
-    prediction = clocked(lambda: mine.predict(data.X_test), device)[1].wall
+    gap = effectiveness(_compute_share, data.y_test, answers, yardstick.answers, n_resamples=10)
+    prediction = time_on_device(lambda: mine.predict(data.X_test), device)[1].wall
     return Contender(
         method, n_states, walls, float(np.mean(work)), 100 * gap.value,
         output_consistency(answers, yardstick.answers).value, right, prediction, fit,
@@ -71,9 +71,9 @@ def contend(
     )  # fmt: skip
 
 
-def _loaded(model: Any, person: int, device: str) -> Any:
-    """Return a copy from which somebody else has left already, on a GPU."""
-    mine = twin(model)
+def _load_copy(model: Any, person: int, device: str) -> Any:
+    """Return a copy; on a GPU, after a warm-up removal."""
+    mine = copy_model(model)
     if device == "cuda":
         extra = mine.rows_.extra
         block = extra.get("block", extra.get("slice"))
@@ -82,19 +82,19 @@ def _loaded(model: Any, person: int, device: str) -> Any:
     return mine
 
 
-def _share(truth: Any, answers: Any) -> float:
+def _compute_share(truth: Any, answers: Any) -> float:
     return float(np.mean(truth == answers))
 
 
-def budget_table(
+def make_budget_table(
     contenders: list[Contender], yardstick: Yardstick, backdoors: list[Planted], n_rows: int
 ) -> Table:
-    """Return one row per method, the naive retrain first."""
+    """Return one row per method, naive retraining first."""
     naive = yardstick.seconds.wall
     n_test = len(yardstick.data.y_test)
-    prediction = clocked(lambda: yardstick.model.predict(yardstick.data.X_test), yardstick.device)[
-        1
-    ].wall
+    prediction = time_on_device(
+        lambda: yardstick.model.predict(yardstick.data.X_test), yardstick.device
+    )[1].wall
     rows: list[tuple[Any, ...]] = [
         (
             "naive", 0, "1x", "100 %", "0", "100 %", "0 %", percent(yardstick.accuracy),
@@ -107,7 +107,7 @@ def budget_table(
             (
                 each.method, each.n_states, times(naive / wall), percent(100 * each.work),
                 f"{each.effectiveness:.2f} points", percent(each.consistency),
-                _sape(each.method, backdoors), percent(each.accuracy), 1000 * each.prediction,
+                _find_sape(each.method, backdoors), percent(each.accuracy), 1000 * each.prediction,
                 each.fit, each.state, each.guarantee,
             )
         )  # fmt: skip
@@ -116,14 +116,14 @@ def budget_table(
     return Table(f"Equal numbers of states: {yardstick.data.describe()}", COLUMNS, rows, note)
 
 
-def _sape(method: str, backdoors: list[Planted]) -> str:
-    """Return the SAPE of the first case of a method, if there is one."""
+def _find_sape(method: str, backdoors: list[Planted]) -> str:
+    """Return the SAPE of the first backdoor case of a method, if measured."""
     mine = [each for each in backdoors if method.startswith(each.method)]
     return f"{mine[0].sape.value:.1f} %" if mine else "not measured"
 
 
 class NetSize(NamedTuple):
-    """How much of everything one run does."""
+    """Sizes and repetitions of a run."""
 
     n_rows: int | None
     n_test: int | None
@@ -151,13 +151,13 @@ class NetSize(NamedTuple):
     cifar: CifarPlan
 
 
-def _cases(*sizes: int) -> tuple[Case, ...]:
-    """Return single owners in the middle and near the end, and ten owners anywhere."""
+def _list_cases(*sizes: int) -> tuple[Case, ...]:
+    """Return cases: a single owner in the middle and near the end, and ten owners anywhere."""
     single = [Case(n, 1, place) for n in sizes for place in (0.5, 0.95)]
     return (*single, Case(sizes[-1], 10))
 
 
-def _lanes(precisions: tuple[str, ...], epochs: int) -> tuple[Recipe, ...]:
+def _list_lane_recipes(precisions: tuple[str, ...], epochs: int) -> tuple[Recipe, ...]:
     nets = [Recipe(epochs, 128, 0.1, each, WIDE_MLP) for each in precisions]
     for precision, conv in (("float32", "matmul"), ("bfloat16", "matmul"), ("bfloat16", "cudnn")):
         nets.append(Recipe(epochs, 128, 0.1, precision, replace(BIG_CNN, conv=conv)))
@@ -178,8 +178,8 @@ GPU = NetSize(
     singles=5,
     lane_rows=None,
     lane_shards=(20,),
-    lane_recipes=_lanes(("float32", "tf32", "bfloat16"), 10),
-    cases=_cases(500, 1000),
+    lane_recipes=_list_lane_recipes(("float32", "tf32", "bfloat16"), 10),
+    cases=_list_cases(500, 1000),
     fisher_rows=(None, 4096),
     newton=True,
     replay_rows=None,

@@ -1,4 +1,4 @@
-"""A filled desk, and how long its lists take."""
+"""A desk with many requests, and the response times of its lists."""
 
 import http.client
 import json
@@ -28,38 +28,38 @@ SEED = 8
 
 @dataclass(frozen=True)
 class Filled:
-    """What was made: a token of an admin, and how long it took."""
+    """The admin token of the ledger, and the seconds it took to fill."""
 
     token: str
     seconds: float
 
 
-def fill(home: Path, n_requests: int, n_load: int, *, database: str | None = None) -> Filled:
-    """Make a ledger with two models: one with requests in all states, one for the load.
+def fill_ledger(home: Path, n_requests: int, n_load: int, *, database: str | None = None) -> Filled:
+    """Create a ledger with two models: one with requests in all states, one for the load test.
 
-    Most requests wait to be verified or are queued; a few are erased with certificates, a few were
-    rejected or withdrawn. Each was filed by the call that the desk uses.
+    Most requests wait for verification or are queued; a few are erased with certificates, a few are
+    rejected or cancelled. All are filed by the function that the desk uses.
     """
     start = time.perf_counter()
     policy = Policy(pin_seconds=1, k_min=10**9)
     with Ledger.create(home, name="bench", database=database, policy=policy) as ledger:
-        _register(ledger, MODEL, n_requests)
-        _register(ledger, LOADED, n_load)
+        _register_models(ledger, MODEL, n_requests)
+        _register_models(ledger, LOADED, n_load)
         text, _ = Tokens(ledger, lambda: int(time.time())).create("bench", "admin", days=30)
         for number in range(N_BATCHES):
             people = range(number * ERASED_PER_BATCH, (number + 1) * ERASED_PER_BATCH)
-            _file(ledger, people, is_verified=lambda _: True)
+            _file_requests(ledger, people, is_verified=lambda _: True)
             ledger.run_once(force=True)
         draw = random.Random(SEED)
         chosen = [draw.random() < 0.6 for _ in range(n_requests)]
         left = range(N_BATCHES * ERASED_PER_BATCH, n_requests)
-        _file(ledger, left, is_verified=chosen.__getitem__)
+        _file_requests(ledger, left, is_verified=chosen.__getitem__)
         for request in ledger.requests.find(states=("received",), limit=200).items:
             ledger.requests.cancel(request.id)
     return Filled(text, time.perf_counter() - start)
 
 
-def _register(ledger: Ledger, name: str, n_rows: int) -> None:
+def _register_models(ledger: Ledger, name: str, n_rows: int) -> None:
     X = np.random.default_rng(SEED).normal(size=(n_rows, 2))
     y = (X[:, 0] > 0).astype(int)
     ids = list(range(n_rows))
@@ -67,7 +67,7 @@ def _register(ledger: Ledger, name: str, n_rows: int) -> None:
     ledger.models.register(model, X, y, ids=ids, name=name)
 
 
-def _file(ledger: Ledger, people: range, *, is_verified: object) -> None:
+def _file_requests(ledger: Ledger, people: range, *, is_verified: object) -> None:
     def one(person: int) -> None:
         ledger.requests.submit([person], model=MODEL, verified=is_verified(person))  # type: ignore[operator]
 
@@ -80,7 +80,7 @@ N_WARM = 3
 
 
 class Times(NamedTuple):
-    """Milliseconds of one list."""
+    """Response times of one list, in milliseconds."""
 
     path: str
     p50: float
@@ -90,12 +90,12 @@ class Times(NamedTuple):
 
 
 class Caller:
-    """One connection that is kept.
+    """A persistent connection.
 
     Parameters
     ----------
     url, token : str
-        The desk, and a token of an admin.
+        The desk, and an admin token.
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -106,8 +106,8 @@ class Caller:
         self._headers["Cookie"] = self._logged_in(token)
 
     def get(self, path: str) -> bytes:
-        """Return the body of an answer; anything but 200 is an error."""
-        # Pages are opened by a session, the API by a token: both are sent.
+        """Return the body of a response; any status except 200 is an error."""
+        # Pages need a session and the API needs a token: both are sent.
         headers = self._headers if path.startswith("/api/") else {"Cookie": self._headers["Cookie"]}
         self._http.request("GET", path, headers=headers)
         answer = self._http.getresponse()
@@ -117,7 +117,7 @@ class Caller:
         return body
 
     def json(self, path: str) -> Any:
-        """Return what an answer says."""
+        """Return the JSON of a response."""
         return json.loads(self.get(path))
 
     def _logged_in(self, token: str) -> str:
@@ -131,23 +131,23 @@ class Caller:
         return cookie[0]
 
 
-def _filters(caller: Caller) -> Iterator[str]:
-    """Yield what may be asked of the list of requests, to its far end."""
+def _list_filters(caller: Caller) -> Iterator[str]:
+    """Yield queries of the request list, including its last pages."""
     first = caller.json("/api/v1/requests?limit=200")
     yield from ("", "state=all", "order=newest", "overdue=true", "regime=ccpa", f"model={MODEL}")
     yield from ("state=queued", "state=received&state=verified", "limit=200")
     yield f"search={first['items'][0]['id'][:4]}"
     yield "search=%231"
     after, far = first["next"], None
-    for _ in range(20):  # two hundred at a time: what is deep is not slower
+    for _ in range(20):  # 200 per page: later pages are not slower
         far = after or far
         after = caller.json(f"/api/v1/requests?limit=200&after={after}")["next"] if after else None
     yield f"after={far}"
 
 
-def lists(caller: Caller) -> list[str]:
-    """Return the addresses of all lists; a list in the API that is not here is an error."""
-    filters = list(_filters(caller))
+def list_paths(caller: Caller) -> list[str]:
+    """Return the paths of all lists; raise an error if a paged list of the API is missing."""
+    filters = list(_list_filters(caller))
     urls = [f"/requests?{one}" for one in filters if not one.startswith("limit")]
     urls += [f"/api/v1/requests?{one}" for one in filters if "all" not in one]
     urls += ["/", "/models", f"/models/{MODEL}", f"/models/{MODEL}/plan", "/certificates"]
@@ -164,11 +164,11 @@ def lists(caller: Caller) -> list[str]:
     }
     missing = paged - {path.partition("?")[0] for path in urls} - {"/api/v1/requests.csv"}
     if missing:
-        raise RuntimeError(f"lists that are not measured: {sorted(missing)}")
+        raise RuntimeError(f"paged lists that are not measured: {sorted(missing)}")
     return urls
 
 
-def measure(caller: Caller, path: str, n: int) -> Times:
+def time_list(caller: Caller, path: str, n: int) -> Times:
     """Call a list `n` times and return its quantiles."""
     sizes = [len(caller.get(path)) for _ in range(N_WARM)]
     times = []

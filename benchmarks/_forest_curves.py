@@ -1,4 +1,4 @@
-"""What the two dials buy: thresholds per attribute, and levels of random nodes."""
+"""Forests by two parameters: thresholds per attribute, and levels of random nodes."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,16 +10,23 @@ from benchmarks._forest_models import (
     ForestSize,
     Quality,
     RemainingPeople,
-    as_unit,
-    leave,
-    quality,
-    seconds,
-    worst_leave,
+    format_in_units,
+    remove_people,
+    score_model,
+    time_call,
+    time_worst_removal,
 )
 from benchmarks._report import Table
 from letheon.forest import tune_random_depth
 
-__all__ = ["CurveEffort", "Dial", "random_depths", "random_table", "threshold_table", "thresholds"]
+__all__ = [
+    "CurveEffort",
+    "Dial",
+    "make_random_table",
+    "make_threshold_table",
+    "vary_random_depths",
+    "vary_thresholds",
+]
 
 TOLERANCES = (0.001, 0.0025, 0.005, 0.01)
 COLUMNS = (
@@ -35,7 +42,7 @@ NOTE = (
 
 
 class CurveEffort(NamedTuple):
-    """How often things are done."""
+    """Numbers of repetitions."""
 
     leaving: int
     worst_of: int
@@ -45,7 +52,7 @@ class CurveEffort(NamedTuple):
 
 
 class Dial(NamedTuple):
-    """One forest: how a dial was set and what it brought. `tolerance` is None where not tuned."""
+    """One forest: value of a parameter and results. `tolerance` is None if not tuned."""
 
     data: str
     value: int
@@ -60,36 +67,36 @@ class Dial(NamedTuple):
 
     @property
     def speed_up(self) -> float:
-        """Naive retraining over one removal, everything counted."""
+        """Time of naive retraining divided by the time of one removal, settling included."""
         return self.fit / self.settled
 
     def row(self, first: "Dial") -> tuple[Any, ...]:
-        """Return the line of a table; `first` has the AUC to compare with."""
+        """Return the row of the table; `first` has the AUC to compare with."""
         return (
             self.data, self.quality.auc, f"{self.quality.auc - first.quality.auc:+.4f}",
-            self.quality.average_precision, self.fit, as_unit(self.fit, self.unit),
+            self.quality.average_precision, self.fit, format_in_units(self.fit, self.unit),
             1000 * self.lazy, 1000 * self.settled, f"{self.speed_up:,.0f}", 1000 * self.worst,
             f"{self.fit / self.worst:,.0f}",
         )  # fmt: skip
 
 
-def _turn(split: Split, model: Any, unit: float, effort: CurveEffort, **how: Any) -> Dial:
-    fit = seconds(partial(model.fit, split.X, split.y, ids=split.ids))
-    scores = quality(model, split)
+def _measure_forest(split: Split, model: Any, unit: float, effort: CurveEffort, **how: Any) -> Dial:
+    fit = time_call(partial(model.fit, split.X, split.y, ids=split.ids))
+    scores = score_model(model, split)
     crowd = RemainingPeople(split.people, 0)
-    left = leave(model, crowd, effort.leaving, rebuild="lazy")
-    worst = worst_leave(model, crowd, effort.worst_of, effort.worst_repeats)[-1].mean
+    left = remove_people(model, crowd, effort.leaving, rebuild="lazy")
+    worst = time_worst_removal(model, crowd, effort.worst_of, effort.worst_repeats)[-1].mean
     lazy = float(left.forgets.mean())
     measured: dict[str, Any] = {"settled": left.settled, "worst": worst, **how}
     return Dial(data=split.name, quality=scores, unit=unit, fit=fit, lazy=lazy, **measured)
 
 
-def thresholds(
+def vary_thresholds(
     split: Split, shape: ForestSize, unit: float, counts: tuple[int, ...], effort: CurveEffort
 ) -> list[Dial]:
-    """Measure forests with more and more candidate thresholds per attribute."""
+    """Measure forests by the number of candidate thresholds per attribute."""
     return [
-        _turn(
+        _measure_forest(
             split, shape.ours(0, n_thresholds=count), unit, effort,
             value=count, tolerance=None, cv_score=np.nan,
         )
@@ -97,8 +104,10 @@ def thresholds(
     ]  # fmt: skip
 
 
-def random_depths(split: Split, shape: ForestSize, unit: float, effort: CurveEffort) -> list[Dial]:
-    """Measure the survey's five models: no random level, and as many as each tolerance allows."""
+def vary_random_depths(
+    split: Split, shape: ForestSize, unit: float, effort: CurveEffort
+) -> list[Dial]:
+    """Measure the survey's five models: no random level, and the most for each tolerance."""
     sample = split.head(effort.tuning_rows)
     tuned = tune_random_depth(
         shape.ours(0),
@@ -110,12 +119,12 @@ def random_depths(split: Split, shape: ForestSize, unit: float, effort: CurveEff
         cv=effort.folds,
     )
     scores = list(tuned.scores)
-    depths = [allowed_depth(scores, tolerance) for tolerance in TOLERANCES]
+    depths = [find_allowed_depth(scores, tolerance) for tolerance in TOLERANCES]
     if depths[-1] != tuned.random_depth:
         raise AssertionError(f"tuned to {tuned.random_depth}, its scores say {depths[-1]}")
     measured: dict[int, Dial] = {}
     for depth in dict.fromkeys((0, *depths)):
-        measured[depth] = _turn(
+        measured[depth] = _measure_forest(
             split, shape.ours(0, random_depth=depth), unit, effort,
             value=depth, tolerance=None, cv_score=scores[depth],
         )  # fmt: skip
@@ -123,7 +132,7 @@ def random_depths(split: Split, shape: ForestSize, unit: float, effort: CurveEff
     return [measured[0], *(measured[d]._replace(tolerance=t) for d, t in chosen)]
 
 
-def allowed_depth(scores: list[float], tolerance: float) -> int:
+def find_allowed_depth(scores: list[float], tolerance: float) -> int:
     """Return the last depth before the score first falls by more than the tolerance."""
     for depth, score in enumerate(scores):
         if scores[0] - score > tolerance:
@@ -131,17 +140,17 @@ def allowed_depth(scores: list[float], tolerance: float) -> int:
     return len(scores) - 1
 
 
-def threshold_table(dials: list[Dial], effort: CurveEffort) -> Table:
+def make_threshold_table(dials: list[Dial], effort: CurveEffort) -> Table:
     """Return the curve over the number of thresholds."""
-    firsts = _firsts(dials)
+    firsts = _find_first_forests(dials)
     rows = [(dial.value, *dial.row(firsts[dial.data])) for dial in dials]
     note = NOTE.format(worst_of=effort.worst_of, repeats=effort.worst_repeats)
     return Table("Thresholds per attribute (k)", ("k", *COLUMNS), rows, note)
 
 
-def random_table(dials: list[Dial], effort: CurveEffort) -> Table:
+def make_random_table(dials: list[Dial], effort: CurveEffort) -> Table:
     """Return the survey's five models on every table."""
-    firsts = _firsts(dials)
+    firsts = _find_first_forests(dials)
     rows = [
         (
             "none random" if dial.tolerance is None else f"{dial.tolerance:.2%}",
@@ -161,5 +170,5 @@ def random_table(dials: list[Dial], effort: CurveEffort) -> Table:
     return Table("Levels of random nodes (d_rmax): the survey's five models", columns, rows, note)
 
 
-def _firsts(dials: list[Dial]) -> dict[str, Dial]:
+def _find_first_forests(dials: list[Dial]) -> dict[str, Dial]:
     return {dial.data: dial for dial in reversed(dials)}

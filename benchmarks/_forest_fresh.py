@@ -1,4 +1,4 @@
-"""Time and memory of one forest in a fresh process, so that nothing else has been there before."""
+"""Time and memory of one forest in a fresh process."""
 
 import ctypes
 import gc
@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._data import ROOT, Split
-from benchmarks._forest_models import ForestSize, RemainingPeople, leave, seconds
+from benchmarks._forest_models import ForestSize, RemainingPeople, remove_people, time_call
 
-__all__ = ["ONE_THREAD", "Fresh", "Stored", "stored"]
+__all__ = ["ONE_THREAD", "Fresh", "Stored", "store_rows"]
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 COPY_BYTES = 64_000_000
@@ -32,7 +32,7 @@ NOTE = (
 
 
 class Fresh(NamedTuple):
-    """What a fresh process found: seconds, and bytes over those of the data."""
+    """Results of a fresh process: seconds, and bytes in addition to the data."""
 
     n_rows: int
     n_estimators: int
@@ -54,7 +54,7 @@ class Stored(NamedTuple):
     def measure(
         self, shape: ForestSize, n_rows: int | None = None, *, lazy: int = 0, eager: int = 0
     ) -> Fresh:
-        """Fit on the first rows in a fresh process and forget so many people in each way.
+        """Fit on the first rows in a fresh process, then forget people lazily and eagerly.
 
         Without people to forget, measure the memory of a prediction.
         """
@@ -74,8 +74,8 @@ class Stored(NamedTuple):
 
 
 @contextmanager
-def stored(split: Split) -> Iterator[Stored]:
-    """Write the training rows to a temporary folder."""
+def store_rows(split: Split) -> Iterator[Stored]:
+    """Write the training rows to a temporary directory."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         np.save(folder / "X.npy", split.X)
@@ -85,30 +85,30 @@ def stored(split: Split) -> Iterator[Stored]:
         yield Stored(folder)
 
 
-def _resident(field: str) -> int:
-    """Return bytes of memory of this process: VmRSS now, VmHWM at the highest point."""
+def _read_memory(field: str) -> int:
+    """Return memory of this process in bytes: VmRSS is current, VmHWM is the peak."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(field):
             return 1024 * int(line.split()[1])
-    raise OSError(f"the system does not tell {field}")
+    raise OSError(f"/proc/self/status has no entry {field}")
 
 
-def _copied(model: Any, X: NDArray[np.float32]) -> float:
-    """Return the memory that a prediction takes besides its answer, as a share of that of X.
+def _measure_copy(model: Any, X: NDArray[np.float32]) -> float:
+    """Return the memory that a prediction needs in addition to its result, as a share of X.
 
-    Wherever it is taken, in Python or below it. X is repeated until it stands out.
+    Counts allocations in Python and in the compiled core. X is repeated until it is large enough.
     """
     many = np.tile(X, (-(-COPY_BYTES // X.nbytes), 1))
     model.predict_proba(X[:1])
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # else a copy could hide in memory that fit gave back
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM starts again
-    before = _resident("VmRSS")
+    ctypes.CDLL(None).malloc_trim(0)  # otherwise a copy could hide in memory that `fit` freed
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset VmHWM
+    before = _read_memory("VmRSS")
     answer = model.predict_proba(many)
-    return float((_resident("VmHWM") - before - answer.nbytes) / many.nbytes)
+    return float((_read_memory("VmHWM") - before - answer.nbytes) / many.nbytes)
 
 
-def _work(folder: Path, job: dict[str, Any]) -> Fresh:
+def _measure_forest(folder: Path, job: dict[str, Any]) -> Fresh:
     X, y, ids = (np.load(folder / f"{part}.npy")[: job["n_rows"]] for part in ("X", "y", "ids"))
     shape = ForestSize(**job["shape"])
     tiny = ForestSize(2, 3).ours(0).fit(X[:300], y[:300], ids=np.arange(min(300, len(y))))
@@ -116,21 +116,23 @@ def _work(folder: Path, job: dict[str, Any]) -> Fresh:
     tiny.settle()
     del tiny
     gc.collect()
-    before = _resident("VmRSS")
+    before = _read_memory("VmRSS")
     model = shape.ours(0)
-    fit = seconds(partial(model.fit, X, y, ids=ids))
-    after, peak = _resident("VmRSS"), _resident("VmHWM")
+    fit = time_call(partial(model.fit, X, y, ids=ids))
+    after, peak = _read_memory("VmRSS"), _read_memory("VmHWM")
     crowd = RemainingPeople(np.unique(ids), 0)
     numbers: dict[str, Any] = {"lazy": [], "settled": 0.0, "eager": [], "copied": 0.0}
     if not (job["lazy"] or job["eager"]):
-        numbers["copied"] = _copied(model, X)
+        numbers["copied"] = _measure_copy(model, X)
     if job["lazy"]:
-        left = leave(model, crowd, job["lazy"], rebuild="lazy")
+        left = remove_people(model, crowd, job["lazy"], rebuild="lazy")
         numbers |= {"lazy": left.forgets.tolist(), "settled": left.settled}
     if job["eager"]:
-        numbers["eager"] = leave(model, crowd, job["eager"], rebuild="eager").forgets.tolist()
+        numbers["eager"] = remove_people(
+            model, crowd, job["eager"], rebuild="eager"
+        ).forgets.tolist()
     return Fresh(len(y), *shape, fit, after - before, max(peak, after) - before, **numbers)
 
 
 if __name__ == "__main__":
-    print(json.dumps(_work(Path(sys.argv[1]), json.loads(sys.argv[2]))._asdict()))
+    print(json.dumps(_measure_forest(Path(sys.argv[1]), json.loads(sys.argv[2]))._asdict()))

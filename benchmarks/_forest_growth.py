@@ -1,4 +1,4 @@
-"""Forests that grow, and forests that must be equal to a fresh fit."""
+"""Growth with rows, trees and depth; and forests that must equal a fresh fit."""
 
 from collections import Counter
 from functools import partial
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from benchmarks._data import Split
 from benchmarks._forest_fresh import NOTE, Fresh, Stored
-from benchmarks._forest_models import ForestSize, seconds
+from benchmarks._forest_models import ForestSize, time_call
 from benchmarks._report import Table, TargetCheck
 from letheon.forest import DaREForestClassifier
 
 
 class Life(NamedTuple):
-    """One sequence of operations and whether it ended at the fresh fit."""
+    """One random sequence of operations, and whether it ended at the fresh fit."""
 
     data: str
     settings: dict[str, Any]
@@ -24,12 +24,12 @@ class Life(NamedTuple):
     equal: bool
 
 
-def live(split: Split, seed: int, n_rows: int, n_steps: int) -> Life:
-    """Fit some of the rows, change the forest many times, compare with a fit on what is held."""
+def run_sequence(split: Split, seed: int, n_rows: int, n_steps: int) -> Life:
+    """Fit some rows, change the forest many times, and compare with a fresh fit."""
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.permutation(len(split.y))[:n_rows])
     ids = rows if split.ids is None else split.ids[rows]
-    being = _Being(split.X[rows], split.y[rows], ids, _settings(rng), rng)
+    being = _Being(split.X[rows], split.y[rows], ids, _draw_settings(rng), rng)
     done: Counter[str] = Counter()
     steps = (being.forget, being.learn, being.settle, being.predict)
     for step in rng.choice(len(steps), size=n_steps, p=(0.45, 0.35, 0.1, 0.1)).tolist():
@@ -39,7 +39,7 @@ def live(split: Split, seed: int, n_rows: int, n_steps: int) -> Life:
     return Life(split.name, being.settings, done, int(being.held.sum()), equal)
 
 
-def _settings(rng: np.random.Generator) -> dict[str, Any]:
+def _draw_settings(rng: np.random.Generator) -> dict[str, Any]:
     """Draw the options of a forest."""
     choices: dict[str, tuple[Any, ...]] = {
         "criterion": ("gini", "entropy"),
@@ -57,7 +57,7 @@ def _settings(rng: np.random.Generator) -> dict[str, Any]:
 
 
 class _Being:
-    """A forest with all rows it may ever hold."""
+    """A forest with all rows that it can learn."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class _Being:
         self.model = self.new(random_state=int(rng.integers(2**31)))
 
     def new(self, *, random_state: Any) -> Any:
-        """Return a fresh fit on the rows held."""
+        """Return a fresh fit on the remaining rows."""
         model: Any = DaREForestClassifier(random_state=random_state, **self.settings)
         return model.fit(self.X[self.held], self.y[self.held], ids=self.ids[self.held])
 
     def forget(self) -> int:
-        """Forget some people with all their rows; return how many."""
+        """Forget some people with all their rows; return their number."""
         here = np.unique(self.ids[self.held])
         leaving = self.rng.permutation(here)[: self._some(len(here) // 2)]
         if len(leaving):
@@ -86,7 +86,7 @@ class _Being:
         return len(leaving)
 
     def learn(self) -> int:
-        """Learn some rows that are not held; return how many."""
+        """Learn some rows that are not in the forest; return their number."""
         rows = self.rng.permutation(np.flatnonzero(~self.held))[: self._some(len(self.y))]
         if len(rows):
             self.model.learn(self.X[rows], self.y[rows], ids=self.ids[rows])
@@ -94,24 +94,24 @@ class _Being:
         return len(rows)
 
     def settle(self) -> int:
-        """Build everything now."""
+        """Settle the forest."""
         self.model.settle()
         return 1
 
     def predict(self) -> int:
-        """Predict a few rows, which builds what they reach."""
+        """Predict a few rows, which regrows the subtrees that they reach."""
         rows = self.rng.integers(len(self.y), size=3)
         self.model.predict_proba(self.X[rows])
         return len(rows)
 
     def _some(self, most: int) -> int:
-        """Mostly one or a few, now and then a large batch."""
+        """Return a batch size: mostly small, sometimes large."""
         number = 1 + self.rng.geometric(0.3) if self.rng.random() < 0.9 else most // 4
         return int(min(number, most))
 
 
-def identity_table(lives: list[Life], n_steps: int) -> Table:
-    """Return what happened, by table."""
+def make_identity_table(lives: list[Life], n_steps: int) -> Table:
+    """Return the operations and results by table."""
     rows = []
     for data in dict.fromkeys(life.data for life in lives):
         mine = [life for life in lives if life.data == data]
@@ -127,8 +127,8 @@ def identity_table(lives: list[Life], n_steps: int) -> Table:
     return Table("Identity: long random lives", columns, rows, note)
 
 
-def identity_verdict(lives: list[Life]) -> TargetCheck:
-    """Judge: every digest must be equal. Name the first life that went wrong."""
+def check_identity(lives: list[Life]) -> TargetCheck:
+    """Check that all digests are equal; name the first sequence that fails."""
     wrong = [life for life in lives if not life.equal]
     reached = f"{len(lives) - len(wrong)} of {len(lives)}"
     if wrong:
@@ -154,7 +154,7 @@ COLUMNS = (
 def grow_rows(
     files: Stored, shape: ForestSize, sizes: tuple[int, ...], leaving: int
 ) -> list[Fresh]:
-    """Measure the same forest on more and more rows."""
+    """Measure the same forest on increasing numbers of rows."""
     return [
         files.measure(shape, n, lazy=min(leaving, n // 5), eager=min(leaving, n // 5))
         for n in sizes
@@ -164,7 +164,7 @@ def grow_rows(
 def grow_trees(
     files: Stored, shape: ForestSize, counts: tuple[int, ...], leaving: int
 ) -> list[Fresh]:
-    """Measure forests of more and more trees."""
+    """Measure forests with increasing numbers of trees."""
     shapes = [shape._replace(n_estimators=count) for count in counts]
     return [files.measure(each, lazy=leaving, eager=leaving) for each in shapes]
 
@@ -172,17 +172,17 @@ def grow_trees(
 def grow_depth(
     files: Stored, shape: ForestSize, depths: tuple[int, ...], leaving: int
 ) -> list[Fresh]:
-    """Measure deeper and deeper forests."""
+    """Measure forests of increasing depth."""
     shapes = [shape._replace(max_depth=depth) for depth in depths]
     return [files.measure(each, lazy=leaving, eager=leaving) for each in shapes]
 
 
-def growth_table(title: str, points: list[Fresh], note: str = "") -> Table:
-    """Return one line per forest."""
-    return Table(title, COLUMNS, [_row(point) for point in points], note)
+def make_growth_table(title: str, points: list[Fresh], note: str = "") -> Table:
+    """Return one row per forest."""
+    return Table(title, COLUMNS, [_make_row(point) for point in points], note)
 
 
-def _row(point: Fresh) -> tuple[Any, ...]:
+def _make_row(point: Fresh) -> tuple[Any, ...]:
     lazy, eager = 1000 * np.array(point.lazy), 1000 * np.array(point.eager)
     return (
         point.n_rows, point.n_estimators, point.max_depth, point.fit,
@@ -193,8 +193,8 @@ def _row(point: Fresh) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def row_verdicts(points: list[Fresh]) -> list[TargetCheck]:
-    """Judge the largest table against one of a tenth of its rows."""
+def check_rows(points: list[Fresh]) -> list[TargetCheck]:
+    """Compare the largest table with one of a tenth of its rows."""
     large = points[-1]
     [small] = [point for point in points if 10 * point.n_rows == large.n_rows]
     per_row = large.fit / small.fit / 10
@@ -222,8 +222,8 @@ def row_verdicts(points: list[Fresh]) -> list[TargetCheck]:
     ]
 
 
-def depth_verdicts(points: list[Fresh]) -> list[TargetCheck]:
-    """Judge the memory of the deepest forest."""
+def check_depth(points: list[Fresh]) -> list[TargetCheck]:
+    """Check the memory of the deepest forest."""
     deep = points[-1]
     megabytes = deep.memory / 1e6
     return [
@@ -236,13 +236,15 @@ def depth_verdicts(points: list[Fresh]) -> list[TargetCheck]:
     ]
 
 
-def threads(split: Split, shape: ForestSize, repeats: int) -> tuple[Table, list[TargetCheck]]:
+def compare_threads(
+    split: Split, shape: ForestSize, repeats: int
+) -> tuple[Table, list[TargetCheck]]:
     """Time fits with one thread and with two, in turn."""
     one, two = [], []
     for _ in range(repeats):
         alone, both = shape.ours(0), shape.ours(0, n_jobs=2)
-        one.append(seconds(partial(alone.fit, split.X, split.y, ids=split.ids)))
-        two.append(seconds(partial(both.fit, split.X, split.y, ids=split.ids)))
+        one.append(time_call(partial(alone.fit, split.X, split.y, ids=split.ids)))
+        two.append(time_call(partial(both.fit, split.X, split.y, ids=split.ids)))
     speed, same = min(one) / min(two), alone.digest() == both.digest()
     table = Table(
         "Two threads against one",

@@ -1,4 +1,4 @@
-"""Pictures of the forest's results."""
+"""Plots of the forest benchmarks."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ DPI = 130
 
 
 class Growth(NamedTuple):
-    """Three series of forests."""
+    """Three series of forests, by rows, trees and depth."""
 
     rows: list[Fresh]
     trees: list[Fresh]
@@ -35,7 +35,7 @@ class Growth(NamedTuple):
 
 
 def draw_sets(results: list[SetFindings], file: Path) -> None:
-    """Draw mean and p99 of every way to forget, in units of F, one panel per table."""
+    """Draw mean and p99 of every kind of removal, in units of F, one panel per table."""
     n_columns = min(3, len(results))
     n_lines = -(-len(results) // n_columns)
     figure = Figure(figsize=(4.2 * n_columns + 1.6, 3.2 * n_lines + 0.8), layout="constrained")
@@ -76,10 +76,10 @@ def _draw_set(findings: SetFindings, ax: Axes) -> None:
 
 
 def _part_of_unit(value: float, _: float) -> str:
-    return f"{value:g} F" if value >= 1 else f"F/{_count(1 / value)}"
+    return f"{value:g} F" if value >= 1 else f"F/{_format_count(1 / value)}"
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= 0.99 * size:
             return f"{value / size:.3g}{letter}"
@@ -98,15 +98,15 @@ def draw_growth(growth: Growth, file: Path) -> None:
     for (name, points, places), column in zip(series, panels.T, strict=True):
         upper, lower = column
         _draw_times(points, places, upper)
-        megabytes = [max(point.memory / 1e6, 0.1) for point in points]  # below it is noise
+        megabytes = [max(point.memory / 1e6, 0.1) for point in points]  # smaller values are noise
         lower.plot(places, megabytes, marker="o", color=COLOURS[0])
         lower.set(xlabel=name, yscale="log")
-        upper.set_title(f"growth with {name}, {_fixed(name, points[0])}", fontsize=11)
+        upper.set_title(f"growth with {name}, {_describe_fixed(name, points[0])}", fontsize=11)
         if name == "depth":
             lower.set_xticks(places)
         else:
             lower.set_xscale("log")
-            lower.set_xticks(places, [_count(place) for place in places])
+            lower.set_xticks(places, [_format_count(place) for place in places])
             lower.xaxis.minorticks_off()
         for ax in (upper, lower):
             ax.grid(alpha=0.3)
@@ -136,9 +136,9 @@ def _draw_times(points: Sequence[Fresh], places: list[int], ax: Axes) -> None:
     ax.set_yscale("log")
 
 
-def _fixed(name: str, point: Fresh) -> str:
+def _describe_fixed(name: str, point: Fresh) -> str:
     parts = {
-        "rows": f"{_count(point.n_rows)} rows",
+        "rows": f"{_format_count(point.n_rows)} rows",
         "trees": f"{point.n_estimators} trees",
         "depth": f"depth {point.max_depth}",
     }
@@ -146,7 +146,7 @@ def _fixed(name: str, point: Fresh) -> str:
 
 
 def draw_curves(dials: list[Dial], dial_name: str, file: Path, *, logarithmic: bool) -> None:
-    """Draw AUC (upper row) and speed-up (lower row) against a dial, one column per table."""
+    """Draw AUC (upper row) and speed-up (lower row) against a parameter, by table."""
     names = list(dict.fromkeys(dial.data for dial in dials))
     figure = Figure(figsize=(4.4 * len(names), 6.2), layout="constrained")
     panels: Any = figure.subplots(2, len(names), squeeze=False, sharex="col")
@@ -182,14 +182,14 @@ def _draw_dial(dials: list[Dial], upper: Axes, lower: Axes) -> None:
 
 
 def _plain_numbers(ax: Axes) -> None:
-    """Write numbers without powers at a logarithmic y axis."""
+    """Label a logarithmic y axis without powers."""
     ax.yaxis.set_major_formatter(FuncFormatter(_plain_number))
     low, high = ax.get_ylim()
-    # Minor ticks need numbers only where hardly a major one is seen.
+    # Minor ticks need labels only if there are few major ticks.
     ax.yaxis.set_minor_formatter(
         NullFormatter() if high > 10 * low else FuncFormatter(_plain_number)
     )
 
 
 def _plain_number(value: float, _: float) -> str:
-    return f"{value:g}" if value < 10_000 else _count(value)
+    return f"{value:g}" if value < 10_000 else _format_count(value)

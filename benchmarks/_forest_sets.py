@@ -1,4 +1,4 @@
-"""One table: fit, forget in every way, predict, memory and ranking, all in units of F."""
+"""One table: fit, removals, predictions, memory and ranking, in units of F."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -8,31 +8,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._data import Split
-from benchmarks._forest_fresh import NOTE, Fresh, stored
+from benchmarks._forest_fresh import NOTE, Fresh, store_rows
 from benchmarks._forest_models import (
     ForestSize,
     Quality,
     RemainingPeople,
     RemovalTimes,
     RepeatedTimes,
-    as_unit,
-    batch,
-    first_predict,
-    leave,
-    quality,
-    seconds,
-    worst_leave,
+    format_in_units,
+    remove_people,
+    score_model,
+    time_batch,
+    time_call,
+    time_first_predict,
+    time_worst_removal,
 )
 from benchmarks._report import Table, TargetCheck
 
 __all__ = [
     "SetEffort",
     "SetFindings",
+    "check_set",
+    "make_quality_table",
+    "make_set_table",
+    "make_summary_table",
     "measure_set",
-    "quality_table",
-    "set_table",
-    "set_verdicts",
-    "summary_table",
 ]
 
 FIT, SCIKIT_FIT = "fit", "fit, RandomForest (= F)"
@@ -45,7 +45,7 @@ MOST_AUC_LOSS = 0.003
 
 
 class Reach(NamedTuple):
-    """What a table must reach: fit in F, the other times as parts of F, memory in MB."""
+    """Targets of a table: fit in F, other times as fractions of F, memory in MB."""
 
     fit: float
     lazy: int
@@ -62,7 +62,7 @@ REACH = {
 
 
 class SetEffort(NamedTuple):
-    """How often things are done."""
+    """Numbers of repetitions."""
 
     repeats: int
     leaving: int
@@ -73,7 +73,7 @@ class SetEffort(NamedTuple):
 
 @dataclass
 class SetFindings:
-    """All that was found out about one table."""
+    """Measurements of one table."""
 
     split: Split
     memory: Fresh
@@ -82,75 +82,77 @@ class SetFindings:
     lazy: RemovalTimes | None = None
 
     def add(self, *timings: RepeatedTimes) -> None:
-        """Take times."""
+        """Add times."""
         self.timings |= {timing.what: timing for timing in timings}
 
     @property
     def unit(self) -> float:
-        """F: the shortest fit of scikit-learn's forest in this run."""
+        """F, the shortest fit of scikit-learn's forest in this run."""
         return float(self.timings[SCIKIT_FIT].values.min())
 
     @property
     def fit(self) -> float:
-        """Our shortest fit."""
+        """The shortest fit of our forest."""
         return float(self.timings[FIT].values.min())
 
     def auc(self, model: str) -> float:
-        """Mean over the repetitions, each with a seed of its own."""
+        """Return the mean AUC over repetitions with different seeds."""
         return float(np.mean([score.auc for score in self.qualities[model]]))
 
 
 def measure_set(split: Split, shape: ForestSize, effort: SetEffort) -> SetFindings:
-    """Do everything with one table; the removals come one after the other from one forest."""
-    model, findings = _fits(split, shape, effort)
+    """Measure one table; all removals are made from one forest."""
+    model, findings = _measure_fits(split, shape, effort)
     crowd = RemainingPeople(split.people, 0)
-    lazy = leave(model, crowd, effort.leaving, rebuild="lazy")
+    lazy = remove_people(model, crowd, effort.leaving, rebuild="lazy")
     findings.lazy = lazy
     findings.add(
         RepeatedTimes(LAZY, lazy.forgets), RepeatedTimes(SETTLED, np.array([lazy.settled]))
     )
-    eager = leave(model, crowd, effort.leaving, rebuild="eager")
+    eager = remove_people(model, crowd, effort.leaving, rebuild="eager")
     findings.add(RepeatedTimes(EAGER, eager.forgets))
     for n_rows in (1, 1000):
-        findings.add(first_predict(model, crowd, split.X_test, n_rows, effort.first_predicts))
-    findings.add(*worst_leave(model, crowd, effort.worst_of, effort.worst_repeats))
+        findings.add(time_first_predict(model, crowd, split.X_test, n_rows, effort.first_predicts))
+    findings.add(*time_worst_removal(model, crowd, effort.worst_of, effort.worst_repeats))
     for share in (0.01, 0.1):
-        findings.add(batch(model, crowd, share))
+        findings.add(time_batch(model, crowd, share))
     sampled = shape.ours(0, subsample=0.1).fit(split.X, split.y, ids=split.ids)
-    findings.qualities["letheon, subsample=.1"] = [quality(sampled, split)]
-    left = leave(sampled, RemainingPeople(split.people, 1), effort.leaving, rebuild="lazy")
+    findings.qualities["letheon, subsample=.1"] = [score_model(sampled, split)]
+    left = remove_people(sampled, RemainingPeople(split.people, 1), effort.leaving, rebuild="lazy")
     findings.add(RepeatedTimes(SUBSAMPLED, left.forgets))
     return findings
 
 
-def _fits(split: Split, shape: ForestSize, effort: SetEffort) -> tuple[Any, SetFindings]:
-    """Fit in turn, so that a busy moment affects all methods."""
+def _measure_fits(split: Split, shape: ForestSize, effort: SetEffort) -> tuple[Any, SetFindings]:
+    """Fit in turn, so that load on the machine affects all methods."""
     names = ("RandomForest", "letheon", "ExtraTrees")
     qualities: dict[str, list[Quality]] = {name: [] for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
     for seed in range(effort.repeats):
         scikit, ours, extra = shape.random_forest(seed), shape.ours(seed), shape.extra_trees(seed)
-        times["RandomForest"].append(seconds(partial(scikit.fit, split.X, split.y)))
-        times["letheon"].append(seconds(partial(ours.fit, split.X, split.y, ids=split.ids)))
-        times["ExtraTrees"].append(seconds(partial(extra.fit, split.X, split.y)))
+        times["RandomForest"].append(time_call(partial(scikit.fit, split.X, split.y)))
+        times["letheon"].append(time_call(partial(ours.fit, split.X, split.y, ids=split.ids)))
+        times["ExtraTrees"].append(time_call(partial(extra.fit, split.X, split.y)))
         for name, model in zip(names, (scikit, ours, extra), strict=True):
-            qualities[name].append(quality(model, split))
-    with stored(split) as files:
+            qualities[name].append(score_model(model, split))
+    with store_rows(split) as files:
         memory = files.measure(shape)
     findings = SetFindings(split, memory, qualities)
     findings.add(
         RepeatedTimes(SCIKIT_FIT, np.array(times["RandomForest"])),
         RepeatedTimes(FIT, np.array(times["letheon"])),
         RepeatedTimes("fit, ExtraTrees", np.array(times["ExtraTrees"])),
-        *_predictions(ours, split.X_test),
-        *_predictions(scikit, split.X_test, whose=", RandomForest"),
+        *_measure_predictions(ours, split.X_test),
+        *_measure_predictions(scikit, split.X_test, whose=", RandomForest"),
     )
     return ours, findings
 
 
-def _predictions(model: Any, X: NDArray[np.float32], whose: str = "") -> list[RepeatedTimes]:
+def _measure_predictions(
+    model: Any, X: NDArray[np.float32], whose: str = ""
+) -> list[RepeatedTimes]:
     """Time predictions of many rows and of one."""
-    one = [seconds(partial(model.predict_proba, X[[i]])) for i in range(min(100, len(X)))]
+    one = [time_call(partial(model.predict_proba, X[[i]])) for i in range(min(100, len(X)))]
     return [
         _per_row(PREDICT + whose, model, X),
         RepeatedTimes(f"predict, one row{whose}", np.array(one)),
@@ -159,26 +161,27 @@ def _predictions(model: Any, X: NDArray[np.float32], whose: str = "") -> list[Re
 
 def _per_row(what: str, model: Any, X: NDArray[np.float32]) -> RepeatedTimes:
     model.predict_proba(X)
-    times = [seconds(partial(model.predict_proba, X)) / len(X) for _ in range(5)]
+    times = [time_call(partial(model.predict_proba, X)) / len(X) for _ in range(5)]
     return RepeatedTimes(what, np.array(times))
 
 
-def set_table(result: SetFindings) -> Table:
-    """Return all times of one table."""
+def make_set_table(result: SetFindings) -> Table:
+    """Return the times of one table."""
     memory = result.memory
     note = (
         f"{result.split.describe()}. F = {result.unit:.3f} s, our fit = {result.fit:.3f} s (the "
         f"shortest of {len(result.timings[FIT].values)}). *everything counted*: all removals of "
-        f"*{LAZY}* and the `settle` after them, by removal. {_where(result)} Memory over the data: "
-        f"{memory.memory / 1e6:.1f} MB ({memory.memory / memory.n_rows:,.0f} bytes per row; peak "
-        f"{memory.peak / 1e6:.1f} MB); X itself takes {result.split.X.nbytes / 1e6:.1f} MB. {NOTE}"
+        f"*{LAZY}* and the `settle` after them, by removal. {_describe_removal(result)} "
+        f"Memory over the data: {memory.memory / 1e6:.1f} MB "
+        f"({memory.memory / memory.n_rows:,.0f} bytes per row; peak {memory.peak / 1e6:.1f} MB); "
+        f"X itself takes {result.split.X.nbytes / 1e6:.1f} MB. {NOTE}"
     )
     rows = [timing.row(result.unit) for timing in result.timings.values()]
     return Table(f"Forgetting: {result.split.name}", COLUMNS, rows, note)
 
 
-def _where(result: SetFindings) -> str:
-    """Say where the time of a lazy removal goes."""
+def _describe_removal(result: SetFindings) -> str:
+    """Describe the parts of the time of a lazy removal."""
     if result.lazy is None:
         return ""
     outside = result.lazy.forgets.mean() - result.lazy.inside
@@ -189,8 +192,8 @@ def _where(result: SetFindings) -> str:
     )
 
 
-def set_verdicts(result: SetFindings) -> list[TargetCheck]:
-    """Judge what must hold on every table, and the yardsticks of those that have some."""
+def check_set(result: SetFindings) -> list[TargetCheck]:
+    """Check the targets of all tables, and the specific targets of this one."""
     name, unit = result.split.name, result.unit
     mean = {what: timing.mean for what, timing in result.timings.items()}
     fastest = {what: result.timings[what].quantile(0) for what in (PREDICT, SCIKIT_PREDICT)}
@@ -217,9 +220,9 @@ def set_verdicts(result: SetFindings) -> list[TargetCheck]:
     megabytes = result.memory.memory / 1e6
     parts = {LAZY: reach.lazy, SETTLED: reach.settled, EAGER: reach.eager}
     return [
-        _in_units(f"{name}: fit", result.fit, unit, 1 / reach.fit),
-        *(_in_units(f"{name}: {what}", mean[what], unit, part) for what, part in parts.items()),
-        _in_units(f"{name}: {SUBSAMPLED}", mean[SUBSAMPLED], unit, reach.subsampled),
+        _check_units(f"{name}: fit", result.fit, unit, 1 / reach.fit),
+        *(_check_units(f"{name}: {what}", mean[what], unit, part) for what, part in parts.items()),
+        _check_units(f"{name}: {SUBSAMPLED}", mean[SUBSAMPLED], unit, reach.subsampled),
         TargetCheck(
             f"{name}: AUC beside RandomForest",
             f"{-loss:+.4f}",
@@ -236,13 +239,15 @@ def set_verdicts(result: SetFindings) -> list[TargetCheck]:
     ]
 
 
-def _in_units(what: str, value: float, unit: float, part: float) -> TargetCheck:
-    reached = f"{as_unit(value, unit)} ({1000 * value:,.3f} ms)"
-    return TargetCheck(what, reached, f"<= {as_unit(unit / part, unit)}", value <= unit / part)
+def _check_units(what: str, value: float, unit: float, part: float) -> TargetCheck:
+    reached = f"{format_in_units(value, unit)} ({1000 * value:,.3f} ms)"
+    return TargetCheck(
+        what, reached, f"<= {format_in_units(unit / part, unit)}", value <= unit / part
+    )
 
 
-def summary_table(results: list[SetFindings]) -> Table:
-    """Return the means of all tables side by side, in units of F."""
+def make_summary_table(results: list[SetFindings]) -> Table:
+    """Return the means of all tables, in units of F."""
     names = list(dict.fromkeys(what for result in results for what in result.timings))
     rows: list[tuple[Any, ...]] = [
         ("F", *(f"{result.unit:.2f} s" for result in results)),
@@ -259,10 +264,10 @@ def summary_table(results: list[SetFindings]) -> Table:
 def _mean_cell(result: SetFindings, name: str) -> str:
     timing = result.timings[name]
     value = timing.quantile(0) if name.startswith("fit") else timing.mean
-    return as_unit(value, result.unit)
+    return format_in_units(value, result.unit)
 
 
-def quality_table(results: list[SetFindings]) -> Table:
+def make_quality_table(results: list[SetFindings]) -> Table:
     """Return AUC and average precision of our forests and scikit-learn's."""
     rows = []
     for result in results:

@@ -17,7 +17,7 @@ import psycopg
 from sklearn.naive_bayes import GaussianNB
 from sqlalchemy import text
 
-from benchmarks._report import Table, timed
+from benchmarks._report import Table, time_call
 from letheon import DaREForestClassifier, NaiveUnlearner
 from letheon.ledger import Ledger
 from letheon.ledger.db.engines import sqlite_module
@@ -33,33 +33,33 @@ from letheon.verifier import check_consistency, check_inclusion, leaf_hash, tran
 N_COLUMNS = 20
 
 
-def names_of(n_people: int) -> list[str]:
-    """Return ids as a controller has them."""
+def make_ids(n_people: int) -> list[str]:
+    """Return ids as strings."""
     return [f"customer-{number:09d}" for number in range(n_people)]
 
 
-def table(n_people: int, seed: int = 0) -> tuple[Any, Any, list[str]]:
+def make_table(n_people: int, seed: int = 0) -> tuple[Any, Any, list[str]]:
     """Return rows, labels and ids, one row for each person."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 2, n_people)
-    return rng.normal(size=(n_people, N_COLUMNS)) + y[:, None], y, names_of(n_people)
+    return rng.normal(size=(n_people, N_COLUMNS)) + y[:, None], y, make_ids(n_people)
 
 
-def register(ledger: Ledger, n_people: int, name: str = "bench", model: Any = None) -> None:
-    """Register a fitted model of so many people."""
-    X, y, ids = table(n_people)
+def register_model(ledger: Ledger, n_people: int, name: str = "bench", model: Any = None) -> None:
+    """Register a model fitted on `n_people` people."""
+    X, y, ids = make_table(n_people)
     fresh = NaiveUnlearner(GaussianNB(), random_state=0) if model is None else model
     ledger.models.register(fresh.fit(X, y, ids=ids), X, y, ids=ids, name=name)
 
 
-def new_ledger(home: Path, n_people: int, **options: Any) -> None:
-    """Make a ledger that has one model of so many people."""
+def create_ledger(home: Path, n_people: int, **options: Any) -> None:
+    """Create a ledger with one model."""
     with Ledger.create(home, name="bench", **options) as ledger:
-        register(ledger, n_people)
+        register_model(ledger, n_people)
 
 
 class Rate(NamedTuple):
-    """How many a second, and how long one takes."""
+    """Calls per second, and the time of one call."""
 
     per_second: float
     p50: float
@@ -68,13 +68,13 @@ class Rate(NamedTuple):
     """Milliseconds."""
 
 
-def rate_of(seconds: Sequence[float], wall: float | None = None) -> Rate:
-    """Return the rate of calls that took so long each, one after the other or within `wall`."""
+def compute_rate(seconds: Sequence[float], wall: float | None = None) -> Rate:
+    """Return the rate of calls from their times, one by one or within `wall` seconds."""
     p50, p99 = np.percentile(np.asarray(seconds), [50, 99]) * 1e3
     return Rate(len(seconds) / (wall or float(sum(seconds))), float(p50), float(p99))
 
 
-def lap(call: Callable[[], object]) -> float:
+def time_lap(call: Callable[[], object]) -> float:
     """Return the seconds of one call."""
     start = time.perf_counter()
     call()
@@ -82,14 +82,14 @@ def lap(call: Callable[[], object]) -> float:
 
 
 class BareCommits:
-    """A table of one column; each commit adds one row and is on the disk when it returns.
+    """A table of one column; each durable commit adds one row.
 
     Parameters
     ----------
     path
         A new database file, on the file system that is measured.
     journal
-        ``"wal"`` (with ``synchronous=FULL``) or ``"delete"`` (with ``EXTRA``), as the ledger has.
+        ``"wal"`` (with ``synchronous=FULL``) or ``"delete"`` (with ``EXTRA``), as in the ledger.
     """
 
     def __init__(self, path: Path, journal: str) -> None:
@@ -110,10 +110,10 @@ class BareCommits:
         self._connection.close()
 
 
-def slot_table(slots: int, erased: tuple[int, ...]) -> Table:
+def make_slot_table(slots: int, erased: tuple[int, ...]) -> Table:
     """Return time and size of transitions of a full tree."""
     leaves = [secrets.token_bytes(32) for _ in range(slots)]
-    tree, build = timed(lambda: SlotTree.build(slots, np.arange(slots), leaves))
+    tree, build = time_call(lambda: SlotTree.build(slots, np.arange(slots), leaves))
     columns = ("rows erased", "prove, ms", "verify, ms", "KiB", "KiB, gzip", "both roots right")
     note = f"Built from its leaves in {build.wall:.2f} s."
     rows = [_slot_row(tree, n) for n in erased]
@@ -123,15 +123,15 @@ def slot_table(slots: int, erased: tuple[int, ...]) -> Table:
 def _slot_row(tree: SlotTree, n_erased: int) -> tuple[Any, ...]:
     rng = np.random.default_rng(n_erased)
     places = np.sort(rng.choice(tree.slots, n_erased, replace=False))
-    (proof, after), prove = timed(lambda: tree.transition(places))
-    roots, check = timed(lambda: transition_roots(proof))
+    (proof, after), prove = time_call(lambda: tree.transition(places))
+    roots, check = time_call(lambda: transition_roots(proof))
     right = "yes" if roots[:2] == (tree.root, after.root) else "NO"
     sizes = (len(proof) / 1024, len(gzip.compress(proof, 6)) / 1024)
     return (f"{n_erased:,}", prove.wall * 1e3, check.wall * 1e3, *sizes, right)
 
 
-def log_table(sizes: tuple[int, ...]) -> Table:
-    """Return what the log of events costs at some sizes."""
+def make_log_table(sizes: tuple[int, ...]) -> Table:
+    """Return the cost of the event log at several sizes."""
     columns = (
         "events",
         "append, us",
@@ -147,18 +147,18 @@ def log_table(sizes: tuple[int, ...]) -> Table:
 
 def _log_row(size: int) -> tuple[Any, ...]:
     leaves = [leaf_hash(number.to_bytes(8, "big")) for number in range(size)]
-    frontier, append = timed(lambda: _appended(leaves))
+    frontier, append = time_call(lambda: _append_leaves(leaves))
     place, half, root = size // 3, size // 2, compute_root(leaves)
     right = "yes" if frontier.root() == root else "NO"
-    proof, prove = timed(lambda: LogTree(leaves[:size]).inclusion_path(place, size))
-    _, check = timed(lambda: check_inclusion(leaves[place], place, size, proof, root))
+    proof, prove = time_call(lambda: LogTree(leaves[:size]).inclusion_path(place, size))
+    _, check = time_call(lambda: check_inclusion(leaves[place], place, size, proof, root))
     between = LogTree(leaves[:size]).consistency_path(half, size)
     check_consistency(half, compute_root(leaves[:half]), size, root, between)
     times = (append.wall / size * 1e6, prove.wall * 1e3, check.wall * 1e6)
     return (f"{size:,}", *times, len(proof), len(between), right)
 
 
-def _appended(leaves: list[bytes]) -> Frontier:
+def _append_leaves(leaves: list[bytes]) -> Frontier:
     frontier = Frontier()
     for leaf in leaves:
         frontier = frontier.append(leaf)
@@ -168,13 +168,13 @@ def _appended(leaves: list[bytes]) -> Frontier:
 PARTS = ("register", "apply", "certify", "purge")
 
 
-def batch_row(home: Path, n_rows: int, n_erased: int, kind: str) -> tuple[Any, ...]:
+def make_batch_row(home: Path, n_rows: int, n_erased: int, kind: str) -> tuple[Any, ...]:
     """Return seconds of registration, application, certificate and purge of one batch."""
     model = DaREForestClassifier(n_estimators=10, random_state=0) if kind == "forest" else None
     with Ledger.create(home, name="bench") as ledger:
-        seconds = {"register": _timed(lambda: register(ledger, n_rows, model=model))}
-        ledger.requests.submit(names_of(n_rows)[:n_erased], model="bench", verified=True)
-        seconds |= _steps(ledger)
+        seconds = {"register": _time_seconds(lambda: register_model(ledger, n_rows, model=model))}
+        ledger.requests.submit(make_ids(n_rows)[:n_erased], model="bench", verified=True)
+        seconds |= _time_steps(ledger)
         certificate, attestation = (
             ledger.certificates.envelope(1),
             ledger.certificates.purge_attestation(1),
@@ -188,13 +188,13 @@ def batch_row(home: Path, n_rows: int, n_erased: int, kind: str) -> tuple[Any, .
     return (kind, f"{n_rows:,}", f"{n_erased:,}", *shown, *sizes, n_events, state)
 
 
-def _timed(call: Any) -> float:
+def _time_seconds(call: Any) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
-def _steps(ledger: Ledger) -> dict[str, float]:
+def _time_steps(ledger: Ledger) -> dict[str, float]:
     """Run a worker's steps one by one, and time each."""
     names = {"applied": "apply", "certified": "certify", "purged": "purge"}
     durations: dict[str, float] = {}
@@ -217,7 +217,7 @@ Work = Sequence[tuple[str, str]]
 
 
 class Done(NamedTuple):
-    """What clients measured and got."""
+    """Times and acknowledgements of clients."""
 
     seconds: list[float]
     wall: float
@@ -226,17 +226,17 @@ class Done(NamedTuple):
 
     @property
     def rate(self) -> Rate:
-        """Acknowledgements a second."""
-        return rate_of(self.seconds, self.wall)
+        """Acknowledgements per second."""
+        return compute_rate(self.seconds, self.wall)
 
 
-def joined(parts: Sequence[Done], wall: float) -> Done:
-    """Return what several clients did within a time."""
+def join_results(parts: Sequence[Done], wall: float) -> Done:
+    """Combine the results of several clients within a time."""
     seconds = [one for part in parts for one in part.seconds]
     return Done(seconds, wall, [ack for part in parts for ack in part.acks])
 
 
-def by_one(ledger: Ledger, work: Work, verified: bool = False) -> Done:
+def submit_one_by_one(ledger: Ledger, work: Work, verified: bool = False) -> Done:
     """Submit one request after the other."""
     seconds, acks = [], []
     for key, person in work:
@@ -247,12 +247,12 @@ def by_one(ledger: Ledger, work: Work, verified: bool = False) -> Done:
     return Done(seconds, sum(seconds), acks)
 
 
-def by_threads(ledger: Ledger, work: Work, n_threads: int, verified: bool = False) -> Done:
+def submit_by_threads(ledger: Ledger, work: Work, n_threads: int, verified: bool = False) -> Done:
     """Submit from several threads of this process, which share commits."""
     parts: list[Done] = []
 
     def client(number: int) -> None:
-        parts.append(by_one(ledger, work[number::n_threads], verified))
+        parts.append(submit_one_by_one(ledger, work[number::n_threads], verified))
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(n_threads)]
     start = time.perf_counter()
@@ -260,10 +260,10 @@ def by_threads(ledger: Ledger, work: Work, n_threads: int, verified: bool = Fals
         thread.start()
     for thread in threads:
         thread.join()
-    return joined(parts, time.perf_counter() - start)
+    return join_results(parts, time.perf_counter() - start)
 
 
-def by_processes(
+def submit_by_processes(
     home: Path, work: Work, n_processes: int, n_threads: int = 1, verified: bool = False
 ) -> Done:
     """Submit from several processes; the first requests of each are not timed."""
@@ -271,22 +271,22 @@ def by_processes(
     def client(number: int, ready: Callable[[], object]) -> Done:
         part = work[number::n_processes]
         with Ledger.open(home) as ledger:
-            first = by_one(ledger, part[:N_UNTIMED], verified)
+            first = submit_one_by_one(ledger, part[:N_UNTIMED], verified)
             ready()
             rest = part[N_UNTIMED:]
             if n_threads > 1:
-                done = by_threads(ledger, rest, n_threads, verified)
+                done = submit_by_threads(ledger, rest, n_threads, verified)
             else:
-                done = by_one(ledger, rest, verified)
+                done = submit_one_by_one(ledger, rest, verified)
             return done._replace(acks=[*first.acks, *done.acks])
 
-    return in_processes(client, n_processes)
+    return run_in_processes(client, n_processes)
 
 
-def in_processes(client: Callable[[int, Callable[[], object]], Done], n: int) -> Done:
-    """Run clients, each in a process; the clock runs from the first start to the last end.
+def run_in_processes(client: Callable[[int, Callable[[], object]], Done], n: int) -> Done:
+    """Run clients, each in a process; time them from the first start to the last end.
 
-    A client calls what it is given when it is ready to start.
+    A client calls its argument when it is ready to start.
     """
     context = multiprocessing.get_context("fork")
     barrier, answers = context.Barrier(n), context.SimpleQueue()
@@ -308,11 +308,11 @@ def in_processes(client: Callable[[int, Callable[[], object]], Done], n: int) ->
     for process in clients:
         process.join()
     wall = max(end for _, _, end in parts) - min(start for _, start, _ in parts)
-    return joined([part for part, _, _ in parts], wall)
+    return join_results([part for part, _, _ in parts], wall)
 
 
-def with_repeats(people: Sequence[str], share: float, seed: int = 0) -> Work:
-    """Return requests of which a share repeats the key and the person of another one."""
+def add_repeats(people: Sequence[str], share: float, seed: int = 0) -> Work:
+    """Return requests; a share of them repeats the key and the person of another request."""
     rng = random.Random(seed)
     n_repeats = round(len(people) * share / (1 - share))
     work = [(f"key-{person}", person) for person in people]
@@ -328,16 +328,16 @@ class Effects(NamedTuple):
     n_keys: int
     n_stored: int
     n_ids_of_a_key: int
-    """Most requests that one key was answered with."""
+    """Largest number of different requests returned for one key."""
 
     @property
     def right(self) -> bool:
-        """Whether there is one request for each key, and everybody was told the same."""
+        """Whether each key has one request, and all its clients got the same answer."""
         return self.n_keys == self.n_stored and self.n_ids_of_a_key == 1
 
 
-def effects(ledger: Ledger, acks: Sequence[tuple[str, str]]) -> Effects:
-    """Compare what clients were told with what is stored."""
+def count_effects(ledger: Ledger, acks: Sequence[tuple[str, str]]) -> Effects:
+    """Compare the acknowledgements with the stored requests."""
     by_key: dict[str, set[str]] = {}
     for key, request in acks:
         by_key.setdefault(key, set()).add(request)
@@ -353,40 +353,45 @@ def effects(ledger: Ledger, acks: Sequence[tuple[str, str]]) -> Effects:
     )
 
 
-def sqlite_rates(folder: Path, journal: str, n: int, n_clients: int) -> dict[str, Rate]:
-    """Return rates of bare commits, of one client and of many layouts, measured in turns.
+def measure_sqlite(folder: Path, journal: str, n: int, n_clients: int) -> dict[str, Rate]:
+    """Return rates of bare commits, of one client and of several layouts, measured in turns.
 
-    The turns are short, so that whatever else the disk does meets all alike.
+    The turns are short, so that other disk load affects all alike.
     """
     home = folder / f"home-{journal}"
     n_people = 4 * n + N_TURNS * n_clients
-    new_ledger(home, n_people)
+    create_ledger(home, n_people)
     replace(Settings.read(home), journal=journal).write(home)
-    people, bare = iter(names_of(n_people)), BareCommits(folder / f"bare-{journal}.db", journal)
+    people, bare = iter(make_ids(n_people)), BareCommits(folder / f"bare-{journal}.db", journal)
     names = (BARE, THREADS, VERIFIED, ONE, PROCESSES)
     done: dict[str, list[Done]] = {name: [] for name in names}
     size = n // N_TURNS
     for _ in range(N_TURNS):
-        seconds = [lap(bare.commit) for _ in range(size)]
+        seconds = [time_lap(bare.commit) for _ in range(size)]
         done[BARE].append(Done(seconds, sum(seconds), []))
         with Ledger.open(home) as ledger:
-            by_threads(ledger, _work(people, n_clients), n_clients)  # not timed
-            done[THREADS].append(by_threads(ledger, _work(people, size), n_clients))
-            done[VERIFIED].append(by_threads(ledger, _work(people, size), n_clients, True))
-            done[ONE].append(by_one(ledger, _work(people, size)))
-        done[PROCESSES].append(by_processes(home, _work(people, size), 2, n_clients // 2))
+            submit_by_threads(ledger, _make_requests(people, n_clients), n_clients)  # not timed
+            done[THREADS].append(submit_by_threads(ledger, _make_requests(people, size), n_clients))
+            done[VERIFIED].append(
+                submit_by_threads(ledger, _make_requests(people, size), n_clients, True)
+            )
+            done[ONE].append(submit_one_by_one(ledger, _make_requests(people, size)))
+        done[PROCESSES].append(
+            submit_by_processes(home, _make_requests(people, size), 2, n_clients // 2)
+        )
     bare.close()
     return {
-        name: joined(parts, sum(part.wall for part in parts)).rate for name, parts in done.items()
+        name: join_results(parts, sum(part.wall for part in parts)).rate
+        for name, parts in done.items()
     }
 
 
-def _work(people: Iterator[str], n: int) -> Work:
+def _make_requests(people: Iterator[str], n: int) -> Work:
     return [(f"key-{person}", person) for person in islice(people, n)]
 
 
-def postgres_bare(url: str, n: int, n_clients: int) -> Rate:
-    """Return how many bare rows a server commits for so many clients."""
+def measure_bare_commits(url: str, n: int, n_clients: int) -> Rate:
+    """Return the rate of bare commits of several clients on a server."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE bare (a text)")
 
@@ -394,22 +399,22 @@ def postgres_bare(url: str, n: int, n_clients: int) -> Rate:
         with psycopg.connect(url, autocommit=True) as connection:
             ready()
             insert = "INSERT INTO bare VALUES ('one row of a request')"
-            seconds = [lap(lambda: connection.execute(insert)) for _ in range(n // n_clients)]
+            seconds = [time_lap(lambda: connection.execute(insert)) for _ in range(n // n_clients)]
             return Done(seconds, sum(seconds), [])
 
-    return in_processes(client, n_clients).rate
+    return run_in_processes(client, n_clients).rate
 
 
-def postgres_rate(
+def measure_postgres(
     home: Path, url: str, n: int, n_clients: int, *, verified: bool
 ) -> tuple[Rate, Effects]:
-    """Return the rate of many clients on a server, a fifth of them repeats, and what it did."""
-    new_ledger(home, n, database=url)
-    done = by_processes(home, with_repeats(names_of(n), 0.2), n_clients, verified=verified)
+    """Return the rate and the effects of many clients; a fifth of the requests repeats a key."""
+    create_ledger(home, n, database=url)
+    done = submit_by_processes(home, add_repeats(make_ids(n), 0.2), n_clients, verified=verified)
     with Ledger.open(home) as ledger:
-        return done.rate, effects(ledger, done.acks)
+        return done.rate, count_effects(ledger, done.acks)
 
 
 def figures(rate: Rate) -> tuple[Any, ...]:
-    """Return a rate as cells of a table."""
+    """Return a rate as table cells."""
     return (rate.per_second, rate.p50, rate.p99)

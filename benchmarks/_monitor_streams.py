@@ -1,4 +1,4 @@
-"""Streams of requests with the truth beside what each watcher says."""
+"""Streams of requests, with true values and the estimates of each watcher."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -19,14 +19,14 @@ DRIFTS = ("stale", "half", "nothing", "finetune")
 
 
 class RemovalReceipt(NamedTuple):
-    """What the monitor reads of a receipt."""
+    """The fields of a receipt that the monitor reads."""
 
     n_rows: int
     seconds: float
 
 
 class DriftingClassifier(ClassifierMixin, BaseEstimator):
-    """Logistic regression whose removals drift away from a retrain.
+    """Logistic regression whose removals drift away from a retrained model.
 
     drift : {"stale", "half", "nothing", "finetune"}
         *stale*: one Newton step per removal from the gradient of the leaving rows alone, with
@@ -41,7 +41,7 @@ class DriftingClassifier(ClassifierMixin, BaseEstimator):
         self.l2 = l2
 
     def fit(self, X: Any, y: Any, ids: Any = None) -> Self:
-        """Fit by Newton's method, and count it."""
+        """Fit by Newton's method and count the training."""
         DriftingClassifier.n_trainings += 1
         self.X_ = np.column_stack([np.asarray(X, float), np.ones(len(X))])
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -57,7 +57,7 @@ class DriftingClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _slopes(self) -> tuple[Floats, Floats]:
-        """Gradient and Hessian of the mean loss on the rows held."""
+        """Gradient and Hessian of the mean loss on the remaining rows."""
         n = len(self.X_)
         p = 1 / (1 + np.exp(np.clip(self.t_ * (self.X_ @ self.w_), -30, 30)))
         gradient = -(self.X_.T @ (self.t_ * p)) / n + self.l2 * self.w_
@@ -65,7 +65,7 @@ class DriftingClassifier(ClassifierMixin, BaseEstimator):
         return gradient, (self.X_.T * weights) @ self.X_ / n + self.l2 * np.eye(len(self.w_))
 
     def forget(self, ids: Any) -> RemovalReceipt:
-        """Drop the rows, and change the parameters a little."""
+        """Remove the rows and update the parameters."""
         leaving = np.isin(self.ids_held_, ids)
         pull = self.pulls(leaving).sum(axis=0)
         self.X_, self.t_ = self.X_[~leaving], self.t_[~leaving]
@@ -84,13 +84,13 @@ class DriftingClassifier(ClassifierMixin, BaseEstimator):
         return -X * (t * p)[:, None] + self.l2 * self.w_
 
     def upheaval(self, ids: Any) -> float:
-        """How far a removal would move the parameters, to first order."""
+        """Distance that a removal moves the parameters, to first order."""
         pull = self.pulls(np.isin(self.ids_held_, ids)).sum(axis=0)
         return float(np.linalg.norm(self.inverse_ @ pull))
 
     @property
     def n_rows_(self) -> int:
-        """Rows held."""
+        """Number of remaining rows."""
         return len(self.X_)
 
     def predict_proba(self, X: Any) -> Floats:
@@ -115,7 +115,7 @@ ORACLE = "oracle"
 
 
 class StreamWorld(NamedTuple):
-    """A small table and the drift of the model that is trained on it."""
+    """A small table and the drift of its model."""
 
     X: NDArray[Any]
     y: NDArray[Any]
@@ -125,16 +125,16 @@ class StreamWorld(NamedTuple):
 
     @property
     def size(self) -> str:
-        """Number of people, for a table."""
+        """Number of people, as text."""
         return f"{len(self.y):,}"
 
     def trained(self, keep: NDArray[np.int64]) -> DriftingClassifier:
-        """Return a model of these rows, trained afresh."""
+        """Return a model trained on these rows."""
         return DriftingClassifier(self.drift).fit(self.X[keep], self.y[keep], ids=keep)
 
 
 def make_world(seed: int, n_rows: int | None = None, n_columns: int = 8) -> StreamWorld:
-    """Draw a logistic problem with columns of different scales; every other four are large."""
+    """Draw a logistic problem with columns of different scales."""
     n_rows, n_test = SIZES[seed // len(DRIFTS) % len(SIZES)] if n_rows is None else n_rows, 400
     rng = np.random.default_rng([seed, 6])
     scales = rng.uniform(0.5, 2.0, n_columns)
@@ -145,16 +145,16 @@ def make_world(seed: int, n_rows: int | None = None, n_columns: int = 8) -> Stre
     return StreamWorld(X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:], drift)
 
 
-def requests_of(kind: str, n: int) -> Requests:
-    """Return the stream; the worst is the one who moves the parameters most."""
-    return Requests(kind=kind, n=n, candidates=CANDIDATES, cost=_upheaval)  # type: ignore[arg-type]
+def make_requests(kind: str, n: int) -> Requests:
+    """Return the stream; the worst case is the person who moves the parameters most."""
+    return Requests(kind=kind, n=n, candidates=CANDIDATES, cost=_measure_upheaval)  # type: ignore[arg-type]
 
 
-def _upheaval(model: Any, ids: NDArray[Any]) -> float:
+def _measure_upheaval(model: Any, ids: NDArray[Any]) -> float:
     return float(model.upheaval(ids))
 
 
-def calibration(kinds: tuple[str, ...], n_streams: int) -> Calibration:
+def run_rehearsals(kinds: tuple[str, ...], n_streams: int) -> Calibration:
     """Return the rehearsals of our watchers."""
     return Calibration(
         kinds=kinds,
@@ -163,37 +163,37 @@ def calibration(kinds: tuple[str, ...], n_streams: int) -> Calibration:
         n_requests=40,
         horizon=0.1,
         n_looks=10,
-        requests={"candidates": CANDIDATES, "cost": _upheaval},
+        requests={"candidates": CANDIDATES, "cost": _measure_upheaval},
     )
 
 
-def _confidence(model: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
+def _measure_confidence(model: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
     return float(model.predict_proba(X)[np.arange(len(y)), y].mean())
 
 
 class Watcher(Protocol):
-    """Something that forgets, estimates and decides; retraining is left to the caller."""
+    """A model that forgets, estimates its error and decides; the caller retrains."""
 
     @property
     def model(self) -> Any:
-        """The model as it is now."""
+        """The current model."""
 
     def forget(self, ids: Any) -> tuple[dict[str, float], bool]:
         """Forget; return the estimates and whether to retrain."""
 
     def retrain(self, truth: dict[str, float]) -> None:
-        """Retrain; the truth about the model so far is known."""
+        """Retrain, given the true values of the current model."""
 
 
 @dataclass
 class Ours:
-    """The product's monitor."""
+    """The monitor of letheon."""
 
     monitor: Monitor
 
     @property
     def model(self) -> Any:
-        """The model as it is now."""
+        """The current model."""
         return self.monitor.model
 
     def forget(self, ids: Any) -> tuple[dict[str, float], bool]:
@@ -203,16 +203,16 @@ class Ours:
 
     def retrain(self, truth: dict[str, float]) -> None:
         """Retrain."""
-        del truth  # the monitor finds out by itself
+        del truth  # the monitor measures the truth itself
         self.monitor.retrain()
 
 
 @dataclass
 class PlainWatcher:
-    """The survey's proxy to the letter: c and e from the last retrain, 1 before the first.
+    """The survey's proxy: c and e from the last retraining, 1 before the first.
 
-    0/0 keeps the factor, the denominator is floored at one test row. It is even told the true
-    certifiability, on forgotten rows that it should not have any more.
+    0/0 keeps the factor; the denominator is at least one test row. The proxy is even given the true
+    certifiability on forgotten rows, which would not be available in practice.
     """
 
     world: StreamWorld
@@ -225,18 +225,18 @@ class PlainWatcher:
     said: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Train."""
+        """Train the first model."""
         self._train()
 
     def _train(self) -> None:
         self.model = self.world.trained(self.keep)
-        self.then = _confidence(self.model, self.world.X_test, self.world.y_test)
+        self.then = _measure_confidence(self.model, self.world.X_test, self.world.y_test)
 
     def forget(self, ids: Any) -> tuple[dict[str, float], bool]:
         """Forget; return the estimates and whether to retrain."""
         self.model.forget(ids)
         self.keep = np.setdiff1d(self.keep, ids)
-        now = _confidence(self.model, self.world.X_test, self.world.y_test)
+        now = _measure_confidence(self.model, self.world.X_test, self.world.y_test)
         self.said = {
             "effectiveness": abs(now - self.then),
             "certifiability": sape(now, self.then),
@@ -246,7 +246,7 @@ class PlainWatcher:
         return estimates, any(estimates[name] > limits[name] for name in limits)
 
     def retrain(self, truth: dict[str, float]) -> None:
-        """Retrain, and take both factors anew."""
+        """Retrain and update both factors."""
         n = len(self.world.y_test)
         for name, least in (("effectiveness", 1 / n), ("certifiability", 50 / n)):
             if truth[name] > 0 or self.said[name] > 0:
@@ -256,69 +256,71 @@ class PlainWatcher:
 
 @dataclass
 class Oracle(PlainWatcher):
-    """Knows the truth, and retrains exactly when a tolerance is passed."""
+    """A watcher that knows the true values and retrains exactly when a tolerance is exceeded."""
 
     def forget(self, ids: Any) -> tuple[dict[str, float], bool]:
-        """Forget; the caller decides by the truth."""
+        """Forget; the caller decides by the true values."""
         super().forget(ids)
         return {}, False
 
 
 class StreamStep(NamedTuple):
-    """One request: the truth, what was estimated, and what was done."""
+    """One request: true values, estimates and decision."""
 
     truth: dict[str, float]
     estimate: dict[str, float]
     retrained: bool
     n_trainings: int = 0
-    """Trainings that the watcher did, rehearsals included."""
+    """Trainings of the watcher, rehearsals included."""
 
     @property
     def is_breach(self) -> bool:
-        """Whether a tolerance is truly passed."""
+        """Whether a true value exceeds its tolerance."""
         return any(self.truth[name] > most for name, most in TOLERANCES.get_watched().items())
 
     @property
     def excess(self) -> float:
-        """How far beyond the tolerance, as a share of it; the larger one."""
+        """Largest excess over a tolerance, as a share of it."""
         limits = TOLERANCES.get_watched()
         return max(max(self.truth[name] / most - 1, 0.0) for name, most in limits.items())
 
 
-def watch(
+def run_stream(
     world: StreamWorld, watcher: Watcher, kind: str, n: int, seed: int
 ) -> Iterator[StreamStep]:
-    """Send one stream; yield the truth after every request, by naive retraining."""
+    """Run one stream; yield the true values after every request, by naive retraining."""
     all_people = np.arange(len(world.y))
     view, gone, since = _View(watcher), np.empty(0, int), np.empty(0, int)
-    for ids in requests_of(kind, n).stream(view, world.X, world.y, seed=seed):
+    for ids in make_requests(kind, n).stream(view, world.X, world.y, seed=seed):
         before = DriftingClassifier.n_trainings
         estimate, alarm = watcher.forget(ids)
         gone, since = np.append(gone, ids), np.append(since, ids)
-        truth = _truth(world, watcher.model, np.setdiff1d(all_people, gone), since)
+        truth = _measure_truth(world, watcher.model, np.setdiff1d(all_people, gone), since)
         step = StreamStep(truth, estimate, alarm)
         if isinstance(watcher, Oracle) and step.is_breach:
             step = step._replace(retrained=True)
-        before += 1  # the one that found the truth
+        before += 1  # the retrained model of the true values
         if step.retrained:
             watcher.retrain(truth)
             since = np.empty(0, int)
         yield step._replace(n_trainings=DriftingClassifier.n_trainings - before)
 
 
-def _truth(
+def _measure_truth(
     world: StreamWorld, model: Any, keep: NDArray[np.int64], since: NDArray[np.int64]
 ) -> dict[str, float]:
     naive = world.trained(keep)
     test, gone = (world.X_test, world.y_test), (world.X[since], world.y[since])
     return {
-        "effectiveness": abs(_confidence(model, *test) - _confidence(naive, *test)),
-        "certifiability": sape(_confidence(model, *gone), _confidence(naive, *gone)),
+        "effectiveness": abs(_measure_confidence(model, *test) - _measure_confidence(naive, *test)),
+        "certifiability": sape(
+            _measure_confidence(model, *gone), _measure_confidence(naive, *gone)
+        ),
     }
 
 
 class _View:
-    """The watched model, whichever object it is now: people look at it before they ask."""
+    """The current model of a watcher, as adaptive requesters see it."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -327,8 +329,8 @@ class _View:
         return getattr(self._watcher.model, name)
 
 
-def watchers_of(world: StreamWorld, n_streams: int, seed: int) -> Callable[[str, str], Watcher]:
-    """Return a maker of watchers of this world; all share the same rehearsals."""
+def make_watchers(world: StreamWorld, n_streams: int, seed: int) -> Callable[[str, str], Watcher]:
+    """Return a factory of watchers; all share the same rehearsals."""
     all_people = np.arange(len(world.y))
     monitor = Monitor(
         world.trained(all_people),
@@ -341,14 +343,14 @@ def watchers_of(world: StreamWorld, n_streams: int, seed: int) -> Callable[[str,
         random_state=seed,
     )
     limits = TOLERANCES.get_watched()
-    settings = calibration(KINDS, n_streams)
+    settings = run_rehearsals(KINDS, n_streams)
     assert monitor._rows is not None
     stage = StreamStart(monitor.model, monitor._panel, monitor._rows)
     streams = rehearse_all(settings, stage, limits, seed=seed)
 
     def ours(kinds: tuple[str, ...]) -> Ours:
         fresh = copy.deepcopy(monitor)
-        fresh.calibration = calibration(kinds, n_streams)
+        fresh.calibration = run_rehearsals(kinds, n_streams)
         chosen = {
             name: [r for r in rehearsed if r.kind in kinds] for name, rehearsed in streams.items()
         }

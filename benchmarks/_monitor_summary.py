@@ -1,4 +1,4 @@
-"""What streams of requests add up to: breaches missed, retrains, over-estimates, costs."""
+"""Totals of streams: missed breaches, retrainings, over-estimates and costs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,22 +8,22 @@ from benchmarks._monitor_streams import KINDS, ORACLE, TOLERANCES, WATCHERS, Str
 
 
 class StreamRecord(NamedTuple):
-    """One stream, added up."""
+    """Totals of one stream."""
 
     n_requests: int
     n_retrains: int
     n_stretches: int
-    """Stretches that came to an end: by a retrain, or by a breach without one."""
+    """Periods that ended by a retraining or by a breach without one."""
     n_missed: int
-    """Those with a breach after which the model was kept."""
+    """Periods with a breach after which the model was kept."""
     n_caught: int
-    """Those retrained at the very request with which a tolerance was passed."""
+    """Periods that ended by a retraining at the request that exceeded a tolerance."""
     first_missed: bool
-    """Whether the first stretch is one of these."""
+    """Whether the first breach was missed."""
     n_open: int
-    """Requests after which a tolerance was passed and the model was kept."""
+    """Requests after which a tolerance was exceeded and the model was kept."""
     excess: float
-    """Sum over these of how far beyond the tolerance, as a share of it."""
+    """Sum of the excess over the tolerance for these requests, as a share of it."""
     n_over: int
     n_estimates: int
     n_trainings: int
@@ -31,8 +31,8 @@ class StreamRecord(NamedTuple):
 
 def summarize_steps(steps: Sequence[StreamStep]) -> StreamRecord:
     """Return the record of one stream."""
-    missed = [any(_is_open(step) for step in stretch) for stretch in _stretches(steps)]
-    ended = [stretch[-1].retrained for stretch in _stretches(steps)]
+    missed = [any(_is_open(step) for step in stretch) for stretch in _split_periods(steps)]
+    ended = [stretch[-1].retrained for stretch in _split_periods(steps)]
     over = [
         step.estimate[name] >= step.truth[name]
         for step in steps
@@ -46,7 +46,7 @@ def summarize_steps(steps: Sequence[StreamStep]) -> StreamRecord:
         n_missed=sum(missed),
         n_caught=sum(
             stretch[-1].retrained and stretch[-1].is_breach and not lost
-            for stretch, lost in zip(_stretches(steps), missed, strict=True)
+            for stretch, lost in zip(_split_periods(steps), missed, strict=True)
         ),
         first_missed=missed[0],
         n_open=sum(_is_open(step) for step in steps),
@@ -61,7 +61,7 @@ def _is_open(step: StreamStep) -> bool:
     return step.is_breach and not step.retrained
 
 
-def _stretches(steps: Sequence[StreamStep]) -> list[list[StreamStep]]:
+def _split_periods(steps: Sequence[StreamStep]) -> list[list[StreamStep]]:
     groups: list[list[StreamStep]] = [[]]
     for step in steps:
         groups[-1].append(step)
@@ -82,23 +82,23 @@ class StreamTotal(NamedTuple):
     """Per 100 requests, rehearsals after retrains included."""
     n_stretches: int
     missed: float
-    """Stretches with a breach after which the model was kept, in per cent."""
+    """Periods with a breach after which the model was kept, in per cent."""
     n_breaches: int
-    """Stretches in which a tolerance was truly passed, at the last request or before."""
+    """Periods in which a true value exceeded its tolerance."""
     breaches_missed: float
-    """Those not answered at the very request, in per cent."""
+    """Breaches without a retraining at the same request, in per cent."""
     first_missed: float
     """First breaches that were missed, in per cent of the streams that have one."""
     open_requests: float
-    """Requests after which a tolerance was passed and the model was kept, in per cent."""
+    """Requests after which a tolerance was exceeded and the model was kept, in per cent."""
     excess: float
     """Excess over the tolerance times requests, per 100 requests."""
     over: float
     """Estimates that were not below the truth, in per cent."""
 
 
-def total(records: Iterable[StreamRecord], oracle: Iterable[StreamRecord]) -> StreamTotal:
-    """Return the sums of streams, next to those of the oracle on the same streams."""
+def total_streams(records: Iterable[StreamRecord], oracle: Iterable[StreamRecord]) -> StreamTotal:
+    """Return the totals of streams, compared with the oracle on the same streams."""
     own, best = list(records), list(oracle)
     n_requests = sum(r.n_requests for r in own)
     n_stretches, n_breaching = (
@@ -127,7 +127,7 @@ def total(records: Iterable[StreamRecord], oracle: Iterable[StreamRecord]) -> St
 ACCEPTED = 5.0
 
 
-def draw(totals: Mapping[tuple[str, str], StreamTotal], file: Path) -> None:
+def draw_totals(totals: Mapping[tuple[str, str], StreamTotal], file: Path) -> None:
     """Draw breaches missed and retrains, one group of bars per kind of stream."""
     from matplotlib.figure import Figure
 

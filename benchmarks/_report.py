@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: the machine, verdicts, tables, JSON and Markdown."""
+"""Benchmark reports: machine, checked targets and tables, as JSON and Markdown."""
 
 import json
 import os
@@ -14,24 +14,31 @@ from letheon.bench import describe_machine
 from letheon.evaluation import report
 from letheon.evaluation.report import Table
 
-__all__ = ["BenchmarkReport", "Seconds", "Table", "TargetCheck", "mean_interval", "timed"]
+__all__ = [
+    "BenchmarkReport",
+    "Seconds",
+    "Table",
+    "TargetCheck",
+    "compute_mean_interval",
+    "time_call",
+]
 
 
 class Seconds(NamedTuple):
-    """Time of one call: on the clock, and of the processor for this process."""
+    """Wall-clock time and processor time of one call in this process."""
 
     wall: float
     cpu: float
 
 
-def timed(call: Callable[[], Any]) -> tuple[Any, Seconds]:
-    """Return what the call returns and how long it took."""
+def time_call(call: Callable[[], Any]) -> tuple[Any, Seconds]:
+    """Return the result of a call and its time."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = call()
     return result, Seconds(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+def compute_mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the half-width of Student's 95 % interval."""
     from scipy.special import stdtrit
 
@@ -42,7 +49,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class TargetCheck:
-    """One thing that must hold, the number reached and whether it held."""
+    """A target, the value reached, and whether the target is met."""
 
     what: str
     reached: str
@@ -50,21 +57,21 @@ class TargetCheck:
     passed: bool
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return the check as one line of text."""
         word = "PASS" if self.passed else "FAIL"
         return f"{word}  {self.what}: {self.reached} (required: {self.required})"
 
 
 @dataclass(kw_only=True)
 class BenchmarkReport(report.Report):
-    """A report with verdicts that is printed and written as it grows."""
+    """A report with checked targets that is printed and written after each table."""
 
     file: Path
     machine: dict[str, Any] = field(default_factory=describe_machine)
     verdicts: list[TargetCheck] = field(default_factory=list)
 
     def add(self, table: Table, verdicts: Iterable[TargetCheck] = ()) -> None:
-        """Take a table and its verdicts, print both, and write the files as far as they go."""
+        """Add a table and its checks, print both, and write the files."""
         self.tables.append(table)
         print("", *table.lines(), sep="\n", flush=True)
         for verdict in verdicts:
@@ -74,23 +81,23 @@ class BenchmarkReport(report.Report):
 
     @property
     def passed(self) -> bool:
-        """Whether everything held."""
+        """Whether all targets are met."""
         return all(verdict.passed for verdict in self.verdicts)
 
     def write(self) -> None:
-        """Write the report as JSON and as Markdown, with the load of the machine as it is now."""
+        """Write the report as JSON and as Markdown, with the current load of the machine."""
         self.settings["load at end"] = f"{os.getloadavg()[0]:.2f}"
         rows = [
             ("PASS" if v.passed else "**FAIL**", v.what, v.reached, v.required)
             for v in self.verdicts
         ]
         self.table = Table("Must hold", ("", "what", "reached", "required"), rows)
-        text = json.dumps(self.to_dict(), indent=1, default=_plain)
+        text = json.dumps(self.to_dict(), indent=1, default=_convert_number)
         report.write_page(self.file.with_suffix(".json"), text + "\n")
         report.write_page(self.file.with_suffix(".md"), self.to_markdown())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
+        """Return the report as plain values."""
         return {
             "title": self.title,
             "machine": self.machine,
@@ -100,7 +107,7 @@ class BenchmarkReport(report.Report):
         }
 
 
-def _plain(value: Any) -> Any:
+def _convert_number(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"no JSON for {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Costs of shards and slices: by plan, by count, and on the clock."""
+"""Costs of shards and slices: planned, counted and timed."""
 
 import cProfile
 import pstats
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier
 
-from benchmarks._report import Seconds, Table, TargetCheck, timed
+from benchmarks._report import Seconds, Table, TargetCheck, time_call
 from letheon import Measure, NaiveUnlearner, Receipt, SISAClassifier, state
 from letheon.measures import efficiency
 from letheon.parallel import one_thread
@@ -25,21 +25,21 @@ from letheon.sharded import Plan, plan
 
 TOLERANCE = 0.10
 COLUMNS = (
-    "S", "R", "people", "removals", "speed-up by formula", "counted", "counted, everybody",
+    "S", "R", "people", "removals", "speed-up by formula", "counted", "counted, all people",
     "time", "time low", "time high", "processor time", "time over naive", "sampling error %",
 )  # fmt: skip
 
 
 NOTE = """Learner: SGD logistic regression; data: {data}.
 Formula: 3RS / (2R + 1) for one person, and its batch form. *counted*: row visits in the receipts,
-against a refit of the same ensemble; *counted, everybody*: the same counted for every person or
-batch there is, so without sampling. *time*: mean seconds of `fit` of the same ensemble (on all rows
+against a refit of the same ensemble; *counted, all people*: the same for every person or
+batch, so without sampling error. *time*: mean seconds of `fit` of the same ensemble (on all rows
 before the removals, on the remaining rows after them) over mean seconds of `forget`, with Fieller's
-95 % interval, which does not know that the sample is stratified and so is too wide. *processor
-time*: the same in time of the processor for this process, which other work on the machine hardly
-moves. *time over naive*: against NaiveUnlearner of the plain learner with the same epochs, which
+95 % interval, which ignores that the sample is stratified and so is too wide. *processor
+time*: the same in processor time of this process, which other load on the machine hardly
+changes. *time over naive*: against NaiveUnlearner of the plain learner with the same epochs, which
 makes one long call where slices make many short ones. *sampling error*: how far the work of the
-sample is from that of everybody, as a share of it; it is known, because all work can be counted."""
+sample differs from that of all people, as a share of it; all work is counted, so it is known."""
 
 
 class Setting(NamedTuple):
@@ -50,12 +50,12 @@ class Setting(NamedTuple):
     epochs: int
 
     def __str__(self) -> str:
-        """As the issue writes it."""
+        """Return shards and slices as text."""
         return f"(S,R)=({self.n_shards},{self.n_slices})"
 
     @property
     def stage_epochs(self) -> int | None:
-        """Epochs that are given to SISA: without slices the learner's own `fit` does them."""
+        """The `epochs` parameter of SISA; None without slices, where the learner has its own."""
         return None if self.n_slices == 1 else self.epochs
 
     def learner(self) -> Any:
@@ -74,7 +74,7 @@ class Setting(NamedTuple):
         )
 
     def plan(self, n_rows: int, people: int = 1) -> Plan:
-        """Return the closed form for a batch of so many people."""
+        """Return the planned cost of removing a batch of people."""
         return plan(
             n_rows,
             people,
@@ -85,7 +85,7 @@ class Setting(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Who is in which shard and slice, and what training a shard from a slice on costs."""
+    """Shard and slice of each person, and the cost of training a shard from each slice on."""
 
     people: NDArray[Any]
     shard: NDArray[np.int64]
@@ -94,7 +94,7 @@ class Cells(NamedTuple):
 
     @classmethod
     def of(cls, model: SISAClassifier, schedule: tuple[int, ...]) -> "Cells":
-        """Read the cells off a fitted model in which every person owns one row."""
+        """Read the cells of a fitted model in which every person owns one row."""
         shards = model.ensemble_.shards
         slices = [shard.rows.extra["slice"] for shard in shards]
         counts = [np.bincount(s, minlength=len(schedule)) for s in slices]
@@ -107,7 +107,7 @@ class Cells(NamedTuple):
         )
 
     def share(self, batch: NDArray[np.int64]) -> float:
-        """Return the work of forgetting these positions, as a share of training everything."""
+        """Return the work of forgetting these positions, as a share of training all shards."""
         first: dict[int, int] = {}
         for shard, piece in zip(
             self.shard[batch].tolist(), self.slice[batch].tolist(), strict=True
@@ -118,20 +118,20 @@ class Cells(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Batches to forget, in random order, and what counting says about all of them."""
+    """Batches to forget, in random order, and the counted work of all batches."""
 
     batches: list[list[Any]]
-    everybody: float
+    all_people: float
     error: float
 
 
-def draw(cells: Cells, people: int, n_batches: int, rng: np.random.Generator) -> Sample:
-    """Cut everybody at random into batches and take some, spread evenly over their work.
+def draw_sample(cells: Cells, people: int, n_batches: int, rng: np.random.Generator) -> Sample:
+    """Split the people at random into batches and choose some, spread evenly over their work.
 
     Batches are sorted by the work they will cause and every k-th is taken, from the start that
     represents all of them best. Work is counted here from the cells alone, not with the library's
-    own count, so that the receipts can still be wrong. `error` is how far the sample's mean is
-    from that of all batches, as a share of it. Batches have nobody in common.
+    own count, so that wrong receipts are detected. `error` is how far the sample's mean is
+    from that of all batches, as a share of it. Batches are disjoint.
     """
     total = len(cells.people) // people
     batches = rng.permutation(len(cells.people))[: total * people].reshape(total, people)
@@ -147,7 +147,7 @@ def draw(cells: Cells, people: int, n_batches: int, rng: np.random.Generator) ->
 
 @dataclass(frozen=True)
 class SettingCost:
-    """Sampled removals of one setting and batch size, with all that they are compared with."""
+    """Sampled removals of one setting and batch size, with the values to compare them with."""
 
     setting: Setting
     people: int
@@ -159,7 +159,7 @@ class SettingCost:
 
     @property
     def formula(self) -> float:
-        """Speed-up by the closed form over training the same ensemble again."""
+        """Planned speed-up over training the same ensemble again."""
         left = 1 - self.people / self.plan.n_rows
         return self.plan.fit_visits * left / self.plan.visits
 
@@ -169,12 +169,12 @@ class SettingCost:
         return 1 / float(np.mean([receipt.work for receipt in self.receipts]))
 
     def row(self, refits: list[Seconds]) -> tuple[Any, ...]:
-        """Return the line of the table."""
+        """Return the row of the table."""
         walls, speed = [s.wall for s in self.seconds], self._speed(refits)
         cpu = self._processor_speed(refits)
         return (
             *self.setting[:2], self.people, len(walls), self.formula, self.counted,
-            1 / self.sample.everybody, speed.value, speed.low, speed.high, cpu.value,
+            1 / self.sample.all_people, speed.value, speed.low, speed.high, cpu.value,
             efficiency(self.naive, walls).value, 100 * self.sample.error,
         )  # fmt: skip
 
@@ -185,23 +185,25 @@ class SettingCost:
         return efficiency([s.cpu for s in refits], [s.cpu for s in self.seconds])
 
     def verdicts(self, refits: list[Seconds]) -> list[TargetCheck]:
-        """Judge counted work and time against the closed form."""
+        """Compare counted work and times with the formula."""
         what = f"{self.setting}, {self.people} leaving"
         return [
-            _within(f"counted cost, {what}", self.counted, self.formula),
-            _within(f"time on the clock, {what}", self._speed(refits).value, self.formula),
-            _within(f"processor time, {what}", self._processor_speed(refits).value, self.formula),
+            _check_cost(f"counted cost, {what}", self.counted, self.formula),
+            _check_cost(f"time on the clock, {what}", self._speed(refits).value, self.formula),
+            _check_cost(
+                f"processor time, {what}", self._processor_speed(refits).value, self.formula
+            ),
         ]
 
 
-def _within(what: str, reached: float, formula: float) -> TargetCheck:
-    # The mean cost is what must agree, and a cost is one over a speed-up.
+def _check_cost(what: str, reached: float, formula: float) -> TargetCheck:
+    # The target refers to the mean cost, which is one over the speed-up.
     off = formula / reached - 1
     text = f"{reached:.3f}x, formula {formula:.3f}x, cost {off:+.1%}"
     return TargetCheck(what, text, "within 10 %", abs(off) <= TOLERANCE)
 
 
-def removals(
+def measure_removals(
     setting: Setting,
     model: SISAClassifier,
     naive: list[float],
@@ -212,33 +214,37 @@ def removals(
     """Forget sampled batches one after the other and keep the receipts.
 
     The model loses about one row in a hundred over all batches; receipts count work as a share of
-    the rows that remain, so the ratios do not move.
+    the remaining rows, so the ratios do not change.
     """
     planned = setting.plan(model.n_rows_, people)
-    sample = draw(Cells.of(model, planned.schedule), people, n_batches, rng)
-    timings = [timed(partial(model.forget, batch)) for batch in sample.batches]
+    sample = draw_sample(Cells.of(model, planned.schedule), people, n_batches, rng)
+    timings = [time_call(partial(model.forget, batch)) for batch in sample.batches]
     receipts, seconds = [t[0] for t in timings], [t[1] for t in timings]
     return SettingCost(setting, people, planned, sample, receipts, seconds, naive)
 
 
-def refit(setting: Setting, model: SISAClassifier, X: Any, y: Any) -> tuple[Seconds, TargetCheck]:
-    """Train the same ensemble afresh on the rows that remain, and compare the digests."""
+def compare_with_refit(
+    setting: Setting, model: SISAClassifier, X: Any, y: Any
+) -> tuple[Seconds, TargetCheck]:
+    """Train the same ensemble on the remaining rows, and compare the digests."""
     rows = np.sort(model.ids_)
     ids = rows.tolist()
-    fresh, seconds = timed(lambda: setting.model(model.seed_).fit(X[rows], y[rows], ids=ids))
+    fresh, seconds = time_call(lambda: setting.model(model.seed_).fit(X[rows], y[rows], ids=ids))
     same = fresh.digest() == model.digest()
     what = f"after all removals the digest is that of a fresh fit, {setting}"
     return seconds, TargetCheck(what, "equal" if same else "differs", "equal", same)
 
 
-def naive_seconds(setting: Setting, X: Any, y: Any, seed: int) -> list[float]:
+def time_naive(setting: Setting, X: Any, y: Any, seed: int) -> list[float]:
     """Time naive retraining of the plain learner with the same epochs: a fit and a forget."""
     model = NaiveUnlearner(setting.learner(), random_state=seed)
-    _, first = timed(lambda: model.fit(X, y))
+    _, first = time_call(lambda: model.fit(X, y))
     return [first.wall, model.forget([0]).seconds]
 
 
-def cost_table(costs: list[SettingCost], refits: dict[Setting, list[Seconds]], data: str) -> Table:
+def make_cost_table(
+    costs: list[SettingCost], refits: dict[Setting, list[Seconds]], data: str
+) -> Table:
     """Return the table of single removals and batches."""
     return Table(
         "1-2. Cost of forgetting, as speed-ups",
@@ -251,7 +257,7 @@ def cost_table(costs: list[SettingCost], refits: dict[Setting, list[Seconds]], d
 MOST_OVERHEAD = 0.05
 MOST_IMPORT_SECONDS = 0.3
 
-# Functions whose cumulative time makes up a part of a call.
+# The functions of each part of a call.
 PARTS = {
     "find rows": ("_locate_rows",),
     "copy rows": ("without", "_split_by_shard", "_prepare_rows", "change_rows"),
@@ -283,7 +289,7 @@ class Race(NamedTuple):
 
     @property
     def overhead(self) -> float:
-        """Overhead by the shortest times: other work on the machine only ever adds."""
+        """Overhead by the shortest times: other load on the machine only adds time."""
         return min(t.wall for t in self.sisa) / min(t.wall for t in self.bare) - 1
 
     @property
@@ -292,7 +298,7 @@ class Race(NamedTuple):
         return min(t.cpu for t in self.sisa) / min(t.cpu for t in self.bare) - 1
 
     def row(self) -> tuple[Any, ...]:
-        """Return the line of the table."""
+        """Return the row of the table."""
         ratios = [a.wall / b.wall for a, b in zip(self.sisa, self.bare, strict=True)]
         return (
             *self.setting, min(t.wall for t in self.sisa), min(t.wall for t in self.bare),
@@ -303,10 +309,10 @@ class Race(NamedTuple):
         )  # fmt: skip
 
     def verdicts(self) -> list[TargetCheck]:
-        """Judge the overhead, and that both trained the same models."""
+        """Check the overhead, and that both trained the same models."""
         return [
-            _light(f"overhead of training on the clock, {self.setting}", self.overhead),
-            _light(f"time outside the learner's own calls, {self.setting}", self.outside),
+            _check_overhead(f"overhead of training on the clock, {self.setting}", self.overhead),
+            _check_overhead(f"time outside the learner's own calls, {self.setting}", self.outside),
             TargetCheck(
                 f"bare loop trains the same models, {self.setting}",
                 "bytes equal" if self.same_models else "differ",
@@ -316,31 +322,31 @@ class Race(NamedTuple):
         ]
 
 
-def _light(what: str, overhead: float) -> TargetCheck:
+def _check_overhead(what: str, overhead: float) -> TargetCheck:
     return TargetCheck(what, f"{overhead:+.1%}", "<= 5 %", overhead <= MOST_OVERHEAD)
 
 
-def blocks_of(model: SISAClassifier, setting: Setting) -> list[Block]:
-    """Return what a bare loop needs, prepared outside its time."""
+def prepare_blocks(model: SISAClassifier, setting: Setting) -> list[Block]:
+    """Return the inputs of the bare loop, prepared before timing starts."""
     blocks = []
     for shard in model.ensemble_.shards:
         rows, stages = shard.rows, setting.plan(model.n_rows_).schedule
         ends = np.searchsorted(rows.extra["slice"], np.arange(setting.n_slices), side="right")
         passes = stages if setting.stage_epochs else (1,)
         seeds = [
-            [_seed(model, shard.number, stage, epoch) for epoch in range(count)]
+            [_make_seed(model, shard.number, stage, epoch) for epoch in range(count)]
             for stage, count in enumerate(passes)
         ]
         blocks.append(Block(rows.X, rows.y, ends.tolist(), seeds))
     return blocks
 
 
-def _seed(model: SISAClassifier, shard: int, stage: int, epoch: int) -> int:
+def _make_seed(model: SISAClassifier, shard: int, stage: int, epoch: int) -> int:
     return library_seed(model.seed_, Purpose.STAGE, shard, stage, epoch, "random_state")
 
 
-def bare_loop(setting: Setting, blocks: list[Block]) -> list[Any]:
-    """Train all shards as anybody would, without states, hashes or anything kept."""
+def run_bare_loop(setting: Setting, blocks: list[Block]) -> list[Any]:
+    """Train all shards in a plain loop, without states or hashes."""
     learner = setting.learner()
     with one_thread():
         if setting.stage_epochs is None:
@@ -348,10 +354,10 @@ def bare_loop(setting: Setting, blocks: list[Block]) -> list[Any]:
                 clone(learner).set_params(random_state=block.seeds[0][0]).fit(block.X, block.y)
                 for block in blocks
             ]
-        return [_bare_stages(clone(learner), block) for block in blocks]
+        return [_train_bare_stages(clone(learner), block) for block in blocks]
 
 
-def _bare_stages(model: Any, block: Block) -> Any:
+def _train_bare_stages(model: Any, block: Block) -> Any:
     classes = np.unique(block.y)
     for end, seeds in zip(block.ends, block.seeds, strict=True):
         for seed in seeds if end else ():
@@ -360,24 +366,24 @@ def _bare_stages(model: Any, block: Block) -> Any:
     return model
 
 
-def race(setting: Setting, X: Any, y: Any, seed: int, repeats: int) -> Race:
-    """Time SISA and the bare loop in turn, so that a busy moment hits both."""
+def measure_race(setting: Setting, X: Any, y: Any, seed: int, repeats: int) -> Race:
+    """Time SISA and the bare loop in turn, so that load on the machine affects both."""
     sisa, bare, outside = [], [], []
     for _ in range(repeats):
-        with learning_time() as inside:
-            model, seconds = timed(lambda: setting.model(seed).fit(X, y))
+        with collect_learning_time() as inside:
+            model, seconds = time_call(lambda: setting.model(seed).fit(X, y))
         sisa.append(seconds)
         outside.append(seconds.cpu / sum(inside) - 1)
-        loose, seconds = timed(partial(bare_loop, setting, blocks_of(model, setting)))
+        loose, seconds = time_call(partial(run_bare_loop, setting, prepare_blocks(model, setting)))
         bare.append(seconds)
     pairs = zip(model.estimators_, loose, strict=True)
     same = all(a.coef_.tobytes() == b.coef_.tobytes() for a, b in pairs)
-    saving = _saving_seconds(model) / min(t.wall for t in sisa)
+    saving = _estimate_saving_seconds(model) / min(t.wall for t in sisa)
     return Race(setting, model, sisa, bare, same, saving, min(outside))
 
 
 @contextmanager
-def learning_time() -> Iterator[list[float]]:
+def collect_learning_time() -> Iterator[list[float]]:
     """Collect the processor seconds that are spent inside the learner's own calls.
 
     The same calls make up the bare loop, so what is left of the same run is the overhead, free of
@@ -406,11 +412,11 @@ def learning_time() -> Iterator[list[float]]:
             setattr(SGDClassifier, name, method)
 
 
-def _saving_seconds(model: SISAClassifier) -> float:
-    """Estimate the seconds `fit` spent on states: one round trip, times the states there are."""
+def _estimate_saving_seconds(model: SISAClassifier) -> float:
+    """Estimate the seconds that `fit` spends on states: one round trip times their number."""
     n_states = sum(saved is not None for shard in model.ensemble_.shards for saved in shard.states)
     inner = model.estimators_[0]
-    times = [timed(lambda: _round_trip(inner))[1].wall for _ in range(21)]
+    times = [time_call(lambda: _round_trip(inner))[1].wall for _ in range(21)]
     return n_states * float(np.median(times))
 
 
@@ -418,7 +424,7 @@ def _round_trip(inner: Any) -> str:
     return state.digest(state.decode(state.encode(inner)))
 
 
-def overhead_table(races: list[Race], repeats: int) -> Table:
+def make_overhead_table(races: list[Race], repeats: int) -> Table:
     """Return the table of overheads."""
     return Table(
         "3. Overhead of SISA's `fit` over a bare loop on the same shards",
@@ -456,8 +462,8 @@ def profile_parts(call: Callable[[], Any]) -> dict[str, float]:
     return parts
 
 
-def latency_table(models: dict[Setting, SISAClassifier], n_calls: int) -> Table:
-    """Return where the time of single removals goes."""
+def make_latency_table(models: dict[Setting, SISAClassifier], n_calls: int) -> Table:
+    """Return the parts of the time of single removals."""
     rows = []
     for setting, model in models.items():
         people = np.random.default_rng(1).choice(model.ids_, n_calls, replace=False).tolist()
@@ -474,7 +480,7 @@ def latency_table(models: dict[Setting, SISAClassifier], n_calls: int) -> Table:
     return Table("5b. Where the time of one `forget` goes", columns, rows, note)
 
 
-def storage_table(models: dict[Setting, SISAClassifier]) -> Table:
+def make_storage_table(models: dict[Setting, SISAClassifier]) -> Table:
     """Return bytes of all states against the plan's estimate."""
     rows = []
     for setting, model in models.items():
@@ -503,9 +509,9 @@ _IMPORT = (
 )
 
 
-def import_times(repeats: int) -> tuple[Table, list[TargetCheck]]:
+def time_imports(repeats: int) -> tuple[Table, list[TargetCheck]]:
     """Time ``import letheon`` in fresh interpreters."""
-    answers = [_fresh(_IMPORT).split() for _ in range(repeats)]
+    answers = [_run_python(_IMPORT).split() for _ in range(repeats)]
     seconds = [float(answer[0]) for answer in answers]
     heavy = sorted({word for answer in answers for word in answer[1:]})
     table = Table(
@@ -527,6 +533,6 @@ def import_times(repeats: int) -> tuple[Table, list[TargetCheck]]:
     ]
 
 
-def _fresh(code: str) -> str:
+def _run_python(code: str) -> str:
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/attack_certified.py`` (about 90 minutes on one core), with fewer runs
 ``--runs 200``, only some methods: ``--only influence,fisher``, or ``--fast``: models are fitted
-once where noise decides nothing but the release (20 minutes). Results go to
+once where the noise affects only the release (20 minutes). Results go to
 ``benchmarks/results/attacks.md``, those of a part to files named after it.
 """
 
@@ -48,14 +48,14 @@ METHODS: dict[str, Any] = {
     "descent-published": DescentToDeleteClassifier(state="published"),
 }
 N_RUNS, N_SMALL, N_WORST, N_CONFIRMING = 20_000, 2_000, 10, 30
-# All lines together are wrong with probability 5 % at most.
+# All bounds together are wrong with a probability of at most 5 %.
 LEVEL = 0.05 / (len(METHODS) * (3 * len(CASES) + 1) + N_WORST)
 
 
-def play(estimator: Any, case: AttackCase, n_runs: int, *, is_whole: bool) -> Releases:
-    """Play both worlds, or release the parameters of one model of each again and again.
+def sample_worlds(estimator: Any, case: AttackCase, n_runs: int, *, is_whole: bool) -> Releases:
+    """Sample both worlds, or release the parameters of one model of each repeatedly.
 
-    What a secret state has before noise does not depend on noise: full runs confirm that.
+    The secret parameters before noise do not depend on the noise; complete runs confirm this.
     """
     is_shaped = getattr(estimator, "covariance", "isotropic") != "isotropic"
     if is_whole or is_shaped or getattr(estimator, "state", "secret") != "secret":
@@ -75,7 +75,7 @@ def play(estimator: Any, case: AttackCase, n_runs: int, *, is_whole: bool) -> Re
 def make_model(
     estimator: Any, settings: dict[str, Any], case: AttackCase, who: Any, leaving: Any
 ) -> Any:
-    """Fit on some rows, and let some people leave."""
+    """Fit on some rows and remove some people."""
     own = estimator.get_params(deep=False)
     model = clone(estimator)
     model.set_params(**{name: value for name, value in settings.items() if name in own})
@@ -87,7 +87,7 @@ def make_model(
 
 
 def release_again(model: Any, weights: Any, n_runs: int) -> Any:
-    """Return what an observer sees of many releases of the same parameters."""
+    """Return the observations of many releases of the same parameters."""
     grid, source, twin = model._release_grid(), NoiseSource(None), copy.copy(model)
     seen = []
     for _ in range(n_runs):
@@ -100,17 +100,17 @@ def release_again(model: Any, weights: Any, n_runs: int) -> Any:
 def attack_all(estimator: Any, n_runs: int, *, is_whole: bool) -> Iterator[ClaimAttackResult]:
     """Yield the result of each attack on each case."""
     for case in CASES.values():
-        runs = play(estimator, case, n_runs, is_whole=is_whole)
+        runs = sample_worlds(estimator, case, n_runs, is_whole=is_whole)
         yield attack_fold(estimator, runs, level=LEVEL)
         yield attack_refusal(estimator, runs, level=LEVEL)
-        if getattr(estimator, "state", "secret") == "secret":  # the attack has to know a secret
+        if getattr(estimator, "state", "secret") == "secret":  # the attack would need a secret
             yield attack_lattice(estimator, runs, level=LEVEL)
-    if hasattr(estimator, "mechanism"):  # the account of the others is no gradient
+    if hasattr(estimator, "mechanism"):  # the account of the other methods is not a gradient
         yield attack_account(estimator, make_hard_cases(max(n_runs // 20, 12)), level=LEVEL)
 
 
 def make_small_cases(n: int) -> list[AttackCase]:
-    """Return problems of 4 to 8 rows, as those that refuted noise in the objective."""
+    """Return problems of 4 to 8 rows, like those that refuted noise in the objective."""
     rng, cases = np.random.default_rng(18), []
     for number in range(n):
         n_rows, n_columns = int(rng.integers(4, 9)), int(rng.integers(1, 3))
@@ -122,7 +122,7 @@ def make_small_cases(n: int) -> list[AttackCase]:
 
 
 def attack_small(n_cases: int, n_runs: int, *, is_whole: bool) -> Iterator[ClaimAttackResult]:
-    """Attack those of many small problems that use most of what their noise hides."""
+    """Attack the small problems that use the largest share of their budget."""
     estimator, shares = InfluenceClassifier(), []
     for case in make_small_cases(n_cases):
         who = range(len(case.y))
@@ -130,33 +130,33 @@ def attack_small(n_cases: int, n_runs: int, *, is_whole: bool) -> Iterator[Claim
         shares.append((account.spent / account.limit, case))
     shares.sort(key=lambda pair: -pair[0])
     for _, case in shares[:N_WORST]:
-        runs = play(estimator, case, n_runs, is_whole=is_whole)
+        runs = sample_worlds(estimator, case, n_runs, is_whole=is_whole)
         yield attack_fold(estimator, runs, level=LEVEL)
 
 
-def tail(scale: int, begin: int) -> float:
+def compute_tail(scale: int, begin: int) -> float:
     """Return the probability that a discrete Gaussian is at least `begin`, summed term by term."""
     total = np.longdouble(0)
     for first in range(begin, begin + 14 * scale, 1 << 20):
         z = np.arange(first, first + (1 << 20), dtype=np.float64).astype(np.longdouble) / scale
         total += np.exp(-z * z / 2).sum()
-    # The sum over all integers is this but for e^(-2 pi^2 scale^2) of it.
+    # The sum over all integers, up to a relative error of e^(-2 pi^2 scale^2).
     return float(total / (scale * np.sqrt(2 * np.longdouble(math.pi))))
 
 
-def exact_delta(epsilon: float, scale: int, shift: int) -> float:
+def compute_exact_delta(epsilon: float, scale: int, shift: int) -> float:
     """Return the delta of a discrete Gaussian against itself, `shift` steps on."""
     begin = math.floor(epsilon * scale * scale / shift - shift / 2) + 1
-    return tail(scale, begin) - math.exp(epsilon) * tail(scale, begin + shift)
+    return compute_tail(scale, begin) - math.exp(epsilon) * compute_tail(scale, begin + shift)
 
 
-def delta_table() -> tuple[Table, TargetCheck]:
-    """Compare the exact delta of one parameter with the continuous and with the stated one."""
+def make_delta_table() -> tuple[Table, TargetCheck]:
+    """Compare the exact delta of one parameter with the continuous and the stated delta."""
     grid, rows, is_fine = ReleaseGrid.of_sigma(0.01), [], True
     for epsilon, delta in ((0.1, 1e-5), (1.0, 1e-4), (1.0, 1e-8), (5.0, 1e-6)):
         distance = grid.max_hidden_distance(epsilon, delta, 1)
-        steps = math.floor(distance / grid.step) + 1  # rounding may take one more
-        exact = exact_delta(epsilon, grid.scale, steps)
+        steps = math.floor(distance / grid.step) + 1  # rounding can add one step
+        exact = compute_exact_delta(epsilon, grid.scale, steps)
         continuous = gaussian_delta(epsilon, steps / grid.scale)
         stated = grid.compute_delta(epsilon, distance, 1)
         is_fine &= exact <= stated and exact <= delta
@@ -172,7 +172,7 @@ def delta_table() -> tuple[Table, TargetCheck]:
 def main(
     runs: int = typer.Option(N_RUNS, help="Models in each world."),
     only: str = typer.Option("", help="Methods, or 'small' or 'delta', separated by commas."),
-    fast: bool = typer.Option(False, help="Fit once where noise decides nothing but the release."),
+    fast: bool = typer.Option(False, help="Fit once where the noise affects only the release."),
 ) -> None:
     """Attack every method; exit with 1 if a claim is refuted."""
     chosen = [name for name in only.split(",") if name] or [*METHODS, "small", "delta"]
@@ -183,7 +183,7 @@ def main(
     report = BenchmarkReport("Attacks on the certified linear methods", settings, file=file)
     for name in chosen:
         if name == "delta":
-            table, verdict = delta_table()
+            table, verdict = make_delta_table()
             report.add(table, [verdict])
             continue
         n_small = N_SMALL if is_full else max(N_WORST, runs // 10)
@@ -191,14 +191,22 @@ def main(
             attacks = list(attack_small(n_small, runs, is_whole=not fast))
         else:
             attacks = list(attack_all(METHODS[name], runs, is_whole=not fast))
-        report.add(_table(name, attacks), [_verdict(name, attacks)])
+        report.add(_make_table(name, attacks), [_check_claims(name, attacks)])
     report.write()
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _table(name: str, attacks: list[ClaimAttackResult]) -> Table:
+def _make_table(name: str, attacks: list[ClaimAttackResult]) -> Table:
     rows = [
-        (each.attack, each.case, each.n_runs, each.bound, each.epsilon, each.delta, _details(each))
+        (
+            each.attack,
+            each.case,
+            each.n_runs,
+            each.bound,
+            each.epsilon,
+            each.delta,
+            _format_details(each),
+        )
         for each in attacks
     ]
     columns = ("attack", "case", "runs", "epsilon >=", "claimed", "delta", "details")
@@ -206,11 +214,11 @@ def _table(name: str, attacks: list[ClaimAttackResult]) -> Table:
     return Table(name, columns, rows, note)
 
 
-def _details(result: ClaimAttackResult) -> str:
+def _format_details(result: ClaimAttackResult) -> str:
     return ", ".join(f"{name} {value:.3g}" for name, value in result.details.items())
 
 
-def _verdict(name: str, attacks: list[ClaimAttackResult]) -> TargetCheck:
+def _check_claims(name: str, attacks: list[ClaimAttackResult]) -> TargetCheck:
     refuted = [f"{each.attack} on {each.case}" for each in attacks if each.is_refuted]
     worst = max(each.bound for each in attacks)
     what = f"{name}: lower bounds on epsilon in {len(attacks)} attacks"

@@ -27,12 +27,12 @@ from benchmarks._convex_data import SETS, load_set
 from benchmarks._convex_models import (
     ConvexMethod,
     SolverBaseline,
-    deltagrad,
-    descent,
-    fisher,
-    influence,
+    make_deltagrad,
+    make_descent,
+    make_fisher,
+    make_influence,
 )
-from benchmarks._convex_retrain import trials_table
+from benchmarks._convex_retrain import make_trials_table
 from benchmarks._report import BenchmarkReport, TargetCheck
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -42,8 +42,8 @@ STEPPED = ("mnist38", "higgs")
 N_PARTS = 8
 FEW = 0.01
 SWEPT = ("mnist38", "covtype", "higgs")
-# Noise on released parameters, chosen on a fifth of the training rows: the most, of 0.01, 0.03,
-# 0.05, 0.07, 0.1 and 0.2, that costs at most 0.1 points of accuracy there. The first is judged.
+# Noise of released parameters, chosen on a fifth of the training rows: the largest of 0.01, 0.03,
+# 0.05, 0.07, 0.1 and 0.2 that costs at most 0.1 points of accuracy. The targets use the first.
 SIGMAS: dict[str, tuple[float, ...]] = {
     "mnist38": (0.07, 0.02),
     "covtype": (0.07,),
@@ -76,7 +76,7 @@ PERIOD_NOTE = "Here it is the distance to where the same descent on the remainin
 
 
 class ConvexScale(NamedTuple):
-    """How much of everything one run does."""
+    """Sizes and repetitions of a run."""
 
     most_rows: int | None
     brief: bool
@@ -148,7 +148,7 @@ QUICK = ConvexScale(
 
 
 class ConvexBench:
-    """One run: its size, its report and what several sections need."""
+    """One run: size, report, and data that several sections use."""
 
     def __init__(self, size: ConvexScale, report: BenchmarkReport, file: Path) -> None:
         self.size, self.report, self.file = size, report, file
@@ -157,7 +157,7 @@ class ConvexBench:
         self.points: dict[str, list[curves.Point]] = {}
 
     def yardstick(self, name: str) -> SolverBaseline:
-        """Return the solvers of a table, tried once in a run; only the last tables are kept."""
+        """Return the solvers of a table, timed once per run; only the last tables are cached."""
         if name not in self.yardsticks:
             data = load_set(name)
             data = data.head(self.size.most_rows) if self.size.most_rows else data
@@ -165,10 +165,10 @@ class ConvexBench:
         return self.yardsticks[name]
 
     def measure_set(self, name: str) -> None:
-        """Try every solver and every method on one table, people leaving one by one."""
+        """Time every solver on one table, and single removals by every method."""
         yardstick = self.yardstick(name)
         data = yardstick.data
-        solvers = trials_table(
+        solvers = make_trials_table(
             f"Retraining: {data.describe()}", yardstick.best, data.X_test, data.y_test
         )
         note = RETRAIN_NOTE.format(repeats=self.size.repeats)
@@ -176,20 +176,20 @@ class ConvexBench:
         n_new = self.size.singles["published"] if name == "mnist38" else 0
         results = singles.race_singles(self._methods(name), yardstick, n_new)
         self.results += results
-        least = _least()
+        least = _list_targets()
         verdicts = [
-            singles.ratio_verdict(one, least[key])
+            singles.check_ratio(one, least[key])
             for one in results
             if (key := (one.data, one.method.title)) in least
         ]
         verdicts += [
-            singles.noise_verdict(one, MOST_POINTS)
+            singles.check_noise(one, MOST_POINTS)
             for one in results
-            if one.method.title == influence(SIGMAS[name][0]).title and name in INFLUENCE_LEAST
+            if one.method.title == make_influence(SIGMAS[name][0]).title and name in INFLUENCE_LEAST
         ]
-        table = singles.single_table(results, yardstick)
+        table = singles.make_single_table(results, yardstick)
         table = replace(table, note=table.note + NOTES.get(name, ""))
-        self.report.add(table, [*verdicts, singles.covered_verdict(results)])
+        self.report.add(table, [*verdicts, singles.check_certificates(results)])
         if name not in {*BATCHED, *SWEPT, "cifar2"}:
             del self.yardsticks[name]
             gc.collect()
@@ -199,84 +199,91 @@ class ConvexBench:
         slow = name in {"sparse", "cifar2"}
         n_influence = many["slow"] if slow else many["Influence"]
         n_secret = many["published"] if slow else many["secret"]
-        methods = [(influence(sigma), n_influence) for sigma in SIGMAS[name]]
+        methods = [(make_influence(sigma), n_influence) for sigma in SIGMAS[name]]
         if self.size.brief and name == "cifar2":
-            return methods[:1]  # a fit takes as long as all other tables together
-        methods += [(fisher(state="secret"), n_secret), (descent(state="secret"), n_secret)]
+            return methods[:1]  # one fit takes as long as all other tables
+        methods += [
+            (make_fisher(state="secret"), n_secret),
+            (make_descent(state="secret"), n_secret),
+        ]
         if name != "syn54full":
-            methods += [(fisher(state="published"), many["published"])]
-            methods += [(descent(state="published"), many["published"])]
+            methods += [(make_fisher(state="published"), many["published"])]
+            methods += [(make_descent(state="published"), many["published"])]
         if name not in {"syn54full", "cifar2"}:
             kinds = ("lbfgs",) if name == "sparse" else ("cached", "lbfgs")
-            methods += [(deltagrad(steps, hessian=kind), many["DeltaGrad"]) for kind in kinds]
+            methods += [(make_deltagrad(steps, hessian=kind), many["DeltaGrad"]) for kind in kinds]
         return methods
 
     def measure_batches(self) -> None:
-        """Let many people leave at once."""
+        """Measure the removal of many people at once."""
         size, removals = self.size, []
         for name in BATCHED:
-            mine = influence(SIGMAS[name][0])
-            others = [(fisher(state="secret"), 0), (descent(state="secret"), 0)]
+            mine = make_influence(SIGMAS[name][0])
+            others = [(make_fisher(state="secret"), 0), (make_descent(state="secret"), 0)]
             methods = [(mine, 0), *others, (mine, N_PARTS)]
-            removals += batch.batches(
+            removals += batch.measure_batches(
                 methods, self.yardstick(name), size.shares, size.batch_repeats
             )
-        self.report.add(batch.batch_table(removals, size.batch_repeats), _batch_verdicts(removals))
+        self.report.add(
+            batch.make_batch_table(removals, size.batch_repeats), _check_batches(removals)
+        )
 
     def measure_sequence(self) -> None:
-        """Let a thousand people leave one after the other."""
+        """Measure a thousand removals, one after the other."""
         size, yardstick, runs = self.size, self.yardstick("mnist38"), []
         for sigma in SIGMAS["mnist38"]:
-            method = influence(sigma)
+            method = make_influence(sigma)
             run = batch.run_sequence(method, yardstick, size.sequence, size.every, 4)
-            self.report.add(batch.sequence_table(run), batch.sequence_verdicts(run))
+            self.report.add(batch.make_sequence_table(run), batch.check_sequence(run))
             runs.append(run)
         pictures.draw_sequences(runs, self._picture("sequence"))
 
     def measure_deltagrad(self) -> None:
-        """Hold DeltaGrad against the descent that it replays."""
+        """Compare DeltaGrad with the descent that it replays."""
         size, yardstick = self.size, self.yardstick("mnist38")
         replays, singles_of = [], size.singles["DeltaGrad"]
         for n_gone in (1, *(int(share * len(yardstick.data.y)) for share in size.shares)):
-            replays += curves.replays(yardstick, size.steps, n_gone, singles_of)
-        table = curves.replay_table(replays, yardstick, size.steps, singles_of)
-        self.report.add(table, curves.replay_verdicts(replays, DELTAGRAD_LEAST))
+            replays += curves.measure_replays(yardstick, size.steps, n_gone, singles_of)
+        table = curves.make_replay_table(replays, yardstick, size.steps, singles_of)
+        self.report.add(table, curves.check_replays(replays, DELTAGRAD_LEAST))
 
     def measure_memory(self) -> None:
         """Measure memory with many columns, in fresh processes."""
         data = self.yardstick("cifar2").data
-        memories = fresh.memories(data, ("Influence",) if self.size.brief else fresh.METHODS)
-        self.report.add(fresh.memory_table(memories, data), fresh.memory_verdicts(memories, data))
+        memories = fresh.measure_memories(
+            data, ("Influence",) if self.size.brief else fresh.METHODS
+        )
+        self.report.add(fresh.make_memory_table(memories, data), fresh.check_memory(memories, data))
 
     def sweep_sigma(self) -> None:
-        """Turn the noise."""
+        """Vary the noise."""
         size = self.size
         points = []
         for gone in self._gone(size.leaving):
             noises = size.noises if gone.yardstick.data.X.shape[1] < 100 else 1
-            points += curves.sigmas(gone, size.sigmas, noises, size.steps)
+            points += curves.vary_sigma(gone, size.sigmas, noises, size.steps)
         self._curves("Noise (sigma)", "sigma", points, size.noises, SIGMA_NOTE)
 
     def sweep_minibatch(self) -> None:
-        """Turn the size of mini-batches."""
+        """Vary the size of mini-batches."""
         points = []
         for gone in self._gone(self.size.leaving, few=True):
-            points += curves.minibatches(gone, self.size.minis)
+            points += curves.vary_minibatches(gone, self.size.minis)
         self._curves("Mini-batches (m')", "minibatch", points, 1)
 
     def sweep_period(self) -> None:
-        """Turn the share of exact steps."""
+        """Vary the share of exact steps."""
         size, points = self.size, []
         for gone in self._gone(size.leaving):
-            points += curves.periods(gone, size.periods, size.hessians, size.steps)
+            points += curves.vary_periods(gone, size.periods, size.hessians, size.steps)
         title = "Exact steps of DeltaGrad (T0), and cached Hessians"
         self._curves(title, "period", points, 1, PERIOD_NOTE)
 
     def sweep_iterations(self) -> None:
-        """Turn the number of gradient steps."""
+        """Vary the number of gradient steps."""
         points = []
         for gone in self._gone(min(self.size.shares), names=STEPPED):
-            points += curves.iterations(gone, self.size.iterations, 1)
+            points += curves.vary_iterations(gone, self.size.iterations, 1)
         self._curves("Steps of Descent-to-Delete by theorem (I)", "iterations", points, 1)
 
     def _gone(
@@ -287,7 +294,7 @@ class ConvexBench:
             yardstick = self.yardstick(name)
             n_people = int(share * len(yardstick.data.y))
             if few and yardstick.data.X.shape[1] > 100:
-                n_people = self.size.few  # one Hessian per person is a long way with many columns
+                n_people = self.size.few  # one Hessian per person is slow with many columns
             crowds.append(curves.Gone.of(yardstick, n_people))
         return crowds
 
@@ -295,15 +302,15 @@ class ConvexBench:
         self, title: str, name: str, points: list[curves.Point], repeats: int, note: str = ""
     ) -> None:
         self.points[name] = points
-        self.report.add(curves.curve_table(title, points, repeats, note))
+        self.report.add(curves.make_curve_table(title, points, repeats, note))
         drawn = [point for point in points if point.dial == points[0].dial]
         pictures.draw_curves(drawn, drawn[0].dial, self._picture(name))
 
     def summarise(self) -> None:
-        """Put all ratios side by side, and draw them."""
+        """Write the table of all speed-ups and draw it."""
         if self.results:
-            self.report.add(singles.summary_table(self.results))
-            pictures.draw_speeds(self.results, _least(), self._picture("speed"))
+            self.report.add(singles.make_summary_table(self.results))
+            pictures.draw_speeds(self.results, _list_targets(), self._picture("speed"))
         panels: dict[str, list[curves.Point]] = {}
         for points in self.points.values():
             for point in (point for point in points if point.dial not in {"sigma", curves.KEPT}):
@@ -315,27 +322,31 @@ class ConvexBench:
         return self.file.with_name(f"{self.file.name}_{name}.png")
 
 
-def _least() -> dict[tuple[str, str], float]:
-    """Return what has to be reached, by table and method."""
-    least = {(name, influence(SIGMAS[name][0]).title): x for name, x in INFLUENCE_LEAST.items()}
-    least |= {(name, fisher(state="secret").title): x for name, x in FISHER_LEAST.items()}
-    return least | {(name, descent(state="secret").title): x for name, x in DESCENT_LEAST.items()}
+def _list_targets() -> dict[tuple[str, str], float]:
+    """Return the required speed-up by table and method."""
+    least = {
+        (name, make_influence(SIGMAS[name][0]).title): x for name, x in INFLUENCE_LEAST.items()
+    }
+    least |= {(name, make_fisher(state="secret").title): x for name, x in FISHER_LEAST.items()}
+    return least | {
+        (name, make_descent(state="secret").title): x for name, x in DESCENT_LEAST.items()
+    }
 
 
-def _batch_verdicts(removals: list[batch.BatchRemoval]) -> list[TargetCheck]:
-    """Judge random people on the first table; Fisher has more to reach when few of them leave."""
-    names = (influence(SIGMAS["mnist38"][0]).title, fisher(state="secret").title)
+def _check_batches(removals: list[batch.BatchRemoval]) -> list[TargetCheck]:
+    """Check random people on the first table; Fisher has a higher target for small batches."""
+    names = (make_influence(SIGMAS["mnist38"][0]).title, make_fisher(state="secret").title)
     mine = [each for each in removals if each.data == "mnist38" and each.method in names]
     mine = [each for each in mine if each.chosen == batch.RANDOM]
     few = [each for each in mine if each.method == names[1] and each.share <= FEW]
     return [
-        *batch.batch_verdicts(mine, BATCH_LEAST),
-        *batch.batch_verdicts(few, FISHER_BATCH_LEAST),
+        *batch.check_batches(mine, BATCH_LEAST),
+        *batch.check_batches(few, FISHER_BATCH_LEAST),
     ]
 
 
-def sections(bench: ConvexBench) -> dict[str, Callable[[], None]]:
-    """Return everything a run does, in order."""
+def list_sections(bench: ConvexBench) -> dict[str, Callable[[], None]]:
+    """Return the sections of a run, in order."""
     return {
         **{name: lambda name=name: bench.measure_set(name) for name in SETS},  # type: ignore[misc]
         "batch": bench.measure_batches,
@@ -353,10 +364,10 @@ def sections(bench: ConvexBench) -> dict[str, Callable[[], None]]:
 def run(
     size: ConvexScale, chosen: list[str], file: Path, settings: dict[str, Any]
 ) -> BenchmarkReport:
-    """Do the chosen sections, all of them when none is named."""
+    """Run the chosen sections, or all of them."""
     report = BenchmarkReport("Benchmarks of the convex methods", settings, file=file)
     bench = ConvexBench(size, report, file)
-    every = sections(bench)
+    every = list_sections(bench)
     if unknown := set(chosen) - set(every):
         raise typer.BadParameter(f"unknown: {sorted(unknown)}; known: {list(every)}")
     start = time.perf_counter()
@@ -374,9 +385,9 @@ def main(
     quick: bool = typer.Option(False, help="Small sizes: indicative only."),
     only: str = typer.Option("", help="Sections to run, separated by commas."),
 ) -> None:
-    """Run the benchmarks; exit with 1 when something that must hold does not."""
+    """Run the benchmarks; exit with 1 if a target is missed."""
     chosen = [name.strip() for name in only.split(",") if name.strip()]
-    # A part of a run must not replace the results of a whole one.
+    # A partial run must not replace the results of a complete one.
     file = RESULTS / ("convex_quick" if quick or chosen else "convex")
     settings = {"quick": quick, "only": only or "everything", "threads": 1}
     report = run(QUICK if quick else FULL, chosen, file, settings)

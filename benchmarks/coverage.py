@@ -1,8 +1,8 @@
-"""How often the intervals of `letheon.measures` hold the truth, over draws from known laws.
+"""Coverage of the intervals of `letheon.measures`, over draws from known distributions.
 
     python -m benchmarks.coverage [draws]
 
-Writes benchmarks/results/coverage.md. `CASES` is also what `tests/measures/test_coverage.py` runs.
+Writes benchmarks/results/coverage.md. `tests/measures/test_coverage.py` runs `CASES` too.
 """
 
 import math
@@ -32,7 +32,7 @@ from letheon.measures import (
 __all__ = ["CASES", "CoverageCase", "Reached", "run_case"]
 
 RESULT = Path(__file__).parent / "results" / "coverage.md"
-# Misses of the nominal 95 % that are still called nominal.
+# Deviations from 95 % that still count as nominal.
 BAND = (0.935, 0.965)
 
 Rng = np.random.Generator
@@ -40,7 +40,7 @@ Numbers = NDArray[np.float64]
 
 
 class Law(NamedTuple):
-    """A law of numbers that are not negative, and its mean."""
+    """A distribution of non-negative numbers, and its mean."""
 
     draw: Callable[[Rng, Any], Numbers]
     mean: float
@@ -50,7 +50,7 @@ def _log_normal(spread: float) -> Law:
     return Law(lambda rng, size: rng.lognormal(-(spread**2) / 2, spread, size), 1.0)
 
 
-def _gamma(shape: float) -> Law:
+def _make_gamma(shape: float) -> Law:
     return Law(lambda rng, size: rng.gamma(shape, 1 / shape, size), 1.0)
 
 
@@ -71,8 +71,8 @@ TIMES = {
     "log-normal, 0.3": _log_normal(0.3),
     "log-normal, 0.6": _log_normal(0.6),
     "log-normal, 1": _log_normal(1.0),
-    "gamma, 1": _gamma(1.0),
-    "gamma, 4": _gamma(4.0),
+    "gamma, 1": _make_gamma(1.0),
+    "gamma, 4": _make_gamma(4.0),
     "1 + exponential": Law(lambda rng, size: 1 + rng.exponential(0.3, size), 1.3),
     "1 in 10 is 3 times as slow": _with_slow_ones(0.1, 3.0),
     "1 in 10 is 10 times as slow": _with_slow_ones(0.1, 10.0),
@@ -87,19 +87,19 @@ ROWS = {
 }
 
 
-def _alike(rng: Rng, size: int) -> Numbers:
-    """Return log-normal times of which neighbours have a correlation of 0.5."""
+def _draw_alike(rng: Rng, size: int) -> Numbers:
+    """Return log-normal times; neighbours have a correlation of 0.5."""
     drawn = rng.normal(size=size)
     for at in range(1, size):
         drawn[at] = 0.5 * drawn[at - 1] + math.sqrt(0.75) * drawn[at]
     return np.exp(0.4 * drawn - 0.08)
 
 
-# Beyond what is claimed; such samples are flagged as rough when they look like it.
+# Outside the claim; such samples are flagged as rough if they look like it.
 BEYOND = {
     "log-normal, 1.5": _log_normal(1.5),
     "1 in 20 is 5 times as slow": _with_slow_ones(0.05, 5),
-    "neighbours alike, slow or fast": Law(_alike, 1.0),
+    "neighbours alike, slow or fast": Law(_draw_alike, 1.0),
 }
 
 
@@ -114,7 +114,7 @@ class CoverageCase(NamedTuple):
     is_claimed: bool
     """Whether 95 % are claimed here."""
     may_exceed: bool = False
-    """Whether the interval may hold the truth more often than 96.5 %."""
+    """Whether the interval may contain the true value in more than 96.5 % of the draws."""
 
     @property
     def name(self) -> str:
@@ -123,7 +123,7 @@ class CoverageCase(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Shares of the draws: interval holds, lies above and below the truth, is called rough."""
+    """Shares of draws: interval contains the true value, is too high, too low, flagged rough."""
 
     holds: float
     above: float
@@ -132,7 +132,7 @@ class Reached(NamedTuple):
 
 
 def run_case(case: CoverageCase, n_draws: int, seed: int = 0) -> Reached:
-    """Return how often the interval holds the truth."""
+    """Return how often the interval contains the true value."""
     rng = np.random.default_rng(seed)
     drawn = [case.draw(rng) for _ in range(n_draws)]
     low = np.array([-math.inf if m.low is None else m.low for m in drawn])
@@ -145,7 +145,7 @@ def run_case(case: CoverageCase, n_draws: int, seed: int = 0) -> Reached:
 def _efficiency_cases() -> Iterator[CoverageCase]:
     for name, law in (TIMES | {k: v for k, v in BEYOND.items() if "slow" in k}).items():
         for n in (5, 20, 60, 200):
-            # Retrains differ less than removals; a few of them have to do.
+            # Retraining times vary less than removal times; a few are enough.
             n_naive, naive = (5, _log_normal(0.1)) if n < 200 else (60, _log_normal(0.6))
 
             def draw(
@@ -165,7 +165,7 @@ def _efficiency_cases() -> Iterator[CoverageCase]:
 
 
 def _kl_of(rows: Numbers, seed: int) -> Measure:
-    """Return the KL consistency of two models whose rows diverge by so much."""
+    """Return the KL consistency of two models with these divergences of rows."""
     # KL((1, 0) || (q, 1 - q)) = -log q
     certain = np.stack([np.ones_like(rows), np.zeros_like(rows)], axis=1)
     q = np.exp(-rows)
@@ -207,15 +207,15 @@ def _row_cases() -> Iterator[CoverageCase]:
         yield CoverageCase("kl_gaussian", "uniform gaps", f"{n} rows", 2 / 3, gaussian, n >= 100)
 
 
-def _accuracy(y: Any, p: Any) -> float:
+def _score_accuracy(y: Any, p: Any) -> float:
     return float(np.mean(y == p))
 
 
-def _balanced(y: Any, p: Any) -> float:
+def _score_balanced(y: Any, p: Any) -> float:
     return float((np.mean(p[y == 0] == 0) + np.mean(p[y == 1] == 1)) / 2)
 
 
-def _auc(y: Any, p: Any) -> float:
+def _score_auc(y: Any, p: Any) -> float:
     ranks = stats.rankdata(p)
     n = int(y.sum())
     return float((ranks[y == 1].sum() - n * (n + 1) / 2) / (n * (len(y) - n)))
@@ -226,7 +226,7 @@ def _negative_error(y: Any, p: Any) -> float:
 
 
 def _label_cases() -> Iterator[CoverageCase]:
-    """Both models right, only the retrained, only the unlearned, neither: these shares."""
+    """Yield cases: both models right, only the retrained, only the unlearned, neither (shares)."""
     for n, shares, claimed in (
         (20, [0.5, 0.45, 0.05, 0], False),
         (30, [0.6, 0.3, 0.05, 0.05], True),
@@ -240,7 +240,7 @@ def _label_cases() -> Iterator[CoverageCase]:
             seed = int(rng.integers(2**31))
             y = np.zeros(n)
             naive, unlearned = (kind >= 2) * 1.0, (kind % 2) * 1.0
-            return effectiveness(_accuracy, y, unlearned, naive, n_resamples=400, seed=seed)
+            return effectiveness(_score_accuracy, y, unlearned, naive, n_resamples=400, seed=seed)
 
         def certify(rng: Rng, n: int = n, shares: list[float] = shares) -> Measure:
             kind = rng.choice(4, size=n, p=shares)
@@ -248,7 +248,7 @@ def _label_cases() -> Iterator[CoverageCase]:
             y = np.zeros(n)
             naive, unlearned = (kind >= 2) * 1.0, (kind % 2) * 1.0
             return certifiability_from_predictions(
-                _accuracy, y, unlearned, naive, n_resamples=400, seed=seed
+                _score_accuracy, y, unlearned, naive, n_resamples=400, seed=seed
             )
 
         law = f"accuracy, {shares[1]:.0%} and {shares[2]:.0%} differ"
@@ -267,10 +267,10 @@ def _metric_cases() -> Iterator[CoverageCase]:
             y = (np.arange(n) < positive * n) * 1
             rng.shuffle(y)
             naive = np.where(rng.random(n) < np.where(y == 1, 0.7, 0.9), y, 1 - y)
-            # one in five of the right positives is lost
+            # one in five of the true positives is lost
             unlearned = np.where((y == 1) & (rng.random(n) < 0.2), 0, naive)
             seed = int(rng.integers(2**31))
-            return effectiveness(_balanced, y, unlearned, naive, n_resamples=400, seed=seed)
+            return effectiveness(_score_balanced, y, unlearned, naive, n_resamples=400, seed=seed)
 
         law = f"balanced accuracy, {positive:.0%} positive"
         yield CoverageCase("effectiveness", law, f"{n} rows", 0.07, balanced, n * positive >= 100)
@@ -282,7 +282,7 @@ def _metric_cases() -> Iterator[CoverageCase]:
             signal = rng.normal(size=n) + 1.2 * y
             noise = rng.normal(size=n)
             seed = int(rng.integers(2**31))
-            return effectiveness(_auc, y, signal + noise, signal, n_resamples=200, seed=seed)
+            return effectiveness(_score_auc, y, signal + noise, signal, n_resamples=200, seed=seed)
 
         truth = stats.norm.cdf(1.2 / math.sqrt(2)) - stats.norm.cdf(1.2 / 2)
         yield CoverageCase(
@@ -324,7 +324,7 @@ def _run_cases() -> Iterator[CoverageCase]:
         yield CoverageCase("geometric_mean", "log-normal", f"{n} runs", math.e, logs, True)
     for name in ("log-normal, 1", "gamma, 1"):
         law = TIMES[name]
-        # what evaluate does: 20 removals a trial, and the geometric mean of the ratios of means
+        # as in `evaluate`: 20 removals per trial, geometric mean of the ratios of means
         rng = np.random.default_rng(0)
         truth = float(np.exp(np.mean(-np.log(law.draw(rng, (200_000, 20)).mean(axis=1)))))
 
@@ -357,7 +357,7 @@ CASES = (
 )
 
 
-def _line(case: CoverageCase, n_draws: int) -> str:
+def _format_case(case: CoverageCase, n_draws: int) -> str:
     shares = " | ".join(f"{100 * share:.1f} %" for share in run_case(case, n_draws))
     claimed = "yes" if case.is_claimed else "no"
     return f"| `{case.measure}` | {case.law} | {case.size} | {claimed} | {n_draws:,} | {shares} |"
@@ -367,9 +367,9 @@ def main() -> None:
     n_draws = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     lines = []
     for case in CASES:
-        # A metric of any kind is called hundreds of times for one interval.
+        # An arbitrary metric is called hundreds of times for one interval.
         is_slow = case.measure in ("effectiveness", "certifiability_from_predictions")
-        lines.append(_line(case, n_draws // 5 if is_slow else n_draws))
+        lines.append(_format_case(case, n_draws // 5 if is_slow else n_draws))
         print(lines[-1], flush=True)
     RESULT.write_text(_TEXT.format(lines="\n".join(lines)))
 

@@ -1,4 +1,4 @@
-"""Nets that forget, in numbers: time, agreement, backdoors, stacked shards, memory.
+"""Benchmarks of networks: time, agreement, backdoors, stacked shards, memory.
 
 Run ``python benchmarks/deep.py`` (about 20 minutes on one core), ``--device cuda`` on a machine
 with a GPU (about 8 minutes on an H200), or, for a first look, ``--quick`` (under a minute); only
@@ -35,13 +35,13 @@ from benchmarks._deep_models import (
     ImageSet,
     Yardstick,
     agreement,
-    clocked,
-    fisher,
+    copy_model,
     load_images,
-    naive,
-    obliviate,
-    sisa,
-    twin,
+    make_fisher,
+    make_naive,
+    make_obliviate,
+    make_sisa,
+    time_on_device,
 )
 from benchmarks._deep_sizes import CPU, GPU, QUICK, NetSize
 from benchmarks._report import BenchmarkReport, Table, TargetCheck
@@ -59,7 +59,7 @@ Made = TypeVar("Made")
 
 @dataclass(kw_only=True)
 class DeepReport(BenchmarkReport):
-    """A report that also keeps the numbers behind its pictures."""
+    """A report with the numbers of its plots."""
 
     curves: dict[str, Any] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class DeepReport(BenchmarkReport):
 
 
 class Bench:
-    """One run: its size, its report and what several sections need, made when first needed."""
+    """One run: size, report, and data that several sections use, made on first use."""
 
     def __init__(self, size: NetSize, report: DeepReport, device: str, deadline: float) -> None:
         self.size, self.report, self.device, self.deadline = size, report, device, deadline
@@ -77,7 +77,7 @@ class Bench:
         self.planted: list[backdoors.Planted] = []
 
     def has_time(self) -> bool:
-        """Whether another part may start."""
+        """Whether the deadline allows another section."""
         return time.perf_counter() < self.deadline
 
     @property
@@ -88,7 +88,7 @@ class Bench:
 
     @property
     def yardstick(self) -> Yardstick:
-        """The tuned naive retrain."""
+        """The tuned naive retraining."""
         return self._tuned[0]
 
     @property
@@ -96,18 +96,18 @@ class Bench:
         recipes = yardsticks.RECIPES[self.device]
         return self._once(
             "naive",
-            lambda: yardsticks.tuned(self.data, recipes, self.device, self.size.repeats),
+            lambda: yardsticks.tune_recipe(self.data, recipes, self.device, self.size.repeats),
         )
 
     @property
     def blocked(self) -> obliviates.Blocked:
         """The block model."""
-        model = obliviate(self.device, n_blocks=self.size.n_blocks)
+        model = make_obliviate(self.device, n_blocks=self.size.n_blocks)
         return self._once("blocks", lambda: obliviates.Blocked(model, self.yardstick))
 
     @property
     def places(self) -> range:
-        """Blocks in the middle of equal parts."""
+        """Evenly spaced blocks."""
         step = self.size.n_blocks // self.size.n_places
         return range(step // 2, self.size.n_blocks, step)
 
@@ -118,69 +118,69 @@ class Bench:
         return product
 
     def measure_naive(self) -> None:
-        """Tune the yardstick."""
+        """Tune naive retraining."""
         chosen, candidates = self._tuned
-        self.report.add(yardsticks.naive_table(self.data, chosen, candidates, self.device))
+        self.report.add(yardsticks.make_naive_table(self.data, chosen, candidates, self.device))
 
     def measure_obliviate(self) -> None:
-        """Forget people of all blocks under all rules."""
+        """Measure removals from all blocks under all rules."""
         blocked, places, size = self.blocked, self.places, self.size
-        runs = obliviates.runs_of(blocked, RULES, places, size.crowds, size.crowded)
-        other = naive(self.yardstick.recipe, self.device, random_state=1)
+        runs = obliviates.measure_removals(blocked, RULES, places, size.crowds, size.crowded)
+        other = make_naive(self.yardstick.recipe, self.device, random_state=1)
         answers = other.fit(self.data.X, self.data.y).predict(self.data.X_test)
-        verdicts = obliviates.obliviate_verdicts(blocked, runs, JUDGED)
-        self.report.add(obliviates.obliviate_table(blocked, runs, answers), verdicts)
-        self.report.add(obliviates.block_table(blocked, runs, JUDGED))
-        table, series = obliviates.residual_table(blocked, places)
+        verdicts = obliviates.check_obliviate(blocked, runs, JUDGED)
+        self.report.add(obliviates.make_obliviate_table(blocked, runs, answers), verdicts)
+        self.report.add(obliviates.make_block_table(blocked, runs, JUDGED))
+        table, series = obliviates.make_residual_table(blocked, places)
         self.report.add(table)
         curves = self.report.curves
         curves.setdefault("residuals", {})[f"{self.data.name}, {blocked.n_blocks} blocks"] = {
             str(block): values for block, values in series.items()
         }
         curves["floor"] = agreement(answers, self.yardstick.answers)
-        points = obliviates.points_of(blocked, runs)
+        points = obliviates.list_points(blocked, runs)
         curves["trade off"] = [*curves.get("trade off", []), *points]
 
     def measure_sisa(self) -> None:
-        """Forget people of shards."""
+        """Measure removals from shards."""
         size, ensembles = self.size, list[shards.Sharded]()
         widths = (None, 1) if self.device == "cuda" else (None,)
         for shape, width in product(size.shapes, widths):
             if self.has_time():
-                ensembles += shards.sharded(
+                ensembles += shards.measure_shards(
                     self._shards(shape, width),
                     self.yardstick,
                     size.shard_crowds,
                     size.singles,
                     compare=shape in size.compared,
                 )
-        table = shards.sisa_table(ensembles, self.yardstick, size.singles)
+        table = shards.make_sisa_table(ensembles, self.yardstick, size.singles)
         compared = [each for each in ensembles if each.same is not None]
-        self.report.add(table, [shards.sisa_verdict(compared)] if compared else [])
-        points = shards.points_of(ensembles, self.yardstick)
+        self.report.add(table, [shards.check_sisa(compared)] if compared else [])
+        points = shards.list_points(ensembles, self.yardstick)
         curves = self.report.curves
         curves["trade off"] = [*curves.get("trade off", []), *points]
 
     def _shards(self, shape: tuple[int, int], width: int | None = None) -> shards.Fitted:
         def fit() -> shards.Fitted:
-            return shards.fitted(self.data, self.device, shape, lane_width=width)
+            return shards.fit_shards(self.data, self.device, shape, lane_width=width)
 
         return self._once(f"shards {shape} {width}", fit)
 
     def measure_lanes(self) -> None:
-        """Stack shards."""
+        """Compare stacked shards with shards trained one by one."""
         size, races = self.size, []
         for recipe in size.lane_recipes:
             for n_shards in size.lane_shards:
                 if self.has_time():
                     data = self.data.head(size.lane_rows, size.n_test)
-                    races.append(lanes.race(data, recipe, n_shards, self.device))
-        verdicts = lanes.lane_verdicts(races, self.device)
-        self.report.add(lanes.lane_table(races, self.device), verdicts)
-        self.report.add(lanes.floor_table(races, lanes.Ceilings(self.device)))
+                    races.append(lanes.measure_lanes(data, recipe, n_shards, self.device))
+        verdicts = lanes.check_lanes(races, self.device)
+        self.report.add(lanes.make_lane_table(races, self.device), verdicts)
+        self.report.add(lanes.make_floor_table(races, lanes.Ceilings(self.device)))
 
     def measure_cifar(self) -> None:
-        """Do the same with a residual net on CIFAR-10."""
+        """Measure a residual network on CIFAR-10."""
         run = cifar.Cifar(
             load_images("cifar10"), self.size.cifar, self.device, self.report, self.has_time
         )
@@ -190,89 +190,91 @@ class Bench:
             self.report.curves.setdefault("residuals", {})[title] = run.curves
 
     def measure_backdoors(self) -> None:
-        """Plant patterns and let their owners leave."""
+        """Plant patterns and remove their owners."""
         size, device = self.size, self.device
         models: dict[str, Callable[[], Any]] = {
-            "DeepObliviate": lambda: obliviate(device, n_blocks=size.n_blocks),
-            "SISA": lambda: sisa(shards.SHARD_RECIPE, device, **self._equal_shards),
-            "Fisher": lambda: fisher(
+            "DeepObliviate": lambda: make_obliviate(device, n_blocks=size.n_blocks),
+            "SISA": lambda: make_sisa(shards.SHARD_RECIPE, device, **self._equal_shards),
+            "Fisher": lambda: make_fisher(
                 self.yardstick.recipe, device, labels="sampled", fisher_rows=size.fisher_rows[-1]
             ),
         }
         rules = {"DeepObliviate": (JUDGED, RULES[1])}
         for case in size.cases:
             if self.has_time():
-                self.planted += backdoors.planted(
+                self.planted += backdoors.measure_backdoors(
                     self.yardstick, case, models, rules, size.n_blocks
                 )
-        table = backdoors.backdoor_table(
+        table = backdoors.make_backdoor_table(
             self.planted, self.yardstick, size.n_blocks, self.data.note
         )
         self.report.add(table)
 
     @property
     def _equal_shards(self) -> dict[str, int]:
-        """Shards and slices that keep as many states as there are blocks."""
+        """Return shards and slices with as many checkpoints as there are blocks."""
         return {"n_shards": self.size.n_blocks // 5, "n_slices": 5}
 
     def measure_budget(self) -> None:
-        """Compare at equal numbers of states."""
+        """Compare methods at equal numbers of checkpoints."""
         yardstick, size = self.yardstick, self.size
         shape = (self._equal_shards["n_shards"], self._equal_shards["n_slices"])
         model, fit = self._shards(shape)
         held = set(model.ids_)
-        people = [self._somebody(block, held) for block in self.places]
+        people = [self._choose_person(block, held) for block in self.places]
         title = f"SISA, S={shape[0]}, R={shape[1]}"
-        contenders = [budget.contend(title, model, yardstick, fit, shape[0] * shape[1], people)]
+        contenders = [
+            budget.measure_contender(title, model, yardstick, fit, shape[0] * shape[1], people)
+        ]
         blocked = self.blocked
         for rule in (JUDGED, RULES[2]):
-            mine = twin(blocked.model, **rule._asdict())
+            mine = copy_model(blocked.model, **rule._asdict())
             title = f"DeepObliviate {rule}, B={size.n_blocks}"
             states = size.n_blocks + 1
             contenders.append(
-                budget.contend(title, mine, yardstick, blocked.fit.wall, states, people)
+                budget.measure_contender(title, mine, yardstick, blocked.fit.wall, states, people)
             )
         n_rows = size.cases[0].n_rows
-        self.report.add(budget.budget_table(contenders, yardstick, self.planted, n_rows))
+        self.report.add(budget.make_budget_table(contenders, yardstick, self.planted, n_rows))
 
-    def _somebody(self, block: int, held: set[int]) -> int:
-        """Return somebody of a block whom the shards hold too."""
-        everybody = (self.blocked.person(block, skip) for skip in range(2, len(held)))
-        return next(person for person in everybody if person in held)
+    def _choose_person(self, block: int, held: set[int]) -> int:
+        """Return a person of a block who is also in the shards."""
+        candidates = (self.blocked.person(block, skip) for skip in range(2, len(held)))
+        return next(person for person in candidates if person in held)
 
     def measure_fisher(self) -> None:
-        """Scrub."""
-        tried = approximate.scrubs(self.size.fisher_rows, SIGMAS, newton=self.size.newton)
-        self.report.add(approximate.fisher_table(self.yardstick, tried))
+        """Measure Fisher scrubbing."""
+        tried = approximate.list_scrubs(self.size.fisher_rows, SIGMAS, newton=self.size.newton)
+        self.report.add(approximate.make_fisher_table(self.yardstick, tried))
 
     def measure_deltagrad(self) -> None:
-        """Replay."""
+        """Measure DeltaGrad."""
         size = self.size
         data = self.data.head(size.replay_rows, size.n_test)
         wide = self.device == "cuda"
-        replay = approximate.replays(
+        replay = approximate.measure_replays(
             data, self.yardstick, size.replay_epochs, size.replay_crowds, wide=wide
         )
-        self.report.add(approximate.deltagrad_table(replay, self.yardstick))
+        self.report.add(approximate.make_deltagrad_table(replay, self.yardstick))
 
     def measure_memory(self) -> None:
-        """Keep many states with and without a limit."""
+        """Measure memory with many checkpoints, with and without a limit."""
         data, n_blocks = self.data.head(self.size.memory_rows, 100), self.size.memory_blocks
         limit = n_blocks * 100_000
-        memories = fresh.memories(data, n_blocks, limit, self.device)
-        verdicts = fresh.memory_verdicts(memories, n_blocks)
-        self.report.add(fresh.memory_table(memories, data, n_blocks), verdicts)
+        memories = fresh.measure_memories(data, n_blocks, limit, self.device)
+        verdicts = fresh.check_memory(memories, n_blocks)
+        self.report.add(fresh.make_memory_table(memories, data, n_blocks), verdicts)
 
     def measure_determinism(self) -> None:
-        """Fit twice; forget and fit afresh."""
+        """Check that two fits are equal, and that a removal equals a fresh fit."""
         data = self.data.head(self.size.equal_rows, 100)
         rows, held = [], []
         makers: dict[str, Callable[[], Any]] = {
-            "SISA, S=4, R=2": lambda: sisa(
+            "SISA, S=4, R=2": lambda: make_sisa(
                 shards.SHARD_RECIPE, self.device, n_shards=4, n_slices=2
             ),
-            "DeepObliviate, B=10": lambda: obliviate(self.device, n_blocks=10),
-            "naive": lambda: naive(self.yardstick.recipe, self.device),
+            "DeepObliviate, B=10": lambda: make_obliviate(self.device, n_blocks=10),
+            "naive": lambda: make_naive(self.yardstick.recipe, self.device),
         }
         for name, make in makers.items():
             digests = [make().fit(data.X, data.y).digest() for _ in range(2)]
@@ -289,12 +291,12 @@ class Bench:
         self.report.add(table, [verdict])
 
     def draw(self) -> None:
-        """Draw pictures, where matplotlib is installed."""
-        draw(self.report.curves, self.report.file)
+        """Draw plots if matplotlib is installed."""
+        draw_plots(self.report.curves, self.report.file)
 
 
-def draw(curves: dict[str, Any], file: Path) -> None:
-    """Draw what a run found, from the numbers in its JSON file."""
+def draw_plots(curves: dict[str, Any], file: Path) -> None:
+    """Draw the plots of a run from its JSON file."""
     try:
         from benchmarks import _deep_pictures as pictures
     except ImportError as error:
@@ -308,8 +310,8 @@ def draw(curves: dict[str, Any], file: Path) -> None:
         pictures.draw_trade_off(points, curves.get("floor"), picture)
 
 
-def sections(bench: Bench) -> dict[str, Callable[[], None]]:
-    """Return everything a run does, the most important first."""
+def list_sections(bench: Bench) -> dict[str, Callable[[], None]]:
+    """Return the sections of a run, the most important first."""
     return {
         "naive": bench.measure_naive,
         "obliviate": bench.measure_obliviate,
@@ -325,7 +327,7 @@ def sections(bench: Bench) -> dict[str, Callable[[], None]]:
     }
 
 
-def machine(device: str) -> dict[str, Any]:
+def describe_device(device: str) -> dict[str, Any]:
     """Describe the machine without naming it."""
     description = describe_machine(device)
     if device == "cuda":
@@ -336,8 +338,8 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def run(bench: Bench, chosen: list[str]) -> None:
-    """Do the chosen sections, all that belong to the device when none is named."""
-    every, begun = sections(bench), time.perf_counter()
+    """Run the chosen sections, or all sections of the device."""
+    every, begun = list_sections(bench), time.perf_counter()
     if unknown := set(chosen) - set(every):
         raise SystemExit(f"unknown: {sorted(unknown)}; known: {list(every)}")
     wanted = chosen or [name for name in every if name != "cifar" or bench.device == "cuda"]
@@ -346,7 +348,7 @@ def run(bench: Bench, chosen: list[str]) -> None:
         if not bench.has_time():
             left_out.append(name)
             continue
-        seconds = clocked(every[name], bench.device)[1]
+        seconds = time_on_device(every[name], bench.device)[1]
         gc.collect()
         took[name] = f"{seconds.wall:.0f} ({seconds.cpu:.0f} of the processor)"
         print(f"\n== {name}: {took[name]} s", flush=True)
@@ -360,35 +362,39 @@ def run(bench: Bench, chosen: list[str]) -> None:
     bench.report.write()
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Benchmarks of nets that forget.")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--quick", action="store_true", help="small sizes: indicative only")
     parser.add_argument("--only", default="", help="sections to run, separated by commas")
-    parser.add_argument("--limit", type=float, default=0.0, help="start nothing after so many s")
+    parser.add_argument(
+        "--limit", type=float, default=0.0, help="start no section after this many seconds"
+    )
     parser.add_argument("--into", default="", help="name of the results file")
-    parser.add_argument("--draw", action="store_true", help="only draw the pictures of --into")
+    parser.add_argument("--draw", action="store_true", help="only draw the plots of --into")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Run the benchmarks; return 1 when something that must hold does not."""
-    given = arguments()
+    """Run the benchmarks; return 1 if a target is missed."""
+    given = parse_arguments()
     device = given.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     chosen = [name.strip() for name in given.only.split(",") if name.strip()]
-    # A part of a run must not replace the results of a whole one.
+    # A partial run must not replace the results of a complete one.
     whole = {"cpu": "deep_cpu", "cuda": "deep_gpu"}[device]
     file = RESULTS / (given.into or ("deep_quick" if given.quick or chosen else whole))
     if given.draw:
-        draw(json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))["curves"], file)
+        draw_plots(
+            json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))["curves"], file
+        )
         return 0
     torch.set_num_threads(1)
     settings = {"quick": given.quick, "only": given.only or "everything", "device": device}
     report = DeepReport(
-        "Benchmarks of nets that forget", settings, file=file, machine=machine(device)
+        "Benchmarks of nets that forget", settings, file=file, machine=describe_device(device)
     )
     size = QUICK if given.quick else {"cpu": CPU, "cuda": GPU}[device]
     with threadpoolctl.threadpool_limits(1):

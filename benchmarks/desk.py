@@ -1,7 +1,7 @@
-"""The erasure desk: lists at 100,000 requests, a crowd for a minute, memory over half an hour.
+"""The erasure desk: lists of 100,000 requests, load for a minute, memory over half an hour.
 
 Run ``python benchmarks/desk.py`` (about fifteen minutes on two cores), ``--quick`` for a first look
-(about two minutes), ``--soak 30`` for memory over thirty minutes too. Results go to
+(about two minutes), ``--soak 30`` to measure memory over thirty minutes too. Results go to
 ``benchmarks/results``. Server and clients share the machine, and each call goes through HTTP.
 """
 
@@ -22,7 +22,7 @@ import typer
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
-from benchmarks._desk_lists import LOADED, MODEL, Caller, Filled, fill, lists, measure
+from benchmarks._desk_lists import LOADED, MODEL, Caller, Filled, fill_ledger, list_paths, time_list
 from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon.ledger import Ledger
 from tests.postgres import MISSING, PostgresServer, find_binaries
@@ -38,8 +38,8 @@ SAMPLE_SECONDS = 10.0
 
 
 @contextmanager
-def desk_of(home: Path, filled: Filled) -> Iterator[Desk]:
-    """Serve a ledger, with its worker, at rates that a benchmark does not reach."""
+def serve_desk(home: Path, filled: Filled) -> Iterator[Desk]:
+    """Serve a ledger with its worker, with rate limits that a benchmark does not reach."""
     rates = ("rate_per_token", "rate_login", "rate_failed", "rate_receipt")
     text = "".join(f'{rate} = "100000000/minute"\n' for rate in rates)
     (home / "service.toml").write_text(text)
@@ -49,9 +49,9 @@ def desk_of(home: Path, filled: Filled) -> Iterator[Desk]:
 
 
 def list_section(report: BenchmarkReport, server: Desk, kind: str, n: int) -> None:
-    """Every list page and API list, one after the other."""
+    """Time every list page and API list, one after the other."""
     caller = Caller(server.url, server.tokens["admin"])
-    rows = [measure(caller, path, n) for path in lists(caller)]
+    rows = [time_list(caller, path, n) for path in list_paths(caller)]
     slowest = max(rows, key=lambda row: row.p95)
     verdict = TargetCheck(
         f"{kind}: slowest of {len(rows)} lists, p95",
@@ -66,7 +66,7 @@ def list_section(report: BenchmarkReport, server: Desk, kind: str, n: int) -> No
 
 
 def load_section(report: BenchmarkReport, server: Desk, kind: str, seconds: float) -> None:
-    """A crowd that files requests: each key twice, and a fifth of them hang up first."""
+    """File requests from many clients: each key twice, and a fifth of them disconnect first."""
     wishes = (FilingOrder(f"load-{number}", number) for number in itertools.count())
     crowd = FilingClients(server.url, server.tokens["admin"], LOADED, N_CLIENTS)
     crowd.send(repeat_each(wishes), until=time.monotonic() + seconds)
@@ -94,23 +94,23 @@ def load_section(report: BenchmarkReport, server: Desk, kind: str, seconds: floa
 
 
 def soak_section(report: BenchmarkReport, server: Desk, minutes: float) -> None:
-    """Resident memory of server and worker while lists are read and requests are filed."""
+    """Measure memory of server and worker while lists are read and requests are filed."""
     stop, samples = threading.Event(), []
     processes = {"server": server.process.pid, "worker": server.worker()}
 
     def sample() -> None:
         while not stop.wait(SAMPLE_SECONDS):
-            samples.append([resident(pid) for pid in processes.values()])
+            samples.append([read_memory(pid) for pid in processes.values()])
 
     watcher = threading.Thread(target=sample)
     watcher.start()
-    n_calls = busy(server, time.monotonic() + 60 * minutes)
+    n_calls = run_calls(server, time.monotonic() + 60 * minutes)
     stop.set()
     watcher.join()
     table, sixth = np.array(samples), max(len(samples) // 6, 1)
     rows, verdicts = [], []
     for place, name in enumerate(processes):
-        # The first sixth fills caches; then it must not grow any more.
+        # The first sixth fills caches; after that memory must not grow.
         early = float(np.median(table[sixth : 2 * sixth, place]))
         late = float(np.median(table[-sixth:, place]))
         growth = late / early - 1
@@ -126,16 +126,16 @@ def soak_section(report: BenchmarkReport, server: Desk, minutes: float) -> None:
     report.add(Table("Memory", columns, rows, note), verdicts)
 
 
-def busy(server: Desk, until: float) -> int:
-    """Read every list in turn, and file a few requests, until a moment; return how many calls."""
+def run_calls(server: Desk, until: float) -> int:
+    """Read every list in turn and file a few requests until `until`; return the calls."""
     caller, n_calls = Caller(server.url, server.tokens["admin"]), 0
-    places = itertools.cycle(lists(caller))
+    places = itertools.cycle(list_paths(caller))
     numbers = itertools.count(10**6)
     crowd = FilingClients(server.url, server.tokens["admin"], MODEL, n_clients=4)
     while time.monotonic() < until:
         for path in itertools.islice(places, 20):
             caller.get(path)
-        # Nobody of these is in the model, so each is refused, and nothing piles up in the ledger.
+        # These ids are not in the model, so each request is refused and the ledger does not grow.
         crowd.send(
             [FilingOrder(f"soak-{number}", number) for number in itertools.islice(numbers, 4)]
         )
@@ -144,14 +144,14 @@ def busy(server: Desk, until: float) -> int:
     return n_calls
 
 
-def resident(pid: int) -> float:
-    """Return the memory of a process that is not shared, in MiB."""
+def read_memory(pid: int) -> float:
+    """Return the private memory of a process in MiB."""
     text = Path(f"/proc/{pid}/status").read_text()
     return int(text.partition("RssAnon:")[2].split()[0]) / 1024
 
 
-def databases(chosen: list[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield the name and the address of each database."""
+def open_databases(chosen: list[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and the URL of each database."""
     if "sqlite" in chosen:
         yield "SQLite", None
     if "postgresql" not in chosen:
@@ -168,8 +168,8 @@ def databases(chosen: list[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def main(
-    quick: bool = typer.Option(False, help="Small numbers, to see that it runs."),
-    only: str = typer.Option("sqlite,postgresql", help="Databases, with commas."),
+    quick: bool = typer.Option(False, help="Small numbers, as a smoke test."),
+    only: str = typer.Option("sqlite,postgresql", help="Databases, separated by commas."),
     soak: float = typer.Option(0.0, help="Minutes of the soak on the first database."),
 ) -> None:
     """Measure and write the report."""
@@ -183,11 +183,11 @@ def main(
     )
     folder = Path(tempfile.mkdtemp(prefix="letheon-bench-"))
     try:
-        for kind, database in databases(only.split(",")):
+        for kind, database in open_databases(only.split(",")):
             home = folder / kind
-            filled = fill(home, n_requests, n_load, database=database)
+            filled = fill_ledger(home, n_requests, n_load, database=database)
             report.settings[f"{kind} filled in, s"] = round(filled.seconds)
-            with desk_of(home, filled) as server:
+            with serve_desk(home, filled) as server:
                 list_section(report, server, kind, n_calls)
                 load_section(report, server, kind, seconds)
                 if soak:

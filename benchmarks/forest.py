@@ -1,4 +1,4 @@
-"""DaRE forests in numbers: time, memory, ranking, growth, dials and the identity.
+"""Benchmarks of DaRE forests: time, memory, ranking, growth, parameters and identity.
 
 Run ``python benchmarks/forest.py`` (about 20 minutes on one core) or, for a first look,
 ``python benchmarks/forest.py --quick`` (under a minute), or only some sections:
@@ -22,10 +22,10 @@ from benchmarks import _forest_curves as curves
 from benchmarks import _forest_growth as growth
 from benchmarks import _forest_pictures as pictures
 from benchmarks import _forest_sets as sets
-from benchmarks._data import Split, load_split, made_up, synthetic_split
-from benchmarks._forest_fresh import stored
-from benchmarks._forest_growth import identity_table, identity_verdict, live
-from benchmarks._forest_models import ForestSize, seconds
+from benchmarks._data import Split, load_split, make_synthetic_split, make_table
+from benchmarks._forest_fresh import store_rows
+from benchmarks._forest_growth import check_identity, make_identity_table, run_sequence
+from benchmarks._forest_models import ForestSize, time_call
 from benchmarks._report import BenchmarkReport
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -36,7 +36,7 @@ SEED = 20260
 
 
 class ForestScale(NamedTuple):
-    """How much of everything one run does."""
+    """Sizes and repetitions of a run."""
 
     shape: ForestSize
     most_rows: int | None
@@ -92,63 +92,65 @@ QUICK = ForestScale(
 
 
 class ForestBench:
-    """One run: its size, its report and what several sections need."""
+    """One run: size, report, and data that several sections use."""
 
     def __init__(self, size: ForestScale, report: BenchmarkReport, file: Path) -> None:
         self.size, self.report, self.file = size, report, file
         self.results: list[sets.SetFindings] = []
 
     def split(self, name: str) -> Split | None:
-        """Return a table, cut short in a quick run; None when its files are not there."""
-        data = _load(name)
+        """Return a table, truncated in a quick run; None if its files are missing."""
+        data = _load_table(name)
         return data.head(self.size.most_rows) if data and self.size.most_rows else data
 
     def splits(self, names: tuple[str, ...]) -> list[Split]:
-        """Return those tables that are there."""
+        """Return the available tables."""
         return [split for name in names if (split := self.split(name)) is not None]
 
     def unit(self, split: Split) -> float:
-        """Return F of a table, measured once in a run."""
+        """Return F of a table, measured once per run."""
         for result in self.results:
             if result.split.name == split.name:
                 return result.unit
         model = self.size.shape.random_forest(0)
-        return seconds(lambda: model.fit(split.X, split.y))
+        return time_call(lambda: model.fit(split.X, split.y))
 
     def measure_set(self, name: str) -> None:
         """Measure everything about one table."""
         split = self.split(name)
         if split is None:
-            print(f"{name}: no files, left out", flush=True)
+            print(f"{name}: files are missing, skipped", flush=True)
             return
         repeats = self.size.repeats.get(name, 1)
         effort = self.size.effort._replace(repeats=repeats)
         findings = sets.measure_set(split, self.size.shape, effort)
         self.results.append(findings)
-        self.report.add(sets.set_table(findings), sets.set_verdicts(findings))
+        self.report.add(sets.make_set_table(findings), sets.check_set(findings))
 
     def summarise(self) -> None:
-        """Put all tables side by side."""
+        """Write the summary of all tables."""
         if self.results:
-            self.report.add(sets.summary_table(self.results))
-            self.report.add(sets.quality_table(self.results))
+            self.report.add(sets.make_summary_table(self.results))
+            self.report.add(sets.make_quality_table(self.results))
             pictures.draw_sets(self.results, self._picture("sets"))
 
     def measure_growth(self) -> None:
         """Measure growth with rows, trees and depth."""
         size, shape = self.size, self.size.shape
-        with stored(made_up(max(size.growth_rows), 0, n_features=28, seed=SEED)) as files:
+        with store_rows(make_table(max(size.growth_rows), 0, n_features=28, seed=SEED)) as files:
             rows = growth.grow_rows(files, shape, size.growth_rows, size.leaving)
         title = "Growth with rows (made up, 28 columns)"
-        self.report.add(growth.growth_table(title, rows, growth.ALONE), growth.row_verdicts(rows))
+        self.report.add(
+            growth.make_growth_table(title, rows, growth.ALONE), growth.check_rows(rows)
+        )
         split = self.splits(("synthetic",))[0]
-        with stored(split.head(size.tree_rows)) as files:
+        with store_rows(split.head(size.tree_rows)) as files:
             trees = growth.grow_trees(files, shape, size.trees, size.leaving)
-        self.report.add(growth.growth_table("Growth with trees (synthetic)", trees))
-        with stored(split) as files:
+        self.report.add(growth.make_growth_table("Growth with trees (synthetic)", trees))
+        with store_rows(split) as files:
             depth = growth.grow_depth(files, shape, size.depths, size.leaving)
-        table = growth.growth_table("Growth with depth (synthetic)", depth)
-        self.report.add(table, growth.depth_verdicts(depth))
+        table = growth.make_growth_table("Growth with depth (synthetic)", depth)
+        self.report.add(table, growth.check_depth(depth))
         pictures.draw_growth(pictures.Growth(rows, trees, depth), self._picture("growth"))
 
     def measure_thresholds(self) -> None:
@@ -156,8 +158,8 @@ class ForestBench:
         size, dials = self.size, []
         for split in self.splits(CURVES):
             unit = self.unit(split)
-            dials += curves.thresholds(split, size.shape, unit, size.thresholds, size.curves)
-        self.report.add(curves.threshold_table(dials, size.curves))
+            dials += curves.vary_thresholds(split, size.shape, unit, size.thresholds, size.curves)
+        self.report.add(curves.make_threshold_table(dials, size.curves))
         file = self._picture("thresholds")
         pictures.draw_curves(dials, "thresholds per attribute (k)", file, logarithmic=True)
 
@@ -165,8 +167,8 @@ class ForestBench:
         """Measure the survey's five models."""
         size, dials = self.size, []
         for split in self.splits(CURVES):
-            dials += curves.random_depths(split, size.shape, self.unit(split), size.curves)
-        self.report.add(curves.random_table(dials, size.curves))
+            dials += curves.vary_random_depths(split, size.shape, self.unit(split), size.curves)
+        self.report.add(curves.make_random_table(dials, size.curves))
         file = self._picture("random_depth")
         pictures.draw_curves(dials, "levels of random nodes", file, logarithmic=False)
 
@@ -174,29 +176,31 @@ class ForestBench:
         """Compare two threads with one."""
         split = self.splits(("synthetic",))[0]
         if (os.cpu_count() or 1) > 1:
-            self.report.add(*growth.threads(split, self.size.shape, self.size.thread_repeats))
+            self.report.add(
+                *growth.compare_threads(split, self.size.shape, self.size.thread_repeats)
+            )
 
     def measure_identity(self) -> None:
-        """Let forests live long random lives on real rows."""
+        """Run long random sequences of operations on real rows."""
         size = self.size
         real = self.splits(SETS[1:]) or self.splits(SETS[:1])
         lives = [
-            live(real[i % len(real)], SEED + i, size.life_rows, size.life_steps)
+            run_sequence(real[i % len(real)], SEED + i, size.life_rows, size.life_steps)
             for i in range(size.lives)
         ]
-        self.report.add(identity_table(lives, size.life_steps), [identity_verdict(lives)])
+        self.report.add(make_identity_table(lives, size.life_steps), [check_identity(lives)])
 
     def _picture(self, name: str) -> Path:
         return self.file.with_name(f"{self.file.name}_{name}.png")
 
 
 @cache
-def _load(name: str) -> Split | None:
-    return synthetic_split() if name == "synthetic" else load_split(name)
+def _load_table(name: str) -> Split | None:
+    return make_synthetic_split() if name == "synthetic" else load_split(name)
 
 
-def sections(bench: ForestBench) -> dict[str, Callable[[], None]]:
-    """Return everything a run does, in order."""
+def list_sections(bench: ForestBench) -> dict[str, Callable[[], None]]:
+    """Return the sections of a run, in order."""
     return {
         **{name: lambda name=name: bench.measure_set(name) for name in SETS},  # type: ignore[misc]
         SUMMARY: bench.summarise,
@@ -211,10 +215,10 @@ def sections(bench: ForestBench) -> dict[str, Callable[[], None]]:
 def run(
     size: ForestScale, chosen: list[str], file: Path, settings: dict[str, Any]
 ) -> BenchmarkReport:
-    """Do the chosen sections, all of them when none is named."""
+    """Run the chosen sections, or all of them."""
     report = BenchmarkReport("DaRE forest benchmarks", settings, file=file)
     bench = ForestBench(size, report, file)
-    every = sections(bench)
+    every = list_sections(bench)
     if unknown := set(chosen) - set(every):
         raise typer.BadParameter(f"unknown: {sorted(unknown)}; known: {list(every)}")
     start = time.perf_counter()
@@ -232,9 +236,9 @@ def main(
     quick: bool = typer.Option(False, help="Small sizes: indicative only."),
     only: str = typer.Option("", help="Sections to run, separated by commas."),
 ) -> None:
-    """Run the forest's benchmarks; exit with 1 when something that must hold does not."""
+    """Run the benchmarks; exit with 1 if a target is missed."""
     chosen = [name.strip() for name in only.split(",") if name.strip()]
-    # A part of a run must not replace the results of a whole one.
+    # A partial run must not replace the results of a complete one.
     file = RESULTS / ("forest_quick" if quick or chosen else "forest")
     settings = {"quick": quick, "only": only or "everything", "seed": SEED, "threads": 1}
     report = run(QUICK if quick else FULL, chosen, file, settings)

@@ -1,8 +1,8 @@
-"""The ledger: requests acknowledged in a second, batches from request to purge, proofs, sizes.
+"""The ledger: requests acknowledged per second, batches from request to purge, proofs, sizes.
 
 Run ``python benchmarks/ledger.py`` (about five minutes on two cores) or, for a first look,
 ``python benchmarks/ledger.py --quick`` (under a minute). Results go to ``benchmarks/results``.
-Files are written to the disk that holds the temporary folder: what counts is that disk.
+Files are written to the disk of the temporary directory, so the results depend on that disk.
 """
 
 import shutil
@@ -18,13 +18,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script,
 from benchmarks._ledger_submit import (
     BARE,
     THREADS,
-    batch_row,
     figures,
-    log_table,
-    postgres_bare,
-    postgres_rate,
-    slot_table,
-    sqlite_rates,
+    make_batch_row,
+    make_log_table,
+    make_slot_table,
+    measure_bare_commits,
+    measure_postgres,
+    measure_sqlite,
 )
 from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from tests.postgres import MISSING, PostgresServer, find_binaries
@@ -37,10 +37,10 @@ N_CLIENTS = 20
 
 
 def sqlite_section(report: BenchmarkReport, folder: Path, n: int) -> None:
-    """Submissions on SQLite against bare commits on the same disk, in both journal modes."""
+    """Compare submissions on SQLite with bare commits on the same disk, in both journal modes."""
     rows, verdicts = [], []
     for journal in ("wal", "delete"):
-        rates = sqlite_rates(folder, journal, n, N_CLIENTS)
+        rates = measure_sqlite(folder, journal, n, N_CLIENTS)
         bare = rates[BARE].per_second
         rows += [
             (journal, name, *figures(rate), rate.per_second / bare) for name, rate in rates.items()
@@ -62,7 +62,7 @@ def sqlite_section(report: BenchmarkReport, folder: Path, n: int) -> None:
 
 
 def postgres_section(report: BenchmarkReport, folder: Path, n: int) -> None:
-    """Submissions of many processes on a server that syncs every commit."""
+    """Measure submissions of many processes on a server that syncs every commit."""
     binaries = find_binaries()
     if binaries is None:
         print(MISSING, file=sys.stderr)
@@ -70,9 +70,9 @@ def postgres_section(report: BenchmarkReport, folder: Path, n: int) -> None:
         return
     server = PostgresServer(binaries, durable=True)
     try:
-        bare = postgres_bare(server.create(), n, N_CLIENTS)
+        bare = measure_bare_commits(server.create(), n, N_CLIENTS)
         runs = {
-            name: postgres_rate(
+            name: measure_postgres(
                 folder / f"home-{name}", server.create(), n, N_CLIENTS, verified=verified
             )
             for name, verified in (("requests", False), ("verified", True))
@@ -120,9 +120,9 @@ def postgres_section(report: BenchmarkReport, folder: Path, n: int) -> None:
 
 
 def batch_section(report: BenchmarkReport, folder: Path, sizes: tuple[int, ...]) -> None:
-    """One batch each: how long until it is applied, certified and purged."""
+    """Measure the time until a batch is applied, has a certificate and is purged."""
     rows = [
-        batch_row(folder / f"{kind}-{n_rows}-{n_erased}", n_rows, n_erased, kind)
+        make_batch_row(folder / f"{kind}-{n_rows}-{n_erased}", n_rows, n_erased, kind)
         for n_rows in sizes
         for kind, n_erased in (("naive", 20), ("forest", 20), ("forest", 500))
     ]
@@ -151,14 +151,14 @@ def batch_section(report: BenchmarkReport, folder: Path, sizes: tuple[int, ...])
 
 
 def tree_section(report: BenchmarkReport, slots: int, sizes: tuple[int, ...]) -> None:
-    """The trees alone."""
-    report.add(slot_table(slots, (1, 100, 1_000)))
-    report.add(log_table(sizes))
+    """Measure the trees alone."""
+    report.add(make_slot_table(slots, (1, 100, 1_000)))
+    report.add(make_log_table(sizes))
 
 
 def main(
-    quick: bool = typer.Option(False, help="Small numbers, to see that it runs."),
-    only: str = typer.Option(",".join(SECTIONS), help="Sections, with commas."),
+    quick: bool = typer.Option(False, help="Small numbers, as a smoke test."),
+    only: str = typer.Option(",".join(SECTIONS), help="Sections, separated by commas."),
 ) -> None:
     """Measure and write the report."""
     chosen = only.split(",")

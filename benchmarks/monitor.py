@@ -1,4 +1,4 @@
-"""How well the monitor watches: breaches missed, over-estimates, and retrains against an oracle.
+"""The monitor: missed breaches, over-estimates, and retrainings compared with an oracle.
 
 Run ``python benchmarks/monitor.py`` (about 20 minutes on two cores) or, for a first look,
 ``python benchmarks/monitor.py --quick`` (about a minute). Results go to ``benchmarks/results``.
@@ -23,27 +23,27 @@ from benchmarks._monitor_streams import (
     TOLERANCES,
     WATCHERS,
     DriftingClassifier,
-    calibration,
+    make_watchers,
     make_world,
-    watch,
-    watchers_of,
+    run_rehearsals,
+    run_stream,
 )
 from benchmarks._monitor_summary import (
     ACCEPTED,
     StreamRecord,
     StreamTotal,
-    draw,
+    draw_totals,
     summarize_steps,
-    total,
+    total_streams,
 )
 from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon.parallel import one_thread
 
 Totals = Mapping[tuple[str, str], StreamTotal]
 RESULTS = Path(__file__).resolve().parent / "results"
-# Tables before this one were looked at while the rule was being made.
+# Tables with smaller seeds were used while the rule was developed.
 FIRST_SEED = 1000
-# Who watches, which kind of stream, which drift, how many people.
+# Watcher, kind of stream, drift, number of people.
 Key = tuple[str, str, str, str]
 NOTE = (
     "A stretch goes from one retrain to the next; it counts once it ended by a retrain or was "
@@ -61,7 +61,7 @@ NOTE = (
 
 
 class MonitorFinding(NamedTuple):
-    """What one table gave."""
+    """Results of one table."""
 
     records: dict[Key, list[StreamRecord]]
     n_rehearsed: int
@@ -73,19 +73,21 @@ def world_records(seed: int, n_streams: int, n_requests: int, n_rehearsals: int)
     world, by_key = make_world(seed), {}
     with one_thread():
         before = DriftingClassifier.n_trainings
-        make = watchers_of(world, n_rehearsals, seed)
+        make = make_watchers(world, n_rehearsals, seed)
         n_rehearsed = DriftingClassifier.n_trainings - before
         for kind in KINDS:
             for name in (*WATCHERS, ORACLE):
                 by_key[name, kind, world.drift, world.size] = [
-                    summarize_steps(list(watch(world, make(name, kind), kind, n_requests, number)))
+                    summarize_steps(
+                        list(run_stream(world, make(name, kind), kind, n_requests, number))
+                    )
                     for number in range(n_streams)
                 ]
     return MonitorFinding(by_key, n_rehearsed)
 
 
 def all_records(tasks: Iterable[Any], n_tasks: int, jobs: int) -> Iterator[MonitorFinding]:
-    """Run the tables and say how far it is."""
+    """Run all tables and print the progress."""
     results = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(tasks)
     for number, finding in enumerate(results, start=1):
         print(f"table {number} of {n_tasks}", flush=True)
@@ -102,7 +104,7 @@ def merge_findings(parts: Iterable[MonitorFinding]) -> dict[Key, list[StreamReco
 
 
 def totals_of(records: Mapping[Key, list[StreamRecord]], about: str = "") -> Totals:
-    """Return the totals of every watcher and kind, of all tables or of those of a drift or size."""
+    """Return the totals of every watcher and kind, for all tables or for one drift or size."""
 
     def of(name: str, kind: str) -> list[StreamRecord]:
         return [
@@ -114,12 +116,14 @@ def totals_of(records: Mapping[Key, list[StreamRecord]], about: str = "") -> Tot
 
     names = (*WATCHERS, ORACLE)
     return {
-        (name, kind): total(of(name, kind), of(ORACLE, kind)) for name in names for kind in KINDS
+        (name, kind): total_streams(of(name, kind), of(ORACLE, kind))
+        for name in names
+        for kind in KINDS
     }
 
 
 def kind_table(totals: Totals) -> Table:
-    """Return one line per kind of stream and watcher."""
+    """Return one row per kind of stream and watcher."""
     columns = (
         "stream",
         "watcher",
@@ -147,7 +151,7 @@ def kind_table(totals: Totals) -> Table:
 def part_table(
     records: Mapping[Key, list[StreamRecord]], title: str, parts: Sequence[str]
 ) -> Table:
-    """Return one line per drift or size and kind: what the monitor costs where it costs most."""
+    """Return one row per drift or size and kind of stream."""
     rows = []
     for part in parts:
         totals = totals_of(records, part)
@@ -169,8 +173,8 @@ def part_table(
     return Table(f"By {title}", columns, rows, note)
 
 
-def verdicts(totals: Totals) -> list[TargetCheck]:
-    """Return what must hold for the default: at most 5 % of the breaches are missed."""
+def check_breaches(totals: Totals) -> list[TargetCheck]:
+    """Check that the default misses at most 5 % of the breaches."""
     texts = []
     for kind in KINDS:
         t = totals[WATCHERS[0], kind]
@@ -188,12 +192,12 @@ def verdicts(totals: Totals) -> list[TargetCheck]:
 def main(
     quick: bool = typer.Option(False, help="A few streams of each kind."),
     jobs: int = typer.Option(2, help="Processes."),
-    worlds: int = typer.Option(52, help="Tables, each with rehearsals of its own."),
+    worlds: int = typer.Option(52, help="Tables, each with separate rehearsals."),
     streams: int = typer.Option(4, help="Streams of each kind for each table."),
     requests: int = typer.Option(60, help="Requests of a stream."),
     first_seed: int = typer.Option(FIRST_SEED, help="Seed of the first table."),
 ) -> None:
-    """Simulate, add up, and write the report."""
+    """Simulate the streams and write the report."""
     n_rehearsals = 40
     if quick:
         worlds, streams, requests = 4, 1, 40
@@ -204,7 +208,7 @@ def main(
             "streams of each kind per table": streams,
             "requests of a stream": requests,
             "tolerances": TOLERANCES.get_watched(),
-            "rehearsals": calibration(KINDS, n_rehearsals).to_dict(),
+            "rehearsals": run_rehearsals(KINDS, n_rehearsals).to_dict(),
             "drifts": DRIFTS,
             "seeds": f"from {first_seed}; those below {FIRST_SEED} served to make the rule",
         },
@@ -221,11 +225,11 @@ def main(
     trainings = sum(part.n_rehearsed for part in findings) / worlds
     report.settings["trainings before the first request"] = f"{trainings:.0f} in the mean"
     totals = totals_of(records)
-    report.add(kind_table(totals), verdicts(totals))
+    report.add(kind_table(totals), check_breaches(totals))
     report.add(part_table(records, "way of forgetting", DRIFTS))
     sizes = [f"{size:,}" for size in SIZES if any(f"{size:,}" in key for key in records)]
     report.add(part_table(records, "number of people", sizes))
-    draw(totals, report.file.with_suffix(".png"))
+    draw_totals(totals, report.file.with_suffix(".png"))
     raise typer.Exit(0 if report.passed else 1)
 
 

@@ -1,4 +1,4 @@
-"""The sandbox: what it adds to a small batch, and what hostile models cost their neighbours.
+"""The sandbox: overhead for a small batch, and effect of hostile models on other tenants.
 
 Run ``python benchmarks/sandbox.py`` (about a minute on two cores) or, for a first look,
 ``python benchmarks/sandbox.py --quick``. Results go to ``benchmarks/results``. Both sections
@@ -29,7 +29,7 @@ from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon import NaiveUnlearner, save, state
 from letheon.ledger import Ledger
 from letheon.ledger.db.tokens import Tokens
-from letheon.ledger.models.examine import hold_rows
+from letheon.ledger.models.examine import copy_rows
 from letheon.ledger.worker.compute import Computation, compute, compute_apart
 from letheon.sandbox import protection
 from tests.service.servers import serving
@@ -54,7 +54,7 @@ def small_job() -> Computation:
     return Computation(
         kind="erase",
         model=state.encode(model),
-        rows=state.encode(hold_rows(X, y, None)),
+        rows=state.encode(copy_rows(X, y, None)),
         ids=np.arange(5),
         trusted=(),
         judged=None,
@@ -67,7 +67,7 @@ def small_job() -> Computation:
 
 
 def overhead_section(report: BenchmarkReport, n: int) -> None:
-    """The same batch here and in a sandboxed process, in turns."""
+    """Time the same batch in this process and in a sandboxed process, in turns."""
     job = small_job()
     start = time.perf_counter()
     compute_apart(job)
@@ -96,8 +96,8 @@ def overhead_section(report: BenchmarkReport, n: int) -> None:
     report.add(Table("Overhead", ("where", "p50, ms", "p95, ms"), rows, note), [verdict])
 
 
-def hostile_files(folder: Path) -> dict[str, tuple[str, bytes]]:
-    """Return an upload whose training does not end: it converges in one step on fewer passes."""
+def make_hostile_files(folder: Path) -> dict[str, tuple[str, bytes]]:
+    """Return an upload whose training does not end."""
     X, y = small_table(N_ROWS)
     model = NaiveUnlearner(SGDClassifier(max_iter=1, tol=None), random_state=0).fit(X, y)
     model.estimator.max_iter = 10**8
@@ -113,8 +113,8 @@ def hostile_files(folder: Path) -> dict[str, tuple[str, bytes]]:
 
 
 @contextmanager
-def attackers(url: str, token: str, files: dict[str, tuple[str, bytes]]) -> Iterator[list[int]]:
-    """Upload without end from two connections; give the statuses of the answers."""
+def run_attackers(url: str, token: str, files: dict[str, tuple[str, bytes]]) -> Iterator[list[int]]:
+    """Upload repeatedly from two connections; yield the statuses of the responses."""
     stop, statuses = threading.Event(), []
 
     def attack() -> None:
@@ -137,8 +137,8 @@ def attackers(url: str, token: str, files: dict[str, tuple[str, bytes]]) -> Iter
             thread.join()
 
 
-def call_times(caller: Caller, n: int) -> list[float]:
-    """Return milliseconds of calls that a neighbour makes."""
+def measure_calls(caller: Caller, n: int) -> list[float]:
+    """Return the times of calls of another tenant, in milliseconds."""
     durations = []
     for number in range(n):
         start = time.perf_counter()
@@ -149,7 +149,7 @@ def call_times(caller: Caller, n: int) -> list[float]:
 
 
 def neighbour_section(report: BenchmarkReport, folder: Path, n: int) -> None:
-    """Calls of one tenant, alone and beside uploads of another one that never end."""
+    """Time calls of one tenant, alone and during endless uploads of another tenant."""
     home = folder / "home"
     X, y = small_table(N_ROWS)
     with Ledger.create(home, name="bench") as ledger:
@@ -165,11 +165,11 @@ def neighbour_section(report: BenchmarkReport, folder: Path, n: int) -> None:
     (home / "service.toml").write_text(settings + "model_seconds = 5\n")
     with serving(home) as server:
         caller = Caller(server.url, neighbour)
-        call_times(caller, 100)
-        alone = call_times(caller, n)
-        with attackers(server.url, attacker, hostile_files(folder)) as statuses:
-            beside = call_times(caller, n)
-        again = call_times(caller, n)
+        measure_calls(caller, 100)
+        alone = measure_calls(caller, n)
+        with run_attackers(server.url, attacker, make_hostile_files(folder)) as statuses:
+            beside = measure_calls(caller, n)
+        again = measure_calls(caller, n)
     runs = {"alone": alone + again, "beside two endless uploads": beside}
     rows = [
         (
@@ -194,7 +194,7 @@ def neighbour_section(report: BenchmarkReport, folder: Path, n: int) -> None:
     report.add(Table("Neighbours", columns, rows, note), verdicts)
 
 
-def main(quick: bool = typer.Option(False, help="Small numbers, to see that it runs.")) -> None:
+def main(quick: bool = typer.Option(False, help="Small numbers, as a smoke test.")) -> None:
     """Measure and write the report."""
     name = "sandbox_quick" if quick else "sandbox"
     report = BenchmarkReport("The sandbox", {"rows": N_ROWS}, file=RESULTS / name)

@@ -1,10 +1,10 @@
-"""All seven methods and naive retraining on the survey's data sets, beside the published numbers.
+"""All seven methods and naive retraining on the survey's data sets, with the published numbers.
 
 Run ``LETHEON_DATA=... python benchmarks/survey.py`` (under 40 minutes on two cores) or, for a first
 look at data that ship with scikit-learn, ``python benchmarks/survey.py --quick`` (under three
 minutes). It is ``letheon bench`` with its results in ``benchmarks/results``. Cells are kept in
-``build/survey``, so that a run that was stopped goes on with ``--resume``; nets that were run
-elsewhere (``letheon bench --only deep --device cuda``) may be put there too.
+``build/survey``, so that ``--resume`` continues a stopped run; results of networks from another
+machine (``letheon bench --only deep --device cuda``) can be copied there too.
 """
 
 import sys
@@ -37,9 +37,11 @@ def say(done: int, total: int, record: dict[str, Any]) -> None:
 
 def main(
     quick: bool = typer.Option(False, help="Small sizes: indicative only."),
-    resume: bool = typer.Option(False, help="Go on where a run was stopped."),
+    resume: bool = typer.Option(False, help="Continue a stopped run."),
     jobs: int = typer.Option(2, help="Experiments at once, each on one core."),
-    net_rows: int = typer.Option(BenchmarkOptions.net_rows, help="Training rows of nets at most."),
+    net_rows: int = typer.Option(
+        BenchmarkOptions.net_rows, help="Maximum number of training rows of networks."
+    ),
 ) -> None:
     """Run the benchmark; exit with 1 when an experiment failed."""
     name = "survey_quick" if quick else "survey"
@@ -47,10 +49,10 @@ def main(
     whole = BenchmarkOptions(datasets=there, net_rows=net_rows)
     options = BenchmarkOptions.quick() if quick or not there else whole
     if not there and not quick:
-        print("no files in LETHEON_DATA: data that ship with scikit-learn are used")
+        print("no files in LETHEON_DATA: using data sets of scikit-learn")
         name = "survey_quick"
     records = run(options, ROOT / "build" / name, resume=resume, jobs=jobs, progress=say)
-    # Of all experiments together, those of earlier runs and other machines too.
+    # The time of all experiments, including earlier runs and other machines.
     seconds = sum(record["seconds"] for record in records)
     write_results(records, options, RESULTS / name, picture=True)
     print("", *brief_table(records).lines(), sep="\n")

@@ -29,10 +29,10 @@ public key.
 
 **The public key.** `ledger.pub` in the examples is a file with the ledger's first public key: the
 operator's `DIR/public/keys/root.pub`, which `letheon init` and `letheon key list` also print. Get
-it from the operator through a different channel than the bundle. It is not the *id* of a key.
+it from the operator through a channel other than the bundle. The *id* of a key does not work.
 
 **Scripts.** With `--json` a ledger command prints a single JSON document on standard output
-(`worker`: one document per step and line). An error is
+(`worker`: one document per step, one per line). An error is
 `{"error": {"kind": ..., "text": ...}}` on standard error. Ids of people are never printed.
 
 | exit status | meaning |

@@ -46,13 +46,13 @@ SOLVER = re.compile(r"Newton-Cholesky \(ours or scikit-learn's\), here (.+?) wit
 class Results:
     """Tables of a benchmark, by title."""
 
-    def __init__(self, found: dict[str, Any]) -> None:
-        self.tables = {table["title"]: table for table in found["tables"]}
+    def __init__(self, results: dict[str, Any]) -> None:
+        self.tables = {table["title"]: table for table in results["tables"]}
 
-    def line(self, title: str, **wanted: Any) -> dict[str, Any]:
+    def line(self, title: str, **values: Any) -> dict[str, Any]:
         """Return the first line of a table with these values."""
         rows: list[dict[str, Any]] = self.tables[title]["rows"]
-        return next(row for row in rows if all(row[k] == v for k, v in wanted.items()))
+        return next(row for row in rows if all(row[k] == v for k, v in values.items()))
 
     def forgetting(self, data: str, what: str) -> dict[str, Any]:
         """Return a line of the table of one data set."""
@@ -60,9 +60,9 @@ class Results:
 
     def note(self, data: str, pattern: str) -> str:
         """Return the match of a pattern in the note of that table."""
-        found = re.search(pattern, self.tables[f"Forgetting: {data}"]["note"])
-        assert found is not None, pattern
-        return found.group(1)
+        match = re.search(pattern, self.tables[f"Forgetting: {data}"]["note"])
+        assert match is not None, pattern
+        return match.group(1)
 
     def unit(self, data: str) -> float:
         """Return F in seconds."""
@@ -86,10 +86,10 @@ def table(results: Results) -> str:
 
 
 def _time(results: Results, data: str, what: str, column: str) -> str:
-    found = results.forgetting(data, what)[column] / 1000
-    share = found / results.unit(data)
+    seconds = results.forgetting(data, what)[column] / 1000
+    share = seconds / results.unit(data)
     in_units = f"{share:.2f} F" if share > 0.05 else f"F/{_rounded(1 / share):,}"
-    return f"{in_units} ({_duration(found)})"
+    return f"{in_units} ({_duration(seconds)})"
 
 
 def _rounded(number: float) -> int:
@@ -97,8 +97,8 @@ def _rounded(number: float) -> int:
     return int(float(f"{number:.3g}"))
 
 
-def _duration(found: float) -> str:
-    return f"{found:.3g} s" if found >= 1 else f"{found * 1000:.3g} ms"
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
 def _memory(results: Results, data: str) -> str:
@@ -112,9 +112,9 @@ def _auc(results: Results, data: str) -> str:
     return f"{ours:.3f} ({theirs:.3f})"
 
 
-def convex_table(found: dict[str, Any]) -> str:
+def convex_table(results: dict[str, Any]) -> str:
     """Return the table of single removals: one column per data set, one line per method."""
-    sets = [table for table in found["tables"] if SINGLE.match(table["title"])]
+    sets = [table for table in results["tables"] if SINGLE.match(table["title"])]
     titles = [_part(SINGLE, table["title"]) for table in sets]
     lines = [["", *(title[1] for title in titles)], ["---"] * (len(sets) + 1)]
     lines.append(["rows x columns", *(title[2] for title in titles)])
@@ -126,9 +126,9 @@ def convex_table(found: dict[str, Any]) -> str:
 
 
 def _part(pattern: re.Pattern[str], text: str) -> re.Match[str]:
-    found = pattern.search(text)
-    assert found is not None, f"{pattern.pattern} in {text!r}"
-    return found
+    match = pattern.search(text)
+    assert match is not None, f"{pattern.pattern} is not in {text!r}"
+    return match
 
 
 def _solver(named: re.Match[str]) -> str:

@@ -40,12 +40,12 @@ CERTIFICATES = {
 
 def methods() -> dict[str, tuple[MethodFacts, list[str]]]:
     """Return facts and class names of every public forgetting estimator, by method."""
-    found: dict[str, tuple[MethodFacts, list[str]]] = {}
+    by_method: dict[str, tuple[MethodFacts, list[str]]] = {}
     for name in letheon.__all__:
         facts: Any = getattr(getattr(letheon, name), "facts", None)
         if isinstance(facts, MethodFacts):
-            found.setdefault(facts.method, (facts, []))[1].append(name)
-    return found
+            by_method.setdefault(facts.method, (facts, []))[1].append(name)
+    return by_method
 
 
 def summary() -> str:

@@ -18,8 +18,8 @@ from sklearn.metrics import roc_auc_score
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
-from benchmarks._data import Split, load_split, synthetic_split
-from benchmarks._forest_models import seconds
+from benchmarks._data import Split, load_split, make_synthetic_split
+from benchmarks._forest_models import time_call
 from letheon import DaREForestClassifier
 from tests.forest import test_cases as cases
 from tests.forest.published import stale_range, unreplaced_attribute
@@ -48,7 +48,7 @@ def show(titles: Sequence[str], lines: Iterator[tuple[Any, ...]]) -> None:
 
 def splits() -> Iterator[Split]:
     """Return the tables to measure on."""
-    for split in (synthetic_split(), load_split("adult"), load_split("higgs")):
+    for split in (make_synthetic_split(), load_split("adult"), load_split("higgs")):
         if split is not None:
             yield split
 
@@ -229,12 +229,12 @@ def thresholds(split: Split) -> Iterator[tuple[Any, ...]]:
     small = split.head(20_000)
     for k in (25, None):
         model = DaREForestClassifier(n_thresholds=k, random_state=0)
-        fit = seconds(partial(model.fit, small.X, small.y))
+        fit = time_call(partial(model.fit, small.X, small.y))
         auc = roc_auc_score(small.y_test, model.predict_proba(small.X_test)[:, 1])
         size = model.forest_.core.n_bytes / 1e6
         receipts = [model.forget([row]) for row in range(100)]
         rows = np.mean([receipt.rebuilt["rows"] for receipt in receipts])
-        each = (sum(receipt.seconds for receipt in receipts) + seconds(model.settle)) / 100
+        each = (sum(receipt.seconds for receipt in receipts) + time_call(model.settle)) / 100
         name = "all" if k is None else k
         cells = (f"{auc:.4f}", f"{fit:.2f}", f"{1000 * each:.2f}", f"{size:.0f}", f"{rows:,.0f}")
         yield split.name, name, *cells

@@ -1,9 +1,9 @@
-"""A churn model on customers with several rows each, who may ask to be forgotten.
+"""A churn model; customers have several rows each and may request erasure.
 
 The table is synthetic: one row per customer and month. A pipeline (one-hot encoding, scaling,
 logistic regression) is trained inside SISA, once per shard, so nothing that was learned from a
 customer is outside that customer's shard.
-Needs pandas, which letheon itself does not: ``pip install pandas``.
+Needs pandas, which letheon itself does not need: ``pip install pandas``.
 Run: ``python examples/churn.py``.
 """
 
@@ -22,7 +22,7 @@ from letheon import SISAClassifier
 
 
 def make_table(n_customers: int = 400, seed: int = 0) -> pd.DataFrame:
-    """Return one row per customer and month, with whether the customer left."""
+    """Return one row per customer and month; the label is whether the customer left."""
     rng = np.random.default_rng(seed)
     months = rng.integers(1, 7, n_customers)
     customer = np.repeat(np.arange(n_customers), months)
@@ -52,7 +52,7 @@ def new_model(random_state: int = 0) -> SISAClassifier:
 
 
 def fit(model: SISAClassifier, table: pd.DataFrame) -> SISAClassifier:
-    """Fit on a table whose rows belong to customers."""
+    """Fit the model on a table, with customers as ids."""
     features = table[["contract", "calls", "spent"]]
     return model.fit(features, table["churned"], ids=table["customer"])
 
@@ -66,7 +66,7 @@ def main() -> None:
     leaving = ["c-17", "c-204", "c-310"]
     receipt = model.forget(leaving)
     print(f"forgot {receipt.n_ids} customers, {receipt.n_rows} rows, {receipt.guarantee.kind}")
-    print(f"trained again: {receipt.rebuilt['shards']} of {model.n_shards} shards")
+    print(f"retrained: {receipt.rebuilt['shards']} of {model.n_shards} shards")
 
     rest = table[~table["customer"].isin(leaving)]
     fresh = fit(new_model(random_state=model.seed_), rest)
@@ -78,7 +78,7 @@ def main() -> None:
         loaded = letheon.load(path)
     loaded.forget(["c-5"])
     model.forget(["c-5"])
-    print("loaded model forgets alike:", loaded.digest() == model.digest())
+    print("loaded model gives the same result:", loaded.digest() == model.digest())
 
 
 if __name__ == "__main__":

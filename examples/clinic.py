@@ -1,4 +1,4 @@
-"""A forest on visits of patients with missing measurements; patients may ask to be forgotten.
+"""A forest on patient visits with missing measurements; patients may request erasure.
 
 The table is synthetic: one row per patient and visit. Nothing is imputed, because an imputed value
 would be learned from all patients; the forest handles missing values itself. Patients are forgotten
@@ -27,7 +27,7 @@ def make_table(seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.str_], ND
 
 
 def main() -> None:
-    """Train, look at what removals would cost, forget, settle, check."""
+    """Train, estimate the cost of removals, forget, settle, check."""
     X, diagnosis, patients = make_table()
     model = DaREForestClassifier(random_state=0).fit(X, diagnosis, ids=patients)
     print(f"{model.n_rows_} visits of {len(model.ids_)} patients")
@@ -36,10 +36,10 @@ def main() -> None:
     costs = [model.forget_cost([name]).share for name in leaving]
     print(f"one patient costs {min(costs):.1%} to {max(costs):.1%} of a retrain")
 
-    # Chosen for other reasons than the cost: only such requests are covered by the guarantee.
+    # Not chosen by cost: the guarantee covers only requests that do not depend on the model.
     work = [model.forget([name]).work for name in leaving]
     model.settle()
-    print(f"{len(leaving)} patients left, {np.mean(work):.1%} of a retrain each")
+    print(f"{len(leaving)} patients forgotten, {np.mean(work):.1%} of a retrain each")
 
     stay = ~np.isin(patients, leaving)
     fresh = DaREForestClassifier(random_state=model.seed_)

@@ -1,11 +1,10 @@
 """A clinic erases two patients and proves it to an auditor.
 
-The clinic registers its model in a ledger. Two patients ask to be erased; the ledger applies the
-requests, signs a certificate, deletes remaining copies, and attests this. An auditor gets a bundle
-and a public key, verifies everything, and trains the model again to compare the bytes. Then one
-byte of the certificate is changed, and the audit fails.
-Needs the ledger extra: ``pip install 'letheon[ledger]'``.
-Run: ``python examples/erase_and_prove.py``.
+The clinic registers its model in a ledger. Two patients request erasure. The ledger applies the
+requests, signs a certificate, deletes remaining copies and signs an attestation of the deletion. An
+auditor gets a bundle and a public key, verifies everything, and trains the model again to compare
+the bytes. Then one byte of the certificate is changed, and the audit fails. Needs the ledger extra:
+``pip install 'letheon[ledger]'``. Run: ``python examples/erase_and_prove.py``.
 """
 
 import tempfile
@@ -22,7 +21,7 @@ LEAVING = ["patient-017", "patient-042"]
 
 
 def erase(folder: Path) -> str:
-    """Run the part of the clinic; return the public key, which auditors get from another source."""
+    """Run the clinic's part; return the public key, which auditors must get from another source."""
     X, y = load_breast_cancer(return_X_y=True)
     ids = np.array([f"patient-{row // ROWS_PER_PATIENT:03d}" for row in range(len(X))])
     with Ledger.create(folder / "home", name="clinic-1") as ledger:
@@ -47,7 +46,7 @@ def erase(folder: Path) -> str:
 
 
 def prove(bundle: Path, key: str) -> None:
-    """Run the part of the auditor, with only the bundle and the public key."""
+    """Run the auditor's part, with only the bundle and the public key."""
     report = audit(bundle, key=key)
     for result in report:
         print(f"  {result.level} {result.verdict}: {result.reason}")

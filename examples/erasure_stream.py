@@ -1,10 +1,10 @@
-"""A stream of erasure requests, applied one by one in about a millisecond, and certified.
+"""A stream of erasure requests with a certified method, each applied in about a millisecond.
 
 The table is synthetic: one row per customer and month. A logistic regression is trained once and
-published with secret noise. Then customers are forgotten, day after day, each by one Newton step
-that reads no other row, and fresh noise. Every evening the model is saved (this file is private)
-and published (without rows and without the parameters before noise).
-Run: ``python examples/erasure_stream.py``.
+published with secret noise. Then customers are forgotten day by day. Each removal takes one Newton
+step, which reads no other row, and adds new noise. Every evening the model is saved (this file is
+private) and published (without rows and without the parameters before noise). Run: ``python
+examples/erasure_stream.py``.
 """
 
 import tempfile
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 def make_table(seed: int = 0) -> tuple[Floats, NDArray[np.str_], NDArray[np.int64]]:
-    """Return features, whether the customer came back, and the customer of each row."""
+    """Return features, whether the customer stays, and the customer of each row."""
     rng = np.random.default_rng(seed)
     customers = np.repeat(np.arange(N_CUSTOMERS), N_MONTHS)
     X = rng.normal(size=(N_CUSTOMERS, N_COLUMNS))[customers]
@@ -37,8 +37,8 @@ def make_table(seed: int = 0) -> tuple[Floats, NDArray[np.str_], NDArray[np.int6
 def new_model() -> InfluenceClassifier:
     """Return the unfitted model.
 
-    Rows are scaled to norm 1, without looking at other rows: a scaler fitted on all of them would
-    have to forget too.
+    Each row is scaled to norm 1 without using other rows: a scaler fitted on all rows would have to
+    forget too.
     """
     return InfluenceClassifier(
         l2=1e-4, rows="normalize", row_norm=1.0, epsilon=1.0, delta=1e-5, sigma=0.1
@@ -49,7 +49,7 @@ def main() -> None:
     """Train, serve five days of requests, save, load, publish, compare with a retrain."""
     X, y, customers = make_table()
     model = new_model().fit(X, y, ids=customers)
-    print(f"{model.n_rows_} rows of {len(model.ids_)} customers, {model.score(X, y):.1%} right")
+    print(f"{model.n_rows_} rows of {len(model.ids_)} customers, accuracy {model.score(X, y):.1%}")
 
     leaving = np.random.default_rng(1).permutation(N_CUSTOMERS)[: N_DAYS * N_LEAVING]
     published = model.publish()
@@ -79,7 +79,7 @@ def main() -> None:
     fresh = new_model().fit(X[stay], y[stay])
     print(f"a retrain takes {1e3 * (time.perf_counter() - begin):.0f} ms")
     ours, theirs = (float(np.mean(each.predict(X[stay]) == y[stay])) for each in (published, fresh))
-    print(f"right after all requests: {ours:.2%}, retrained with other noise: {theirs:.2%}")
+    print(f"accuracy after all requests: {ours:.2%}, retrained with other noise: {theirs:.2%}")
     print("within a point of a retrain:", abs(ours - theirs) < 0.01)
 
 

@@ -1,6 +1,6 @@
 """Choose a method, measure it, and monitor a model during a stream of requests.
 
-The data are scikit-learn's 569 tumours, assigned to synthetic patients with three rows each. Two
+The data set is scikit-learn's 569 tumours, assigned to fictional patients with three rows each. Two
 exact methods are compared, and the fastest within the tolerance is trained and measured against two
 baselines. Then two models are monitored while patients are forgotten. The exact model provably
 needs no retrain. The other only approximates a retrain, so a monitor rehearses removals on copies
@@ -27,9 +27,9 @@ N_LEAVING = 30
 
 
 def make_table() -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.str_]]:
-    """Return measurements of tumours, whether they are benign, and whose row each is.
+    """Return measurements of tumours, whether they are benign, and the patient of each row.
 
-    Logarithms instead of a scaler: a scaler that was fitted on all rows would have to forget too.
+    Logarithms are used instead of a scaler: a scaler fitted on all rows would have to forget too.
     """
     X, y = load_breast_cancer(return_X_y=True)
     patients = np.array([f"patient-{row // ROWS_PER_PATIENT:03}" for row in range(len(X))])
@@ -37,7 +37,7 @@ def make_table() -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.str
 
 
 def choose_method(data: tuple[Any, ...]) -> Comparison:
-    """Say what is needed and tolerated, and let two methods compete."""
+    """State requirements and tolerances, and compare two methods."""
     regression = LogisticRegression(max_iter=2000)
     return choose(
         data,
@@ -53,7 +53,7 @@ def choose_method(data: tuple[Any, ...]) -> Comparison:
 
 
 def watch(model: Any, data: tuple[Any, ...], held_out: NDArray[np.bool_]) -> Monitor:
-    """Serve a stream of requests under a monitor."""
+    """Apply a stream of requests to a monitored model."""
     train = tuple(part[~held_out] for part in data)
     X, y, patients = data
     monitor = Monitor(
@@ -74,7 +74,7 @@ def watch(model: Any, data: tuple[Any, ...], held_out: NDArray[np.bool_]) -> Mon
 
 
 def main() -> None:
-    """Choose, fit, measure, watch."""
+    """Choose a method, fit and measure it, then monitor two models."""
     data = make_table()
     patients = data[2]
     held_out = np.isin(patients, np.unique(patients)[::4])
@@ -96,7 +96,7 @@ def main() -> None:
         if reading.retrained:
             print(reading)
     slow = np.median([reading.proxies["efficiency"] for reading in estimated.history])
-    print(f"a removal by estimate is {slow:.2g} times as fast as a retrain of so few rows")
+    print(f"speed-up of an approximate removal over a retrain, on few rows: {slow:.2g}")
     print("no removed id remains:", len(estimated.model.ids_) == len(exact.model.ids_))
 
 

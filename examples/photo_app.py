@@ -1,10 +1,10 @@
-"""Users of a photo app, each with many pictures, who may ask to be forgotten.
+"""A photo app; users have many images each and may request erasure.
 
-The pictures are synthetic: 16 x 16 grey values of a few shapes, with a style per user. A
-convolutional network classifies them, one network per shard, with states in files. Users close
-their accounts, the model is saved and loaded between two days, and at the end it is compared with
-a model that was trained without them. Needs torch: ``pip install 'letheon[torch]'``. Run:
-``python examples/photo_app.py``.
+The images are synthetic: shapes of 16 x 16 grey values, with a style per user. Convolutional
+networks classify them, one network per shard, with checkpoints in files. Users close their accounts
+on two days, and the model is saved and loaded in between. At the end it is compared with a model
+that was trained without these users. Needs torch: ``pip install 'letheon[torch]'``. Run: ``python
+examples/photo_app.py``.
 """
 
 import json
@@ -26,7 +26,7 @@ Images = NDArray[np.uint8]
 
 
 def draw(shape: str, brightness: float, rng: np.random.Generator) -> Images:
-    """Return a picture of a shape at a random place."""
+    """Return an image of a shape at a random position."""
     picture = rng.normal(60, 20, (SIZE, SIZE))
     top, left = rng.integers(0, SIZE - 8, 2)
     part = picture[top : top + 8, left : left + 8]
@@ -43,7 +43,7 @@ def draw(shape: str, brightness: float, rng: np.random.Generator) -> Images:
 
 
 def make_pictures(seed: int = 0) -> tuple[Images, NDArray[np.str_], NDArray[np.str_]]:
-    """Return pictures, what is on them, and whose each is."""
+    """Return images, their shapes, and the user of each image."""
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(N_USERS), rng.integers(3, 12, N_USERS))
     hands = rng.uniform(60, 150, N_USERS)
@@ -55,7 +55,7 @@ def make_pictures(seed: int = 0) -> tuple[Images, NDArray[np.str_], NDArray[np.s
 
 
 def new_model(folder: Path, seed: int = 0) -> SISANetClassifier:
-    """Return the unfitted model. The net divides grey values by 255: a constant, not learned."""
+    """Return the unfitted model; its networks divide grey values by 255, a constant."""
     return SISANetClassifier(
         module=CNN(channels=(8, 16), hidden=32),
         n_shards=4,
@@ -68,20 +68,20 @@ def new_model(folder: Path, seed: int = 0) -> SISANetClassifier:
 
 
 def show(progress: Progress) -> None:
-    """Say something after the last epoch of each part of the training."""
+    """Print the loss after the last epoch of each part of the training."""
     if progress.epoch + 1 == progress.n_epochs:
         print(f"  part {progress.part + 1} of {progress.n_parts}: loss {progress.loss:.3f}")
 
 
 def serve(model: SISANetClassifier, users: tuple[str, ...], log: list[Receipt]) -> None:
-    """Forget users and file the receipt, which never says who they were."""
+    """Forget users and log the receipt, which contains no ids."""
     receipt = model.forget(list(users))
     log.append(receipt)
     print(receipt)
 
 
 def main() -> None:
-    """Train, serve two days of requests with a save in between, compare with a fresh fit."""
+    """Train, apply two days of requests with a save in between, compare with a fresh fit."""
     pictures, shapes, owners = make_pictures()
     gone = [user for day in DAYS for user in day]
     stay = ~np.isin(owners, gone)
@@ -89,17 +89,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = new_model(folder / "states").fit(pictures, shapes, ids=owners, callback=show)
-        print(f"{model.n_rows_} pictures of {len(model.ids_)} users")
+        print(f"{model.n_rows_} images of {len(model.ids_)} users")
 
         serve(model, DAYS[0], log)
-        # Pictures and states are personal data: so are the file and the folder of states.
+        # The file and the checkpoint folder contain personal data.
         letheon.save(model, folder / "night.letheon")
-        # The file names the folder of states, so its class must be trusted.
+        # The file contains the path of the checkpoint folder, so the class must be trusted.
         model = letheon.load(folder / "night.letheon", trusted=[SISANetClassifier])
         serve(model, DAYS[1], log)
 
         others = make_pictures(seed=1)
-        print(f"{model.score(others[0], others[1]):.1%} right on pictures of other users")
+        print(f"accuracy on images of other users: {model.score(others[0], others[1]):.1%}")
         fresh = new_model(folder / "fresh", model.seed_)
         fresh.fit(pictures[stay], shapes[stay], ids=owners[stay])
         print("equal to a fresh fit:", fresh.digest() == model.digest())

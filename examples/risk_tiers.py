@@ -1,8 +1,8 @@
-"""Risk tiers: people who are likely to be forgotten are placed where this is cheap.
+"""Risk tiers: people who are likely to request erasure are placed where removal is cheap.
 
-One person in ten is likely to ask for erasure, and this is known when the model is trained.
-With `risk_edges` these people share half of the shards and the later half of the slices. The
-result is exact either way. Run: ``python examples/risk_tiers.py``.
+One person in ten is likely to request erasure, and this is known before training. With `risk_edges`
+these people share half of the shards and the later half of the slices. The method is exact with and
+without tiers. Run: ``python examples/risk_tiers.py``.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ N_PEOPLE, N_LEAVING = 1_000, 20
 
 
 def new_model(risk_edges: list[float] | None) -> SISAClassifier:
-    """Return the unfitted model; all risks of 0.5 or more are one tier."""
+    """Return the unfitted model; people with a risk of 0.5 or more form one tier."""
     net = SGDClassifier(loss="log_loss")
     return SISAClassifier(
         net, n_shards=4, n_slices=8, epochs=9, risk_edges=risk_edges, random_state=0
@@ -23,12 +23,12 @@ def new_model(risk_edges: list[float] | None) -> SISAClassifier:
 
 
 def mean_work(model: SISAClassifier, leaving: list[int]) -> float:
-    """Return the mean share of a retrain that one removal took."""
+    """Return the mean work of one removal, as a share of a retrain."""
     return float(np.mean([model.forget([person]).work for person in leaving]))
 
 
 def main() -> None:
-    """Compare the work of forgetting risky people, with tiers and without."""
+    """Compare the work of forgetting high-risk people, with and without tiers."""
     X, y = make_classification(N_PEOPLE, n_features=10, random_state=0)
     risk = np.where(np.arange(N_PEOPLE) % 10 == 0, 0.9, 0.1)
     leaving = np.flatnonzero(risk > 0.5)[:N_LEAVING].tolist()

@@ -365,7 +365,11 @@ def test_forgotten_numbers_are_nowhere_in_the_model(inner: Any) -> None:
         ({"ids": None}, IdsTypeError, "ids=None; expected one id per row"),
         ({"ids": [1]}, IdsTypeError, "has str ids, but got int ids"),
         ({"ids": ["a", "b"]}, IdsLengthError, "got 2 ids for 1 rows"),
-        ({"X": [[1.0, 2.0]]}, ValueError, r"new rows are .* 2\); this model holds .* 3\)"),
+        (
+            {"X": [[1.0, 2.0]]},
+            ValueError,
+            r"new rows are .* 2\); this model was fitted with .* 3\)",
+        ),
         ({"X": pd.DataFrame([[1.0, 2.0, 3.0]])}, ValueError, "new rows are .*pandas"),
         ({"y": [1]}, ValueError, r"new labels are numbers \(int64\); .* fitted with strings"),
         ({"y": None}, ValueError, "requires y"),

@@ -1,7 +1,8 @@
 """Models that can forget: machine unlearning with the interface of scikit-learn.
 
 Names are imported when they are first used (PEP 562), so that ``import letheon`` is fast and
-needs neither scikit-learn nor torch.
+needs neither scikit-learn nor torch. In docstrings, *the survey* is Mercuri et al. (2022), "An
+Introduction to Machine Unlearning".
 
 Examples
 --------
@@ -96,7 +97,7 @@ _EXPORTS = class_paths() | {
 }
 __all__ += sorted(_EXPORTS.keys() - set(__all__))  # noqa: PLE0605  (methods only registered)
 
-# Modules that are reachable as attributes without an import of their own.
+# Modules that are available as attributes without a separate import.
 _MODULES = frozenset(
     {
         "audit",
@@ -149,7 +150,7 @@ _EXTRAS = {
 
 
 def _import_module(module: str) -> Any:
-    """Import a module of this package; if a package is missing, say what to install."""
+    """Import a module of this package; raise with installation advice if a package is missing."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -33,7 +33,7 @@ from letheon.guarantee import Guarantee, MethodFacts
 from letheon.methods import find_method
 from letheon.receipt import Receipt
 
-# Parameters that never change what a model learns, at any depth.
+# Parameters that never change what a model learns, at any level of nesting.
 NEUTRAL_PARAMETERS = state.NEUTRAL_PARAMETERS | {"random_state"}
 
 # Values of these types are immutable.
@@ -136,7 +136,7 @@ class ForgetMixin:
     """
 
     facts: ClassVar[MethodFacts]
-    # Parameters of this class that never change what it learns, besides `NEUTRAL_PARAMETERS`.
+    # Parameters of this class, in addition to `NEUTRAL_PARAMETERS`, that do not affect the result.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset()
     # Attributes about the origin or location of a model, which are not part of its digest.
     _not_digested: ClassVar[frozenset[str]] = frozenset(
@@ -421,7 +421,7 @@ def require_registered(cls: type) -> None:
     Raises
     ------
     TypeError
-        The method is not registered, or registered with another kind of certificate.
+        The method is not registered, or registered with another kind of guarantee.
     """
     facts = vars(cls).get("facts")
     is_ours = cls.__module__.partition(".")[0] == "letheon"
@@ -438,7 +438,7 @@ def require_registered(cls: type) -> None:
 
 
 def neutral_parameters(model: Any) -> frozenset[str]:
-    """Return the parameters of an estimator that never change what it learns."""
+    """Return the parameters of an estimator that do not affect the result."""
     return NEUTRAL_PARAMETERS | getattr(type(model), "_neutral_parameters", frozenset())
 
 

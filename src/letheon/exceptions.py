@@ -10,7 +10,7 @@
     ├── TrainingError         (ValueError)   a network diverged, or cannot be trained
     ├── NoCandidateError      (ValueError)   no method is within the tolerances
     ├── DatasetMissingError   (FileNotFoundError)  files of a data set are missing
-    ├── DatasetFormatError    (ValueError)   a file is not the one that the provider publishes
+    ├── DatasetFormatError    (ValueError)   a file differs from the published one
     ├── ForgetError
     │   ├── UnknownIdError    (LookupError)  an id is not in the model
     │   ├── EmptyModelError   (ValueError)   `fit` would reject the remaining rows
@@ -217,7 +217,7 @@ class LedgerError(LetheonError):
 
 
 class LedgerMissingError(LedgerError, FileNotFoundError):
-    """There is no ledger in that folder, or a file of it is missing."""
+    """There is no ledger in that folder, or one of its files is missing."""
 
 
 class NewerLedgerError(LedgerError, ValueError):

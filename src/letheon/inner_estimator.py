@@ -102,7 +102,7 @@ class NestedEstimator(NamedTuple):
 
 
 def iter_estimators(estimator: Any, path: str = "") -> Iterator[NestedEstimator]:
-    """Yield an estimator and all estimators in its parameters, also in lists and dicts."""
+    """Yield an estimator and all estimators in its parameters, including lists and dicts."""
     params = estimator.get_params(deep=False)
     yield NestedEstimator(path, estimator, params)
     for name in sorted(params):

@@ -50,7 +50,7 @@ _TRIAL_BITS = 32
 # Random bits of a number below 1 in `long_normals`: in its first and in its second float.
 _HIGH_BITS, _LOW_BITS = 46, 53
 LONG_BITS = _HIGH_BITS + _LOW_BITS
-# An upper bound of the rounding error of a probability in floats.
+# An upper bound on the rounding error of a probability in floats.
 _MARGIN = 2.0**-44
 _WORD_BITS = 64
 _REJECTED, _KEPT, _UNDECIDED = range(3)

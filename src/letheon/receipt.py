@@ -53,8 +53,8 @@ class Receipt:
     def for_requester(self) -> dict[str, Any]:
         """Return the values that a data subject may see: method, counts and guarantee.
 
-        Time, work, `rebuilt`, estimates, digests and the privacy loss spent are left out: they
-        depend on the removed rows, and the guarantee covers the parameters only.
+        Time, work, `rebuilt`, estimates, digests and the spent privacy loss are omitted: they
+        depend on the removed rows, and the guarantee covers only the parameters.
         """
         claim = asdict(self.guarantee)
         shown = {name: claim[name] for name in claim if name not in ("spent", "budget")}

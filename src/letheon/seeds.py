@@ -393,7 +393,7 @@ def _verify_offsets(offsets: npt.NDArray[np.int64], size: int) -> None:
 
 
 def _siphash24(key: bytes, message: bytes) -> int:
-    """SipHash-2-4 of one message in plain Python."""
+    """Return SipHash-2-4 of one message, in plain Python."""
     k0, k1 = struct.unpack("<2Q", key)
     v0, v1, v2, v3 = (c ^ k for c, k in zip(_SIP_INITIAL, (k0, k1, k0, k1), strict=True))
     padded = message + bytes(7 - len(message) % 8) + bytes([len(message) & 0xFF])
@@ -421,7 +421,7 @@ def _sip_rounds(count: int, v0: int, v1: int, v2: int, v3: int) -> tuple[int, in
 
 
 def _siphash24_numpy(key: bytes, words: _UInt64Array) -> _UInt64Array:
-    """SipHash-2-4 of `n` padded messages of equal length, `words` of shape (n_words, n)."""
+    """Return SipHash-2-4 of `n` padded messages of equal length; `words` is (n_words, n)."""
     k0, k1 = struct.unpack("<2Q", key)
     v0, v1, v2, v3 = (
         np.full(words.shape[1], c ^ k, dtype=np.uint64)
@@ -472,7 +472,7 @@ def _to_words(messages: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -
 
 
 def _hash_ints_numpy(key: bytes, prefix: bytes, values: npt.NDArray[np.int64]) -> _UInt64Array:
-    """NumPy version of `hash_ints` of the core."""
+    """Compute `hash_ints` of the core with NumPy."""
     out = np.empty(values.size, dtype=np.uint64)
     head = np.frombuffer(prefix + b"i", dtype=np.uint8)
     length = head.size + 8
@@ -491,7 +491,7 @@ def _hash_ints_numpy(key: bytes, prefix: bytes, values: npt.NDArray[np.int64]) -
 def _hash_texts_numpy(
     key: bytes, prefix: bytes, blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
 ) -> _UInt64Array:
-    """NumPy version of `hash_texts` of the core; messages of equal length form a block."""
+    """Compute `hash_texts` of the core with NumPy; messages of equal length form a block."""
     out = np.empty(offsets.size - 1, dtype=np.uint64)
     head = np.frombuffer(prefix + b"s", dtype=np.uint8)
     lengths = np.diff(offsets)
@@ -533,7 +533,7 @@ def _text_messages(
 
 
 def _mix64_flat(key: int | _UInt64Array, bits: _UInt64Array) -> _UInt64Array:
-    """`mix64` of a flat array, by the core or by NumPy."""
+    """Compute `mix64` of a flat array, by the core or by NumPy."""
     if _core is None:
         return _mix64_numpy(key, bits)
     bits = np.ascontiguousarray(bits)
@@ -543,20 +543,20 @@ def _mix64_flat(key: int | _UInt64Array, bits: _UInt64Array) -> _UInt64Array:
 
 
 def _mix64_numpy(key: int | _UInt64Array, bits: _UInt64Array) -> _UInt64Array:
-    """NumPy version of `mix64` and `mix64_pairs` of the core."""
+    """Compute `mix64` and `mix64_pairs` of the core with NumPy."""
     keys = key if isinstance(key, np.ndarray) else np.uint64(key)
     return _finalise_bits(keys ^ _finalise_bits(bits + _GOLDEN_GAMMA))
 
 
 def _finalise_bits(z: _UInt64Array) -> _UInt64Array:
-    """SplitMix64's finaliser, Stafford's variant 13."""
+    """Apply SplitMix64's finaliser, Stafford's variant 13."""
     z = (z ^ (z >> np.uint64(30))) * _MULTIPLIER_1
     z = (z ^ (z >> np.uint64(27))) * _MULTIPLIER_2
     return z ^ (z >> np.uint64(31))
 
 
 def _mix32_numpy(key: int, bits: _UInt32Array) -> _UInt32Array:
-    """NumPy version of `mix32` of the core."""
+    """Compute `mix32` of the core with NumPy."""
     low, high = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
     x = bits ^ low
     x = (x ^ (x >> np.uint32(16))) * _LOWBIAS_1

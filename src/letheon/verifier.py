@@ -1312,7 +1312,7 @@ def _list_numbered(folder: Path, digits: int, suffix: str, other: str = "") -> d
 
 
 def _read_chain(folder: Path, pinned_hex: str) -> tuple[Trust, list[SignedStatement]]:
-    """V0: follow the keys from the pinned one, then the certificates from the first."""
+    """Follow the keys from the pinned one, then the certificates from the first (V0)."""
     statements = _list_numbered(folder / "keys", 4, ".json", other="root.pub")
     certificates = _list_numbered(folder / "certificates", 6, ".json")
     for name, paths in (("keys", statements), ("certificates", certificates)):

@@ -106,7 +106,7 @@ def test_plan_of_few_rows_drops_impossible_defaults() -> None:
     result = call("plan", "25")
     assert result.exit_code == 0
     assert {line[2] for line in numbers(result.output)} == {"1"}
-    assert "no lines for 30 people: none of 25 would remain" in plain(result.output)
+    assert "30 people are not shown: of 25 people none would remain" in plain(result.output)
     assert "Note" not in call("plan", "31", "--shards", "5").output
 
 

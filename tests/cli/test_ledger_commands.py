@@ -137,7 +137,7 @@ def test_a_real_worker_stops_on_a_signal_and_loses_nothing(tmp_path: Path) -> No
         worker.send_signal(signal.SIGTERM)
         rest, _ = worker.communicate(timeout=300)
     assert worker.returncode == 0
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ applied 1 m 38 rows left\n", first)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ applied 1 m 38 rows remain\n", first)
     assert not any(person in first + rest for person in PEOPLE)
     with Ledger.open(home) as ledger:
         ledger.run_once()

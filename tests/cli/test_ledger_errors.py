@@ -171,8 +171,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 UNKNOWN = "0" * 32
 CASES: list[tuple[int, tuple[str, ...], str]] = [
     (2, ("request", "add", "--model", "m"), "no ids are given; use either ID arguments or"),
-    (2, ("request", "add", "--model", "m", "x", "--ids-file", "-"), "ids are given twice"),
-    (2, ("request", "add", "--model", "numbers", "ann"), "ids of this model are numbers; id 1"),
+    (2, ("request", "add", "--model", "m", "x", "--ids-file", "-"), "ids are given in two ways"),
+    (2, ("request", "add", "--model", "numbers", "ann"), "ids of this model are integers; id 1"),
     (2, ("request", "add", "--model", "m", PEOPLE[5], "--ground", "why"), "unknown ground"),
     (2, ("request", "add", "--model", "m", PEOPLE[5], "--regime", "lex"), "expected one of"),
     (2, ("batch", "apply", "--retrain", "m", "--force"), "cannot be combined"),
@@ -213,12 +213,12 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (3, ("ledger", "export", "FRESH", "--tier", "auditor", "--model", "other"), "other"),
     (4, ("request", "add", "--model", "m", PEOPLE[5], "--key", "case-1"), "idempotency key"),
     (4, ("request", "release", "QUEUED"), "not on hold"),
-    (4, ("request", "close", "QUEUED"), "only after the purge"),
+    (4, ("request", "close", "QUEUED"), "only a purged request"),
     (4, ("request", "retry", "QUEUED"), "only a failed request can be retried"),
     (4, ("init", "HOME", "--name", "demo"), "already"),
     (4, ("model", "add", "MODEL", "--rows", "NPZ", "--name", "n"), "erasure request"),
     (4, ("ledger", "export", "HOME"), "not empty"),
-    (4, ("key", "revoke", "0" * 64, "--after", "0"), "not a signing key"),
+    (4, ("key", "revoke", "0" * 64, "--after", "0"), "not the id of a signing key"),
     (4, ("batch", "apply", "--retrain", "numbers"), "nothing was erased"),
 ]
 
@@ -552,7 +552,7 @@ def test_other_ids_are_refused_without_being_repeated(text: str) -> None:
     if text.removeprefix("-").isdecimal():
         assert parse_numbers([text]) == [int(text)]
     else:
-        with pytest.raises(ValueError, match="id 1 of the list is not a number"):
+        with pytest.raises(ValueError, match="id 1 of the list is not an integer"):
             parse_numbers([text])
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from letheon.ledger import Ledger
 from letheon.ledger.models.commitment import encode_rows
-from letheon.ledger.models.examine import hold_rows
+from letheon.ledger.models.examine import copy_rows
 from letheon.verifier import Trust as Pinned
 from letheon.verifier import check_receipt, open_envelope
 from tests.cli.ledgers import call, done
@@ -70,7 +70,7 @@ def test_salts_go_to_a_file_of_their_own(story: ReceiptStory, tmp_path: Path) ->
     certificate = (story.bundle / "certificates" / "000001.json").read_bytes()
     opened = open_envelope(certificate, Pinned.from_pinned(story.key))
     assert not any(item["salt"] in shown.output + file.read_text() for item in document)
-    contents = list(encode_rows(hold_rows(X[2:4], Y[2:4], IDS[2:4])))
+    contents = list(encode_rows(copy_rows(X[2:4], Y[2:4], IDS[2:4])))
     for row, opening in zip(rows["rows"], document, strict=True):
         parts = {name: row[name] for name in ("slot", "before", "after")}
         parts |= {name: opening[name] for name in ("place", "salt")}

@@ -21,7 +21,7 @@ import letheon
 from letheon import Ledger
 from letheon.cli import _command, _serve
 from letheon.ledger import BatchPlan, Decision, Policy, Step
-from letheon.ledger.worker.policy import QueuedRequest, should_seal
+from letheon.ledger.worker.policy import QueuedRequest, should_start
 from tests.cli.ledgers import LEAVING, PEOPLE, call, done, files_in, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,7 +172,7 @@ def test_the_words_are_those_of_the_policy(policy: dict[str, Any], words: str) -
     from letheon.ledger.worker.policy import describe_wait
 
     queue, limits = [QueuedRequest(RECEIVED, date(2026, 12, 16), 2)], Policy(**policy)
-    decision = should_seal(queue, RECEIVED, limits, apply_seconds=1.0)
+    decision = should_start(queue, RECEIVED, limits, apply_seconds=1.0)
     assert describe_wait(queue, limits, decision, releases=None) == words
 
 

@@ -210,7 +210,9 @@ def test_joined_enums_are_united() -> None:
     ],
 )
 def test_other_kinds_of_tables_are_refused(held: Any, given: Any) -> None:
-    with pytest.raises(ValueError, match=r"new rows are .*; this model holds .*same kind of table"):
+    with pytest.raises(
+        ValueError, match=r"new rows are .*; this model was fitted with .*same kind of table"
+    ):
         join_rows(hold_table(held), hold_table(given))
 
 

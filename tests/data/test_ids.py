@@ -144,7 +144,9 @@ def test_other_kinds_are_refused_by_name(given: Any, named: str) -> None:
 
 @pytest.mark.parametrize("given", [2**63, -(2**63) - 1, np.uint64(2**63)])
 def test_ints_beyond_64_bits_are_refused(given: int) -> None:
-    with pytest.raises(IdsTypeError, match=rf"{given}, which does not fit 64 bits; use str ids"):
+    with pytest.raises(
+        IdsTypeError, match=rf"{given}, which does not fit into 64 bits; use str ids"
+    ):
         as_ids([0, given])
 
 

@@ -565,10 +565,10 @@ def test_images_keep_their_shape_and_kind() -> None:
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        (np.ones((1, 2, 8), np.uint8), "new rows are .*8.*; this model holds .*4, 4"),
-        (np.ones((1, 4), np.uint8), "give the same kind of table"),
-        (np.full((1, 4, 4), 256.0), "values that uint8, which this model holds, cannot"),
-        (np.full((1, 4, 4), 0.5), "cannot represent"),
+        (np.ones((1, 2, 8), np.uint8), "new rows are .*8.*; this model was fitted with .*4, 4"),
+        (np.ones((1, 4), np.uint8), "Pass the same kind of table"),
+        (np.full((1, 4, 4), 256.0), "do not fit into uint8, the dtype of this model"),
+        (np.full((1, 4, 4), 0.5), "do not fit into"),
     ],
 )
 def test_images_of_another_kind_are_not_added(X: Any, message: str) -> None:
@@ -609,7 +609,7 @@ def unsorted() -> Any:
         ({"X": np.asfortranarray(np.ones((2, 2)))}, "not in C order"),
         ({"X": np.ones((3, 2))[:2]}, "a view of other memory"),
         ({"X": read_only(np.ones((2, 2)))}, "X is read-only"),
-        ({"X": sp.csc_array(np.eye(2))}, r"X is sparse in csc form; expected CSR: X.tocsr\(\)"),
+        ({"X": sp.csc_array(np.eye(2))}, r"X is sparse in csc format; expected CSR"),
         ({"X": sp.csr_array(np.eye(2, dtype=int))}, "X has dtype int64"),
         ({"X": unsorted()}, r"unsorted or duplicate indices; pass hold_table\(X\)"),
         ({"y": [1, 2]}, "y is list; expected an array of float64 or int64"),
@@ -631,7 +631,7 @@ def test_what_cannot_be_wiped_in_place_is_refused(given: dict[str, Any], message
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"X": np.ones((1, 3))}, ValueError, r"new rows are .*; this model holds"),
+        ({"X": np.ones((1, 3))}, ValueError, r"new rows are .*; this model was fitted with"),
         ({"X": sp.csr_array(np.ones((1, 4)))}, ValueError, "same kind of table"),
         ({"y": np.ones(2)}, ValueError, r"y has shape \(2,\)"),
         ({"ids": as_ids(["a"])}, IdsTypeError, "has int ids, but got str ids"),
@@ -660,7 +660,7 @@ def test_newcomers_take_the_dtypes_held() -> None:
     assert rows.X.dtype == np.float32
     assert rows.y.dtype == np.int64
     assert rows.y.tolist() == [0, 1, 1]
-    with pytest.raises(ValueError, match="new labels have dtype float64 and values that int64"):
+    with pytest.raises(ValueError, match=r"new labels have dtype float64 .* do not fit into int64"):
         rows.append(np.full((1, 2), 0.5), np.array([1.5]), as_ids([4]))
     assert len(rows) == 3
 

@@ -236,7 +236,7 @@ def test_sparse_matrix_stays_a_matrix_whatever_joins() -> None:
     ],
 )
 def test_values_never_change_to_fit_in(held: Any, given: Any) -> None:
-    with pytest.raises(ValueError, match=r"new rows have dtype .* cannot represent; fit with"):
+    with pytest.raises(ValueError, match=r"new rows have dtype .* do not fit into .*; fit with"):
         join_rows(hold_table(held), hold_table(given))
 
 
@@ -259,7 +259,9 @@ def test_whole_numbers_may_join_ints_and_floats() -> None:
     ],
 )
 def test_other_layouts_are_refused(held: Any, given: Any) -> None:
-    with pytest.raises(ValueError, match=r"new rows are .*; this model holds .*same kind of table"):
+    with pytest.raises(
+        ValueError, match=r"new rows are .*; this model was fitted with .*same kind of table"
+    ):
         join_rows(hold_table(held), hold_table(given))
 
 

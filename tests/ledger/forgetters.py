@@ -30,7 +30,7 @@ from letheon import (
 from letheon.data import Rows
 from letheon.guarantee import Guarantee
 from letheon.ledger.certificates.facts import collect_facts
-from letheon.ledger.models.examine import hold_rows
+from letheon.ledger.models.examine import copy_rows
 from letheon.receipt import Receipt
 
 SEED = 20_261_115
@@ -167,7 +167,7 @@ def erased(maker: Maker, kind: str = "erase", **more: Any) -> Erased:
     """
     model, before, receipt = _removed(maker, kind)
     X, y, ids = table()
-    rows = hold_rows(X[2:], y[2:], ids[2:])
+    rows = copy_rows(X[2:], y[2:], ids[2:])
     given: dict[str, Any] = {
         "seconds": 0.012345,
         "retrain_seconds": 1.0,

@@ -150,7 +150,7 @@ def test_what_does_not_wait_for_it_is_not_approved(sqlite_desk: LedgerSetup, sta
     if state == "cancelled":
         requests_of(desk.core).cancel(first.id)
     before = desk.snapshot()
-    with pytest.raises(RequestStateError, match="does not wait for an approval"):
+    with pytest.raises(RequestStateError, match="only a verified request can be approved"):
         requests_of(desk.core).approve(request.id)
     assert desk.snapshot() == before
 
@@ -220,7 +220,7 @@ def test_verifying_is_for_what_was_received_only(sqlite_desk: LedgerSetup) -> No
     again = desk.submit(1, 2, 3, verified=True)
     before = desk.snapshot()
     for request in (large, again):
-        with pytest.raises(RequestStateError, match="is verified already"):
+        with pytest.raises(RequestStateError, match="is already verified"):
             requests_of(desk.core).verify(request.id)
     assert desk.snapshot() == before
 

@@ -30,7 +30,7 @@ from letheon.ledger.certificates.facts import (
     test_metric,
     without_times,
 )
-from letheon.ledger.models.examine import hold_rows
+from letheon.ledger.models.examine import copy_rows
 from letheon.monitor import Reading
 from letheon.verifier import SCHEMAS, UNLEARNING, canonical, check_schema, parse_strict
 from tests.ledger.forgetters import (
@@ -267,7 +267,7 @@ def test_figures_do_not_tell_who_of_many_was_erased(name: str) -> None:
             guarantee_before=receipt.guarantee,
             after=model,
             receipt=receipt,
-            rows=hold_rows(X[left], y[left], [ids[each] for each in left]),
+            rows=copy_rows(X[left], y[left], [ids[each] for each in left]),
             kind="erase",
             seconds=1.0 + person,
             retrain_seconds=60.0,

@@ -10,7 +10,7 @@ from letheon.exceptions import StaleWorkerError
 from letheon.ledger import Ledger, leases
 from letheon.ledger.leases import release_lease, renew_lease, require_fence, take_lease
 from letheon.ledger.models.versions import find_head, find_model, read_raw_model
-from letheon.ledger.worker.apply import apply_batch, find_open_batch, seal_batch
+from letheon.ledger.worker.apply import apply_batch, find_open_batch, start_batch
 from letheon.ledger.worker.compute import Computation, ComputationResult, compute
 from letheon.ledger.worker.recover import sweep_model
 from tests.ledger.databases import NOON, SettableClock
@@ -158,7 +158,7 @@ def test_a_worker_that_was_overtaken_publishes_nothing(
     with core.database.reading() as conn:
         model = find_model(conn, "risk", "default")
         before = find_head(conn, model.id)
-    batch = seal_batch(core, first, model, "erase", [request.id], "operator")
+    batch = start_batch(core, first, model, "erase", [request.id], "operator")
 
     def overtaken(job: Computation) -> ComputationResult:
         clock.now += core.settings.policy.lease_seconds

@@ -15,7 +15,7 @@ from letheon.ledger.leases import Lease, keep_renewed, take_lease
 from letheon.ledger.models.versions import ModelRow, find_head, find_model, read_judged
 from letheon.ledger.tables import batches
 from letheon.ledger.worker import compute as _compute
-from letheon.ledger.worker.apply import BatchRow, apply_batch, seal_batch
+from letheon.ledger.worker.apply import BatchRow, apply_batch, start_batch
 from letheon.ledger.worker.compute import (
     TIME_LIMIT,
     Computation,
@@ -55,7 +55,7 @@ def _sealed(ledger: Ledger) -> tuple[Lease, BatchRow, str]:
     assert lease is not None
     return (
         lease,
-        seal_batch(ledger._core, lease, _model(ledger), "erase", [request.id], "x"),
+        start_batch(ledger._core, lease, _model(ledger), "erase", [request.id], "x"),
         request.id,
     )
 
@@ -125,7 +125,7 @@ def test_a_failed_batch_of_several_requests_is_retried(ledger: Ledger) -> None:
     for members, state in ((wanted, "retry_wait"), (wanted[:1], "stuck")):
         if state == "stuck":
             ledger.requests.retry(wanted[0])
-        batch = seal_batch(ledger._core, lease, _model(ledger), "erase", members, "x")
+        batch = start_batch(ledger._core, lease, _model(ledger), "erase", members, "x")
         _give_up(ledger._core, lease, _model(ledger), batch, TIME_LIMIT)
         assert {ledger.requests.get(one).state for one in members} == {state}
     assert ledger.requests.get(wanted[1]).state == "retry_wait"
@@ -138,7 +138,7 @@ def test_a_batch_planned_before_a_hold_is_not_sealed(ledger: Ledger) -> None:
     lease = take_lease(ledger._core, 1, _worker(1))
     assert lease is not None
     with pytest.raises(RequestStateError, match="put on hold"):
-        seal_batch(ledger._core, lease, _model(ledger), "erase", [second.id], "operator")
+        start_batch(ledger._core, lease, _model(ledger), "erase", [second.id], "operator")
     assert ledger.requests.get(second.id).state == "queued"
     with ledger._core.database.reading() as conn:
         assert conn.scalar(select(batches.c.id)) is None

@@ -18,7 +18,7 @@ from letheon.ledger.worker.policy import (
     Policy,
     QueuedRequest,
     backoff_seconds,
-    should_seal,
+    should_start,
     sort_by_due_day,
 )
 
@@ -34,7 +34,7 @@ def waiting(hours: float = 1, rows: int = 1, due: date = FAR) -> QueuedRequest:
 
 def decide(*queue: QueuedRequest, now: datetime = NOW, **settings: Any) -> Decision:
     given: dict[str, Any] = {"apply_seconds": 60.0, "releases": "labels-only", **settings}
-    return should_seal(queue, now, Policy(), **given)
+    return should_start(queue, now, Policy(), **given)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def overdue(n: int, policy: Policy, *, seed: int, most: timedelta) -> tuple[int,
         while to_come and to_come[-1].received_at <= now:
             queue.append(to_come.pop())
         apply_seconds = most.total_seconds()
-        decision = should_seal(queue, now, policy, apply_seconds=apply_seconds)
+        decision = should_start(queue, now, policy, apply_seconds=apply_seconds)
         if decision.seal and now >= busy_until:
             busy_until = now + most * float(rng.random())
             late += sum(busy_until > CALENDAR.end_of(request.due_on) for request in queue)

@@ -23,7 +23,7 @@ from letheon.ledger import core as faults
 from letheon.ledger.certificates import certify as receipts
 from letheon.ledger.certificates.receipt_codes import ReceiptCode, open_receipt
 from letheon.ledger.models.commitment import SlotTree, encode_rows
-from letheon.ledger.models.examine import hold_rows
+from letheon.ledger.models.examine import copy_rows
 from letheon.ledger.models.versions import read_row_slots
 from letheon.ledger.requests.people import move_requests
 from letheon.ledger.tables import certificates, events, requests
@@ -74,7 +74,7 @@ def certificate(ledger: Ledger, number: int) -> SignedStatement:
 def bytes_of(number: int) -> list[bytes]:
     """The canonical bytes of a person's rows, from their own copy of the rows."""
     mine = person(number) == IDS
-    return list(encode_rows(hold_rows(X[mine], Y[mine], IDS[mine])))
+    return list(encode_rows(copy_rows(X[mine], Y[mine], IDS[mine])))
 
 
 def test_a_person_checks_alone_what_left_with_their_certificate(ledger: Ledger) -> None:

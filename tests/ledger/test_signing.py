@@ -69,7 +69,7 @@ def test_nothing_outside_the_schema_is_signed(last: Any) -> None:
 def test_signers_must_be_there_once() -> None:
     with pytest.raises(ValueError, match="one or more"):
         sign_statement(statement())
-    with pytest.raises(ValueError, match="different signers"):
+    with pytest.raises(ValueError, match="different keys"):
         sign_statement(statement(), SIGNER, SIGNER)
 
 

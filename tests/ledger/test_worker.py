@@ -14,7 +14,7 @@ from letheon.exceptions import LedgerError, UnknownIdError, UnknownModelError
 from letheon.ledger import Ledger, Policy, Step
 from letheon.ledger.leases import release_lease, take_lease
 from letheon.ledger.models.versions import find_model, list_versions
-from letheon.ledger.worker.apply import apply_batch, seal_batch
+from letheon.ledger.worker.apply import apply_batch, start_batch
 from letheon.ledger.worker.compute import Computation, ComputationResult, compute
 from letheon.verifier import check_chain
 from tests.ledger.databases import NOON, SettableClock
@@ -135,7 +135,7 @@ def test_a_request_whose_people_are_gone_is_a_duplicate(tmp_path: Path) -> None:
     with core.database.reading() as conn:
         model = find_model(conn, "risk", "default")
     apply_batch(
-        core, lease, model, seal_batch(core, lease, model, "erase", [both.id], "operator"), compute
+        core, lease, model, start_batch(core, lease, model, "erase", [both.id], "operator"), compute
     )
     release_lease(core, lease)
     ledger.run_once(force=True)

@@ -10,11 +10,11 @@ from benchmarks._monitor_streams import (
     TOLERANCES,
     DriftingClassifier,
     StreamStep,
+    make_watchers,
     make_world,
-    watch,
-    watchers_of,
+    run_stream,
 )
-from benchmarks._monitor_summary import summarize_steps, total
+from benchmarks._monitor_summary import summarize_steps, total_streams
 
 DOES_NOTHING = 2
 
@@ -30,7 +30,7 @@ def step(truth: float, *, retrained: bool = False, estimate: float = 0.0) -> Str
 
 @pytest.fixture(scope="module")
 def make() -> Any:
-    return watchers_of(make_world(DOES_NOTHING), n_streams=40, seed=0)
+    return make_watchers(make_world(DOES_NOTHING), n_streams=40, seed=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,16 +38,16 @@ def test_breaches_of_a_model_that_does_nothing_are_seen(make: Any, kind: str) ->
     """The survey's proxy stays at 0 and misses them all."""
     world = make_world(DOES_NOTHING)
     assert world.drift == "nothing"
-    ours = summarize_steps(list(watch(world, make("ours, any kind", kind), kind, 40, 0)))
+    ours = summarize_steps(list(run_stream(world, make("ours, any kind", kind), kind, 40, 0)))
     assert ours.n_missed <= 0.05 * ours.n_stretches
-    plain = list(watch(world, make("survey", kind), kind, 40, 0))
+    plain = list(run_stream(world, make("survey", kind), kind, 40, 0))
     assert not any(s.retrained for s in plain)
     assert all(s.estimate["effectiveness"] == 0 for s in plain)
 
 
 def test_the_oracle_retrains_exactly_at_breaches(make: Any) -> None:
     world = make_world(DOES_NOTHING)
-    steps = list(watch(world, make("oracle", "adaptive"), "adaptive", 20, 0))
+    steps = list(run_stream(world, make("oracle", "adaptive"), "adaptive", 20, 0))
     assert [s.retrained for s in steps] == [s.is_breach for s in steps]
     assert any(s.is_breach for s in steps)
 
@@ -82,12 +82,12 @@ def test_breaches_are_those_missed_and_those_caught_at_once() -> None:
     steps = [step(2.0, retrained=True), step(0.5, retrained=True), step(2.0), step(0.1)]
     record = summarize_steps(steps)
     assert (record.n_caught, record.n_missed) == (1, 1)
-    sums = total([record], [record])
+    sums = total_streams([record], [record])
     assert (sums.n_breaches, sums.breaches_missed) == (2, 50.0)
 
 
 def test_first_breaches_are_a_share_of_streams_that_have_one() -> None:
     missed, quiet = summarize_steps([step(2.0)]), summarize_steps([step(0.1)])
     oracle = [summarize_steps([step(2.0, retrained=True)]), quiet]
-    sums = total([missed, quiet], oracle)
+    sums = total_streams([missed, quiet], oracle)
     assert (sums.n_breaching, sums.first_missed, sums.missed) == (1, 100.0, 100.0)

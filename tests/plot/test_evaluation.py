@@ -152,7 +152,7 @@ def test_given_axes_are_used() -> None:
     [
         ({}, None, "no measure"),
         ({"SISA": {"same algorithm": {}}}, None, "no measure"),
-        (rows(), ["speed"], r"measures that no method has: \['speed'\]"),
+        (rows(), ["speed"], r"unknown measures: \['speed'\]"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(given: Any, measures: Any, text: str) -> None:

@@ -327,7 +327,7 @@ def test_operators_see_what_there_is(desk: Desk) -> None:
         "unknown": (0, "rejected", "no-data-held"),
     }
     words = operator.get(f"{URL}/{made}/timeline").json()["items"][-1]["words"]
-    assert words == "Rejected: the model holds no rows of these people."
+    assert words == "Rejected: the model has no rows of these people."
     unknown = operator.post(URL, json={"model": "risk", "ids": ["unknown-2"]})
     assert (unknown.status_code, unknown.json()["type"]) == (422, "urn:letheon:problem:unknown-ids")
 

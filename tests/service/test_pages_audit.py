@@ -86,7 +86,7 @@ def test_the_chain_names_each_certificate_before(filled: Desk) -> None:
     text = filled.browser("auditor").get("/certificates").text
     said = words_of(text)
     chain = filled.client("auditor").get("/api/v1/chain").json()["items"]
-    assert "No gaps in this part of the chain" in said
+    assert "This part of the chain is intact" in said
     assert re.findall(r'class="seq" href="/certificates/(\d+)"', text) == ["3", "2", "1"]
     assert [one["previous"] for one in chain][-1] == "genesis"
     for one in chain[:-1]:
@@ -129,10 +129,10 @@ def test_a_damaged_certificate_is_shown_as_such(desk: Desk) -> None:
         assert "Invalid" in said
         assert "Fail Signature" in said
         assert "The chain is broken" in words_of(client.get("/certificates").text)
-        assert "Fail Chain" in words_of(client.get("/certificates/3?verify=1").text)
+        assert "Fail Certificate chain" in words_of(client.get("/certificates/3?verify=1").text)
         assert desk.browser(f"auditor@{OTHER}").get("/certificates/2").status_code == 404
     damage(desk, 2, whole)
-    assert "No gaps" in words_of(client.get("/certificates").text)
+    assert "is intact" in words_of(client.get("/certificates").text)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_files_that_were_not_searched_are_grey_and_never_clean(tmp_path: Path) -
             assert document.get("items", [document])[0]["purge_gaps"] == "1 file not searched"
         check = client.get("/api/v1/certificates/1/verification").json()
         assert (check["passed"], check["verdict"]) == (False, "incomplete")
-        assert "purged, not fully searched: 1 file" in check["checks"][-1]["reason"]
+        assert "purged, but not fully searched: 1 file" in check["checks"][-1]["reason"]
 
 
 def test_a_tenant_sees_its_own_purges(filled: Desk) -> None:
@@ -269,14 +269,14 @@ def test_an_audit_fills_up_while_it_runs(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("drill", "verdicts", "passed", "words"),
     [
-        ("none", ["pass"], True, "Passed 1 checks, none failed."),
+        ("none", ["pass"], True, "Passed 1 check passed, none failed."),
         ("none", ["pass", "skipped"], None, "Incomplete No check failed, but 1 of 2 were skipped."),
         ("none", ["pass", "fail"], False, "Failed 1 of 2 checks failed."),
         (
             "model",
             ["fail"],
             False,
-            "the damage of the drill was found.",
+            "the audit detected the change.",
         ),
         ("model", ["pass"], True, "A drill should fail"),
         ("model", ["pass", "skipped"], None, "A drill should fail"),
@@ -301,7 +301,7 @@ def test_the_verdict_is_large_and_a_drill_is_marked(
     listed = words_of(client.get("/audits").text)
     assert ("drill: model" in listed) == (drill == "model")
     said = {True: "Passed", False: "Failed", None: "Incomplete"}
-    drilled = "Damage found" if passed is False else "Damage missed"
+    drilled = "Change detected" if passed is False else "Change not detected"
     assert f" {said[passed] if drill == 'none' else drilled} " in listed
     assert ("Passed" in listed) == (passed is True and drill == "none")
 

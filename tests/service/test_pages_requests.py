@@ -132,8 +132,8 @@ def test_many_are_answered_at_once(desk: Desk) -> None:
     again = file(desk, 1, verified=True).id
     client = desk.browser("operator")
     home = client.get("/").text
-    assert "Answer people: data purged" in home
-    assert "Answer people: duplicates" in home
+    assert "Answer people whose data is purged" in home
+    assert "Answer people with duplicate requests" in home
     assert "Covered by certificate #1" in client.get(f"/requests/{again}").text
     send(client, "/requests/actions", action="answer", requests=[*chosen, again])
     assert {desk.ledger.requests.get(one).state for one in (*chosen, again)} == {"closed"}
@@ -160,7 +160,7 @@ def test_what_cannot_be_undone_is_asked_first(filled: Desk, name: str) -> None:
     single = client.get(f"/requests/{shown_ids(listed)[0]}").text
     for text, place in ((listed, f"bulk-{name}"), (single, f"ask-{name}")):
         asked = text.partition(f'id="{place}" popover')[2]
-        assert "Erasing cannot be undone" in asked or "erasing cannot be undone" in asked
+        assert "Erasure cannot be undone" in asked
         assert asked.index(f'value="{name}"') > asked.index("cannot be undone")
         assert text.count(f'name="action" value="{name}"') == 1
 
@@ -261,7 +261,7 @@ def test_a_forbidden_request_body_is_not_read(desk: Desk, monkeypatch: pytest.Mo
 def test_home_of_a_token_that_sees_no_requests(filled: Desk) -> None:
     answer = filled.browser("narrow").get("/")
     assert answer.status_code == 200
-    assert "may not see requests" in answer.text
+    assert "does not permit you to see requests" in answer.text
 
 
 def test_home_of_a_ledger_without_models_leads_to_the_registration(tmp_path: Path) -> None:

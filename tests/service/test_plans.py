@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from letheon import DaREForestClassifier, InfluenceClassifier, SISARegressor, state
 from letheon.ledger.db.jobs import Jobs
-from letheon.ledger.models.examine import hold_rows
+from letheon.ledger.models.examine import copy_rows
 from letheon.ledger.tables import events
 from letheon.methods import METHODS as REGISTERED
 from letheon.sandbox import TimeLimitError
@@ -38,7 +38,7 @@ def _rows(n: int = 200, *, numbers: bool = False) -> tuple[Any, Any, Any]:
 def _order(model: Any, data: tuple[Any, Any, Any], **given: Any) -> WhatIfOrder:
     X, y, ids = data
     fitted = model.fit(X, y, ids=ids)
-    rows = state.encode(hold_rows(X, y, ids))
+    rows = state.encode(copy_rows(X, y, ids))
     return WhatIfOrder(state.encode(fitted), rows, (), **({"people": 3} | given))
 
 

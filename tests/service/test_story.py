@@ -72,7 +72,7 @@ def register_a_model(stage: BrowserStory, page: Any) -> None:
     stage.look(page, "home-empty")
     stage.visit(page, "/models", "models-empty")
     stage.visit(page, "/models/new", "model-new")
-    page.get_by_role("button", name="Add an example model").click()
+    page.get_by_role("button", name="Add example model").click()
     page.wait_for_url(re.compile(f"/models/{MODEL}"))
     stage.look(page, "model-first")
 
@@ -94,14 +94,14 @@ def file_a_request(stage: BrowserStory) -> tuple[str, str]:
     stage.log_in(page, "operator")
     stage.visit(page, "/requests/new", "request-new")
     page.get_by_label("Ids, one per line").fill(PERSON)
-    page.get_by_label("The identity is verified").check()
+    page.get_by_label("I have verified the identity").check()
     page.get_by_label("Create a receipt code").check()
     page.get_by_role("button", name="File request").click()
     code: str = page.locator("#receipt-code").inner_text()
     assert PERSON not in page.content()
     stage.look(page, "request-filed")
     page.get_by_role("link", name="Open the request").click()
-    page.get_by_text("waits for approval by a second person").wait_for()
+    page.get_by_text("a second person has to approve the request").wait_for()
     stage.look(page, "request-verified")
     return page.url.removeprefix(stage.url), code
 

@@ -41,13 +41,13 @@ from letheon.verifier import (
 )
 
 Measures = Mapping[str, Callable[[Any, Any, Any], Any]]
-# The decisive level for a model, unless the auditor names levels.
+# The decisive level for each kind of guarantee, unless the auditor selects levels.
 _LEVEL_BY_KIND = {"exact": "V4", "certified": "V5"}
 _MODEL_LEVELS = ("V2", "V4", "V5", "V6", "own")
-# These levels need the rows that a certificate commits to, and the events of the log.
+# These levels need verified rows and a verified log.
 _NEED_ROWS_AND_LOG = ("V4", "V5", "own")
 _NEED_LOG = ("V3", *_NEED_ROWS_AND_LOG)
-# One model gives a few results, and one for each measure of the auditor.
+# A model has a few results, plus one for each measure of the auditor.
 _MOST_RESULTS, _LARGEST_RESULT = 16, 1 << 24
 
 
@@ -148,7 +148,7 @@ def audit(
     witnesses : iterable of str
         Verifier keys of witnesses that must have signed the newest checkpoint.
     stores : mapping or pairs of name and path
-        Places that the auditor may read and wants to search for `markers` (V3).
+        Places to search for `markers` (V3); the auditor must be able to read them.
     markers : Markers, or iterable of bytes or str
         Ids, rows or planted texts of erased people, which must not occur in `stores`.
     canaries : mapping of model name to Canaries
@@ -169,7 +169,7 @@ def audit(
         If it is set, the process that checks models is ended and `StoppedError` is raised.
     sandboxed : bool, default=True
         Build and train models in a process without access to files, network and other processes.
-        With False the bundle is trusted. Use it only for your own ledger, if a model needs a GPU.
+        False trusts the bundle; use it only for your own ledger, if a model needs a GPU.
 
     Returns
     -------
@@ -246,7 +246,7 @@ def _check_bundle_folder(folder: Path) -> None:
 
 
 def _describe_scope(tier: str, options: _Options) -> str:
-    """Return what a verdict covers, in words."""
+    """Return a text that says what a verdict covers."""
     bundle = {"public": "a public bundle, without models", "auditor": "an auditor's bundle"}
     models = "all its models" if options.only is None else f"only the model {options.only}"
     levels = "all levels of its tier"
@@ -263,7 +263,7 @@ def _read_checkpoint_text(seen: str | Path | None) -> str | None:
 
 
 def _convert_verdicts(verdicts: Iterable[Verdict], options: _Options) -> Iterator[LevelResult]:
-    """Yield results of V0 to V3 on signed files; required levels are included if they fail."""
+    """Yield results of V0 to V3 on signed files; failures of required levels are included."""
     words = {True: "pass", False: "fail", None: "skipped"}
     for verdict in verdicts:
         failed_first = verdict.level == "V0" and not verdict.passed
@@ -280,7 +280,7 @@ def _list_newest(bundle: Bundle, options: _Options) -> list[Any]:
 
 
 def _check_model_names(bundle: Bundle, options: _Options) -> None:
-    """Raise `ValueError` for model names without a certificate, which would check nothing."""
+    """Raise `ValueError` for model names without a certificate: nothing would be checked."""
     names = {str(opened.predicate["model"]["id"]) for opened in bundle.chain}
     required = {*options.canaries, *([] if options.only is None else [options.only])}
     if not required <= names:
@@ -347,7 +347,7 @@ def _audit_in_sandbox(
     decisive = _LEVEL_BY_KIND.get(str(inputs.audited.newest.predicate["guarantee"]["kind"]), "V4")
 
     def receive_result(fields: dict[str, Any]) -> None:
-        # A malicious model may control its process, so its answers are limited to this model.
+        # A malicious model may control its process, so only results about this model are accepted.
         try:
             result = replace(LevelResult(**fields), model=name)
         except (TypeError, ValueError):

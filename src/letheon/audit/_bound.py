@@ -1,9 +1,9 @@
 r"""V5: compute (epsilon, delta) and the account again, from the rows and the settings.
 
 No history of requests is needed: the certificate follows from the newest model alone. Its
-parameters before noise must be near the optimum of the remaining rows; noise does not excuse a
-distance. The auditor sees these parameters, so the guarantee does not protect against the auditor,
-who must keep them confidential.
+parameters before noise must be near the optimum of the remaining rows, whatever the noise. The
+auditor sees these parameters, so the guarantee does not protect against the auditor, who must keep
+them confidential.
 """
 
 import hashlib
@@ -33,20 +33,20 @@ from letheon.data import Rows
 from letheon.linear import choose_noise_scale, plan_descent
 from letheon.methods import find_method
 
-# Certificates round what is spent and the budget up to two digits; formulas differ by rounding.
+# Certificates round the spent amount and the budget up to two digits; formulas differ by rounding.
 _CLOSE = 1e-6
 _TWO_DIGITS = 0.11
-# The library searches the least delta on other grids.
+# The library searches for the smallest delta on other grids.
 _GRID = 0.02
 _LEAST_SPREAD = 0.05
 _LARGEST_HESSIAN = 2048
 # Fisher noise: the full matrix is used up to this number of parameters in a block.
 _LARGEST_BLOCK = 256
 _RETRAIN = "retrain"
-# Share of the hidden distance that is reserved for a fresh fit; the grid has so many steps at most.
+# Share of the hidden distance that is reserved for a fresh fit; largest number of grid steps.
 _SHARE_OF_FIT = 0.125
 _MOST_STEPS = 2.0**51
-# Mechanisms whose claims were refuted: noise in the objective or in floats. See SECURITY.md.
+# Mechanisms with refuted claims: noise in the objective or in floating point. See SECURITY.md.
 _WITHDRAWN = ("objective-perturbation-", "output-perturbation-")
 
 
@@ -56,7 +56,7 @@ class _TooLargeError(Exception):
 
 @dataclass
 class _BoundConditions:
-    """Conditions of a bound, each with its value and limit, as the details of a result."""
+    """Conditions of a bound with their values and limits, for the details of a result."""
 
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class _BoundCase:
     committed: str | None = None
 
     def get_stated(self, name: str) -> float:
-        """Return a figure of the claim; without `spent`, the whole budget counts as spent."""
+        """Return a number of the claim; without `spent`, the whole budget counts as spent."""
         accounting = self.claim.get("accounting", {})
         value = accounting.get(name, accounting.get("budget"))
         return float("nan") if value is None else float(value)
@@ -115,7 +115,8 @@ def check_bound(audited: AuditedModel, model: Any) -> LevelResult:
     )
     if findings.wrong:
         return LevelResult("V5", audited.name, "fail", findings.wrong)
-    # A retrain claims a fresh fit; that its noise hides later removals is the model's own claim.
+    # A retrain claims a fresh fit; only the model itself claims that its noise hides later
+    # removals.
     is_fresh = claims["method"]["name"] == _RETRAIN
     claim = None if is_fresh else claims["guarantee"]
     noise = claims["method"]["noise"]
@@ -189,7 +190,7 @@ def _check_certified(
         is_broken = bool(_find_violations(case, seen, check))
         gap = _feature_gap(objective, inner) if is_broken and hasattr(model, "head_") else 0.0
         if 0.0 < gap <= FEATURES:
-            # With the stored features, only they can be the cause.
+            # The bound follows with the stored features, so only the features can be the cause.
             stored = replace(objective, X=_get_stored_features(inner))
             second = replace(case, objective=stored, checks=_BoundConditions())
             is_broken = bool(_find_violations(second, seen, check))
@@ -230,9 +231,9 @@ def _get_stored_features(head: Any) -> Floats:
 def _feature_gap(objective: Objective, head: Any) -> float:
     """Return the relative distance of the stored features of a head from those computed here.
 
-    It is a share of the largest feature. Another processor may compute other last bits. The bound
-    is checked with the features computed here: the stored ones are the operator's claim, and small
-    changes of many of them could hide a row. So stored features never make a level pass. They only
+    The distance is relative to the largest feature. Another processor may compute different last
+    bits. The bound is checked with the features computed here: the operator could hide a row in
+    small changes of many stored features. So stored features never make a level pass; they can only
     turn a failure into "skipped".
     """
     stored = _get_stored_features(head)
@@ -284,7 +285,7 @@ def _to_dense(X: Any) -> Floats:
 def _check_account(case: _BoundCase, left: RoundingInterval, hides: float) -> None:
     """Check that the residual is neither more than stated nor more than the noise hides.
 
-    Rounding is allowed for in the account, which has its own share of it, not in the residual.
+    The account allows for rounding; the residual does not.
     """
     spent, budget = case.get_stated("spent"), case.get_stated("budget")
     case.checks.limit("spent-is-not-understated", left.least, spent)
@@ -395,7 +396,7 @@ def _bound_distance(case: _BoundCase, W: Floats) -> RoundingInterval:
 
 
 def _check_around(case: _BoundCase, theta: Floats, sigma: float, distance: float) -> None:
-    """Check that the release is as far from the optimum of the remaining rows as noise gives."""
+    """Check that the distance of the release from the optimum is plausible for the noise."""
     gap, is_pure = theta - find_optimum(case.objective, theta), float(case.model.delta) == 0.0
     low, high = noise_bounds(theta.size, ball=is_pure)
     away = l2_norm(gap)
@@ -429,7 +430,7 @@ def _check_fisher(case: _BoundCase) -> None:
 
 
 def _check_shaped(case: _BoundCase, theta: Floats, furthest: float, spread: float) -> None:
-    """Check as `_check_around`, in the metric of the noise: sigma^2 F^(-1/2), or F's diagonal."""
+    """Check like `_check_around`, in the metric of the noise: sigma^2 F^(-1/2), or F's diagonal."""
     objective = case.objective
     low, high = noise_bounds(theta.size, ball=False)
     best = find_optimum(objective, theta)
@@ -452,7 +453,7 @@ def _check_before_noise(case: _BoundCase) -> None:
         scale = float(np.linalg.eigvalsh(_compute_fisher(case, W))[-1]) ** 0.25
     per_gradient = scale / objective.ridge / float(model.sigma)
     furthest = largest_hidden_shift(float(model.epsilon), float(model.delta))
-    # The stop rule is a setting. However large it is, noise must hide the residual.
+    # The stop rule is a setting. For any value, the noise must hide the residual.
     case.checks.limit("what-is-left-is-hidden", per_gradient * residual.most, furthest)
     if not model.account_.used:
         case.checks.limit("training-arrived", residual.least, stop)

@@ -1,8 +1,7 @@
 """The bundle that an audit reads, and the report that it returns.
 
 Files of a bundle have limited sizes and are decoded without running code from them. The audit does
-not open the ledger itself. A statement of a file about itself counts only if a signed certificate
-says the same.
+not open the ledger itself. A claim in a file counts only if a signed certificate confirms it.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ ReportVerdict = Literal["passed", "failed", "incomplete"]
 _KINDS = {"pass": "good", "fail": "bad", "skipped": "open"}
 _PASSED: dict[str, bool | None] = {"pass": True, "fail": False, "skipped": None}
 
-# What each level checks, and what it cannot show.
+# What each level checks, and what it does not show.
 LEVELS: dict[str, tuple[str, str]] = {
     "V0": ("signature, schema, chain", "that the erasure was carried out"),
     "V1": ("log", "private copies, and requests that were not recorded"),
@@ -58,13 +57,13 @@ class LevelResult:
     Attributes
     ----------
     level : str
-        ``"V0"`` to ``"V6"``, or ``"own"`` for a measure that the auditor brought.
+        ``"V0"`` to ``"V6"``, or ``"own"`` for a measure of the auditor.
     model : str
         Name of the model; empty for the whole ledger.
     verdict : {"pass", "fail", "skipped"}
         "skipped" is not a pass: something that the level needs is missing, and `reason` says what.
     reason : str
-        One sentence for readers.
+        Explanation in one sentence.
     details : mapping of str to plain values
         The numbers behind the verdict.
     promised : bool
@@ -163,7 +162,7 @@ class AuditReport:
 
     @property
     def open_results(self) -> tuple[LevelResult, ...]:
-        """Skipped results that keep the report from passing."""
+        """Skipped results because of which the report is incomplete."""
         return tuple(result for result in self.skipped if result.promised)
 
     @property
@@ -220,7 +219,7 @@ class AuditReport:
         return write_page(path, self.to_page())
 
     def __rich__(self) -> "RichTable":
-        """Return a table with one line per verdict; texts are never read as markup."""
+        """Return a table with one line per verdict; texts are not interpreted as markup."""
         from letheon.evaluation.report import Cell, Table
 
         words = {"passed": "passed", "failed": "FAILED", "incomplete": "INCOMPLETE"}
@@ -262,9 +261,9 @@ class AuditedModel:
     files: Mapping[str, bytes | str] | None = None
 
     def with_files(self) -> "AuditedModel":
-        """Return the model with the content of its files, for a process that cannot open files.
+        """Return the model with the contents of its files, for a process that cannot open files.
 
-        The content of a file that cannot be read is an error message.
+        A file that cannot be read is replaced by an error message.
         """
         sizes = {"model.blob": LARGEST, "rows.blob": LARGEST, "vault.blob": LARGEST}
         files: dict[str, bytes | str] = {}
@@ -365,8 +364,8 @@ class LogFacts(NamedTuple):
     published : dict of str to int
         Position of the publication of each batch.
     unused_training_keys : int
-        Number of committed keys that no registration and no certificate used. Their batch is open
-        or has failed, or an operator discarded them.
+        Number of committed keys that were used by no registration or certificate. Their batch is
+        open or has failed, or an operator discarded them.
     """
 
     commitments: tuple[Commitment, ...]

@@ -2,14 +2,14 @@
 
 V4 also checks that the training seed was fixed before the erasure requests were known:
 ``seed = HKDF-SHA256(key, beacon)``. The log contains a commitment to the key, and the first
-checkpoint after it is the beacon, so the operator cannot choose a seed for the model that it gives.
+checkpoint after it is the beacon, so the operator cannot choose a seed for its effect on the model.
 The seed is fixed when a model is registered or retrained and stays the same until the next retrain
 (`letheon.verifier.check_chain`). The log is trusted if V1 passes.
 
-V6: the auditor draws canary rows from one pool and splits them at random. One half is trained on
-and then erased; the other half is never used. If the model forgot, the split is still random, so
-the ranks of the model's scores are exchangeable. The test shows nothing if the operator recognises
-the canaries.
+V6: the auditor draws canary rows from one pool and splits them at random. One half is used for
+training and then erased; the other half is never used. If the model forgot, the split is still
+random, so the ranks of the model's scores are exchangeable. The test shows nothing if the operator
+recognises the canaries.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ _CALLER = "caller-seed-v1"
 _BEACON = "checkpoint:"
 # Bytes must agree if these entries are the same here.
 _ENVIRONMENT_KEYS = ("lockfile", "python", "kernel")
-# States of verified requests whose rows are still in the model.
+# States of verified requests that are not applied to the model yet.
 _WAITING = frozenset({"verified", "queued", "applying", "retry_wait"})
 _DAY = 86_400
 Stores = Mapping[str, str | Path] | Iterable[tuple[str, str | Path]]
@@ -145,9 +145,9 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     Returns
     -------
     LevelResult
-        "fail" if a marker was found, with the store, the file and the offset, never with the
-        marker itself. "skipped" if a file could not be searched: it is unreadable, or has a value
-        that may or may not be a short id.
+        "fail" if a marker was found; the details have the store, the file and the offset, never the
+        marker. "skipped" if a file could not be searched: it is unreadable, or it has a value that
+        may be a short id or something else.
     """
     pairs = stores.items() if isinstance(stores, Mapping) else stores
     places = [(name, Path(path)) for name, path in pairs]
@@ -331,7 +331,7 @@ def check_data(audited: AuditedModel) -> LevelResult:
     try:
         rows = audited.rows
         root = build_tree(rows, audited.vault, data["slots"]).root.hex()
-        # A table must contain its rows only, without categories of removed rows.
+        # A table must not contain categories of removed rows.
         is_tidy = state.encode(rows.take(np.arange(len(rows)))) == state.encode(rows)
     except Exception as error:  # noqa: BLE001 (an untrusted model may raise anything)
         return fail(f"rows and salts are not valid: {error}"[:300])

@@ -2,15 +2,15 @@ r"""The regularised problem of a linear method and the bounds of Gaussian noise,
 
 .. math:: S(W) = \sum_i l(x_i W, y_i) + \tfrac{ridge}{2} |W|^2
 
-The intercept is a column of ones, and rows are scaled as the settings say. Everything is computed
-from the rows in the bundle and the settings, and nothing is read from the model's own state.
+The intercept is a column of ones, and rows are scaled according to the settings. Everything is
+computed from the rows in the bundle and the settings; the state of the model is not used.
 
 A shift of mu standard deviations is (epsilon, delta)-hidden if and only if
 
 .. math:: δ \ge Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)   \quad (Balle and Wang 2018, Theorem 8).
 
-The library uses other closed forms for this. The audit has its own code so that it does not repeat
-an error of the library.
+The library uses other closed forms. The audit has separate code, so that it does not repeat an
+error of the library.
 """
 
 import math
@@ -29,7 +29,7 @@ _TAIL = 1e-9
 Floats = NDArray[np.float64]
 _NORM_ROUNDING = 1e-6
 _MOST_STEPS = 60
-# Number of entries of the rows that are converted to long floats at once.
+# Number of entries that are converted to extended precision at once.
 _BLOCK = 2**22
 # Relative residual at which a Newton step counts as solved.
 _PRECISION = 1e-8
@@ -69,7 +69,7 @@ def noise_bounds(size: int, *, ball: bool) -> tuple[float, float]:
 
 
 def mismatch_delta(epsilon: float, shift: float, spread: float, dimension: float) -> float:
-    r"""Return a bound of delta between Gaussians with different means and covariances.
+    r"""Return a bound on delta between Gaussians with different means and covariances.
 
     `shift` is the distance of the means. The eigenvalues of one covariance relative to the other
     are within e^(±spread), in `dimension` directions. With ν = shift e^(spread/2) and any λ > 0 for
@@ -107,7 +107,7 @@ def l2_norm(values: NDArray[np.float64]) -> float:
 
 
 class RoundingInterval(NamedTuple):
-    """Bounds of a number that was computed with rounding errors."""
+    """Bounds on a number that was computed with rounding errors."""
 
     least: float
     most: float
@@ -146,12 +146,12 @@ class Objective:
         return np.asarray(self.X.T @ self.loss_slopes(W)) + self.ridge * W
 
     def noise_floor(self, W: Floats) -> float:
-        """Return a bound of the rounding error in the norm of a gradient."""
+        """Return a bound on the rounding error in the norm of a gradient."""
         sizes = abs(self.X).T @ np.abs(self.loss_slopes(W))
         return 1e-11 * (l2_norm(np.asarray(sizes)) + self.ridge * l2_norm(W))
 
     def bound_residual(self, W: Floats) -> "RoundingInterval":
-        """Return bounds of the norm of the gradient at W, computed in long floats.
+        """Return bounds on the norm of the gradient at W, computed in extended precision.
 
         The rounding error of a sum of n terms is at most n units of the sum of absolute values.
         Slopes add some units, and the error of d products in their scores. With very large
@@ -199,7 +199,7 @@ class Objective:
 
 
 def build_objective(model: Any, rows: Rows) -> Objective:
-    """Return the problem that a convex model says it solves, on the auditor's rows."""
+    """Return the declared problem of a convex model, on the auditor's rows."""
     X = build_design(rows.X, bool(model.fit_intercept), model.rows, model.row_norm)
     y = np.asarray(rows.y)
     plan = vars(model).get("plan_")
@@ -220,7 +220,7 @@ def build_objective(model: Any, rows: Rows) -> Objective:
 
 
 def build_design(X: Any, intercept: bool, rule: str, row_norm: float | None) -> Any:
-    """Return rows with the intercept column, scaled to the declared norm if the rule says so."""
+    """Return rows with the intercept column, scaled to the declared norm if `rule` requires it."""
     if sp.issparse(X):
         ones = [sp.csr_array(np.ones((X.shape[0], 1)))] if intercept else []
         rows: Any = sp.csr_array(sp.hstack([sp.csr_array(X), *ones]), dtype=np.float64)
@@ -263,7 +263,7 @@ def find_optimum(objective: Objective, start: Floats) -> Floats:
         if l2_norm(gradient) <= tolerance:
             break
         step = _newton_step(objective, W, gradient)
-        # Take the first of 1, 1/2, 1/4, ... that makes the gradient shorter.
+        # Take the first step length of 1, 1/2, 1/4, ... that makes the gradient shorter.
         share, size = 1.0, l2_norm(gradient)
         while share > 1e-6 and l2_norm(objective.gradient(W + share * step)) >= size:
             share /= 2

@@ -2,23 +2,23 @@ r"""V4: train the model again on the remaining rows and compare the bytes.
 
 An exact method promises ``U(A(D), D, D_u) = A(D \ D_u)`` with the same seed (survey, Definition 2).
 One fresh fit on the remaining rows and one comparison of bytes decide, whatever requests came
-before. The bytes of the file are compared, not those of the digest: an attribute outside the digest
-must not hide data either.
+before. The bytes of the file are compared, not the digests: an attribute that the digest omits must
+not hide data either.
 
 If the model was made with other libraries, a difference is excused only within the tolerance that
 `letheon.audit._tolerance` derives for the method. A different library never turns a difference into
 a pass.
 
 With noise or an approximate removal, two fits have different numbers. Names, dtypes and shapes, and
-the rows in the model, still agree. So a fresh fit also shows whether the file contains anything
-besides the model. It does not check the numbers themselves.
+the rows in the model, still agree. So a fresh fit also shows whether the file contains anything in
+addition to the model. It does not check the numbers themselves.
 
 Settings that change what is learned are visible in the learned bytes. Other settings (`n_jobs`,
-`verbose`) could carry hidden data, so only a few plain values are allowed for each. A fresh fit
-runs with one thread and without output. A different value in the model is accepted only if it was
-declared as a parameter of the model or of a nested estimator. A fitted copy of an estimator, such
-as a shard, must have the value declared for its class. Otherwise many copies with a small number
-each could carry a row.
+`verbose`) could hide data, so only a few plain values are allowed for each. A fresh fit runs with
+one thread and without output. A different value in the model is accepted only if it was declared as
+a parameter of the model or of a nested estimator. A fitted copy of an estimator, such as a shard,
+must have the value declared for its class. Otherwise many copies with a small number each could
+encode a row.
 """
 
 import re
@@ -78,7 +78,7 @@ def rederive(model: Any, rows: Rows) -> Any:
     Returns
     -------
     estimator
-        The model that a correct removal gives, up to settings such as `n_jobs`.
+        The result of a correct removal, except for settings such as `n_jobs`.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def check_rederivation(
 ) -> tuple[LevelResult, Any]:
     """Re-derive a model and compare; return the verdict and the re-derived model, or None.
 
-    Any error in the fresh fit is a failure of the model, which was then trained on other rows.
+    An error in the fresh fit fails the model, which must have been trained on other rows.
     Only a library that is missing here gives "skipped".
     """
     try:
@@ -218,7 +218,7 @@ def _describe_environments(other: dict[str, list[str]]) -> str:
 def _judge_elsewhere(
     model: Any, rederived: Any, name: str, other: dict[str, list[str]], places: list[Difference]
 ) -> LevelResult:
-    """Return the verdict on a model that differs and was made elsewhere; it is never a pass."""
+    """Return the verdict on a different model from another environment; it is never a pass."""
     beyond, unknown, _ = judge_differences(model, rederived, places)
     largest = max((place.gap for place in places if place.gap is not None), default=0.0)
     details = {"environment": other, "rounding": not beyond and not unknown}
@@ -265,7 +265,7 @@ def _compare_environments(model: Any, rederived: Any) -> dict[str, list[str]]:
 
 
 def names_another_environment(model: Any, rederived: Any) -> bool:
-    """Return whether a model plausibly says that it was made with other libraries."""
+    """Return whether a model plausibly claims that it was made with other libraries."""
     other = _compare_environments(model, rederived)
     return bool(other) and _is_environment(vars(model).get("environment_"), rederived)
 
@@ -287,7 +287,7 @@ def _is_environment(environment: Any, rederived: Any) -> bool:
 
 
 class FileFindings(NamedTuple):
-    """What is wrong with a file, and what cannot be decided on this machine, if anything."""
+    """Errors in a file, and differences that cannot be decided on this machine."""
 
     wrong: str | None = None
     undecided: str | None = None
@@ -296,7 +296,7 @@ class FileFindings(NamedTuple):
 def check_file_content(
     model: Any, rows: Rows, *, content: bytes | None = None, same_place: bool = False
 ) -> FileFindings:
-    """Return what a file contains besides a fit, for a method that is not exact.
+    """Return unexpected content of a file, for a method that is not exact.
 
     Parameters
     ----------
@@ -355,14 +355,14 @@ class _NoiseRule:
         return place.startswith(self.noisy_part) and self._is_number(difference)
 
     def _is_number(self, difference: Difference) -> bool:
-        """Return whether only numbers differ; with a claimed bound, none of the rows."""
+        """Return whether only numbers differ; with a claimed bound, rows must be equal."""
         if not self.is_bounded:
             return difference.numbers != "other"
         return difference.numbers in ("float", "count") and "rows_" not in difference.place
 
 
 def _copy_keys(fresh: Any, model: Any, rows: Rows) -> None:
-    """Give a fresh fit the model's salt and key, so that deterministic values can be compared."""
+    """Copy salt and key to a fresh fit, so that deterministic values can be compared."""
     fitted = vars(get_accounted_part(model))
     key, salt = fitted.get("fingerprint_key_"), fitted.get("release_salt_")
     inner, seen = unwrap_model(fresh, rows)

@@ -1,17 +1,18 @@
 r"""How far two correct fits on the same rows may differ if libraries or kernels differ.
 
-Then bytes may differ, and an operator could say so of a model that forgot nothing. So a difference
-is compared with a bound that follows from the method and the remaining rows:
+In this case bytes may differ, and an operator could use this as an excuse for a model that forgot
+nothing. So a difference is compared with a bound that follows from the method and the remaining
+rows:
 
 - *exact*: values that do not depend on rounding (rows, ids, counts, settings, forests);
 - *closed form* (means, variances, least squares): rounding bounds for sums in any order, with the
   condition number of the problem (Higham 2002, sections 3.1, 4.2 and 20.1);
 - *convex solver* (logistic regression): a solver stops when no entry of the gradient is above
   `tol`. By strong convexity that determines the model up to ``|gradient| / ridge``. The code uses
-  the gradient of the remaining rows at the published coefficients, which is sharper;
+  the gradient on the remaining rows at the published coefficients, which gives a sharper bound;
 - anything else: there is no bound, so no difference is excused.
 
-Beyond a bound the level fails. Within the bound the level is skipped; it never passes.
+Outside the bound the level fails. Within the bound it is skipped; it never passes.
 """
 
 import re
@@ -65,7 +66,7 @@ class Difference(NamedTuple):
 
 
 def list_differences(left: Any, right: Any, most: int | None = _MOST) -> list[Difference]:
-    """Return where two trees differ, at most `most` places."""
+    """Return the differences between two trees, at most `most`."""
     return list(islice(_iter_differences(left, right, ""), most))
 
 
@@ -94,7 +95,7 @@ def _iter_differences(left: Any, right: Any, place: str) -> Iterator[Difference]
 
 
 def _get_children(node: Any) -> tuple[Any, dict[str, Any]] | None:
-    """Return what two nodes must share, and the child nodes by path; None for a leaf."""
+    """Return the properties that must be equal, and the child nodes by path; None for a leaf."""
     if type(node) is Record:
         return "", {f".{key}": value for key, value in node.items}
     if type(node) is Instance or type(node) is Coded:
@@ -174,7 +175,7 @@ class Judgement(NamedTuple):
 
 
 def judge_differences(model: Any, fresh: Any, differences: Iterable[Difference]) -> Judgement:
-    """Sort the differences between a model and its re-derivation by what rounding explains."""
+    """Classify the differences between a model and its re-derivation."""
     limits = {part.place: derive_limits(part) for part in iter_fitted_parts(model, fresh)}
     own, other = (vars(each).get("environment_", {}) for each in (fresh, model))
     rule = _ToleranceRule(limits, own.get("scikit-learn") != other.get("scikit-learn"))
@@ -271,7 +272,7 @@ def _max_abs(X: Any) -> float:
 
 
 def _bound_moments(X: Any) -> tuple[float, float]:
-    """Return bounds of the difference of two computed means, and of two computed variances."""
+    """Return bounds on the differences of two computed means and of two computed variances."""
     unit, n, size = _unit_roundoff(X), X.shape[0], _max_abs(X)
     return 2 * (n + 2) * unit * size, 8 * (2 * n + 8) * unit * size**2
 
@@ -323,7 +324,7 @@ def _limits_of_logistic(part: FittedPart) -> Limits | None:
         return None
     most = float(fresh.tol) + 64 * _unit_roundoff(part.X) * (1.0 + _max_abs(part.X))
     if not largest_slope(fresh, part) <= most:
-        return None  # the solver ran out of steps, so its tolerance does not apply
+        return None  # the solver reached its step limit, so its tolerance does not apply
     is_stop = largest_slope(part.audited, part) <= most
     limit = float("inf") if is_stop else 0.0
     return {"coef_": limit, "intercept_": limit, "n_iter_": float("inf")}

@@ -1,4 +1,4 @@
-"""A benchmark of all methods on the survey's data sets, as its conclusion requests.
+"""A benchmark of all methods on the survey's data sets, as proposed in its conclusion.
 
 `run` measures every method with both extremes of its efficiency parameters through
 `letheon.evaluate`. Every cell has its own file, so a killed run can be resumed.

@@ -18,11 +18,11 @@ Kind = Literal["measure", "attack"]
 
 DATASETS = ("adult", "mnist", "covtype", "higgs", "census", "diabetes", "cifar-2")
 QUICK_DATASETS = ("breast-cancer", "digits")
-# B of DeepObliviate; SISA gets as many parts, S shards times R slices.
+# B of DeepObliviate; SISA has the same number of parts, S shards times R slices.
 N_BLOCKS = 20
 N_SHARDS = 5
 EPSILON, DELTA = 1.0, 1e-4
-# Above so many columns L-BFGS is faster than Newton's method.
+# Above this number of columns L-BFGS is faster than Newton's method.
 _CHOLESKY_COLUMNS = 200
 
 
@@ -56,7 +56,7 @@ class CellContext:
 
     @property
     def l2(self) -> float:
-        """Regularisation per row: that of earlier work, larger for images."""
+        """Regularisation per row, as in earlier work; larger for images."""
         return 1e-3 if self.is_image else 1e-4
 
     @property
@@ -71,9 +71,9 @@ Make = Callable[[CellContext], Any]
 class Variant(NamedTuple):
     """A method with one setting.
 
-    `least` and `most` limit the number of people in a request: a setting may divide the request
-    into eight parts, some theorems take hours for many people, and naive retraining takes as long
-    for one person as for many.
+    `least` and `most` limit the number of people in a request: some settings divide the request
+    into eight parts, some theorems take hours for many people, and naive retraining takes equally
+    long for one person and for many.
     """
 
     method: str
@@ -271,7 +271,7 @@ METHODS = tuple(dict.fromkeys(variant.method for variant in VARIANTS))
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkOptions:
-    """What to run, and its size.
+    """Data sets, methods and sizes of a run.
 
     Attributes
     ----------
@@ -326,7 +326,7 @@ class BenchmarkOptions:
 
     @classmethod
     def quick(cls, **others: Any) -> "BenchmarkOptions":
-        """Return the options of a run of about two minutes on data that ship with scikit-learn."""
+        """Return the options of a run of about two minutes on data included in scikit-learn."""
         usual: dict[str, Any] = {
             "datasets": QUICK_DATASETS,
             "removed": ("1", "10%"),
@@ -345,7 +345,7 @@ class BenchmarkOptions:
         return min(most, self.attack_rows) if cell.kind == "attack" else most
 
     def fingerprint(self, cell: "BenchmarkCell") -> dict[str, Any]:
-        """Return what a cell's result depends on; a result with other values is not resumed.
+        """Return the values that determine a cell's result; other results are not resumed.
 
         The device is not included: networks may be run elsewhere and their cells added.
         """
@@ -387,7 +387,7 @@ def parse_removed(text: str) -> float:
 
     Examples
     --------
-    >>> share_or_number("10%"), share_or_number("100")
+    >>> parse_removed("10%"), parse_removed("100")
     (0.1, 100)
     """
     if re.fullmatch(r"\d+(\.\d+)? ?%", text):

@@ -52,7 +52,7 @@ def write_results(
     ----------
     records : sequence of dict
         Cells, as `run` or `read_cells` returns them.
-    options : Options
+    options : BenchmarkOptions
         Options of the run.
     file : path
         Path without a suffix.
@@ -157,7 +157,7 @@ def _make_settings(
 
 
 def _describe_machines(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the machine of the cells; other machines of some cells are named too."""
+    """Return the machine of the cells, and other machines that some cells ran on."""
     machines = [record["machine"] for record in records] or [describe_machine()]
     first = machines[0]
     others = {

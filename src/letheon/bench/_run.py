@@ -3,10 +3,10 @@
 Preparation does not use rows that may be forgotten. Linear models and networks get columns that are
 centred and scaled by constants, and clipped at 3. The constants are means and deviations over
 separate rows, which are neither trained nor tested on. Linear models then get a column of ones, and
-every row is divided by its norm. Images are pixels in 0..1. Networks get them as they are, linear
-models divided by their norms; CIFAR images are first reduced (means of 4 x 4 pixels, 192 numbers).
-Forests get the provider's numbers, and words as codes. Every cell is a file, so a killed run can be
-resumed.
+every row is divided by its norm. Images have pixels from 0 to 1. Networks get them unchanged; for
+linear models they are divided by their norm, after CIFAR images are reduced (means of 4 x 4 pixels,
+192 numbers). Forests get the provider's numbers, and words as codes. Every cell has a file, so a
+killed run can be resumed.
 """
 
 import json
@@ -104,8 +104,7 @@ def prepare_data(
 
     Returns
     -------
-    Prepared
-        Do not write into its arrays: they are shared.
+        CellData Its arrays are shared; do not change them.
     """
     encode = "ordinal" if family == "forest" else "one-hot"
     data = _select_rows(
@@ -119,7 +118,7 @@ def prepare_data(
 
 @lru_cache(maxsize=2)
 def _read(name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic) -> CellData:
-    """Read a table; it is cached, because cells of different sizes use the same one."""
+    """Read a table. The result is cached, because cells of different sizes use the same table."""
     if name in _SHIPPED:
         return _read_shipped(name, seed)
     n_read = int((rows + _ASIDE) / (1 - _TEST_SHARE)) + 1
@@ -145,7 +144,7 @@ def _read(name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic) ->
 
 
 def _read_shipped(name: str, seed: int) -> CellData:
-    """Return a table that comes with scikit-learn, split by row."""
+    """Return a data set included in scikit-learn, split by row."""
     from sklearn.datasets import load_breast_cancer, load_digits
 
     is_image = name == "digits"
@@ -414,7 +413,7 @@ def _evaluate_cell(
         ordinary=_grid.make_ordinary_model(cell.family, context),
         seeds=options.seeds,
         comparisons=1,
-        # Attacks have cells of their own.
+        # Attacks have separate cells.
         canaries=False,
         title=f"{cell.method}, {cell.setting}",
         random_state=options.random_state,
@@ -465,7 +464,7 @@ def run(
 
     Parameters
     ----------
-    options : Options
+    options : BenchmarkOptions
         What to run.
     folder : path
         Directory for the results.
@@ -495,7 +494,7 @@ def run(
     missing = [cell for cell in cells if cell not in done]
     for cell, record in _run_cells(missing, options, jobs, runner):
         file = home / f"{cell.name}.json"
-        # A temporary name first: a killed process leaves either the old file or the new one.
+        # Written to a temporary file first, so that a killed process leaves a complete file.
         partial = file.with_suffix(f".{os.getpid()}.partial")
         partial.write_text(json.dumps(record, indent=1, default=_to_plain) + "\n", "utf-8")
         partial.replace(file)
@@ -533,7 +532,7 @@ def _run_cells(
         for cell in cells:
             yield cell, runner(cell, options)
         return
-    # Processes are spawned: a fork would copy locks of BLAS and torch.
+    # Processes are spawned, because a fork would copy locks of BLAS and torch.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         waiting = {pool.submit(runner, cell, options): cell for cell in cells}
         for future in as_completed(waiting):

@@ -2,8 +2,7 @@
 
 Mercuri et al., "An Introduction to Machine Unlearning", arXiv:2209.00939 (2022), took the numbers
 from papers with different data, experiments and machines. The survey says that they must not be
-used to compare methods with each other. If a printed number is wrong, `note` says so and the number
-stays as printed.
+used to compare methods with each other. Numbers are as printed; `note` states known errors.
 """
 
 import math
@@ -34,7 +33,7 @@ class PublishedLine:
     method : str
         Name of the method in the benchmark.
     settings : tuple of str
-        Settings of the benchmark that it is shown with; may be empty.
+        Settings of the benchmark next to which the line is shown; may be empty.
     row : str
         The second column of the line in Table 3.
     source : str
@@ -157,7 +156,7 @@ class ResultLine:
         Bytes of the state divided by those of the baseline.
     certificate : str
         The claim of the method: exact, (epsilon, delta), or none, and the number of data sets.
-    published : Published or None
+    published : PublishedLine or None
         The survey's line.
     """
 

@@ -96,7 +96,7 @@ class AttackCase:
     leaving : tuple of int
         Rows to forget, one request each.
     settings : mapping
-        Parameters of the estimator; those that it does not have are ignored.
+        Parameters of the estimator; unknown parameters are ignored.
     """
 
     name: str
@@ -114,7 +114,7 @@ class AttackCase:
 _FLAT = {"fit_intercept": False}
 # Name, rows, targets, settings.
 _REFUTED: list[tuple[str, Any, Any, dict[str, Any]]] = [
-    # The curvature of the remaining rows underflows, and the bound with it.
+    # The curvature of the remaining rows underflows, and so does the bound.
     ("zero-energy", [[5.0, 0.0], *[[-4.5, 2.18]] * 3], [0, 0, 1, 0], {"sigma": 10.0, **_FLAT}),
     # Infinity times zero in an account.
     (
@@ -230,7 +230,7 @@ def get_released_parameters(model: Any) -> Floats:
 
 
 def get_secret_parameters(model: Any) -> Floats:
-    """Return the parameters before noise, in the order of `released_parameters`.
+    """Return the parameters before noise, in the order of `get_released_parameters`.
 
     An attacker who knows the rows can compute them for either world. Here they are read from
     `weights_`, `unperturbed_` or `optimum_`.
@@ -242,7 +242,7 @@ def get_secret_parameters(model: Any) -> Floats:
 
 
 class _WorldRuns(NamedTuple):
-    """Releases and claims of one world, and the share of refused tries."""
+    """Releases and claims of one world, and the share of refused attempts."""
 
     seen: Floats
     claims: set[tuple[Any, Any]]
@@ -301,10 +301,11 @@ def attack_fold(
     estimator : forgetting estimator
         Unfitted. A `noise_seed` is set to None.
     case : str, AttackCase or Releases
-        A case, a name in `CASES`, or the result of `play_worlds`, so that several attacks share
-        its runs.
+        A case, a name in `CASES`, or the result of `play_worlds`; with the latter, several attacks
+        share the same runs.
     n_runs : int, default=2000
-        Models in each world. 20,000 runs can show an epsilon of 7.7, 2,000 one of 5.4.
+        Number of models in each world. 20,000 runs can show an epsilon of up to 7.7, 2,000 runs of
+        up to 5.4.
     level : float, default=0.05
         Largest probability of a bound that is too large.
     released : callable
@@ -314,7 +315,7 @@ def attack_fold(
 
     Returns
     -------
-    AttackResult
+    ClaimAttackResult
     """
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=0)
     stated = _choose_claim(runs.forgot.claims, claim)
@@ -335,7 +336,7 @@ def attack_refusal(
     """Retry until `fit` and `forget` succeed, and compare the releases.
 
     A method that refuses depending on its noise selects the noise. Parameters and result are those
-    of `attack_fold`; `details` has the share of refused tries in each world.
+    of `attack_fold`; `details` has the share of refused attempts in each world.
     """
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=most_tries)
     stated = _choose_claim(runs.forgot.claims | runs.fresh.claims, claim)
@@ -384,20 +385,21 @@ def attack_lattice(
 ) -> ClaimAttackResult:
     """Infer from low-order bits which noiseless parameters a release came from (Mironov 2012).
 
-    Noise from 53 random bits, added in floating point, reaches only some of the numbers nearby. A
-    coordinate that ``fl(w + sigma ndtri(k 2**-53))`` gives for one w and for no k with the other w
-    distinguishes them. So do the trailing zeros of the difference from w.
+    Noise from 53 random bits, added in floating point, reaches only some of the numbers nearby. If
+    a coordinate equals ``fl(w + sigma ndtri(k 2**-53))`` for some k with one w and for no k with
+    the other w, it distinguishes them. So do the trailing zeros of the difference from w.
 
     Parameters
     ----------
     estimator, case, n_runs, level, released, claim
-        As in `attack_fold`. The estimator has the deviation of its noise as `sigma`, or `sigma_`.
+        As in `attack_fold`. `sigma` or `sigma_` of the estimator must be the standard deviation of
+        its noise.
     secret : callable
         Function that returns the parameters of a model before noise, in the order of `released`.
 
     Returns
     -------
-    AttackResult
+    ClaimAttackResult
         `details`: the share of coordinates that the right and the wrong w explain.
     """
     rows = case.case if isinstance(case, Releases) else _resolve_case(case, n_runs)
@@ -464,7 +466,7 @@ def attack_account(
         Unfitted; its guarantee has `spent` and `budget`, in the unit of `residual`. If the model
         has an `account_` with `spent`, that is used.
     cases : sequence of AttackCase, optional
-        By default 40 small problems with saturated, equal, long and nearly dependent rows.
+        By default 40 small problems with saturated, equal, large and nearly dependent rows.
     n_requests : int, default=3
         People to forget in each model, one after the other.
     level, claim
@@ -474,10 +476,10 @@ def attack_account(
 
     Returns
     -------
-    AttackResult
-        `bound` is the largest e for which more than delta of all requests need an epsilon of at
-        least e, by the theorem of Gaussian noise: that of the residual as a share of the budget.
-        `details`: how often the account was below the truth, and by which factor at most.
+    ClaimAttackResult
+        `bound` is the largest e such that more than a share delta of all requests need an epsilon
+        of at least e, by the theorem for Gaussian noise with the residual as a share of the budget.
+        `details`: how often the account was below the true value, and the largest factor.
     """
     needed, factors = [], []
     stated = None if claim is None else _StatedClaim(*claim)
@@ -522,7 +524,7 @@ def _compute_needed_epsilon(truth: float, budget: float, stated: _StatedClaim) -
 
 
 def _quantile_bound(needed: Floats, delta: float, level: float) -> float:
-    """Return the largest e such that more than delta of all requests need at least e."""
+    """Return the largest e such that more than a share delta of the requests need at least e."""
     for hits, value in enumerate(np.sort(needed)[::-1], start=1):
         if clopper_pearson(hits, len(needed), level)[0] > delta:
             return max(0.0, float(value))

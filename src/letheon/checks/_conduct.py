@@ -60,7 +60,7 @@ def check_forget_twice_raises(estimator: Any) -> None:
 
 
 def _make_unchanged_check(model: Any, people: People) -> Callable[[str], None]:
-    """Return a check that digest, file, outputs and ids have not changed since this call."""
+    """Return a function that checks that digest, file, outputs and ids are unchanged."""
     digest, file, outputs = model.digest(), save_to_bytes(model), get_outputs(model, people.X)
 
     def require_unchanged(action: str) -> None:
@@ -152,7 +152,7 @@ def check_predict_is_pure(estimator: Any) -> None:
 
 
 def check_guarantee_is_honest(estimator: Any) -> None:
-    """No model claims more than its method declares, with repeatable noise or without."""
+    """No model claims more than its method declares, with or without reproducible noise."""
     for heading in ("Claim", "Assumptions", "Removal"):
         assert f"**{heading}" in estimator.facts.definition, f"the definition has no {heading}"
     people = make_people(estimator)
@@ -160,17 +160,21 @@ def check_guarantee_is_honest(estimator: Any) -> None:
         model = train(estimator, people)
         _require_permitted_claim(model)
         receipt = model.forget(people.unique_ids[:1])
-        assert receipt.guarantee == model.guarantee_, "receipt and model differ"
+        assert receipt.guarantee == model.guarantee_, "the guarantees of receipt and model differ"
         _require_permitted_claim(model)
 
 
 def _require_permitted_claim(model: Any) -> None:
     claim, facts = model.guarantee_, model.facts
     assert facts.exact or claim.kind != "exact", "an approximate method claims to be exact"
-    assert claim.requests == "oblivious" or facts.requests == "adaptive", "claims adaptive requests"
-    assert claim.releases in (facts.releases, "latest-only"), "claims more releases than permitted"
+    assert claim.requests == "oblivious" or facts.requests == "adaptive", (
+        "the guarantee covers adaptive requests, but the method does not"
+    )
+    assert claim.releases in (facts.releases, "latest-only"), (
+        f"the guarantee states releases={claim.releases!r}, the method {facts.releases!r}"
+    )
     overdrawn = None not in (claim.spent, claim.budget) and claim.spent > claim.budget
-    assert not overdrawn, f"spent {claim.spent} of {claim.budget}, and still claims a certificate"
+    assert not overdrawn, f"spent={claim.spent} exceeds budget={claim.budget}"
 
 
 def check_changed_parameters_are_noticed(estimator: Any) -> None:
@@ -189,9 +193,9 @@ def check_changed_parameters_are_noticed(estimator: Any) -> None:
 
 
 def _choose_parameters(model: Any) -> dict[str, Any]:
-    """Return one parameter of each plain type, or one that is None, or any other one.
+    """Return one parameter of each plain type, or else one that is None, or any other.
 
-    It is empty only for an estimator without parameters that could change a result.
+    The result is empty only if the estimator has no parameters that could change a result.
     """
     neutral = neutral_parameters(model)
     settings = {
@@ -208,8 +212,8 @@ def _choose_parameters(model: Any) -> dict[str, Any]:
 def check_predict_while_forgetting(estimator: Any) -> None:
     """A concurrent reader sees the model before or after a request, never a mixture.
 
-    One reader predicts as often as it can. Another one predicts after every line that a method of
-    the model runs, and after every replaced attribute of the model.
+    One reader predicts as often as possible. Another reader predicts after every executed line of a
+    method of the model, and after every replaced attribute.
     """
     people = make_people(estimator)
     for watch in (_ask_repeatedly, _ask_after_every_line):
@@ -302,7 +306,7 @@ class _StepReader:
         return self._on_step
 
     def _take_reading(self, in_commit: bool) -> None:
-        # Separate counts leave enough readings for the commit after a long preparation.
+        # Counted separately, so that a long preparation leaves enough readings for the commit.
         if self._pending is not None or self._readings[in_commit] >= _MOST_READINGS:
             return
         self._readings[in_commit] += 1
@@ -313,7 +317,7 @@ class _StepReader:
             self._pending = pending
 
     def _list_object_ids(self) -> list[int]:
-        """Return the ids of the objects in the attributes of the model, and in theirs."""
+        """Return the identities of the objects in the attributes of the model, two levels deep."""
         own = list(vars(self._model).values())
         theirs = [part for value in own for part in getattr(value, "__dict__", {}).values()]
         return [id(part) for part in (*own, *theirs)]

@@ -1,7 +1,7 @@
 """Checks of effect, for all methods: after `forget` the model predicts like a retrained model.
 
-The canary of these checks is a person whose rows contradict all others: far out, with another label
-or target. The number of such rows that changes the predictions of a retrained model clearly depends
+The canary of these checks is a person with rows that contradict all others: outliers with a
+different label or target. How many such rows are needed to change the predictions clearly depends
 on the estimator, so several numbers are tried.
 """
 
@@ -42,7 +42,7 @@ _POINTS = np.array([[1.0], [0.25]])
 
 
 class _Effect(NamedTuple):
-    """Distance of the outputs from a retrain before and after forgetting, and the noise level."""
+    """Distance of the outputs from a retrained model before and after forgetting, and the noise."""
 
     to_move: float
     left: float
@@ -50,7 +50,7 @@ class _Effect(NamedTuple):
 
 
 def check_forget_moves_answers_towards_retrain(estimator: Any) -> None:
-    """Forgetting an influential person moves outputs at least half the way to a retrain's."""
+    """Forgetting an influential person moves outputs at least halfway to a retrained model's."""
     n_rows = _clear_number_of_rows(estimator)
     if n_rows is None:
         return
@@ -95,7 +95,7 @@ def check_forget_law_close_to_retrain(estimator: Any) -> None:
 
 
 def make_contrary_people(estimator: Any, n_rows: int) -> People:
-    """Return people like `make_people`'s with a canary of `n_rows` moderate, contrary rows."""
+    """Return people as in `make_people`, with a canary of `n_rows` moderate, contrary rows."""
     others = make_people(estimator).without([CANARY])
     rng = np.random.default_rng(n_rows)
     X = np.vstack([others.X, 4.0 + rng.normal(scale=0.25, size=(n_rows, others.X.shape[1]))])
@@ -116,7 +116,7 @@ def _clear_number_of_rows(estimator: Any) -> int | None:
         effect = _measure_effect(estimator, make_contrary_people(estimator, n_rows), [CANARY])
         if effect.to_move > effect.noise:
             return n_rows
-    # Do two models of quite different people give the same outputs?
+    # Check whether models of very different people give the same outputs.
     people, others = make_people(estimator), make_people(estimator, seed=1)
     first, second = (_get_numbers(fit(estimator, data), people.X) for data in (people, others))
     assert np.array_equal(first, second), (
@@ -162,7 +162,7 @@ def _compute_statistic(model: Any, canary: People) -> float:
 
 
 def _compute_distance(several: list[Floats], goal: Floats) -> float:
-    """Return the distance of the mean of several outputs from a goal."""
+    """Return the distance between the mean of several outputs and a goal."""
     mean = np.mean(several, axis=0)
     return float(np.abs(mean - goal).mean()) if mean.shape == goal.shape else np.inf
 
@@ -198,7 +198,7 @@ def check_certificate_bounds_the_leak(estimator: Any) -> None:
 
 
 def make_lopsided_people(estimator: Any) -> People:
-    """Return twenty people with one row of one column; the canary's is far out and contrary."""
+    """Return twenty people with one row and one column; the canary is a contrary outlier."""
     x = np.array([*np.linspace(-0.1, 0.1, 19), 1.0])
     if get_tags(estimator).input_tags.positive_only:
         x = np.abs(x)

@@ -23,8 +23,8 @@ from letheon.checks._people import (
 from letheon.checks._walk import iter_leaves
 from letheon.data import People
 
-# Two approximate models with the same requests may differ by rounding: one of them may carry a
-# cache from request to request while the other computes it from its rows.
+# Two approximate models with the same requests may differ by rounding: one may keep a cache between
+# requests, while the other computes it from its rows.
 _ROUNDING = 1e-6
 # Attributes that depend on the machine: number of threads, caches of libraries.
 _OF_THE_MACHINE = NEUTRAL_PARAMETERS | {"memory", "n_threads", "_n_threads"}
@@ -38,7 +38,7 @@ def _assert_same_model(model: Any, fresh: Any, people: People, action: str) -> N
 
 
 def check_forget_equals_retrain(estimator: Any) -> None:
-    """Forgetting some people gives the model of a fresh fit on the remaining ones."""
+    """Forgetting some people gives the model of a fresh fit on the remaining rows."""
     people, model = fit_people(estimator)
     leaving = [*people.unique_ids[3:6], CANARY]
     model.forget(leaving)
@@ -115,7 +115,7 @@ def _check_round_trip(model: Any) -> Any:
 
 
 def check_digest_depends_on_state(estimator: Any) -> None:
-    """A change of any stored number, text, id or label changes the digest."""
+    """The digest depends on every stored number, text, id and label."""
     model = fit(estimator, make_people(estimator))
     copy = pickle.loads(pickle.dumps(model))
     digest = model.digest()
@@ -142,7 +142,7 @@ def _try_digest(model: Any) -> str | None:
 def _get_digested_attributes(value: Any) -> dict[str, Any]:
     """Return the attributes of an object that a digest must cover.
 
-    An estimator cannot exclude state by its own `_digest_state`. Only names in `_not_digested` and
+    An overridden `_digest_state` cannot exclude state. Only names in `_not_digested` and
     `_neutral_parameters`, and settings that never change a result, are excluded.
     """
     own = vars(value)
@@ -164,7 +164,7 @@ def change_value(value: Any) -> Any:
         if value.size == 0 or value.dtype.kind not in "fiubUS":
             return None
         changed, first = value.copy(), value.flat[0]
-        # A longer text would be cut.
+        # The same length, because a longer text would be truncated.
         changed.flat[0] = first[:-1] if value.dtype.kind in "US" and first else change_value(first)
         return changed
     if isinstance(value, bool | np.bool):

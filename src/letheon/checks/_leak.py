@@ -5,8 +5,8 @@ event E, and the same with P and Q exchanged. Hence every event gives
 
     epsilon >= log((P(E) - delta) / Q(E)),
 
-With a lower confidence bound for P(E) and an upper one for Q(E), the inequality holds except with
-the probability of the two levels.
+With a lower confidence bound for P(E) and an upper one for Q(E), the inequality fails with at most
+the sum of both error probabilities.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def epsilon_lower_bound(
     left, right = left / scale, right / scale
     scores, half = [_log_ratio(left[:n], right[:n])], n
     if has_folds:
-        # Histograms fit the samples that made them: others choose among the scores.
+        # A histogram overfits its own samples, so other samples are used to choose the score.
         half = n // 2
         columns = range(min(left.shape[1], _MOST_COLUMNS))
         scores = [_log_ratio(left[:half], right[:half])]
@@ -123,7 +123,7 @@ def _log_density(sample: Floats) -> Score:
 
 
 def _choose_threshold(left: Floats, right: Floats, delta: float, level: float) -> float:
-    """Return the threshold beyond which the bound is largest; of many, one in the middle."""
+    """Return the threshold with the largest bound; the middle one in case of ties."""
     scores = np.unique(np.concatenate([left, right]))
     between = np.concatenate([scores[:1] - 1.0, (scores[:-1] + scores[1:]) / 2])
     bounds = np.array([_bound_beyond(each, left, right, delta, level) for each in between])

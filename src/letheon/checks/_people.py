@@ -36,7 +36,7 @@ def load_copy(model: Any) -> Any:
 
 
 def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
-    """Return rows for the estimator, with labels, targets or neither, and non-negative if needed.
+    """Return rows for the estimator with suitable targets; values are non-negative if required.
 
     Every person has one to three rows. The id of one person is `CANARY`; their only row has large
     and distinctive numbers.
@@ -62,7 +62,7 @@ def make_target(estimator: Any, numbers: NDArray[Any], labels: NDArray[Any]) -> 
 
 
 def fit(estimator: Any, people: People, *, seed: int = 0) -> Any:
-    """Return a fitted clone; `random_state` and `noise_seed`, if it has them, are the seed."""
+    """Return a fitted clone; `random_state` and `noise_seed`, if any, are set to `seed`."""
     return fit_with(estimator, people, random_state=seed, noise_seed=seed)
 
 
@@ -85,7 +85,7 @@ def refit(model: Any, people: People) -> Any:
 
 
 def fit_with(estimator: Any, people: People, **settings: Any) -> Any:
-    """Return a fitted clone with these settings; those that it does not have are ignored."""
+    """Return a fitted clone with these settings; unknown settings are ignored."""
     model = clone(estimator)
     own = model.get_params(deep=False)
     model.set_params(**{name: value for name, value in settings.items() if name in own})

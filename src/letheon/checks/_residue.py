@@ -196,12 +196,12 @@ def _points_along(leftover: Floats, targets: Sequence[Floats]) -> bool:
 
 
 _NUMBER = re.compile(r"\d*\.?\d+(?:[eE][-+]?\d+)?")
-# With fewer digits a number in a text may equal the noise by chance.
+# With fewer digits, a number in a text may match the noise by chance.
 _DIGITS = 7
 
 
 def check_noise_stays_secret(estimator: Any) -> None:
-    """Noise is new in every fit and stays secret, and with a seed the model is not certified.
+    """Noise is new in every fit and stays secret; with a noise seed the model is not certified.
 
     Secret values must not occur in receipts, guarantees, parameters, texts of the model, warnings,
     log records or printed output of `fit` and `forget`.
@@ -274,7 +274,7 @@ def _capture_output(estimator: Any) -> Iterator[Texts]:
 
 @contextmanager
 def _logging_of(packages: set[str]) -> Iterator[list[str]]:
-    """Collect all records that loggers of these packages make, whether they are handled or not."""
+    """Collect all log records of these packages, handled or not."""
     make, texts = logging.getLogRecordFactory(), list[str]()
     known = [logging.getLogger(name) for name in (*packages, *logging.root.manager.loggerDict)]
     loggers = [each for each in known if each.name.partition(".")[0] in packages]
@@ -299,7 +299,7 @@ def _logging_of(packages: set[str]) -> Iterator[list[str]]:
 
 
 def _contains_secret(text: str, secret: Floats) -> bool:
-    """Return whether a text has a number of the secret, or its norm, in decimal or hexadecimal."""
+    """Return whether a text contains a number of the secret or its norm, decimal or hexadecimal."""
     values = np.append(secret.ravel(), np.linalg.norm(secret))
     values = np.abs(values[values != np.round(values)])
     # Significant digits are counted without the exponent, the point and leading zeros.

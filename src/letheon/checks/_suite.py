@@ -46,7 +46,7 @@ _APPROXIMATE: tuple[Check, ...] = (
 
 
 def require_forgetting_estimator(estimator: Any) -> None:
-    """Raise one TypeError that lists everything the estimator lacks."""
+    """Raise a TypeError that lists all missing parts of a forgetting estimator."""
     if isinstance(estimator, type):
         raise TypeError(f"{estimator.__name__} is a class; pass an unfitted instance")
     lacking = [
@@ -103,7 +103,7 @@ def yield_checks(estimator: Any) -> Iterator[Check]:
     Raises
     ------
     TypeError
-        It is not a forgetting estimator; the message lists everything that it lacks.
+        It is not a forgetting estimator; the message lists what is missing.
     """
     require_forgetting_estimator(estimator)
     is_exact = estimator.facts.exact
@@ -118,12 +118,12 @@ def yield_checks(estimator: Any) -> Iterator[Check]:
 
 
 def check_forgetting_estimator(estimator: Any) -> None:
-    """Run every check that applies; raise AssertionError at the first that fails.
+    """Run all applicable checks; raise AssertionError at the first failure.
 
     Parameters
     ----------
     estimator : forgetting estimator
-        Unfitted; every check fits clones of it on small made-up data.
+        Unfitted; every check fits clones of it on small synthetic data.
     """
     for check in yield_checks(estimator):
         check(estimator)

@@ -21,7 +21,7 @@ SECRET_SUFFIX = "[secret]"
 
 @dataclass(frozen=True)
 class Leaf:
-    """A number, text or array in a model; `put` replaces it, or is None if that is impossible."""
+    """A number, text or array in a model; `put` replaces it, and is None if this is impossible."""
 
     path: str
     value: Any
@@ -31,12 +31,12 @@ class Leaf:
 def iter_leaves(
     root: Any, *, attributes: Attributes | None = None, brief: bool = False
 ) -> Iterator[Leaf]:
-    """Yield every leaf; with `brief`, only both ends of long sequences of plain values.
+    """Yield all leaves; with `brief`, only the first and last of long sequences of plain values.
 
     `attributes` returns the attributes of an object to visit; by default all of them.
     """
     walk = _Walk(attributes or (lambda value: dict(vars(value))), brief)
-    # The root has no owner in which it could be replaced.
+    # The root has no owner, so it cannot be replaced.
     return walk.visit(Leaf(type(root).__name__, root, lambda _: None))
 
 
@@ -53,7 +53,7 @@ class _Walk:
         elif id(value) not in self._open:
             self._open.add(id(value))
             for part in self._list_children(leaf):
-                # A copy made for pickle cannot be changed, nor can its content.
+                # A copy made for pickle cannot be changed, and neither can its content.
                 yield from self.visit(part if leaf.put else replace(part, put=None))
             self._open.discard(id(value))
 

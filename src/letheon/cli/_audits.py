@@ -85,8 +85,8 @@ def search_residue(
     """Search folders for erased ids, and check the attested purges (V3).
 
     The exit status is 1 if an id was found, and 3 if a file could not be read or searched. The
-    output names files, never ids. Short ids are searched as whole values of data files; other kinds
-    of files are not searched for them, and are listed.
+    output names files, never ids. Short ids are searched for as whole values of data files; other
+    kinds of files are listed as not searched.
 
     Example: letheon audit residue --store backups=/mnt/backups --markers - < ids.txt
 

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from letheon.ledger.certificates.receipt_codes import OpenedReceipt
 
 certs = _command.make_group("cert", "Show and verify certificates of unlearning.")
-receipts = _command.make_group("receipt", "Receipts for erased people.")
+receipts = _command.make_group(
+    "receipt", "Create, export, decrypt and check receipts for erased people."
+)
 
 Certificate = Annotated[
     str, argument("CERTIFICATE", "Number of the certificate in the ledger, or its file.")
@@ -46,10 +48,10 @@ Key = Annotated[
     value(
         "KEY",
         "First public key of the ledger: 64 hexadecimal digits, or a file with them.",
-        "the key of the ledger, for a number",
+        "the key of the ledger; required for a file",
     ),
 ]
-Purge = Annotated[bool, flag("--purge", "Use the attestation of the purge after the certificate.")]
+Purge = Annotated[bool, flag("--purge", "Use the purge attestation of the certificate instead.")]
 
 
 _LONGEST_NUMBER = 15
@@ -207,7 +209,7 @@ def show_chain(ledger: "Ledger", key: Key = None) -> CommandOutput:
             document, *parts, f"the chain is NOT valid: {reason}", status=_command.FAILED
         )
     summary = (
-        [f"{len(links)} certificates in one chain; signatures, schemas and links are valid"]
+        [f"{len(links)} certificate(s) in one chain; signatures, schemas and links are valid"]
         if links
         else []
     )
@@ -384,7 +386,7 @@ def open_receipt(
     code : CODE
         The receipt code; - reads it from standard input, which keeps it out of the shell history.
     sealed : FILE
-        The encrypted receipt.
+        File with the encrypted receipt.
     out : FILE, by default printed on the terminal
         File for the receipt.
     salts : FILE

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from letheon.ledger import Adoption, Finding, Ledger
 
 ledgers = _command.make_group("ledger", "Verify, export and repair the ledger.")
-keys = _command.make_group("key", "Keys that sign certificates.")
-stores = _command.make_group("store", "Folders outside the ledger that may contain personal data.")
+keys = _command.make_group("key", "List, rotate and revoke signing keys.")
+stores = _command.make_group(
+    "store", "Register folders outside the ledger that may contain personal data."
+)
 
 # Checks of `letheon doctor` on signed content.
 _SIGNED = ("keys", "certificates", "log")
@@ -73,12 +75,13 @@ def init(
 
 
 def doctor(*, accept_clock: bool = False, ledger: _command.Home = None) -> CommandOutput:
-    """Check the health of the ledger: files, keys, certificates, log, deadlines, leftovers, clock.
+    """Check the health of the ledger: files, keys, certificates, log, deadlines and clock.
 
     The exit status is 1 if a check failed. If the clock was ahead, the log has times in the future,
     and nothing is recorded until they have passed. If the clock is days ahead of the uptime of the
-    machines (it was set ahead, or the machines were off), no hold ends and nothing is forgotten. In
-    both cases set the clock right, then use --accept-clock once. The log records this.
+    machines (it was set ahead, or the machines were off), holds do not end and old tags are not
+    deleted. In both cases make sure that the clock is right, then run the command once with
+    --accept-clock. The log records this.
 
     Example: letheon doctor --ledger erasures
 
@@ -154,7 +157,8 @@ def _check_signed(ledger: "Ledger", pinned: str) -> "Finding":
             attested += 1
     except VerificationError as error:
         return _make_finding("signatures", "error", str(error))
-    text = f"{len(envelopes)} certificates and {attested} purges are valid under key {pinned[:16]}…"
+    counts = f"{len(envelopes)} certificate(s) and {attested} purge(s)"
+    text = f"{counts} are valid under key {pinned[:16]}…"
     if in_part:
         text += f"; {in_part} of them not fully searched, see `letheon cert chain`"
     return _make_finding("signatures", "warning" if in_part else "ok", text)
@@ -218,8 +222,8 @@ def upgrade_ledger(ledger: _command.Home = None) -> CommandOutput:
 def adopt_database(ledger: "Ledger", *, yes: bool = False) -> CommandOutput:
     """Continue with a database that is older than the files, because the newer one is lost.
 
-    Models, certificates and checkpoints that are not in this database are given up: signed files
-    are moved to superseded/, the next worker deletes the others. The log records this. Without
+    Models, certificates and checkpoints that are not in this database are lost: signed files are
+    moved to superseded/, and the next worker deletes the other files. The log records this. Without
     --yes nothing is changed, and the exit status is 4 if database and files differ.
 
     Example: letheon ledger adopt --yes
@@ -316,7 +320,7 @@ def rotate_key(ledger: "Ledger") -> CommandOutput:
 def revoke_key(
     ledger: "Ledger", keyid: str, *, after: Annotated[int, typer.Option(min=0)]
 ) -> CommandOutput:
-    """Declare a key untrusted after a certificate; rotate the key first.
+    """Stop trusting a key after a certificate; rotate the key first.
 
     Example: letheon key revoke
     9b241b61c3c1262035366773f02a8643883e04ddc8d123c8b5876423598f7ba9 --after 41

@@ -39,7 +39,7 @@ def add_model(
 ) -> CommandOutput:
     """Register a saved model with its training rows.
 
-    An exact model is trained again to check that the rows are right.
+    An exact model is trained again to check that the rows are those passed to fit.
 
     Example: letheon model add churn.letheon --name churn --rows train.csv --target churned
     --ids customer
@@ -183,7 +183,7 @@ def add_request(
     """Record an erasure request; it is stored durably when the command returns.
 
     Ids on the command line stay in the shell history; --ids-file - avoids this. If the ids of the
-    model are numbers, the given ids are read as numbers.
+    model are numbers, the ids are read as numbers.
 
     Example: letheon request add --model churn --verified --key case-4711 --ids-file - < ids.txt
 
@@ -205,7 +205,7 @@ def add_request(
         Legal ground.
     """
     if bool(people) == (ids_file is not None):
-        problem = "ids are given twice" if people else "no ids are given"
+        problem = "ids are given in two ways" if people else "no ids are given"
         raise UsageError(f"{problem}; use either ID arguments or --ids-file FILE")
     ids = people or _command.read_lines(str(ids_file))
     is_numeric = ledger.models.has_integer_ids(model, tenant=tenant)
@@ -232,7 +232,7 @@ def parse_numbers(words: list[str]) -> list[int]:
     for place, word in enumerate(words, start=1):
         if not word.removeprefix("-").isdecimal():
             raise UsageError(
-                f"the ids of this model are numbers; id {place} of the list is not a number"
+                f"the ids of this model are integers; id {place} of the list is not an integer"
             )
     return [int(word) for word in words]
 
@@ -348,7 +348,7 @@ def approve_request(
 def await_identity(
     ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
 ) -> CommandOutput:
-    """Record that you asked for proof of identity; under the GDPR the deadline is paused.
+    """Record that you asked for proof of identity; pauses the deadline (GDPR only).
 
     Example: letheon request await 73fdb37cede78c1bdc82ac08614adaef
     """
@@ -362,7 +362,7 @@ def await_identity(
 def cancel_request(
     ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
 ) -> CommandOutput:
-    """Withdraw a request that is not applied and not in a running batch.
+    """Withdraw a request that has not been applied and is not in a running batch.
 
     Example: letheon request cancel 73fdb37cede78c1bdc82ac08614adaef
     """
@@ -373,7 +373,7 @@ def cancel_request(
 def retry_request(
     ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
 ) -> CommandOutput:
-    """Queue a request again that failed or needs attention.
+    """Retry a request that failed or needs attention.
 
     Example: letheon request retry 73fdb37cede78c1bdc82ac08614adaef
     """
@@ -469,7 +469,7 @@ def close_request(
     recipients: Annotated[int, typer.Option(min=0)] = 0,
     tenant: OfTenant = None,
 ) -> CommandOutput:
-    """Close a purged request after the requester was answered.
+    """Mark a purged request, or a duplicate of one, as answered.
 
     Example: letheon request close 73fdb37cede78c1bdc82ac08614adaef --recipients 2
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from letheon.service import Tokens
 
 batches = _command.make_group("batch", "Plan and apply batches of requests.")
-tokens = _command.make_group("token", "Access tokens of the desk.")
+tokens = _command.make_group("token", "Create, list and revoke access tokens of the desk.")
 
 Model = Annotated[str | None, value("NAME", "Only this model.")]
 
@@ -112,8 +112,8 @@ def worker(
     status 4; nothing is deleted then. If letheon[service] is installed, the worker also runs the
     jobs of the desk, such as audits.
 
-    Requests wait until a batch has enough rows or a time limit is reached. The worker prints the
-    time once; `letheon batch apply --force` applies them now.
+    Requests wait until a batch has enough rows or a time limit is reached. The worker prints
+    once how long they wait; `letheon batch apply --force` applies them now.
 
     Example: letheon worker --ledger erasures
 
@@ -262,7 +262,7 @@ def serve(
     Parameters
     ----------
     host : ADDRESS
-        Address to listen on; other addresses than loopback need HTTPS.
+        Address to listen on; an address other than loopback needs HTTPS.
     port : N
         Port to listen on; 0 picks a free port.
     database : URL, by default a SQLite file in the folder
@@ -274,9 +274,9 @@ def serve(
     keyfile : FILE
         Private key of the TLS certificate.
     insecure : bool
-        Allow other addresses than loopback without HTTPS.
+        Allow an address other than loopback without HTTPS.
     demo : bool
-        Run an example with data, in a new folder.
+        Run an example ledger with data; without --ledger it is deleted at the end.
     as_json : bool
         Print the address and new tokens as a JSON document.
     """
@@ -439,7 +439,7 @@ def list_tokens(ledger: "Ledger") -> CommandOutput:
 
 @ledger_command(tokens, "revoke")
 def revoke_token(ledger: "Ledger", token: str, *, descendants: bool = False) -> CommandOutput:
-    """Revoke a token at once, with the browser sessions that use it.
+    """Revoke a token and the browser sessions that use it, with immediate effect.
 
     If a token was stolen, use --descendants to revoke the tokens that were created with it too.
 

@@ -22,9 +22,10 @@ _USUAL_REQUESTS = [1, 30]
 
 @_command.document_options
 def demo(seed: Annotated[int, typer.Option(parser=make_number_parser(0))] = 0) -> None:
-    """Train, forget, check and save models on data from scikit-learn (no download).
+    """Run the main use cases on data from scikit-learn; nothing is downloaded.
 
-    The exit status is 1 if a model after forgetting differs from a fresh fit on the remaining rows.
+    The exit status is 1 if a check of the demo fails, for example if a model after forgetting
+    differs from a fresh fit on the remaining rows.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ def plan(
     rows_per_person: Annotated[float, typer.Option(min=1)] = 1.0,
     state_bytes: Annotated[int | None, typer.Option(parser=make_number_parser(0))] = None,
 ) -> None:
-    """Estimate the cost of forgetting for numbers of shards, slices and requests.
+    """Estimate the cost of forgetting with SISA, by number of shards, slices and people.
 
     Nothing is trained. The numbers are expected values over the shards and slices of the removed
     people. Example: letheon plan 100000 --shards 5,20 --slices 1,50 --requests 1,8,39
@@ -60,12 +61,12 @@ def plan(
     rows : ROWS
         Number of training rows.
     requests : N,N, by default 1,30 where possible
-        Numbers of people to remove, to compare.
+        Numbers of removed people to compare.
     shards : N,N
         Numbers of shards to compare.
     slices : N,N
         Numbers of slices per shard to compare.
-    epochs : N, by default as slices need
+    epochs : N, by default enough for the slices
         Epochs of a model without slices.
     stage_data : {"cumulative", "new"}
         Train a stage on all slices so far, or on its new slice only.
@@ -133,12 +134,10 @@ def _explain_plan(plan: "Plan") -> str:
     how = "in one batch" if plan.batch else "one after the other"
     return (
         f"{plan.n_rows:,} rows; requests are processed {how}. Rows/pass: rows that are trained "
-        "again, "
-        "per pass of plain training. Rows/pass and speed-up (over full retraining) are means over "
-        "the "
-        "possible shards and slices of the people. In the best case all people are in the last "
-        "slice "
-        "of one shard. More shards have fewer rows each, which costs accuracy."
+        "again, per epoch of plain training. Rows/pass and speed-up (over full retraining) are "
+        "means over the possible shards and slices of the people. In the best case all people are "
+        "in the last slice of one shard. With more shards, each shard has fewer rows, which lowers "
+        "accuracy."
     )
 
 
@@ -148,7 +147,7 @@ def _plan_notes(plans: "list[Plan]", dropped: list[int]) -> list[str]:
     people = plans[0].n_rows / plans[0].rows_per_person
     if dropped:
         several = ", ".join(map(str, dropped))
-        notes.append(f"no lines for {several} people: none of {people:,.0f} would remain.")
+        notes.append(f"{several} people are not shown: of {people:,.0f} people none would remain.")
     most = max(plans, key=lambda plan: plan.n_shards)
     if most.n_shards > people:
         notes.append(
@@ -160,7 +159,7 @@ def _plan_notes(plans: "list[Plan]", dropped: list[int]) -> list[str]:
 
 @_command.document_options
 def inspect(file: Annotated[Path, typer.Argument(exists=True, dir_okay=False)]) -> None:
-    """Show the content of a saved model without loading it; its integrity is checked.
+    """Check the integrity of a saved model and show its content, without loading it.
 
     Parameters
     ----------
@@ -271,7 +270,7 @@ def bench(
     out: Annotated[Path, typer.Option(file_okay=False)] = Path("letheon-bench"),
     resume: bool = False,
 ) -> None:
-    """Run the benchmark of the survey's Tables 2 and 3 and compare with its numbers.
+    """Benchmark all methods as in Tables 2 and 3 of the survey, and compare with its numbers.
 
     Every experiment is a file in DIR/cells; the report is DIR/report.html, .md and .json. Networks
     can be trained on another machine (--only deep --device cuda): copy their cells into the same
@@ -282,12 +281,12 @@ def bench(
     quick : bool
         Use small models on data from scikit-learn.
     data : NAME,NAME, by default the available data sets of the survey
-        Data sets, from $LETHEON_DATA.
+        Data sets to use; `letheon datasets` lists them.
     methods : NAME,NAME, by default all
         Methods: Naive, SISA, DaRE, Fisher, Influence, DeltaGrad, Descent-to-Delete, DeepObliviate.
     removed : N,N%, by default 1,100,1%,10%
         People to remove: numbers, or percentages of all people.
-    seeds : N, by default 5, quick: 2
+    seeds : N, by default 5; 2 with --quick
         Repetitions of every experiment.
     rows : N, by default 5000
         Maximum number of training rows; networks get two fifths of them.
@@ -297,7 +296,7 @@ def bench(
         Run one family of models only.
     device : DEVICE
         Device for training networks, such as cuda.
-    jobs : N, by default 2 where there are two cores
+    jobs : N, by default 2; 1 on a single core
         Number of experiments at once, each on one core.
     out : DIR
         Folder for the results.
@@ -339,7 +338,7 @@ def _parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, .
 def _find_datasets(text: str | None) -> tuple[str, ...]:
     """Return the named data sets, or all of the survey whose files are available."""
     from letheon.bench import DATASETS, QUICK_DATASETS
-    from letheon.datasets import names, present
+    from letheon.datasets import data_home, names, present
 
     if text is not None:
         chosen = _parse_names("--data", text, (*names(), *QUICK_DATASETS))
@@ -347,12 +346,14 @@ def _find_datasets(text: str | None) -> tuple[str, ...]:
         chosen = tuple(name for name in DATASETS if present(name))
         if not chosen:
             exit_with_error(
-                f"no files of {', '.join(DATASETS)} in $LETHEON_DATA; see letheon datasets, or use "
-                "--quick, which needs no files"
+                f"the files of {', '.join(DATASETS)} are not in {data_home()}; see `letheon "
+                "datasets`, or use --quick, which needs no files"
             )
     absent = [name for name in chosen if name not in QUICK_DATASETS and not present(name)]
     if absent:
-        exit_with_error(f"no files of {', '.join(absent)} in $LETHEON_DATA; see letheon datasets")
+        exit_with_error(
+            f"the files of {', '.join(absent)} are not in {data_home()}; see `letheon datasets`"
+        )
     return chosen
 
 

@@ -247,7 +247,9 @@ class Client:
             if request["state"] in _SIDE:
                 raise CallRefused(409, request["state"], f"the request was {request['state']}")
             if time.monotonic() + pause > end:
-                raise TimeoutError(f"the request is {request['state']}, not yet {until}")
+                raise TimeoutError(
+                    f"the request is still {request['state']}, not {until}; increase timeout"
+                )
             time.sleep(pause)
 
     def verify(self, request_id: str) -> Json:
@@ -365,10 +367,15 @@ class Client:
         require(opened.statement["predicateType"] == UNLEARNING, "the file is not a certificate")
         # A tenant has its own numbers; the signed number counts the certificates of all tenants.
         if self.me()["tenant"] is None:
-            require(opened.sequence == number, f"the desk returned certificate {opened.sequence}")
+            require(
+                opened.sequence == number,
+                f"the desk returned certificate {opened.sequence} instead of {number}",
+            )
         else:
             own = self._get_json(f"/api/v1/certificates/{int(number)}")
-            require(opened.id == own["id"], "the desk returned another certificate than it lists")
+            require(
+                opened.id == own["id"], "the desk returned a certificate other than the listed one"
+            )
         return opened.statement
 
     def bundle(self, path: str | Path, *, tier: Literal["public", "auditor"] = "public") -> Path:

@@ -1,11 +1,11 @@
-"""Ids (all 64-bit int or all str) in a compact form, and the index that finds their rows.
+"""Ids (all 64-bit int or all str) in a compact form, and the index of their rows.
 
 Canonical bytes of an id are ``i`` + 8 bytes big-endian two's complement, or ``s`` + UTF-8 (not
 Unicode-normalised), so ``1 != "1"``. Kinds are checked element by element *before* NumPy sees
 the values: ``np.asarray([1, "1"])`` is ``["1", "1"]`` and ``np.asarray([2**63, -1])`` is float.
 
 The index is a sorted array of hashes with row numbers: eight bytes of hash and eight of row number
-per row. The ids themselves are compared on a hit, so a hash collision never confuses two ids.
+per row. If hashes match, the ids themselves are compared, so a collision never confuses two ids.
 The index is a cache: it is not part of the state. The entry of a removed row is erased: it gets row
 number -1 and, because the array must stay sorted, the hash of a remaining row. Equal hashes are
 neighbours, so the copies are erased together with the row that the hash belongs to.
@@ -297,7 +297,9 @@ def _from_values(values: list[Any], what: str) -> Ids:
 def _to_int64(values: list[Any], what: str) -> NDArray[np.int64]:
     for value in values:
         if not _LEAST <= value <= _MOST:
-            raise IdsTypeError(f"{what} contains {value}, which does not fit 64 bits; use str ids")
+            raise IdsTypeError(
+                f"{what} contains {value}, which does not fit into 64 bits; use str ids"
+            )
     return np.array([int(value) for value in values], np.int64)
 
 
@@ -309,7 +311,7 @@ def _encode_utf8(value: str) -> bytes:
 
 
 class Matches(NamedTuple):
-    """Rows of the requested ids, and one row of each requested id (-1: it has none)."""
+    """Rows of the requested ids, and one row of each requested id (-1 if it has no rows)."""
 
     positions: NDArray[np.int64]
     any_row: NDArray[np.int64]
@@ -378,7 +380,7 @@ class IdIndex:
         return entries
 
     def _hash_range(self, lone_hash: NDArray[np.uint64]) -> tuple[int, int]:
-        """Return where the entries with this hash begin and end."""
+        """Return the begin and end of the entries with this hash."""
         first = self._sorted.searchsorted(lone_hash, "left")
         end = self._sorted.searchsorted(lone_hash, "right")
         return int(first[0]), int(end[0])

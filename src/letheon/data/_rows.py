@@ -1,6 +1,6 @@
 """Rows: a table with its labels and ids, and physical removal.
 
-`Rows.without` copies all remaining rows. A method that forgets in microseconds cannot afford that:
+`Rows.without` copies all remaining rows, which is too slow for methods that forget in microseconds.
 `SlotRows` overwrites a row with zeros, and its slot stays empty until a fifth of all slots are
 empty. Products with X need no mask: an empty slot is a row of zeros.
 """
@@ -27,7 +27,7 @@ from letheon.data._tables import (
 )
 from letheon.exceptions import IdsLengthError
 
-# Compact when more than one slot in so many is empty.
+# Compact when more than one in this many slots is empty.
 _SLOTS_PER_HOLE = 5
 
 
@@ -44,9 +44,9 @@ class Rows:
     Parameters
     ----------
     X : table
-        As `hold_table` returns it.
+        The result of `hold_table`.
     y : ndarray or None
-        As `hold_target` returns it.
+        The result of `hold_target`.
     ids : Ids
         One per row; a person may own many rows.
     extra : mapping of str to ndarray
@@ -129,7 +129,7 @@ class SlotRows:
     Parameters
     ----------
     X : ndarray or CSR, shape (n, d)
-        float32 or float64, as `hold_table` returns it. It is not copied: no other object may use
+        The result of `hold_table`, float32 or float64. It is not copied: no other object may use
         its memory. Dense: writable, in C order and not a view of a larger array; it may be uint8
         and have more axes, like images. CSR (array or matrix): sorted indices without duplicates;
         buffers that are views are copied.
@@ -155,8 +155,8 @@ class SlotRows:
     Notes
     -----
     Until the next compaction the memory of the process still shows that a wiped slot was in use,
-    how many values a sparse row had and how many bytes a text id had. The state and the pickle
-    have no slots: they equal those of rows that never contained the wiped ones.
+    how many values a sparse row had and how many bytes a text id had. State and pickle have no
+    slots: they are the same as if the wiped rows had never been there.
 
     There are no locks. Positions are valid until the next `wipe` or `append`, so find and wipe
     under one lock.
@@ -214,7 +214,7 @@ class SlotRows:
 
     @property
     def n_slots(self) -> int:
-        """Number of slots, empty ones included: the length of X, y and alive."""
+        """Number of slots, including empty ones: the length of X, y and alive."""
         return len(self.alive)
 
     @property
@@ -258,7 +258,7 @@ class SlotRows:
         Raises
         ------
         IndexError
-            If there is no such slot; the rows are then unchanged. Nothing else can fail.
+            If a slot does not exist; the rows are then unchanged. Nothing else can fail.
         """
         if len(positions) > 1:
             positions = np.unique(positions)
@@ -282,7 +282,7 @@ class SlotRows:
         if "index" in vars(self):
             self.index.erase(positions)
         self._ids.wipe(positions)
-        # Last: after an interruption before this line the same positions can be wiped again.
+        # Last, so that an interrupted wipe can be repeated with the same positions.
         self.alive[where] = False
         self._n_rows -= len(positions)
 
@@ -363,7 +363,7 @@ class SlotRows:
         return self.__copy__()
 
     def _compact_parts(self) -> dict[str, Any]:
-        """Return X, y, ids and extra without empty slots; shared memory if there are none."""
+        """Return X, y, ids and extra without empty slots; if no slot is empty, memory is shared."""
         if self._n_rows < self.n_slots:
             return self.compact_copy()._compact_parts()
         return {"X": self.X, "y": self.y, "ids": self._ids, "extra": self.extra}
@@ -401,7 +401,7 @@ def _ensure_owned(array: NDArray[Any]) -> NDArray[Any]:
 
 def _require_dense(X: Any) -> NDArray[Any]:
     if not isinstance(X, np.ndarray) or X.ndim < 2:
-        raise ValueError(f"X is a {type(X).__name__}; expected an array of rows or a CSR")
+        raise ValueError(f"X is a {type(X).__name__}; expected an array of rows or a CSR matrix")
     if X.dtype != np.uint8:
         _require_float(X)
     if not _is_owned(X):
@@ -420,7 +420,7 @@ def _require_float(X: Any) -> None:
 def _own_csr(X: Any) -> Any:
     """Return the CSR with its own buffers, in the index dtype for its size."""
     if X.format != "csr":
-        raise ValueError(f"X is sparse in {X.format} form; expected CSR: X.tocsr()")
+        raise ValueError(f"X is sparse in {X.format} format; expected CSR, such as X.tocsr()")
     _require_float(X)
     if not X.has_canonical_format:
         raise ValueError("X has unsorted or duplicate indices; pass hold_table(X)")
@@ -479,8 +479,8 @@ def _find_runs(slots: NDArray[np.int64]) -> list[tuple[int, int]]:
 def _move_down(array: NDArray[Any], runs: list[tuple[int, int]]) -> NDArray[Any]:
     """Move runs of rows to the front, in place, zero the rest, and return a view of the front.
 
-    Rows move in blocks no longer than the distance: such a block never overlaps its target, so
-    NumPy does not copy it.
+    Rows move in blocks no longer than the distance, so a block never overlaps its target and NumPy
+    does not copy it.
     """
     target = 0
     for begin, end in runs:
@@ -506,7 +506,7 @@ class People:
     ids : ndarray
         The id of each row.
     has_owners : bool
-        False for rows without ids: their positions serve as ids, and `without` removes none.
+        False for rows without ids. Their positions serve as ids, and `without` removes no row.
     """
 
     X: Any

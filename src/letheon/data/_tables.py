@@ -24,7 +24,7 @@ def table_length(X: Table) -> int:
 
 
 def is_text_column(X: Table) -> bool:
-    """Return whether X is one column of strings, as text vectorisers take it."""
+    """Return whether X is one column of strings, the input of text vectorisers."""
     return isinstance(X, np.ndarray) and X.ndim == 1
 
 
@@ -178,7 +178,7 @@ def _plain_value(value: Any) -> Any:
 def hold_labels(y: Any, *, name: str, regressor: str) -> NDArray[Any]:
     """Return class labels in canonical form, or raise for other values.
 
-    `name` is the name of the estimator, `regressor` the one to suggest for fractions.
+    `name` is the name of the estimator; `regressor` is suggested if y contains fractions.
     """
     _require_labels(y)
     values = column_or_1d(y, warn=True)
@@ -222,7 +222,7 @@ def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[A
     """Return y followed by `other`; numbers and strings cannot be mixed."""
     if y is None or other is None:
         if y is not other:
-            raise ValueError("y must be given exactly if the model was fitted with y")
+            raise ValueError("y must be passed if the model was fitted with y, and only then")
         return None
     if (y.dtype.kind == "U") != (other.dtype.kind == "U") or y.shape[1:] != other.shape[1:]:
         raise ValueError(
@@ -234,9 +234,10 @@ def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[A
 
 
 def _cast_like(stored: Any, values: NDArray[Any], what: str) -> NDArray[Any]:
-    """Return the given values in the held dtype, which must not depend on rows that may leave.
+    """Return values in the stored dtype, which must not depend on rows that may be removed.
 
-    Raises rather than change a value: 1.5 among ints, 300 among int8. Floats may be rounded.
+    Raises instead of changing a value, such as 1.5 among ints or 300 among int8. Floats may be
+    rounded.
     """
     dtype = stored.dtype
     with np.errstate(invalid="ignore"):
@@ -244,8 +245,8 @@ def _cast_like(stored: Any, values: NDArray[Any], what: str) -> NDArray[Any]:
     both_floats = dtype.kind == values.dtype.kind == "f"
     if dtype != values.dtype and not both_floats and not _same_values(cast, values):
         raise ValueError(
-            f"new {what} have dtype {values.dtype} and values that {dtype}, which this model "
-            f"holds, cannot represent; fit with {values.dtype} {what} from the start"
+            f"new {what} have dtype {values.dtype} and values that do not fit into {dtype}, the "
+            f"dtype of this model; fit with {values.dtype} {what} from the start"
         )
     return cast
 
@@ -330,7 +331,9 @@ def _labels_of(values: list[Any]) -> NDArray[Any]:
 def _int64_labels(array: NDArray[Any]) -> NDArray[np.int64]:
     for extreme in (array.min(), array.max()) if array.size else ():
         if not _INT64.min <= extreme <= _INT64.max:
-            raise ValueError(f"y contains {extreme}, which does not fit 64 bits; use str labels")
+            raise ValueError(
+                f"y contains {extreme}, which does not fit into 64 bits; use str labels"
+            )
     return array.astype(np.int64)
 
 
@@ -382,7 +385,7 @@ def _drop_unused_categories(series: "nw.Series[Any]") -> "nw.Series[Any]":
 
 
 def _same_categories(frames: "list[nw.DataFrame[Any]]") -> "list[nw.DataFrame[Any]]":
-    """Return the frames with categorical columns as the union of both sets of categories."""
+    """Return the frames with the union of both sets of categories in categorical columns."""
     head, tail = frames
     for name, kind in head.schema.items():
         if kind not in (nw.Categorical, nw.Enum):
@@ -425,7 +428,7 @@ def _require_same_layout(X: Table, other: Table) -> None:
             "with those dtypes (frame[list(model.feature_names_in_)], astype)"
         )
     raise ValueError(
-        f"new rows are {layout}; this model holds {expected}; give the same kind of table"
+        f"new rows are {layout}; this model was fitted with {expected}. Pass the same kind of table"
     )
 
 

@@ -117,7 +117,7 @@ class Backbone:
         return features
 
     def compute_row_features(self, rows: NDArray[Any], *, device: str) -> NDArray[Any]:
-        """Return features to train on: each row is a batch of its own.
+        """Return features to train on: each row is its own batch.
 
         On one device and with one version of the libraries the features are a function of the row,
         bit by bit: kernels are deterministic, a CPU uses one thread, and no other row is in the
@@ -127,7 +127,7 @@ class Backbone:
         Raises
         ------
         TrainingError
-            As `features`, and for a module that returns other features when it runs again.
+            As in `features`, or the module returns other features when it runs again.
         """
         target = resolve_device(device)
         sample = np.unique(np.linspace(0, len(rows) - 1, _REPEATED).astype(np.int64))[::-1]
@@ -137,14 +137,14 @@ class Backbone:
         if again.tobytes() != features[sample].tobytes():
             self._modules.content = None
             raise TrainingError(
-                "the backbone returns other features for the same row when it runs again; features "
-                "must depend on the row alone. Check for dropout that is always on, and for layers "
-                "that store values between calls"
+                "the backbone returns different features for the same row in a second run; "
+                "features must depend on the row alone. Check for dropout that is always on, and "
+                "for layers that store values between calls"
             )
         return features
 
     def require_row_by_row(self, rows: NDArray[Any], *, batch_size: int, device: str) -> None:
-        """Raise `TrainingError` if features of a row depend on other rows, or on chance.
+        """Raise `TrainingError` if features of a row depend on other rows, or are random.
 
         Training features are computed row by row, so other rows cannot affect them. Predictions
         are computed in batches: a module that mixes rows would predict from features that it was
@@ -300,7 +300,7 @@ def _require_row_by_row(module: nn.Module, batch: Tensor) -> None:
 
 
 def _depends_on_neighbours(module: nn.Module, batch: Tensor, together: Tensor) -> bool:
-    """Return whether bits of a row's features change when other rows of the batch do.
+    """Return whether the features of a row change if other rows of the batch change.
 
     Shapes and kernels are the same, so rounding cannot explain a difference.
     """

@@ -140,7 +140,7 @@ class TrainingContext(Opaque):
         return self._loops[key]
 
     def is_valid_for(self, rows: SlotRows, device: torch.device) -> bool:
-        """Return whether the data on the device is still that of these rows."""
+        """Return whether the data on the device still matches these rows."""
         return rows.X is self._X and rows.y is self._y and device == self.device
 
     def wipe(self, positions: Positions) -> None:
@@ -169,9 +169,9 @@ class TrainingContext(Opaque):
 def sample_calibration_rows(
     rows: SlotRows, positions: Positions, seed: int, limit: int
 ) -> Positions:
-    """Return the `limit` of these rows whose ids have the smallest keyed hashes.
+    """Return up to `limit` of these rows: those whose ids have the smallest keyed hashes.
 
-    So the sample of the remaining rows does not depend on rows that were forgotten.
+    So the sample of the remaining rows does not depend on forgotten rows.
     """
     if len(positions) <= limit:
         return positions
@@ -179,11 +179,11 @@ def sample_calibration_rows(
     return positions[np.sort(np.argsort(hashes, kind="stable")[:limit])]
 
 
-def alive_mask(rows: SlotRows, leaving: Positions | None) -> NDArray[np.bool_]:
+def alive_mask(rows: SlotRows, removed: Positions | None) -> NDArray[np.bool_]:
     """Return a mask of the slots with remaining rows."""
     alive = rows.alive.copy()
-    if leaving is not None:
-        alive[leaving] = False
+    if removed is not None:
+        alive[removed] = False
     return alive
 
 
@@ -249,7 +249,7 @@ class NetBase(
     seed_: int
     n_features_in_: int
 
-    # `environment_` has the device; where checkpoints are stored does not affect the result.
+    # `environment_` has the device; the location of checkpoints does not affect the result.
     _neutral_parameters: ClassVar[frozenset[str]] = frozenset({"device", "max_memory"})
     _parameter_rules: ClassVar[Rules] = {
         "epochs": Whole(1),
@@ -329,7 +329,7 @@ class NetBase(
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most likely label of every row.
 
-        The first call on a loaded model waits for networks that other threads train.
+        The first call on a loaded model waits until other threads have finished training.
         """
         nets, shares = self._predict_shares(X)
         labels: NDArray[Any] = nets.classes[shares.argmax(axis=1)]
@@ -360,7 +360,7 @@ class NetBase(
         """
 
     def _aggregate_shares(self, shares: Floats) -> Floats:
-        """Return the probabilities of the model from those of all networks (W, k, n_classes)."""
+        """Combine the probabilities of all networks, shape (W, k, n_classes), into the model's."""
         answer: Floats = shares.mean(axis=0)
         return answer
 
@@ -547,7 +547,7 @@ class NetBase(
         nets, device = (
             self.nets_,
             self._torch_device(),
-        )  # read once: a commit may replace them
+        )  # read once: a concurrent commit may replace them
         modules, parts = nets.make_modules(self._make_template, device), []
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             for begin in range(0, len(rows), _ANSWER_BATCH):

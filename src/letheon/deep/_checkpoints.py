@@ -147,7 +147,7 @@ class FileStore:
         return self.shelf.store.put(data).sha256
 
     def get(self, name: str) -> Tensor:
-        """Return a vector as it was written, or raise `CorruptFileError`."""
+        """Return a stored vector; raise `CorruptFileError` if its file was altered."""
         if self.shelf.store is None:
             raise CorruptFileError(_NO_HOME)
         data = self.shelf.store.get(state.CheckpointName(name))
@@ -229,7 +229,7 @@ class CheckpointChange:
         keys, before = self._checkpoints._keys, self._checkpoints._entry_keys()
         for i, key in self._new.items():
             keys[i] = key
-        # In place, one by one: copies would need memory that may not be there.
+        # In place, one by one: copies would need memory that may not be available.
         for i, by in self._shifts.items():
             self._store.get(keys[i]).add_(by)
         self._clear_shifts()
@@ -251,12 +251,12 @@ class CheckpointChange:
 
 
 class CheckpointStore:
-    """n flat vectors of p float32: entry i holds the parameters after block or stage i.
+    """n flat vectors of p float32: entry i contains the parameters after block or stage i.
 
-    Equal entries have equal digests wherever they are stored. A copy has its own vectors in memory
-    but shares the files of a directory: when one copy destroys a file, the other one reports it as
-    missing. An unnamed file is released when the process ends, without being overwritten. In a
-    forked process its entries count as lost.
+    Equal entries have equal digests, regardless of where they are stored. A copy has its own
+    vectors in memory but shares the files of a directory: when one copy destroys a file, the other
+    one reports it as missing. An unnamed file is released when the process ends, without being
+    overwritten. In a forked process its entries count as lost.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class CheckpointStore:
 
     @property
     def bytes_in_memory(self) -> int:
-        """Bytes that entries take in memory, those of an open change included."""
+        """Bytes that entries take in memory, including those of an open change."""
         shifts = {} if self._change is None else self._change._shifts
         aside = {id(shift): shift.nbytes for shift in shifts.values()}
         return int(self._store.bytes_in_memory) + sum(aside.values())
@@ -317,7 +317,7 @@ class CheckpointStore:
         return bool(self._store.is_foreign)
 
     def get(self, i: int) -> Tensor | None:
-        """Return a copy of entry i on the device, or None if there is none.
+        """Return a copy of entry i on the device, or None if the entry is empty.
 
         Raises `CorruptFileError` if it is missing or altered, or belongs to another process.
         """
@@ -433,7 +433,7 @@ class CheckpointStore:
         return duplicate
 
     def _digest_state(self) -> dict[str, Any]:
-        """Return the SHA-256 of every entry's safetensors bytes, wherever it is stored."""
+        """Return the SHA-256 of the safetensors bytes of every entry."""
         names = [None if key is None else self._store.name_of(key) for key in self._keys]
         return {"n_parameters": self.p, "entries": names}
 
@@ -543,8 +543,8 @@ class CheckpointedNet(HomeMixin, NetBase):
 
     def _commit(self, plan: tuple[Change, CheckpointChange | None]) -> Outcome:
         (change, aside), old = plan, self.vault_
-        # A model with checkpoints in memory has no directory, whatever `checkpoint_dir` is now. If
-        # the parameter was set to None, messages still name the old directory.
+        # A model with checkpoints in memory has no directory, even if `checkpoint_dir` is set now.
+        # If the parameter was set to None, messages still name the old directory.
         if self.checkpoint_home_ is not None and self.checkpoint_dir is not None:
             vars(self).update(self._describe_home(self._current_home()))
         purge = old.destroy() if aside is None else old.commit(aside)
@@ -564,7 +564,7 @@ class CheckpointedNet(HomeMixin, NetBase):
 
 
 def with_reason(change: Change, why: str, what: str = "everything was trained again") -> Change:
-    """Return the change with a warning why everything was trained again."""
+    """Return the change with a warning that says why everything was trained again."""
     outcome = _with_warnings(change.outcome, [f"{why}; {what}"])
     return Change(change.attributes, outcome, change.writes)
 

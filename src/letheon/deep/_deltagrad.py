@@ -42,7 +42,7 @@ _ROUNDING = 1e-3
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DeltaGradNetClassifier(NetBase):
-    """Any torch module that forgets by replaying its gradient descent.
+    """Any PyTorch module, made to forget by replaying its gradient descent.
 
     Training is plain stochastic gradient descent, ``w_(t+1) = w_t - rate_t g_t``, g_t the mean
     gradient of the n_t rows of a batch; all points w_t and gradients g_t are stored. To forget
@@ -51,22 +51,24 @@ class DeltaGradNetClassifier(NetBase):
 
         w'_(t+1) = w'_t - rate_t / (n_t - m_t) [ n_t g - sum of grad l_i(w'_t) over those m_t ]
 
-    where ``g`` is the gradient of all n_t rows at ``w'_t``: computed from the rows in the first
-    steps and every few steps after, otherwise ``g_t + B (w'_t - w_t)`` with B by L-BFGS from the
-    exact steps. B is used only where the loss looks convex and smooth; elsewhere the step is
-    exact. The path of the replay replaces the old one: later removals start from it.
+    where ``g`` is the gradient of all n_t rows at ``w'_t``. It is computed from the rows in the
+    first steps and every few steps afterwards, and otherwise approximated by
+    ``g_t + B (w'_t - w_t)``, with B from the exact steps by L-BFGS. B is used only where the loss
+    looks convex and smooth; elsewhere the step is exact. The path of the replay replaces the old
+    one, and later removals start from it.
 
     Parameters
     ----------
     module : callable or None, default=None
         Factory of the network: takes the shape of a row and the number of classes (or nothing) and
         returns a `torch.nn.Module` whose output is one logit per class. None is `MLP()`. Layers
-        that draw random numbers (dropout) or mix rows of a batch (BatchNorm) are refused.
+        that draw random numbers (dropout) or mix rows of a batch (BatchNorm) are rejected.
     epochs : int, default=20
         Passes over the rows.
     batch_size : int, default=256
-        Slots of every batch; with as many slots as rows every step uses all rows. B is estimated
-        from other batches than it is used for: with small ones most steps become exact, or wrong.
+        Slots of every batch; with as many slots as rows, every step uses all rows. B is used for
+        other batches than it was estimated from: with small batches most steps become exact, or
+        inaccurate.
     learning_rate : float, default=0.1
         Step size.
     weight_decay : float, default=0.0
@@ -87,8 +89,8 @@ class DeltaGradNetClassifier(NetBase):
         L: a pair also needs ``|y| <= L |s|``, and a product ``|B v| <= L |v|``. None uses
         ``2 / learning_rate``: gradient descent diverges at a larger curvature.
     max_error : float, default=1.0
-        After an exact step B is used only if it predicted it: ``|y - B s| <= max_error |y|``.
-        An error above |y| is worse than using no B.
+        After an exact step, B is used only if it predicted that step: ``|y - B s| <= max_error
+        |y|``. An error above |y| is worse than using no B.
     max_distance : float, default=0.1
         Steps with ``|w'_t - w_t| > max_distance |w_t|`` are exact.
     max_memory : int, default=2**30
@@ -106,14 +108,14 @@ class DeltaGradNetClassifier(NetBase):
     ----------
     classes_ : ndarray
         Labels of the remaining rows, sorted.
-    nets_ : Networks
+    nets_ : Nets
         The trained network; `to_modules` returns it as a module.
     path_ : Path
         The recorded descent. Personal data, like the rows.
     n_slots_ : int
-        Rows of the last training from scratch: the slots of its batches.
+        Number of slots: the rows of the last training from scratch.
     rows_, seed_, ids_, guarantee_, n_rows_
-        The remaining rows, and see `ForgetMixin`.
+        `rows_` has the remaining rows; for the others see `ForgetMixin`.
 
     Notes
     -----
@@ -122,11 +124,12 @@ class DeltaGradNetClassifier(NetBase):
     slots of removed rows stay empty, so all other rows stay in the same batches; with ``period=1``
     it is that model, bit by bit on one machine.
 
-    A receipt's `estimates` have "moved", the distance by which the parameters moved, and "missed",
-    an estimate of the distance to the retrained model: the errors of ``B v`` measured at the exact
-    steps, summed over the other steps as if their directions were independent. It ignores how
-    later steps amplify or damp an error. If no exact step after the burn-in has compared ``B v``
-    with the rows, the last step does, so the estimate is 0 only if all steps were exact.
+    The `estimates` of a receipt are "moved", the distance by which the parameters moved, and
+    "missed", an estimate of the distance to the retrained model. For "missed", the errors of
+    ``B v`` are measured at the exact steps and summed over the other steps as if their directions
+    were independent. It ignores how later steps amplify or damp an error. If no exact step after
+    the burn-in has compared ``B v`` with the rows, the last step does, so the estimate is 0 only
+    if all steps were exact.
 
     **With ``period > 1`` forgotten rows can be computed.** The approximate steps depend on the old
     path, and so on the removed rows: an attacker with the file and the remaining rows can search
@@ -233,11 +236,11 @@ class DeltaGradNetClassifier(NetBase):
         return self._removal_change(removal, attributes, outcome)
 
     def _replay_without(
-        self, context: TrainingContext, leaving: Positions, callback: Callback | None
+        self, context: TrainingContext, removed: Positions, callback: Callback | None
     ) -> NetReplay:
         """Return the replay of the path without some rows."""
         before = self._make_schedule(_slot_table(self.rows_, self.n_slots_), context)
-        marked = before.mark_rows(leaving)
+        marked = before.mark_rows(removed)
         after, met = before.without_rows(marked, context.settings), before.rows_by_step(marked)
         # A batch that becomes empty is not a step, and a schedule counts steps.
         rates = enumerate(zip(before.rates, after.rates, strict=True))
@@ -248,7 +251,7 @@ class DeltaGradNetClassifier(NetBase):
             int(self.max_memory),
             callback,
             old=self.path_,
-            leaving=met,
+            removed=met,
             exactness=Exactness(int(self.burn_in), int(self.period), int(self.history)),
             checks=self._local_checks(),
         )

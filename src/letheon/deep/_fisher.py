@@ -110,18 +110,19 @@ class FisherNetClassifier(NetBase):
         Scale of the noise; with ``exponent=0.25`` the theory's (lambda sigma_h^2)^(1/4), with 0.5
         the square root of the authors' alpha. 0: no noise.
     exponent : {0.25, 0.5}, default=0.25
-        0.25 is the optimum of the Lagrangian of Golatkar et al., variance F^(-1/2); 0.5 is what
-        the authors' code does, variance F^(-1).
+        0.25 is the optimum of the Lagrangian of Golatkar et al., variance F^(-1/2); 0.5 is the
+        value in the authors' code, variance F^(-1).
     fisher : {"diagonal", "kfac"}, default="diagonal"
-        Diagonal of F, or Kronecker factors for linear layers and convolutions (others use the
-        diagonal). Row gradients are computed for many rows at once by `torch.func`, or row by row,
-        which is slow, for modules that it does not support: nn.GRU, a `forward` that branches on
-        values.
+        Diagonal of F, or Kronecker factors for linear layers and convolutions (other layers use
+        the diagonal). `torch.func` computes row gradients for many rows at once. Modules that it
+        does not support, such as nn.GRU or a `forward` that branches on values, are computed row by
+        row, which is slow.
     labels : {"all", "sampled"}, default="all"
-        F is an expectation over the labels that the network predicts: exact, with one backward pass
-        per class, or with one label per row, drawn from its probabilities (unbiased).
+        F is an expectation over the labels that the network predicts. "all": exact, with one
+        backward pass per class. "sampled": unbiased, with one label per row, drawn from the
+        predicted probabilities.
     fisher_rows : int or None, default=None
-        Largest number of rows for F: those with the smallest keyed hash. None: all.
+        Largest number of rows for F; the rows with the smallest keyed hashes are used. None: all.
     damping : float, default=1e-8
         Added to F.
     clamp : float or None, default=None
@@ -156,7 +157,7 @@ class FisherNetClassifier(NetBase):
     deterministic : bool, default=True
         Use kernels that add in a fixed order, and one thread on a CPU.
     noise_seed : int or None, default=None
-        Repeatable noise, for tests: a party that knows the seed can subtract the noise.
+        Makes the noise repeatable, for tests: a party that knows the seed can subtract the noise.
         `guarantee_` reports it.
     random_state : int, RandomState, Generator or None, default=None
         Seed of all random numbers except the noise.
@@ -166,7 +167,7 @@ class FisherNetClassifier(NetBase):
     classes_ : ndarray
         Labels of the remaining rows, sorted. When the last row of a class is removed, the network
         is trained again.
-    nets_ : Networks
+    nets_ : Nets
         The network; `to_modules` returns it as a module.
     rows_ : SlotRows
         The remaining rows. A saved model is personal data.
@@ -175,7 +176,7 @@ class FisherNetClassifier(NetBase):
 
     See Also
     --------
-    FisherClassifier : Linear models, with a certificate.
+    FisherClassifier : Linear models, with a certified guarantee.
     CertifiedHeadClassifier : A frozen network with a head that has a certified guarantee.
 
     Notes

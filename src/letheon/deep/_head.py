@@ -102,10 +102,10 @@ class CertifiedHeadClassifier(
         `InfluenceClassifier`, `FisherClassifier`, `DescentToDeleteClassifier` or
         `DeltaGradClassifier` (whose guarantee is empirical). A clone is fitted. None is
         ``InfluenceClassifier(l2=1e-3, rows="normalize", row_norm=1.0)``. Lengths of features
-        differ widely: let the head clip or normalize them. A scaler would learn from the rows.
+        differ widely, so let the head clip or normalize them. A scaler would learn from the rows.
     batch_size : int, default=1024
-        Rows per forward pass of the backbone in predictions. In `fit` and `learn` every row is a
-        batch of its own, so its features depend on no other row.
+        Rows per forward pass of the backbone in predictions. In `fit` and `learn` every row is its
+        own batch, so its features depend on no other row.
     device : {"auto", "cpu", "cuda"}, default="auto"
         Device of the backbone. The head runs on the CPU.
 
@@ -187,8 +187,8 @@ class CertifiedHeadClassifier(
         Parameters
         ----------
         X : array-like of shape (n_rows, ...)
-            Rows as the backbone takes them: a table, or images and other rows with more axes.
-            float32 and uint8 stay as they are, other numbers become float32.
+            Rows in the format of the backbone: a table, or images and other rows with more axes.
+            float32 and uint8 are not converted; other numbers become float32.
         y : array-like of shape (n_rows,)
             Labels.
         ids : sequence of int or of str, optional
@@ -315,7 +315,8 @@ class CertifiedHeadClassifier(
     def guarantee_(self) -> Guarantee:
         """The guarantee of the current model: that of the head, for a frozen backbone.
 
-        Raises `ChangedParametersError` after `set_params`: the guarantee is that of the fit.
+        Raises `ChangedParametersError` after `set_params`: the guarantee is for the parameters of
+        the fit.
         """
         require_fitted(self)
         self._require_same_parameters()

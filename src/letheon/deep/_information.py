@@ -95,7 +95,7 @@ class FisherInformation:
         The diagonal, in float64.
     where : Tensor or slice
         Positions of the diagonal in the flat vector; all by default.
-    blocks : sequence of Block
+    blocks : sequence of KroneckerBlock
         Blocks of the other positions.
     """
 
@@ -208,7 +208,7 @@ def gaussian_kl(mean0: ArrayLike, var0: ArrayLike, mean1: ArrayLike, var1: Array
 
     With the distributions of scrubbed and of retrained parameters this bounds the remaining
     information (Golatkar et al. 2020, Proposition 1). It needs the retrained network, so it is an
-    evaluation measure and no guarantee. The authors' code omits the factor 1/2.
+    evaluation measure, not a guarantee. The authors' code omits the factor 1/2.
 
     Examples
     --------

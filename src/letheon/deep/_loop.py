@@ -1,8 +1,8 @@
 """The loop that trains every network: deterministic, with stable batches, many lanes at once.
 
 A lane is one network. W lanes with one architecture are one tensor of parameters, (W, p), and take
-their steps together. The result of a lane depends on its own start, rows, number and seed only: for
-the same number of lanes it has the same bits, whatever the other lanes train.
+their steps together. The result of a lane depends only on its own start, rows, number and seed: for
+the same number of lanes it has the same bits, and the training of the other lanes does not matter.
 
 Rows are in slots. An epoch takes the slots in the order of a keyed hash of their numbers, cut into
 batches. The slot of a forgotten row stays empty, so all other rows stay in the same batches::
@@ -11,7 +11,7 @@ batches. The slot of a forgotten row stays empty, so all other rows stay in the 
 
 The numbers are 64-bit integers, so the order is the same on every device.
 
-A lane that takes no part in a step must not change, including its momentum and its step count.
+A lane that is inactive in a step must not change, nor must its momentum and its step count.
 Therefore the named optimizers are implemented here, on the whole tensor with a mask. A custom
 optimizer gets the parameters of every lane as separate tensors.
 """
@@ -362,7 +362,7 @@ def make_optimizer(
 def learning_rates(active: Tensor, schedule: str, learning_rate: float) -> Tensor:
     """Return the rate of every step and lane, shape (T, W).
 
-    For step k = 0, 1, ... of the n steps that a lane takes part in the rate is `learning_rate`
+    For step k = 0, 1, ... of the n steps in which a lane is active, the rate is `learning_rate`
     times 1 (constant), ``(1 + cos(pi k / n)) / 2`` (cosine), or, with ``x = (k + 1) / (n + 1)``, a
     line from 0 up to 1 over the first quarter of x and down to 0 at its end (one-cycle).
     """

@@ -33,7 +33,7 @@ Statistics = dict[str, Tensor]
 Factory = Callable[..., nn.Module]
 
 _PROBE_ROWS = 2
-# Errors of torch for layers written in C++, such as nn.GRU, on a CPU and on a GPU.
+# PyTorch errors for layers written in C++, such as nn.GRU, on a CPU and on a GPU.
 _CANNOT_STACK = ("atching rule not implemented", "doesn't have storage")
 _FIXED_SIZE = (
     ". This module is built without arguments, so it cannot have fewer logits when the last row of "
@@ -55,7 +55,7 @@ class Template:
     seed : int
         Seed of the model, 128 bits.
     constants : mapping of str to Tensor, optional
-        Values of constant buffers, of an earlier template; by default those of the factory.
+        Values of constant buffers from an earlier template; by default those of the factory.
 
     Attributes
     ----------
@@ -325,8 +325,8 @@ def _parameter_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[torch.S
 def _normalise_batch(norm: _BatchNorm, x: Tensor) -> Tensor:
     """Return ``(x - mean) / sqrt(variance + eps) * weight + bias``, by channel over the batch.
 
-    Written out, because torch's own version fails under vmap on a GPU, where it needs the memory
-    order of the axes.
+    Written out, because torch's own version fails under vmap on a GPU: it needs the memory order
+    of the axes.
     """
     axes = [0, *range(2, x.ndim)]
     values = x.float()
@@ -350,7 +350,7 @@ class Nets(Opaque):
     statistics : tuple of dict
         BatchNorm's running statistics of every network.
     answers : tuple of bool
-        Which networks take part in predictions: those without rows do not.
+        Which networks are used for predictions: networks without rows are not.
     classes : ndarray
         Labels, in the order of the logits.
     constants : dict of str to Tensor
@@ -372,8 +372,8 @@ class Nets(Opaque):
     ) -> list[nn.Module]:
         """Return the networks as modules in evaluation mode, built at the first call.
 
-        Only loaded networks need to `build` a template, and wait for threads that train. There is
-        no lock: two threads may both build the modules, with the same result.
+        Only loaded networks `build` a template, and then wait until other threads have finished
+        training. There is no lock: two threads may both build the modules, with the same result.
         """
         cached = self._modules
         if cached is None or cached[0] != device:

@@ -124,7 +124,7 @@ class MatmulConv2d(nn.Conv2d):
 
 
 class AutoConv2d(MatmulConv2d):
-    """A matrix product on a GPU, torch's convolution on a CPU: the faster one on each."""
+    """A convolution by the faster way: a matrix product on a GPU, torch's kernel on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the convolution of a batch."""
@@ -201,7 +201,7 @@ class GroupNorm(nn.GroupNorm):
 
 
 class Affine(nn.Module):
-    """``(x * scale - mean) / std`` with constants, by channel where there are several."""
+    """``(x * scale - mean) / std`` with constants, by channel if there are several."""
 
     def __init__(self, scale: float, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()

@@ -102,13 +102,13 @@ class Blocks:
         Rows with their `block` and `slot`.
     n_slots : ndarray of int64, shape (B,)
         Slots of every block, including those of removed rows.
-    leaving : ndarray of int64, optional
+    removed : ndarray of int64, optional
         Positions of rows that are about to be removed; they count as removed.
     """
 
-    def __init__(self, rows: SlotRows, n_slots: Integers, leaving: Integers | None = None) -> None:
+    def __init__(self, rows: SlotRows, n_slots: Integers, removed: Integers | None = None) -> None:
         self._block, self._slot, self._n_slots = rows.extra[BLOCK], rows.extra[SLOT], n_slots
-        self._alive = alive_mask(rows, leaving)
+        self._alive = alive_mask(rows, removed)
         self.sizes: Integers = np.bincount(self._block[self._alive], minlength=len(n_slots))
 
     def __len__(self) -> int:
@@ -245,7 +245,7 @@ def stitch_run(
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DeepObliviateClassifier(CheckpointedNet):
-    """Any torch module, trained block by block so that forgetting retrains few of them.
+    """Any PyTorch module, trained block by block so that forgetting retrains few blocks.
 
     Ids are distributed over B blocks by a keyed hash. The network is trained on one block after the
     other, and the parameters ``theta_0, ..., theta_B`` between them are stored. To forget rows of
@@ -265,7 +265,7 @@ class DeepObliviateClassifier(CheckpointedNet):
         Factory of the network: takes the shape of a row and the number of classes (or nothing) and
         returns a `torch.nn.Module` whose output is one logit per class. None is `MLP()`.
     n_blocks : int, default=10
-        B. More blocks make removals faster and cost one saved state each.
+        B, the number of blocks. More blocks make removals faster; each needs one saved state.
     epochs : int, default=10
         Passes over every block.
     stop : {"robust", "paper"}, default="robust"
@@ -285,9 +285,10 @@ class DeepObliviateClassifier(CheckpointedNet):
     patience : int, default=2
         For "robust": how often in a row the residual must be stable.
     anneal : {"none", "linear", "one-cycle"}, default="none"
-        Learning rate over the blocks: the same in all of them; multiplied by ``1 - b / B`` in block
-        b; or the same after a rise over the first tenth of the blocks. With a falling rate later
-        blocks change the parameters less, and their residuals are smaller. Needs a named optimizer.
+        Learning rate over the blocks. "none": the same in all blocks. "linear": multiplied by
+        ``1 - b / B`` in block b. "one-cycle": as "linear", after a rise over the first tenth of the
+        blocks. With a decreasing rate later blocks change the parameters less, and their residuals
+        are smaller. "linear" and "one-cycle" need a named optimizer.
     optimizer : {"sgd", "adam", "adamw"} or callable, default="sgd"
         By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. It is
         reset at every block.
@@ -325,9 +326,9 @@ class DeepObliviateClassifier(CheckpointedNet):
     block_slots_ : ndarray of shape (B,)
         Rows of every block at the last training from scratch.
     exact_blocks_ : int
-        Number of first blocks whose states equal those of training from scratch with the same
-        slots: each block with the libraries and on the device that it was last trained with. B
-        after `fit`, and after a removal that retrained all later blocks.
+        Number of leading blocks whose states equal those of training from scratch with the same
+        slots, each block with the libraries and the device of its last training. It is B after
+        `fit`, and after a removal that retrained all later blocks.
     tail_ : float
         Estimated L1 distance of the parameters from training from scratch, summed over removals; 0
         while ``exact_blocks_`` is B.
@@ -339,7 +340,7 @@ class DeepObliviateClassifier(CheckpointedNet):
         ``stop="robust"``.
     checkpoint_bytes_ : dict
         Bytes of the states in memory and on disk.
-    nets_ : Networks
+    nets_ : Nets
         The trained network; `to_modules` returns it as a module.
     rows_, vault_
         Remaining rows and saved states. A saved model is personal data.
@@ -359,10 +360,10 @@ class DeepObliviateClassifier(CheckpointedNet):
     forgotten row and label. In principle the model alone is enough. So after an early stop a model
     is as sensitive as before the removal; ``epsilon=0`` leaves no such trace.
 
-    *What it is good for.* Training amplifies small differences, so for one person of many the
-    parameters after a removal are mostly as far from exact retraining as before it. Similar
-    predictions are no evidence of forgetting: networks that differ in one person of many predict
-    alike anyway. A removed backdoor that no longer works is evidence.
+    *When to use it.* Training amplifies small differences. If one person of many is removed, the
+    parameters after the removal are usually as far from exact retraining as before. Similar
+    predictions are not evidence of forgetting: networks that differ in one person of many make
+    similar predictions anyway. A backdoor that no longer works is evidence.
 
     *Blocks.* The block of a row depends on its id and the seed only. So blocks have equal sizes and
     equal shares of every class in expectation: with one row per id, the size of a block is binomial
@@ -373,15 +374,16 @@ class DeepObliviateClassifier(CheckpointedNet):
 
     *Growth.* With large steps, momentum or many epochs, and in the first blocks, a small difference
     grows from block to block until it is as large as the noise of training. "robust" continues
-    while it grows by `epsilon` or more; the tail in the receipt estimates what is omitted.
+    while it grows by `epsilon` or more; the tail in the receipt estimates the omitted part.
 
     *Shift.* It removes the effect of the forgotten rows on the retrained blocks from all later
     states. Where residuals grew, a shifted state can be farther from the exact one than the old
     state.
 
-    *Receipt.* In `estimates`, all but `slope` in L1 over all parameters: `residual_first` and
-    `residual_last`, of the blocks that counted; `residual_tail`, the part that was not retrained,
-    by the fit, and `residual_ceiling`, if the residuals continue like their later half.
+    *Receipt.* All `estimates` except `slope` are L1 norms over all parameters: `residual_first` and
+    `residual_last` of the blocks that counted; `residual_tail`, the estimate of the fit for the
+    blocks that were not retrained; and `residual_ceiling`, the value if the residuals continue like
+    their later half.
 
     *Other libraries.* If versions or the kind of device have changed since the fit, the states are
     still used. The residuals then include the difference of the libraries; a warning reports it.
@@ -564,7 +566,7 @@ class DeepObliviateClassifier(CheckpointedNet):
     def _make_guarantee(self) -> Guarantee:
         measured = "retrained to the end: the parameters of training the blocks from scratch"
         if not self.deterministic:
-            measured += ", up to kernels that add in any order"
+            measured += ", except for rounding: kernels may add in any order"
         residue: tuple[str, ...] = (_RESIDUAL_SLOTS,)
         if self.null_floor_ is not None:
             residue = (*residue, _RESIDUAL_FLOOR)

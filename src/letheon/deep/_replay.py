@@ -74,7 +74,7 @@ class StepSchedule(Opaque):
     Attributes
     ----------
     rows, weights : tensors of shape (T, b)
-        As in `Batches`, of the only lane.
+        As in `LaneBatches`, for a single lane.
     sizes : list of int
         Rows in every batch; an empty batch is not a step.
     rates : list of float
@@ -108,9 +108,9 @@ class StepSchedule(Opaque):
         rates = learning_rates((sizes > 0)[:, None], settings.schedule, settings.learning_rate)
         return cls(rows, weights, sizes.tolist(), rates[:, 0].tolist(), n_epochs)
 
-    def without_rows(self, leaving: Tensor, settings: LoopSettings) -> "StepSchedule":
+    def without_rows(self, removed: Tensor, settings: LoopSettings) -> "StepSchedule":
         """Return the steps of the same slots when the marked ones are empty."""
-        present = (self.weights > 0) & ~leaving
+        present = (self.weights > 0) & ~removed
         counts = present.sum(dim=1, keepdim=True)
         first = self.rows.gather(1, present.to(torch.int8).argmax(dim=1, keepdim=True))
         rows = torch.where(present, self.rows, first)
@@ -136,7 +136,7 @@ class NetDescent(Opaque):
     path : Path
         The steps, after `run`.
     end : Tensor
-        Parameters after the last one.
+        Parameters after the last step.
     n_exact, n_approximate : int
         Steps computed from the rows of the batch, and steps computed with B.
     n_visits : int
@@ -354,10 +354,10 @@ class NetReplay(NetDescent):
     Parameters
     ----------
     context, plan, max_memory, callback
-        As of `NetDescent`; the plan has the steps of the remaining rows.
+        As in `NetDescent`; the plan has the steps of the remaining rows.
     old : Path
         The path to replay.
-    leaving : dict of int to Tensor
+    removed : dict of int to Tensor
         Removed rows, by step.
     exactness : Exactness
         Which steps are exact, counted from the first that changes, and how many pairs are stored.
@@ -373,13 +373,13 @@ class NetReplay(NetDescent):
         callback: Callback | None,
         *,
         old: Path,
-        leaving: dict[int, Tensor],
+        removed: dict[int, Tensor],
         exactness: Exactness,
         checks: LocalChecks,
     ) -> None:
         super().__init__(context, plan, max_memory, callback)
         self._old, self._exactness, self._checks = old, exactness, checks
-        self._leaving = {step: rows.to(self._device) for step, rows in leaving.items()}
+        self._removed = {step: rows.to(self._device) for step, rows in removed.items()}
         self._secants = NetSecants(exactness.history, old.points.shape[1], self._device, checks)
         self._longest = inf
         self._squared_errors: list[float] = []
@@ -413,7 +413,7 @@ class NetReplay(NetDescent):
         predicted = None if is_due else self._product_if_trusted(v)
         # Rows of the step without and with the removed rows.
         after = self._plan.sizes[t]
-        before = after + (0 if own is None else len(self._leaving[t]))
+        before = after + (0 if own is None else len(self._removed[t]))
         if predicted is not None:
             self.n_approximate += 1
             self._squared_rates += self._plan.rates[t] ** 2
@@ -430,7 +430,7 @@ class NetReplay(NetDescent):
 
     def _own_gradient(self, t: int, w: Tensor) -> Tensor | None:
         """Return the sum of the gradients of a step's removed rows; None if it has none."""
-        rows = self._leaving.get(t)
+        rows = self._removed.get(t)
         if rows is None:
             return None
         self.n_visits += len(rows)

@@ -168,7 +168,7 @@ def fit_scale_and_level(x: Floats, y: Floats, alpha: float) -> FadingLaw | None:
 
     Returns
     -------
-    Law or None
+    FadingLaw or None
         None if ``a`` is out of the range of a float.
     """
     unit_x, unit_y = x[0] if alpha >= 0 else x[-1], float(np.abs(y).max()) or 1.0
@@ -220,8 +220,8 @@ def fit_fading_law(y: Floats, *, level: bool = True) -> FadingLaw:
 
     Returns
     -------
-    Law
-        ``Law(0, 0, mean(y))`` when no falling law is better than a constant.
+    FadingLaw
+        ``FadingLaw(0, 0, mean(y))`` if no decreasing law fits better than a constant.
     """
     unit = float(y.max())
     if not y.min() < unit:
@@ -259,7 +259,7 @@ def relative_residual(residual: float, influence: float) -> float:
 
 
 class StopRule(ABC):
-    """Decides after every retrained block whether the other blocks may be skipped.
+    """A rule that decides after every retrained block whether the other blocks may be skipped.
 
     Only blocks with rows count. The residual of an empty block is always zero and must not be
     passed to a rule.
@@ -349,7 +349,7 @@ class StopRule(ABC):
         return float(steps @ (later / top) / (steps @ steps)) * top
 
     def _fading_laws(self) -> list[FadingLaw]:
-        """Return the fit with a level and, for few points, also the one without."""
+        """Return the fit with a level and, for few points, also the fit without a level."""
         n = len(self._deltas)
         if n < _FEWEST_TO_FIT:
             return []

@@ -56,7 +56,7 @@ def _first_slices(shards: Positions, slices: Positions) -> dict[int, int]:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SISANetClassifier(CheckpointedNet):
-    """Any torch module, sharded and sliced so that forgetting is fast and exact.
+    """Any PyTorch module, sharded and sliced so that forgetting is fast and exact.
 
     Ids are distributed over `n_shards` shards by a keyed hash. Every shard trains its own network,
     slice by slice: stage k on slices 1..k. To forget rows, only their shard is trained again, from
@@ -70,17 +70,18 @@ class SISANetClassifier(CheckpointedNet):
         Factory of the network: takes the shape of a row and the number of classes (or nothing) and
         returns a `torch.nn.Module` whose output is one logit per class. None is `MLP()`.
     n_shards : int, default=5
-        More shards make removals faster and predictions worse: each is trained on fewer rows.
+        Number of shards. With more shards removals are faster, but predictions are worse, because
+        each network is trained on fewer rows.
     n_slices : int, default=1
-        Every slice but the last costs one saved state per shard. Needs
-        ``n_slices <= 2 epochs - 1``, so that no stage has zero epochs.
+        Number of slices per shard, at most ``2 epochs - 1``, so that every stage has an epoch.
+        Every slice except the last needs one saved state per shard.
     epochs : int, default=20
         Passes over the rows of a shard; with slices their work is distributed over the stages.
     aggregation : {"mean", "vote"}, default="mean"
         Mean of the networks' probabilities, or shares of their votes.
     lane_width : int or None, default=None
-        Networks trained at once. The last bits of a network depend on it, so a retraining keeps
-        empty lanes for unaffected shards. None is 1 on a CPU and `n_shards` on a GPU.
+        Number of networks trained at once. It affects the last bits of a network, so a retraining
+        keeps empty lanes for unaffected shards. None means 1 on a CPU and `n_shards` on a GPU.
     optimizer : {"adam", "sgd", "adamw"} or callable, default="adam"
         By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. It is
         reset at every stage.
@@ -89,8 +90,8 @@ class SISANetClassifier(CheckpointedNet):
     schedule : {"constant", "cosine", "one-cycle"}, default="constant"
         Learning rate within a stage.
     loss : "cross_entropy" or callable, default="cross_entropy"
-        Takes logits and class codes and returns one loss per row; one with a parameter
-        `reduction`, as torch's functions have, is called with ``reduction="none"``.
+        Takes logits and class codes and returns one loss per row. A function with a parameter
+        `reduction`, such as the PyTorch losses, is called with ``reduction="none"``.
     batch_size : int, default=64
         Slots of every batch. At least 2 with BatchNorm. With BatchNorm or many lanes a batch
         costs as much as `batch_size` rows, even if it has fewer.
@@ -116,7 +117,7 @@ class SISANetClassifier(CheckpointedNet):
     classes_ : ndarray
         Labels of the remaining rows, sorted. When the last row of a class is removed, all shards
         are trained again: the networks lose a logit.
-    nets_ : Networks
+    nets_ : Nets
         The trained networks; `to_modules` returns them as modules.
     rows_, vault_
         Remaining rows and saved states. A saved model is personal data.
@@ -125,10 +126,10 @@ class SISANetClassifier(CheckpointedNet):
 
     Notes
     -----
-    Guarantee: exact, for requests that do not depend on the model (oblivious), towards an observer
-    of the latest model: after any sequence of `forget` and `learn` the model has the bytes of a
-    fresh `fit` on the remaining rows in their order, with the same seed, libraries, kind of device
-    and `lane_width`, if ``deterministic=True``.
+    Guarantee: exact, for requests that do not depend on the model (oblivious), against an observer
+    of the latest model. With ``deterministic=True``, after any sequence of `forget` and `learn` the
+    model has the bytes of a fresh `fit` on the remaining rows in their order, with the same seed,
+    libraries, kind of device and `lane_width`.
 
     References
     ----------
@@ -170,14 +171,14 @@ class SISANetClassifier(CheckpointedNet):
     lane_width: int | None = None
 
     def learn(self, X: Any, y: Any, *, ids: Any, callback: Callback | None = None) -> Self:
-        """Add rows after the existing ones, as if they had been passed to `fit`.
+        """Add rows after the stored rows; the result is the same as if they had been in `fit`.
 
         Parameters
         ----------
         X, y, callback
             As in `fit`; rows of the same shape. A new class trains all shards again.
         ids : sequence of int or of str
-            The id of each row; rows of a known id join its shard and slice.
+            The id of each row. Rows of a known id go to its shard and slice.
 
         Returns
         -------
@@ -205,9 +206,9 @@ class SISANetClassifier(CheckpointedNet):
         tiers = np.zeros(len(ids), np.int64)
         return {"shard": assignment.shards(ids, tiers), "slice": assignment.slices(ids, tiers)}
 
-    def _make_grid(self, rows: SlotRows, leaving: Positions | None = None) -> ShardGrid:
+    def _make_grid(self, rows: SlotRows, removed: Positions | None = None) -> ShardGrid:
         epochs = epochs_per_stage(int(self.epochs), int(self.n_slices))
-        return ShardGrid(rows, alive_mask(rows, leaving), epochs)
+        return ShardGrid(rows, alive_mask(rows, removed), epochs)
 
     def _train_all(self, data: TrainingRows, seed: int, callback: Callback | None) -> Change:
         data.rows.extra.update(self._assign_shards(data.rows.ids, seed))
@@ -271,9 +272,9 @@ class SISANetClassifier(CheckpointedNet):
     def _prepare_removal(
         self, removal: Removal, callback: Callback | None
     ) -> tuple[Change, CheckpointChange | None]:
-        extra, leaving = self.rows_.extra, removal.where
-        touched = _first_slices(extra["shard"][leaving], extra["slice"][leaving])
-        grid = self._make_grid(self.rows_, leaving)
+        extra, removed = self.rows_.extra, removal.where
+        touched = _first_slices(extra["shard"][removed], extra["slice"][removed])
+        grid = self._make_grid(self.rows_, removed)
         with self._current_checkpoints().begin_change() as aside:
             rebuilt = self._retrain_shards(self._current_context(), grid, touched, aside, callback)
             change = self._removal_change(removal, *rebuilt)
@@ -290,7 +291,8 @@ class SISANetClassifier(CheckpointedNet):
         """Train affected shards again, with states in `aside`; return attributes and outcome."""
         n_shards, last = int(self.n_shards), len(grid.epochs) - 1
         if self.environment_ != self._describe_environment():
-            # States of other libraries are not continued: the result would not equal a fresh fit.
+            # Training never continues from states of other library versions: the result would
+            # differ from a fresh fit.
             touched = dict.fromkeys(range(n_shards), 0)
         messages = list[str]()
         starts = {

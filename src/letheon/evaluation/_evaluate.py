@@ -204,7 +204,7 @@ def evaluate(
     Parameters
     ----------
     unlearner : forgetting estimator
-        The method. It is cloned for every seed; a fit of it is ignored.
+        The method. It is cloned for every seed; an earlier fit is ignored.
     data : tuple (X, y) or (X, y, ids), or Dataset
         Training rows and their ids. Without test rows a quarter of the people is held out.
     requests : Requests, int, float or list of lists of ids, default=20

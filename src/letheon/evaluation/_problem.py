@@ -256,7 +256,7 @@ def _require_target(name: str, y: NDArray[Any], unlearner: Any) -> None:
 
 
 def _test_rows(X: Any, y: Any, ids: Any = None) -> People:
-    """Return test rows; without ids they belong to none of the training ids."""
+    """Return test rows; without ids they belong to people without training rows."""
     return replace(_check_rows("test", X, y, ids), has_owners=ids is not None)
 
 

@@ -134,7 +134,7 @@ def resolve_max_features(value: Any, n_columns: int) -> int:
 
 
 def warn_if_coarse(target: NDArray[Any], y_max: Any) -> None:
-    """Warn if the bound of a regression target leaves few bits for the targets."""
+    """Warn if the bound on a regression target leaves few bits for the targets."""
     exponent = _y_exponent(y_max)
     if exponent is None:
         return

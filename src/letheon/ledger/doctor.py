@@ -67,7 +67,7 @@ def run_checks(core: Core) -> Iterator[Finding]:
             n_findings += 1
             yield Finding(name, "error", str(error))
         if n_findings == 0:
-            yield Finding(name, "ok", "sound")
+            yield Finding(name, "ok", "no problem found")
 
 
 def _check_folder(core: Core) -> _CheckResults:
@@ -128,7 +128,7 @@ def _check_database(core: Core) -> _CheckResults:
 
 def _check_keys(core: Core) -> _CheckResults:
     current, changes = core.keys.signer.keyid, len(core.keys.statements())
-    yield "ok", f"current signing key {current[:16]}…; {changes} rotations and revocations"
+    yield "ok", f"current signing key {current[:16]}…; rotations and revocations: {changes}"
 
 
 def _check_models(core: Core) -> _CheckResults:
@@ -159,7 +159,7 @@ def _check_chain(core: Core) -> _CheckResults:
         if not path.exists() or path.read_bytes() != envelope:
             yield "error", f"{path} differs from the database"
     if envelopes:
-        yield "ok", f"{len(envelopes)} certificates in one chain, all valid"
+        yield "ok", f"{len(envelopes)} certificate(s) in one chain, all valid"
 
 
 def _check_log(core: Core) -> _CheckResults:

@@ -1,4 +1,4 @@
-"""`Ledger`: requests to be erased, applied, certified and purged."""
+"""`Ledger`: models, erasure requests, certificates, log and keys in one object."""
 
 import os
 import threading
@@ -63,7 +63,7 @@ class Keys:
         return tuple(self._core.keys.statements())
 
     def trust(self) -> Trust:
-        """Return the trusted keys, derived from the first public key as a verifier does it."""
+        """Return the keys that a verifier derives from the first public key and trusts."""
         return Trust.from_pinned(self._core.keys.root, self.statements())
 
     def rotate(self) -> str:
@@ -104,10 +104,10 @@ class Ledger:
     """Registered models, erasure requests, and certificates of their erasure.
 
     A request is acknowledged when it is on the disk. From then on it is applied exactly once, even
-    if processes are killed at any point. `run_once` (or the command ``letheon worker``) seals
-    requests into a batch, removes their rows from the model, publishes the new version with one
-    compare-and-set, signs a certificate, destroys remaining copies of the data and signs a purge
-    attestation. Every step is recorded in an append-only log with signed checkpoints.
+    if processes are killed at any point. `run_once` (or the command ``letheon worker``) puts
+    queued requests into a batch, removes their rows from the model, publishes the new version with
+    one compare-and-set, signs a certificate, destroys remaining copies of the data and signs a
+    purge attestation. Every step is recorded in an append-only log with signed checkpoints.
 
     Create a ledger with `Ledger.create` and open it with `Ledger.open`. Several processes may work
     on the same ledger.
@@ -258,7 +258,7 @@ class Ledger:
         self.close()
 
     def plan(self, model: str | None = None, *, tenant: str = "default") -> tuple[BatchPlan, ...]:
-        """Return the next batch of each model and when it will be sealed."""
+        """Return the next batch of each model, and when it will start."""
         return plan_all(self._core, None if model is None else self.models.row(model, tenant).id)
 
     def run_once(
@@ -269,12 +269,12 @@ class Ledger:
         tenant: str = "default",
         apart: bool = False,
     ) -> tuple[Step, ...]:
-        """Do all due work: resume, seal, apply, certify, purge.
+        """Do all due work: resume and start batches, issue certificates, purge.
 
         Parameters
         ----------
         force : bool, default=False
-            Seal all queued requests now, whatever the policy says.
+            Apply all queued requests now, regardless of the policy.
         model, tenant : str, optional
             Limit the work to one model.
         apart : bool, default=False

@@ -105,13 +105,13 @@ class Request:
     received_at : datetime
         Start of the deadline.
     due_on : date
-        Deadline; the extended one after an extension.
+        Deadline, after a possible extension.
     n_ids, n_rows : int
         Number of people in the request, and of their rows in the model.
     batch, certificate : str or None, int or None
         Batch that applied the request, and number of its certificate.
     tries, reason : int, str or None
-        Failed attempts so far, and the code of the reason for its state.
+        Failed attempts so far, and the code that explains the state.
     duplicate_of : str or None
         The request that erases the same people.
     filed_by, verified_by : str or None
@@ -123,7 +123,7 @@ class Request:
     closed_at : datetime or None
         When it was answered, rejected or cancelled.
     is_new : bool
-        Whether the call that returned it recorded it; False for a repeated request and in lists.
+        Whether this call recorded the request; False for a repeated request and in lists.
     """
 
     id: str
@@ -284,9 +284,9 @@ class Batch:
     state : {"open", "published", "certified", "purged", "abandoned"}
         Progress.
     reason : str
-        Code of the reason why it was sealed.
+        Code of the reason why it was started.
     created_at : datetime
-        When it was sealed.
+        When it was started.
     n_requests, n_rows : int
         Number of requests, and of rows removed; before it is applied, of the rows in its
         requests.
@@ -318,7 +318,7 @@ class Certificate:
     model, tenant : str
         The model and its tenant.
     version, batch : int, str
-        Number of the certified version, and the batch.
+        Number of the version that it certifies, and id of the batch.
     method : str
         How rows were removed; "unreadable" if the envelope is damaged.
     guarantee : {"exact", "certified", "empirical", "unreadable"}
@@ -430,7 +430,7 @@ class Version:
     published_at, certified_at, purged_at : datetime or None
         Time of publication, of the certificate, and of destruction.
     kind : {"registration", "erase", "retrain"} or None
-        How it was made. This and the following fields are set by `Models.history` only.
+        How it was created. Only `Models.history` sets this and the following fields.
     batch, certificate_id : str or None
         Its batch, and the id of its certificate.
     n_erased : int
@@ -531,12 +531,12 @@ class Watch:
         Performance metric.
     tolerances : mapping of str to float
         Largest accepted effectiveness and certifiability, least accepted efficiency, largest share
-        of a budget, largest residual; only the monitored ones.
+        of a budget, largest residual; only if monitored.
     limits : mapping of str to mapping
         For each estimated property the calibrated proxy: `score`, `factor`, `floor`, and `miss`,
         the share of calibration streams in which exceeding the tolerance was missed.
     assumption : str
-        Assumption of its decisions about future requests; empty if none.
+        What its decisions assume about future requests; empty if nothing.
     """
 
     metric: str
@@ -557,7 +557,7 @@ class Key:
         Status of the key.
     first, last : int or None
         First and last number of the certificates that it may sign; `last` is None for the current
-        key. Both are None for a tenant's token, because they count certificates of all tenants.
+        key. A tenant's token gets None for both, because they count certificates of all tenants.
     """
 
     keyid: str
@@ -580,7 +580,7 @@ class Store:
     scope : str, default="copies"
         Code of its content.
     days : int or None, default=None
-        Days that a backup is kept. None: not a backup; it must be clean after a purge.
+        Days that a backup is kept; None for a folder that must be clean after a purge.
     """
 
     name: str

@@ -176,7 +176,7 @@ _by_due = [requests.c[name] for name in ("last_day", "received_at", "id", *LISTE
 _newest = [requests.c[name] for name in ("received_at", "id", *LISTED_BY, "last_day")]
 Index("requests_by_due", *_by_due)
 Index("requests_newest", *_newest)
-# Most requests of an old ledger are closed; overdue ones are searched among the open ones.
+# Most requests of an old ledger are closed; overdue requests are searched among open requests.
 _index_where("closed_at IS NULL", "requests_open", *_by_due)
 
 allowed_moves = _table("allowed_moves", _text_key("before", "after"))

@@ -1,4 +1,4 @@
-"""Linear models that forget by small steps and secret noise, with honest certificates."""
+"""Linear models that forget by small steps and secret noise, with certified guarantees."""
 
 from letheon.linear._account import Account
 from letheon.linear._base import LinearClassifier

@@ -3,7 +3,7 @@
 The bounds are for one step that approximately solves H0 step = g. With H0 the Hessian of the
 remaining rows at W0 and g the gradient of the removed rows, the new gradient is the old residual
 plus ``(H0 step - g) + E step``, where E is the mean of H(W + s step) - H0 over s in [0, 1].
-|H0 step - g| is measured; a bound is a bound of |E step|.
+|H0 step - g| is measured; a bound is a bound on |E step|.
 
 `Account` adds up the bounds of all removals. A `Mechanism` hides the residual: by noise on the
 released parameters, or in the objective.
@@ -47,7 +47,7 @@ def concordant_bound(
     drifts: Sequence[float],
     energies: Sequence[float],
 ) -> float:
-    """Return a data-dependent bound of |E step| by self-concordance: the smaller of two.
+    """Return a data-dependent bound on |E step| by self-concordance: the smaller of two.
 
     Along a step of length t the curvature of a row changes by a factor within e^(+-M R t), so
     |E step| <= rho sqrt(top) sqrt(step' H0 step), with top the largest eigenvalue of the data part
@@ -63,7 +63,7 @@ def concordant_bound(
     Parameters
     ----------
     loss : Loss
-        Whose `concordance` M is used.
+        The loss; its `concordance` is M.
     radius : float
         R, at least the norm of every remaining row.
     offsets, lengths, tops, drifts, energies : sequence of float
@@ -86,7 +86,7 @@ def concordant_bound(
 
 
 def lipschitz_bound(loss: Loss, radius: float, n_rows: int, offset: float, length: float) -> float:
-    """Return a worst-case bound of |E step|: gamma n R^3 |step| (|W - W0| + |step| / 2).
+    """Return a worst-case bound on |E step|: gamma n R^3 |step| (|W - W0| + |step| / 2).
 
     Theorems 1 and 4 of Guo et al. 2020 with the sharp constant and half of |step|^2, and a term
     for a Hessian evaluated at another point.
@@ -107,12 +107,12 @@ def residual_limit(sigma: float, epsilon: float, delta: float) -> float:
 
 @dataclass(frozen=True)
 class Account:
-    """Bound of the residual over all removals, and how often it had to be reduced.
+    """Bound on the residual over all removals, and how often it had to be reduced.
 
     Attributes
     ----------
     spent : float
-        Upper bound of the norm of the gradient, noise included, on the remaining rows. Starts with
+        Upper bound on the norm of the gradient, noise included, on the remaining rows. Starts with
         the residual of the optimiser and grows with every removal.
     limit : float
         Largest norm that the noise hides.
@@ -196,10 +196,10 @@ class GradientLimits(NamedTuple):
 
 
 class Mechanism:
-    """How parameters are released; this base class adds no noise and certifies nothing."""
+    """How parameters are released; this base class adds no noise and has no guarantee."""
 
     def draw_tilt(self, source: NoiseSource, shape: tuple[int, int]) -> Floats | None:  # noqa: ARG002
-        """Return the random linear term of the objective, if there is one."""
+        """Return the random linear term of the objective, or None."""
         return None
 
     def compute_limits(self, ridge: float, tolerance: float, size: int) -> GradientLimits:  # noqa: ARG002
@@ -220,14 +220,14 @@ class Mechanism:
 
 
 class OutputNoise(Mechanism):
-    """Fresh integer noise on parameters rounded to a grid; the parameters stay secret.
+    """Fresh integer noise on parameters rounded to a grid; the noiseless parameters stay secret.
 
     No limit, threshold or error depends on the noise, so none of them reveals it.
 
     Parameters
     ----------
     sigma, epsilon, delta : float
-        Noise per parameter, and the certificate.
+        Noise per parameter, and the certified guarantee.
     """
 
     def __init__(self, sigma: float, epsilon: float, delta: float) -> None:
@@ -259,7 +259,7 @@ class ObjectiveNoise(Mechanism):
         self.delta = delta
 
     def draw_tilt(self, source: NoiseSource, shape: tuple[int, int]) -> Floats | None:
-        """Return normal numbers, or a vector of density exp(-|b| / sigma) where delta is 0."""
+        """Return normal numbers, or a vector of density exp(-|b| / sigma) if delta is 0."""
         if self.delta == 0.0:
             return source.ball(shape, self.sigma)
         return self.sigma * source.normals(shape)

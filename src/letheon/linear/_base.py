@@ -93,7 +93,7 @@ class LinearParameters:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CertifiedParameters(LinearParameters):
-    """Parameters of the linear models with a certificate."""
+    """Parameters of the linear models with a certified guarantee."""
 
     epsilon: float = 1.0
     delta: float = 1e-4
@@ -169,7 +169,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
                 fit = self._train(training, source, seed)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
-            # One call, so that a concurrent predict never sees half of it.
+            # One call, so that a concurrent predict never sees a partial update.
             vars(self).update(
                 attributes_of(training, source, fit), seed_=seed, **self._remember_settings()
             )
@@ -180,7 +180,8 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     def guarantee_(self) -> Guarantee:
         """Guarantee of the current model.
 
-        Raises `ChangedParametersError` after `set_params`: the guarantee is that of the fit.
+        Raises `ChangedParametersError` after `set_params`: the guarantee is for the parameters of
+        the fit.
         """
         require_fitted(self)
         self._require_same_parameters()
@@ -195,7 +196,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     def _public_claim(self) -> Guarantee:
         """Return the guarantee without numbers that depend on rows or requests.
 
-        The certificate is about the parameters. The spent budget would distinguish a model that
+        The guarantee covers only the parameters. The spent budget would distinguish a model that
         forgot rows from a retrained one.
         """
         return replace(self.guarantee_, spent=None, budget=None, residual_state=())
@@ -235,7 +236,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     @property
     def row_norm_(self) -> float:
-        """R: the declared bound of the rows' norms, or the largest norm of a remaining row."""
+        """R: the declared bound on the rows' norms, or the largest norm of a remaining row."""
         require_fitted(self)
         declared = self.model_.design.row_norm
         return float(row_norms(self.rows_.X).max()) if declared is None else float(declared)
@@ -279,7 +280,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     @property
     def _radius_bound(self) -> float | None:
-        """The declared bound of the rows' norms, rounding included; None if undeclared."""
+        """The declared bound on the rows' norms, rounding included; None if undeclared."""
         return None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
 
     def _prepare_rows(self, X: Any, y: Any, ids: Any) -> TrainingRows:
@@ -303,7 +304,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return TrainingRows(self.rows_, self.model_.classes, self.counts_)
 
     def _handle_doubts(self, doubts: Iterable[str]) -> tuple[str | None, tuple[Warning, ...]]:
-        """Raise, or return as text and warnings, why the certificate does not hold."""
+        """Raise if the guarantee does not hold, or return the reason as text and warnings."""
         reasons = list(doubts)
         if not reasons:
             return None, ()
@@ -332,8 +333,8 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     def _remove_rows(self, removal: Removal, counts: Counts, **options: Any) -> Change:
         """Prepare a removal after which every class still has rows.
 
-        `counts` are the remaining rows per class; `options` are the extra arguments of the
-        method's own `forget`.
+        `counts` are the remaining rows per class; `options` are the additional arguments of
+        `forget`.
         """
 
     def _retrain(self, positions: Positions) -> Change:
@@ -377,13 +378,13 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return ("rows_", "source_", "cache_", *secrets)
 
     @property
-    def _wants_certificate(self) -> bool:
+    def _can_certify(self) -> bool:
         """Whether there is noise that cannot be repeated."""
         return self.sigma != 0 and self.noise_seed is None
 
     def _certificate_fields(self, is_proved: bool, spent: float, budget: float) -> dict[str, Any]:
         """Return the fields of a guarantee that depend on its kind; numbers only if certified."""
-        if not (self._wants_certificate and is_proved):
+        if not (self._can_certify and is_proved):
             return {"kind": "empirical"}
         return {
             "kind": "certified",
@@ -395,7 +396,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         }
 
     def __sklearn_tags__(self) -> Tags:
-        """Dense or sparse numbers; noise makes two fits differ."""
+        """Return the tags: dense or sparse numbers; two fits differ if there is noise."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.non_deterministic = self.noise_seed is None
@@ -421,7 +422,7 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
         return self.model_.decision_function(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the likeliest label of every row."""
+        """Return the most likely label of every row."""
         self._check_input(X)
         return self.model_.predict_labels(X)
 
@@ -473,7 +474,7 @@ class LinearRegressor(KeywordScoreMixin, RegressorMixin, LinearBase):
 
 
 def attributes_of(training: TrainingRows, source: NoiseSource, fit: FitOutcome) -> dict[str, Any]:
-    """Return the fitted attributes; those of the method may replace the rows."""
+    """Return the fitted attributes; attributes of the method may replace the rows."""
     return {
         "rows_": training.rows,
         "counts_": training.counts,

@@ -1,9 +1,9 @@
 """Noise calibration, and the grid of releases.
 
-Two laws P and Q are (epsilon, delta)-close when ``P(A) <= e^epsilon Q(A) + delta`` and
-``Q(A) <= e^epsilon P(A) + delta`` for every event A. The smallest such delta is the hockey-stick
-divergence. Every function states the side on which it errs, which is always the safe side: a delta
-or an epsilon may be too large, a shift too small.
+Two distributions (laws) P and Q are (epsilon, delta)-close if ``P(A) <= e^epsilon Q(A) + delta``
+and ``Q(A) <= e^epsilon P(A) + delta`` for every event A. The smallest such delta is the
+hockey-stick divergence. Every function states in which direction it errs. This is always the safe
+direction: a delta or an epsilon may be too large, a shift too small.
 
 A certified model releases its parameters on a grid, with integer noise:
 ``release = step * (round(W / step) + Z)`` with Z independent integers of an exact law. The step is
@@ -133,7 +133,7 @@ def zcdp_gap(epsilon: float, delta: float) -> float:
 
 
 def mismatch_kl(mu: float, log_spread: float, dimension: float) -> float:
-    """Return a bound of the Kullback-Leibler divergence, both directions; see `mismatch_delta`.
+    """Return a bound on the Kullback-Leibler divergence, both directions; see `mismatch_delta`.
 
     ``½ [e^t mu² + d (e^t - 1 - t)]``: the divergence is
     ``½ [|v|² + Σ (s_i - 1 - log s_i)]`` with s_i in [e^-t, e^t], and ``e^u - 1 - u`` is largest at
@@ -147,16 +147,16 @@ def mismatch_kl(mu: float, log_spread: float, dimension: float) -> float:
 
 
 def mismatch_delta(epsilon: float, mu: float, log_spread: float, dimension: float) -> float:
-    r"""Return a bound of the delta between two Gaussians of unequal covariance, both directions.
+    r"""Return a bound on the delta between two Gaussians of unequal covariance, both directions.
 
     Parameters
     ----------
     epsilon : float
         Epsilon of the divergence.
     mu : float
-        Bound of ``|S2^(-1/2) (m1 - m2)|`` for the laws N(m1, S1) and N(m2, S2).
+        Bound on ``|S2^(-1/2) (m1 - m2)|`` for the laws N(m1, S1) and N(m2, S2).
     log_spread : float
-        A t such that every eigenvalue of ``S2^(-1/2) S1 S2^(-1/2)`` lies in [e^-t, e^t].
+        A t such that every eigenvalue of ``S2^(-1/2) S1 S2^(-1/2)`` is in [e^-t, e^t].
     dimension : float
         Number of entries, d, or a d such that the sum of K below over all entries is at most
         d K(t).
@@ -255,7 +255,7 @@ def _least_split(epsilon: float, shift: float, orders: Floats, exponents: Floats
         covariance = math.exp(min(float(np.min(exponents - orders * a)), 0.0))
         return covariance + math.exp(a) * gaussian_delta(max(epsilon - a, 0.0), shift)
 
-    # Below `low` the first term is 1, above `high` it is nothing.
+    # Below `low` the first term is 1, above `high` it is 0.
     high = min(epsilon, float(np.min((exponents + 745) / orders)), _LARGEST_SPLIT)
     low = min(max(float(np.min(exponents / orders)), 0.0), high)
     least = math.inf
@@ -320,7 +320,7 @@ _LEAST_SIGMA = 1e-100
 
 
 def rounding_gap(scale: int) -> float:
-    """Return a bound of the total variation between two laws on the integers.
+    """Return a bound on the total variation between two laws on the integers.
 
     They are the discrete Gaussian of this scale s and the normal law of deviation s, rounded.
 
@@ -347,8 +347,8 @@ class ReleaseGrid:
     step : float
         A power of two.
     scale : int
-        The noise per coordinate, in steps: deviation of a discrete Gaussian, or scale of a
-        discrete Laplace law where delta is 0.
+        The noise per coordinate, in steps: the deviation of a discrete Gaussian, or the scale of a
+        discrete Laplace distribution if delta is 0.
     """
 
     step: float
@@ -370,7 +370,7 @@ class ReleaseGrid:
         return self.step * self.scale
 
     def clipping_distance(self, length: float) -> float:
-        """Return how far clipping moves a vector of this length at most."""
+        """Return the largest distance by which clipping moves a vector of this length."""
         return max(length - _MOST_STEPS * self.step, 0.0)
 
     def release(self, weights: Floats, source: NoiseSource, *, is_pure: bool = False) -> Floats:
@@ -397,20 +397,21 @@ class ReleaseGrid:
 
     @cache  # noqa: B019  (a grid is two numbers)
     def max_hidden_distance(self, epsilon: float, delta: float, size: int) -> float:
-        """Return how far apart two parameter vectors may be for their releases to be close.
+        """Return the largest distance of two parameter vectors whose releases are close.
 
-        Close is (epsilon, delta)-close, in both directions. `size` is the number of coordinates.
+        Close means (epsilon, delta)-close, in both directions. `size` is the number of coordinates.
         Rounding moves the vectors apart by at most one step per coordinate. With delta > 0 the
-        noise is a rounded Gaussian but for `rounding_gap` per coordinate, which is charged to
-        delta in both laws; where delta is too small for that, the discrete Gaussian is as
-        concentrated (zCDP) as the continuous one (Canonne et al. 2020), without a charge. With
-        delta = 0 each step of distance costs 1 / scale. Errs downwards; 0 if nothing can be hidden.
+        noise differs from a rounded Gaussian by `rounding_gap` per coordinate, which is charged to
+        delta in both laws. If delta is too small for that, the proof uses zCDP: the discrete
+        Gaussian is as concentrated as the continuous one (Canonne et al. 2020), without a charge.
+        With delta = 0 each step of distance costs 1 / scale. Errs downwards; 0 if nothing can be
+        hidden.
         """
         if delta == 0.0:
             steps = (epsilon * self.scale - size) / math.sqrt(size)
         else:
-            # The charge grows with epsilon: where it would take half of delta, a smaller epsilon
-            # is claimed than the requested one.
+            # The charge grows with epsilon. If it would take more than half of delta, a smaller
+            # epsilon than the requested one is claimed.
             most = math.log(max(delta / (2 * size * rounding_gap(self.scale)) - 1, 1.0))
             claimed = min(epsilon, most)
             remaining = delta - self.noise_charge(claimed, size)

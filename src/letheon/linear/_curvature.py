@@ -1,14 +1,14 @@
 """Hessians that are kept and updated: as factored blocks, or as products with vectors.
 
-`Curvature` holds Hessian blocks at an expansion point W0 with an explicit inverse. A removal of m
-rows changes every block by -V V', V of m columns (of m K for a joint loss). Nothing of size n is
-touched: the inverse is updated by Sherman-Morrison-Woodbury. Errors from rounding, or from a
-regulariser that shrank, appear in the residual |g - H step|, which is measured.
+`Curvature` contains Hessian blocks at an expansion point W0 with an explicit inverse. A removal of
+m rows changes every block by -V V', where V has m columns (m K for a joint loss). Nothing of size n
+is read: the inverse is updated by Sherman-Morrison-Woodbury. Errors from rounding, or from a
+smaller regulariser, appear in the residual |g - H step|, which is measured.
 
 `Downdate` computes with the old matrices and V, and only `apply` writes. So a request that fails
 changes nothing.
 
-`HessianProducts` multiplies the Hessian with vectors where no matrix of its size is formed.
+`HessianProducts` multiplies the Hessian by vectors, for problems too large to form the matrix.
 """
 
 import copy
@@ -78,14 +78,14 @@ class HessianBlock:
         return solved
 
     def replace_with(self, other: "HessianBlock") -> None:
-        """Take over the matrices of the other block and wipe the old ones."""
+        """Use the matrices of the other block and wipe the old ones."""
         for matrix in (self.hessian, self._factor, self._inverse):
             if matrix is not None:
                 matrix[:] = 0.0
         self.hessian, self._factor, self._inverse = other.hessian, other._factor, other._inverse
 
     def __copy__(self) -> "HessianBlock":
-        """Return a block with matrices of its own."""
+        """Return a block with its own matrices."""
         duplicate = HessianBlock.__new__(HessianBlock)
         for name, matrix in vars(self).items():
             setattr(duplicate, name, None if matrix is None else matrix.copy("F"))
@@ -98,12 +98,12 @@ class Curvature:
     Attributes
     ----------
     point : ndarray
-        W0: where the Hessian was evaluated.
+        W0, the point at which the Hessian was evaluated.
     tops : list of float
-        Upper bounds of the largest eigenvalue of each block when it was evaluated; removals only
+        Upper bounds on the largest eigenvalue of each block when it was evaluated; removals only
         lower it.
     radius : float
-        Upper bound of the norm of every row.
+        Upper bound on the norm of every row.
     error : float
         Estimate of the spectral norm of the rounding error of the stored blocks. It matters when
         the removed row is longer than all others by orders of magnitude.
@@ -124,7 +124,8 @@ class Curvature:
         self.error = error
         self.n_downdates = 0
         self.n_measured = 0
-        # Where scores were last compared with those at the point, and their largest difference.
+        # Parameters at which scores were last compared with the scores at the point, and the
+        # largest difference in each block.
         self._anchor = point
         self._reach = [0.0] * len(blocks)
         roots = [np.sqrt(np.maximum(np.diag(block.hessian), 0.0)) for block in blocks]
@@ -137,7 +138,7 @@ class Curvature:
     ) -> Self:
         """Evaluate the Hessian of the problem's rows at W.
 
-        `radius` is the declared bound of the rows' norms, if there is one. `seed` starts the
+        `radius` is the declared bound on the rows' norms, if there is one. `seed` starts the
         search for the top eigenvalues; it must not depend on the rows.
         """
         if radius is None:
@@ -150,13 +151,13 @@ class Curvature:
         return cls(W, blocks, tops, radius, rounding_error(blocks, tops))
 
     def bound_offsets(self, W: Floats) -> list[float]:
-        """Numbers a, one per block, with |x (W - W0)| <= radius * a for all remaining rows."""
+        """Return a for each block, with |x (W - W0)| <= radius * a for all remaining rows."""
         since = block_norms(W - self._anchor, len(self.blocks))
         radius = self.radius or 1.0  # if all rows are zeros, scores do not change
         return [reach / radius + more for reach, more in zip(self._reach, since, strict=True)]
 
     def bound_drifts(self, W: Floats) -> list[float]:
-        """Upper bounds of (W - W0)' H (W - W0) per block, of the data part."""
+        """Return upper bounds on (W - W0)' H (W - W0) for each block, of the data part."""
         columns = to_blocks(W - self.point, len(self.blocks))
         return [
             max(float(d @ symv(block.hessian, d)), 0.0) + self.error * float(d @ d)
@@ -164,7 +165,7 @@ class Curvature:
         ]
 
     def rounding_at(self, W: Floats) -> float:
-        """Size of the gradient caused by the last bits of W; see `FitProblem.rounding_at`."""
+        """Return the gradient caused by the last bits of W; see `FitProblem.rounding_at`."""
         pairs = zip(self._roots, to_blocks(W, len(self.blocks)), strict=True)
         sizes = [norm * float(root @ np.abs(w)) for (norm, root), w in pairs]
         return EPSILON * sqrt(sum(size * size for size in sizes))
@@ -187,7 +188,7 @@ class Curvature:
         return from_blocks(solved, G.shape)
 
     def __copy__(self) -> "Curvature":
-        """Return a copy with matrices of its own: they change in place."""
+        """Return a copy with its own matrices, because they change in place."""
         duplicate = Curvature.__new__(Curvature)
         vars(duplicate).update(vars(self), blocks=[copy.copy(block) for block in self.blocks])
         return duplicate
@@ -211,7 +212,7 @@ class Downdate:
     Parameters
     ----------
     curvature : Curvature
-        Of the rows before the removal.
+        The curvature of the rows before the removal.
     roots : list of ndarray
         V of every block at the expansion point; the block loses V V'.
     ridge : float
@@ -389,19 +390,19 @@ class _FullDowndate(_BlockDowndate):
 
 
 def rounding_error(blocks: list[HessianBlock], tops: list[float]) -> float:
-    """Size of the rounding errors of one sum or difference of matrices below `tops`."""
+    """Return the size of the rounding errors of one sum or difference of matrices below `tops`."""
     return max(EPSILON * len(b.hessian) * top for b, top in zip(blocks, tops, strict=True))
 
 
 def symv(symmetric: Floats, x: Floats) -> Floats:
-    """Symmetric matrix (lower triangle, Fortran order) times a vector."""
+    """Return a symmetric matrix (lower triangle, Fortran order) times a vector."""
     product: Floats = blas.dsymv(1.0, symmetric, x, lower=1)
     return product
 
 
 @one_thread()
 def cholesky_factor(hessian: Floats, ridge: float) -> Floats:
-    """Lower factor of hessian + ridge I."""
+    """Return the lower Cholesky factor of hessian + ridge I."""
     shifted = hessian.copy("F")
     shifted[np.diag_indices_from(shifted)] += ridge
     factor: Floats
@@ -415,7 +416,7 @@ def cholesky_factor(hessian: Floats, ridge: float) -> Floats:
 
 
 def top_eigenvalue(hessian: Floats, seed: int) -> float:
-    """Upper bound of the largest eigenvalue of a full symmetric matrix."""
+    """Return an upper bound on the largest eigenvalue of a full symmetric matrix."""
     size = len(hessian)
     if size <= _STEPS:
         return float(max(scipy.linalg.eigvalsh(hessian)[-1], 0.0)) * (1 + 1e-9)
@@ -424,7 +425,7 @@ def top_eigenvalue(hessian: Floats, seed: int) -> float:
 
 
 def _run_lanczos(hessian: Floats, start: Floats) -> float:
-    """Largest Ritz value of the Krylov space, with full orthogonalisation."""
+    """Return the largest Ritz value of the Krylov space, with full orthogonalisation."""
     basis = np.zeros((_STEPS, len(hessian)))
     basis[0] = start / np.linalg.norm(start)
     diagonal, off_diagonal = np.zeros(_STEPS), np.zeros(_STEPS - 1)
@@ -464,8 +465,7 @@ class ProductStep(Opaque):
 class HessianProducts(Opaque):
     """Values per slot and per column for removals by conjugate gradients.
 
-    All of them are updated by removals: otherwise the diagonal would keep the squares of removed
-    rows.
+    Removals update all of them: otherwise the diagonal would keep the squares of removed rows.
 
     Attributes
     ----------
@@ -476,7 +476,7 @@ class HessianProducts(Opaque):
     scores : ndarray
         X W of every slot, at the current parameters.
     spectral : float
-        Upper bound of the spectral norm of X: sqrt(|X|_1 |X|_inf).
+        Upper bound on the spectral norm of X: sqrt(|X|_1 |X|_inf).
     """
 
     weights: Floats
@@ -496,15 +496,15 @@ class HessianProducts(Opaque):
         return cls(weights, diagonal, scores, spectral)
 
     def is_valid_for(self, problem: FitProblem) -> bool:
-        """Whether the slots are those of the problem; rows move after many removals."""
+        """Return whether the slots match the problem; rows move after many removals."""
         return len(self.weights) == len(problem.y)
 
     def solve(self, after: FitProblem, G: Floats, tolerance: float) -> ProductStep:
         """Solve H step = G on the remaining rows to a relative residual.
 
-        Conjugate gradients with a diagonal preconditioner. They compute X times every direction,
-        so X step is free, and with it the bound of the nonlinearity: |X' e| <= |X| |e|,
-        e = slope after - slope before - weights * X step.
+        Uses conjugate gradients with a diagonal preconditioner. They compute X times every
+        direction, so X step costs nothing more, nor does the bound on the nonlinearity:
+        |X' e| <= |X| |e| with e = slope after - slope before - weights * X step.
         """
         weights = self.weights.copy()
         weights[after.removed] = 0.0

@@ -87,13 +87,13 @@ class DeltaGradClassifier(LinearClassifier):
     """Linear classifier that forgets by replaying its gradient descent.
 
     Training is gradient descent on ``F(w) = mean_i l_i(w) + (lam / 2) |w|^2``; all of its points
-    ``w_t`` and gradients ``g_t`` are kept. To forget m of n rows it is replayed from ``w_0``::
+    ``w_t`` and gradients ``g_t`` are kept. To forget m of n rows, it is replayed from ``w_0``::
 
         w'_(t+1) = w'_t - rate / (n - m) [ n g - sum of grad F_i(w'_t) over the removed rows ]
 
-    where ``g`` is the gradient of all n rows at ``w'_t``: computed exactly in the first steps and
-    every few steps after, otherwise approximated by ``g_t + B (w'_t - w_t)`` with an approximate
-    Hessian B. The new path replaces the old one, so that later requests start from it.
+    where ``g`` is the gradient of all n rows at ``w'_t``. It is computed exactly in the first steps
+    and every few steps afterwards, and otherwise approximated by ``g_t + B (w'_t - w_t)`` with an
+    approximate Hessian B. The new path replaces the old one, and later requests start from it.
 
     Parameters
     ----------
@@ -106,36 +106,37 @@ class DeltaGradClassifier(LinearClassifier):
     fit_intercept : bool, default=True
         Append a column of ones.
     rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
-        What to do with a row whose norm, the intercept's 1 included, is not `row_norm`.
+        What to do with a row whose norm, including the 1 of the intercept, is not `row_norm`.
     row_norm : float or None, default=None
-        Declared bound of the norm of every row; needed unless ``rows="keep"``.
+        Declared bound on the norm of every row; needed unless ``rows="keep"``.
     n_steps : int, default=300
         T, the number of gradient steps.
     learning_rate : float or None, default=None
-        Step size. None takes 1 / M, M being lam plus the largest second derivative of the loss
-        times the largest eigenvalue of X'X / n, or with batches times the mean of squared row
-        norms. It is kept until the next training from scratch.
+        Step size. None uses 1 / M. Here M is lam plus the largest second derivative of the loss
+        times the largest eigenvalue of X'X / n (with batches: times the mean squared norm of the
+        rows). The step size is kept until the next training from scratch.
     batch_size : int or None, default=None
         Mean number of rows in a mini-batch; None uses all rows in every step. The batch of a row
-        depends on the seed and its own id only, so a removal changes no other row's batch.
+        depends only on its id and the seed, so a removal moves no other row to another batch.
     hessian : {"lbfgs", "cached"}, default="lbfgs"
         "lbfgs" builds B from the last exact steps. "cached" keeps Hessians at points of the path:
-        it reads the removed rows only, and needs blocks of at most 5,000 parameters.
+        a request then reads only the removed rows. It needs blocks of at most 5,000 parameters.
     burn_in : int, default=10
-        j0: steps 0 to j0 are exact; for "lbfgs".
+        j0: steps 0 to j0 are exact. Only for "lbfgs".
     period : int, default=5
-        T0: after j0 one step in T0 is exact; for "lbfgs". With 1 a request is a retrain.
+        T0: after j0, one of every T0 steps is exact. Only for "lbfgs". With 1 a request is a
+        retrain.
     history : int, default=10
-        k: number of pairs in L-BFGS. More columns need more.
+        k: number of pairs in L-BFGS. More columns need more pairs.
     n_checkpoints : int, default=4
-        Number of points with a Hessian; for "cached".
+        Number of points with a Hessian. Only for "cached".
     sigma : float, default=0.0
         Scale of isotropic normal noise on the published parameters, drawn again after every fit
         and every request.
     max_memory : int, default=2**30
         A path of more bytes (16 T per parameter) is stored in a private temporary file, which the
-        system frees without overwriting it. Loaded and copied models hold it in memory until their
-        next request.
+        system frees without overwriting it. Loaded and copied models keep the path in memory until
+        their next request.
     measure_distance : bool, default=True
         Set `distance_bound_`, at the cost of one gradient pass over the rows.
     noise_seed : int or None, default=None
@@ -148,8 +149,8 @@ class DeltaGradClassifier(LinearClassifier):
     coef_, intercept_, classes_
         Published parameters, and the labels of the remaining rows.
     distance_bound_ : float or None
-        ``|grad F(w)| / lam`` on the remaining rows, w being the parameters before noise: a bound of
-        their distance to the optimum of these rows, whatever the error of the replay.
+        ``|grad F(w)| / lam`` on the remaining rows, where w are the parameters before noise. It
+        bounds their distance to the optimum of these rows, for any error of the replay.
     learning_rate_ : float
         Step size in use.
     trajectory_ : Trajectory
@@ -159,23 +160,23 @@ class DeltaGradClassifier(LinearClassifier):
 
     Notes
     -----
-    **Guarantee**: empirical. By the theorem of Wu et al. the replay is off a retrain by o(m/n),
-    while doing nothing is off by O(m/n). Its constants are unknown here, its assumptions are not
-    checked, and it does not state how much noise would hide the error. `distance_bound_` rests on
-    strong convexity alone and is measured after every request; it includes the distance that the
-    descent itself has not yet covered.
+    **Guarantee**: empirical. By the theorem of Wu et al. the replay differs from a retrained model
+    by o(m/n), while an unchanged model differs by O(m/n). The constants of the theorem are unknown
+    here, its assumptions are not checked, and it does not state how much noise would hide the
+    error. `distance_bound_` needs only strong convexity and is measured after every request; it
+    includes the distance that the descent itself has not yet covered.
 
     A saved model contains the path, which has no noise. Gradients of approximate steps differ from
-    those of the remaining rows by errors that depend on the forgotten rows. With the file, which
-    contains these rows, the errors can be computed; with few columns they may point along a
-    forgotten row. Only ``period=1`` leaves nothing but rounding errors.
+    those of the remaining rows by errors that depend on the forgotten rows. The file contains the
+    remaining rows, so anyone who has it can compute the errors; with few columns they may point
+    along a forgotten row. Only with ``period=1`` are all remaining errors rounding errors.
 
-    A request after which less than half of the rows of the last training remain, or that removes
-    the last row of a class, trains from scratch.
+    A request trains from scratch if fewer than half of the rows of the last training would remain,
+    or if it removes the last row of a class.
 
-    "cached" uses the Hessian of the remaining rows and their gradients at ``w_t``. With batches
+    "cached" uses the Hessian of the remaining rows and their gradients at ``w_t``. With batches,
     both kinds of B come from other rows than those of the current batch, so the error is larger:
-    with L-BFGS and batches of twenty rows it was up to 0.4 of the error of doing nothing.
+    with L-BFGS and batches of twenty rows it was up to 0.4 of the error of an unchanged model.
 
     References
     ----------
@@ -199,7 +200,7 @@ class DeltaGradClassifier(LinearClassifier):
         **dict.fromkeys(("n_steps", "period", "history", "n_checkpoints"), Whole(1)),
         **dict.fromkeys(("burn_in", "max_memory"), Whole(0)),
     }
-    # Where the path is stored does not change the model.
+    # The location of the path does not affect the model.
     _not_digested: ClassVar[frozenset[str]] = LinearClassifier._not_digested | {"max_memory"}
 
     multi_class: str = "ovr"
@@ -241,8 +242,8 @@ class DeltaGradClassifier(LinearClassifier):
         replay = _run_if_finite(descent.record_path, self.n_steps)
         if replay is None:
             raise ValueError(
-                f"gradient descent diverged at learning_rate={settings.rate:.3g}; give a smaller "
-                "rate, or None to choose one"
+                f"gradient descent diverged at learning_rate={settings.rate:.3g}; use a smaller "
+                "value, or None to choose it automatically"
             )
         W = descent.as_matrix(replay.end)
         attributes = {
@@ -264,7 +265,7 @@ class DeltaGradClassifier(LinearClassifier):
             start = library_seed(seed, Purpose.EIGENVALUE)
             moment = _top_moment(problem, start) / n
         else:
-            # For batches, the mean: no single row determines it.
+            # For batches, use the mean: no single row determines it.
             moment = float(np.mean(row_norms(problem.X) ** 2))
         lam = problem.ridge / n
         return DescentSettings(1.0 / (lam + problem.loss.curvature_bound * moment), n_batches, n)

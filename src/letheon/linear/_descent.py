@@ -113,8 +113,9 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
 
     Training stops within a distance of the optimum and publishes W on a grid, plus exact integer
     noise of scale sigma. A request continues from the last parameters, on the remaining rows
-    (`forget`) or with the new rows (`learn`), until it is within that distance of the new optimum.
-    Then it draws fresh noise. A retrained model ends within the same distance of the same optimum.
+    (`forget`) or with the new rows (`learn`), until they are within that distance of the new
+    optimum. Then it draws fresh noise. A retrained model ends within the same distance of the same
+    optimum.
 
     Parameters
     ----------
@@ -127,21 +128,23 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     fit_intercept : bool, default=True
         Append a column of ones; its weight is regularised like the others.
     rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
-        What to do with rows whose norm is not `row_norm`.
+        What to do with a row whose norm, including the 1 of the intercept, is not `row_norm`.
     row_norm : float or None, default=None
-        Bound of the norm of every row, intercept included; `stop="theorem"` needs it.
+        Bound on the norm of every row, intercept included; `stop="theorem"` needs it.
     variant : {"basic", "regularized-strong", "regularized-weak", "distributed"}, default="basic"
-        Plain gradient descent; with an extra regulariser, where a request takes I steps, or i^2 I;
-        or on parts of a bootstrap sample, of which a request touches few.
+        "basic": plain gradient descent. "regularized-strong", "regularized-weak": with an extra
+        regulariser; the i-th request takes I or i^2 I steps. "distributed": on parts of a bootstrap
+        sample; a request affects few of them.
     state : {"secret", "published"}, default="secret"
-        Start of a request: the parameters without noise, which are kept secret, or the published
-        parameters. With "published" nothing else computed from rows is kept, not even a Hessian,
-        except counts of rows.
+        Where a request starts: from the parameters without noise, which are kept secret, or from
+        the published parameters. With "published" the model keeps nothing else that is computed
+        from rows, not even a Hessian, except counts of rows.
     stop : {"residual", "theorem"}, default="residual"
-        Any optimiser, until the measured gradient over the constant of strong convexity bounds the
-        distance; or plain gradient steps, with the number of steps and the noise of a theorem.
+        "residual": any optimiser, until the measured gradient, divided by the constant of strong
+        convexity, shows that the distance is small enough. "theorem": plain gradient steps, with
+        the number of steps and the noise of a theorem.
     epsilon, delta : float, default=1.0, 1e-4
-        The certificate. With the residual stop delta may be 0 (noise of the discrete Laplace law).
+        The certified guarantee. With the residual stop delta may be 0 (discrete Laplace noise).
     sigma : float or None, default=None
         Scale of the noise on every parameter; 0 for none. None: 0.01 with the residual stop, else
         the theorem's value for `iterations`.
@@ -156,8 +159,8 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     xi : float, default=1.0
         The bootstrap sample of the distributed variant has about n^xi rows, 1 <= xi <= 4/3.
     n_copies : int, default=1
-        Copies of the distributed variant. The one of least loss is published; the certificate is
-        for all of them, with epsilon / n_copies each.
+        Number of copies of the distributed variant. The copy with the smallest loss is published.
+        The guarantee covers all copies, with epsilon / n_copies each.
     tol : float, default=1e-8
         Without noise: largest mean gradient after training.
     max_iter : int, default=1000
@@ -177,13 +180,13 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     sigma_ : float
         Scale of the noise.
     distance_ : float
-        Bound of the distance of the parameters before noise to the optimum. Confidential, as it is
-        measured on the rows; the guarantee rounds it up to a power of two. With
-        ``state="published"`` the measured number is not kept; this is then `limit_`.
+        Bound on the distance of the parameters before noise to the optimum. Confidential, because
+        it is measured on the rows; the guarantee rounds it up to a power of two. With
+        ``state="published"`` the measured number is not kept, and this is `limit_`.
     limit_ : float
         Distance that the noise hides.
     plan_ : object or None
-        Steps and constants by theorem.
+        Steps and constants of the theorem; None with the residual stop.
     unperturbed_ : SecretArray or None
         Parameters without noise; None with ``state="published"``.
     n_passes_ : float
@@ -199,11 +202,11 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     those of a retrained model. If |W - W*| <= a for both, noise must hide a shift of 2a, so a is
     nearly ``sigma mu(epsilon, delta) / 2`` with mu the exact Gaussian trade-off, minus the cost of
     the grid. The number of rows is not hidden. With ``stop="theorem"`` and in the distributed
-    variant, noise, extra regulariser and sizes are those for the next power of two; a request that
-    changes this power of two retrains.
+    variant, noise, extra regulariser and sizes are chosen for the next power of two above the
+    number of rows; a request that changes this power of two retrains.
 
-    Requests may depend on earlier published models, except in the distributed variant, whose
-    published models reveal the sampled rows. The certificate does not cover the secret state: it
+    Requests may depend on earlier published models, except in the distributed variant, because its
+    published models reveal the sampled rows. The guarantee does not cover the secret state: it
     must stay secret, like the rows in the same file. From both, the gradient left by the last
     removals can be computed, and from it a row that was removed alone. Call `settle` before you
     write a file that others may read.
@@ -231,7 +234,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     facts: ClassVar[MethodFacts] = FACTS
     _parameter_rules: ClassVar[Rules] = {
         "sigma": OrNone(NOISE_SCALE),
-        # Fractions of a smaller delta might underflow to 0, and 0 selects another law of the noise.
+        # Fractions of a smaller delta might underflow to 0, and 0 selects another kind of noise.
         "delta": Either(OneOf((0,), "0"), Interval(1e-300, 1, closed="left")),
         "variant": OneOf(("basic", "regularized-strong", "regularized-weak", "distributed")),
         "state": OneOf(("secret", "published")),
@@ -264,14 +267,14 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     cache_: Cache[WarmStart] = field(init=False)
 
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
-        """Add rows; the certificate then compares with a model that had them from the start.
+        """Add rows; the guarantee then compares with a model that was trained with them.
 
         Parameters
         ----------
         X, y
-            As in `fit`, with the same columns. New labels make the model retrain.
+            As in `fit`, with the same columns. New labels cause a retrain.
         ids : sequence of int or of str
-            Id of the person each row belongs to. A known id adds rows to that person.
+            Id of the person each row belongs to. A known id keeps its earlier rows.
 
         Returns
         -------
@@ -402,7 +405,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
             "source_": source,
             "distance_": self._public_distance(descent.distance, self.limit_),
             "passes_": Cache(descent.flops / update.after.pass_flops),
-            # The certificate compares with `fit`, so convergence here does not restore it.
+            # The guarantee compares with `fit`, so convergence here does not restore it.
             "downgraded_": self.downgraded_ or downgraded,
         }
         if self.state == "published":
@@ -451,7 +454,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
 
     def _find_doubts(self, distance: float, limit: float) -> Iterator[str]:
         """Yield the assumptions of the proof that this training or request violates."""
-        if not self._wants_certificate or distance <= limit:
+        if not self._can_certify or distance <= limit:
             return
         remedy = "raise iterations or sigma"
         if self.stop == "residual":

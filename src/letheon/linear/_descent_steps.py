@@ -1,4 +1,4 @@
-"""Steps of Descent-to-Delete, on all rows and on parts of a sample of them.
+"""Steps of Descent-to-Delete, on all rows or on parts of a sample of the rows.
 
 *Parts* (Neel et al. 2021, Algorithms 5 to 7). ``b^2`` rows are drawn with replacement, b =
 floor(n^(xi / 2)), and make b parts of b rows. Noise is added to the mean of the parts' parameters.
@@ -16,10 +16,10 @@ Draws come from a `NoiseSource`, by default the operating system, and not from h
 A hash of place and number of rows would repeat when that number returns to an earlier value. And
 with a known seed, differences from the draws of a fresh fit would reveal requests.
 
-The bound of a part's distance to its own optimum is tracked: a step shrinks it by gamma, and an
+The bound on a part's distance to its own optimum is tracked: a step shrinks it by gamma, and an
 exchange of c rows adds ``2 c L / (mu b)`` before the steps. Each part makes the steps of the paper.
 If the mean of the bounds is still above the limit that the noise hides, all parts make further
-steps. So the certificate does not depend on how many parts a request touches.
+steps. So the guarantee does not depend on how many parts a request touches.
 """
 
 from collections.abc import Callable
@@ -237,7 +237,7 @@ class LowRankUpdate:
     Parameters
     ----------
     curvature : Curvature
-        Of the rows before the addition.
+        The curvature of the rows before the addition.
     roots : list of ndarray
         V of every block at the expansion point; the block gains V V'.
     """
@@ -270,7 +270,7 @@ SHARE_OF_ROUNDING = 0.1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartFit(Opaque):
-    """Parameters of one part, a bound of their distance to its optimum, and passes over it."""
+    """Parameters of one part, a bound on their distance to its optimum, and passes over it."""
 
     W: Floats
     distance: float
@@ -319,7 +319,7 @@ class PartSolver:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """One copy: the rows of every part, its parameters and the bounds of their distances."""
+    """One copy: the rows of every part, its parameters and the bounds on their distances."""
 
     ranks: Ranks = field(repr=False)
     weights: SecretArray
@@ -333,7 +333,7 @@ class Parts:
 
     @property
     def distance(self) -> float:
-        """Bound of the distance of the mean, as computed, to the mean of the parts' optima."""
+        """Bound on the distance of the mean, as computed, to the mean of the parts' optima."""
         weights = self.weights.open()
         largest = float(np.linalg.norm(weights, axis=(1, 2)).max())
         rounding = EPSILON * (len(weights) + 2) * largest

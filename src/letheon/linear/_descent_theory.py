@@ -7,7 +7,7 @@ optimum by ``gamma = (M - mu) / (M + mu)``, and one row moves the optimum by at 
 a fresh fit has the same constants; one row then moves the optimum by at most
 ``shift = 4L / (mu N)``.
 
-The certificate rests on one fact: the model that forgot and a fresh fit are both within a
+The guarantee relies on one fact: the model that forgot and a fresh fit are both within a
 `distance` s of the same optimum. Noise on the grid then hides a shift of 2s.
 """
 
@@ -82,10 +82,10 @@ class Geometry:
     def bound_rounding(self, n_rows: int) -> float:
         """Bound the distance that rounding errors of any number of steps add.
 
-        One step errs by e, so all of them by e / (1 - gamma). With u = 2^-53 the mean gradient of n
-        rows is off by u ((d + 4) c2 R^2 B + (n + 4 + 16 K) L) at most: scores, sums and slopes, see
-        `Problem.gradient_errors`. The step is off by 6 u L times its length, and adding it and the
-        projection by (d K + 12) u B.
+        If one step errs by e, all steps together err by e / (1 - gamma). With u = 2^-53 the mean
+        gradient of n rows is off by at most u ((d + 4) c2 R^2 B + (n + 4 + 16 K) L): scores, sums
+        and slopes, see `FitProblem.gradient_errors`. The step is off by 6 u L times its length; its
+        addition and the projection are off by (d K + 12) u B.
         """
         sums = (n_rows + 16 * self.n_outputs + 10) * self.slope
         lengths = (self.n_columns + self.n_entries + 16) * self.smooth * self.radius
@@ -104,9 +104,9 @@ def optimum_sensitivity(slope: float, strong: float, n_rows: int) -> float:
 def nominal_rows(n_rows: int) -> int:
     """Return N, the power of two with N/2 <= n < N, for which plans are made.
 
-    The theorems set noise and regulariser by the n of the first fit and hold down to n/2 rows. A
-    fresh fit on fewer rows would have other values, which would reveal the removals. Values for N
-    are the same until N changes.
+    In the theorems, noise and regulariser depend on the n of the first fit and are valid down to
+    n/2 rows. A fresh fit on fewer rows would have other values, which would reveal the removals.
+    Values for N stay the same until N changes.
     """
     return 1 << n_rows.bit_length()
 
@@ -134,7 +134,7 @@ def natural_radius(loss: Loss, strong: float) -> float:
 
 
 def top_of_gram(X: Any) -> float:
-    """Return an upper bound of the largest eigenvalue of X'X, rounding included.
+    """Return an upper bound on the largest eigenvalue of X'X, rounding included.
 
     With many columns it is the trace, which is certain, unlike a random search.
     """
@@ -193,7 +193,7 @@ def sigma_for(distance: float, epsilon: float, delta: float, size: int) -> float
 
 
 def longest_noise(sigma: float, size: int, log_inverse: float, radius: float) -> float:
-    """Return a bound of the noise of a release, except with probability e^-log_inverse.
+    """Return a bound on the noise of a release, except with probability e^-log_inverse.
 
     With Z the integers of scale s that are drawn, E exp(t |Z|^2) <= (1 - 2 t s^2)^(-size/2) as for
     normal numbers, so their tail bound holds (Laurent and Massart 2000). Rounding adds half a step
@@ -216,7 +216,7 @@ class DescentPlan(ABC):
     """Number of steps of requests, and the noise that hides their distance to the optimum.
 
     `geometry` has constants that hold for all allowed rows, `sigma` is the scale of the noise,
-    `distance` a bound of the distance to the optimum after a fit or a request; `left` is that
+    `distance` a bound on the distance to the optimum after a fit or a request; `left` is that
     distance without rounding.
     """
 
@@ -266,7 +266,7 @@ class SecretPlan(DescentPlan):
         return self.iterations + steps_between(start, moved, self.geometry)
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:  # noqa: ARG002
-        """I for one row; for more, until ``gamma^T (s + m shift) <= s``."""
+        """Return I for one row; for more rows, T with ``gamma^T (s + m shift) <= s``."""
         shift = self.geometry.row_shift(self.n_rows)
         # s = gamma^I (s + shift), so this is 0 for one row.
         more = steps_between(self.left + n_changed * shift, self.left + shift, self.geometry)
@@ -280,7 +280,7 @@ class PublishedPlan(DescentPlan):
     The steps must also undo the last noise. Half of delta covers the event that some earlier noise
     was longer than its bound. The other half hides 2s, s as in `max_hidden_distance`. A request
     makes the theorem's steps or, if more, enough for ``gamma^T (s + r + shift) <= s`` with r the
-    bound of the last noise. None of this depends on rows, only on how many were changed.
+    bound on the last noise. None of this depends on rows, only on how many were changed.
     """
 
     delta: float
@@ -314,7 +314,7 @@ class PublishedPlan(DescentPlan):
         return max(theorem, steps_between(start, self.left, self.geometry))
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
-        """I + log log(4 d i / delta) / log(1 / gamma), or the steps for the noise bound if more."""
+        """Return I + log log(4 d i / delta) / log(1 / gamma), or the steps for the noise bound."""
         shape, last = self.geometry, n_before + n_changed
         factor = log(4.0 * shape.n_entries * last) - log(self.delta)
         theorem = self.iterations + steps_between(max(factor, 1.0), 1.0, shape)
@@ -370,7 +370,7 @@ class WeakPlan(DescentPlan):
         return steps_between(2.0 * self.geometry.radius, near, self.geometry)
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
-        """i^2 I, i the number of rows changed since the fit; fewer if the loss is smoother."""
+        """Return i^2 I, with i rows changed since the fit; fewer if the loss is smoother."""
         last = n_before + n_changed
         return _round_up_steps(last**2 * self.iterations * actual.smooth / self.geometry.smooth)
 
@@ -441,7 +441,7 @@ class DistributedPlan(DescentPlan):
         return max(theorem, steps_between(2.0 * shape.radius, self.left, shape))
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:  # noqa: ARG002
-        """J + log(1 + 10 i log(2 i / delta)) / log(1 / gamma), for every part that changed."""
+        """Return J + log(1 + 10 i log(2 i / delta)) / log(1 / gamma), for each changed part."""
         last = n_before + n_changed
         more = 1.0 + 10.0 * last * log(2.0 * last / self.delta)
         return self.iterations + steps_between(more, 1.0, self.geometry)
@@ -522,20 +522,20 @@ def count_parts(model: Any, n_rows: int) -> int:
 
 
 def has_outgrown(model: Any, n_before: int, n_after: int) -> bool:
-    """Whether a fresh fit on the new number of rows would have another plan or other parts."""
+    """Return whether a fresh fit on the new number of rows would have another plan or parts."""
     depends = model.stop == "theorem" or model.variant == "distributed"
     return depends and nominal_rows(n_before) != nominal_rows(n_after)
 
 
 def choose_noise_scale(model: Any, plan: DescentPlan | None) -> float:
-    """Return the scale of the noise: the `sigma` of the model, else that of the plan."""
+    """Return the scale of the noise: `sigma` of the model or, if it is None, of the plan."""
     if model.sigma is not None:
         return float(model.sigma)
     return _SIGMA if plan is None else plan.sigma
 
 
 def privacy_per_copy(model: Any) -> tuple[float, float]:
-    """Return epsilon and delta of one copy; the certificate covers all copies together."""
+    """Return epsilon and delta of one copy; the guarantee covers all copies together."""
     return float(model.epsilon) / model.n_copies, float(model.delta) / model.n_copies
 
 

@@ -101,8 +101,8 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     Parameters
     ----------
     l2 : float, default=1e-3
-        Regulariser (l2 / 2)|W|^2, above 0: per row, or in total, as `reg` says. The intercept is
-        regularised too, since the problem is not strongly convex otherwise.
+        Regulariser (l2 / 2)|W|^2, above 0: per row or in total, see `reg`. The intercept is also
+        regularised; otherwise the problem would not be strongly convex.
     reg : {"per_sample", "total"}, default="per_sample"
         "per_sample": the total is l2 times the remaining rows and shrinks with them. "total": it
         is fixed, as with scikit-learn's ``C = 1 / l2``.
@@ -111,14 +111,15 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     fit_intercept : bool, default=True
         Append a column of ones.
     rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
-        What to do with a row whose norm (the intercept's 1 included) is not `row_norm`: nothing,
-        scale longer rows down, scale all rows, or raise for longer rows. Predictions use the same
-        scaling.
+        What to do with a row whose norm (including the 1 of the intercept) is not `row_norm`:
+        nothing, scale longer rows down, scale all rows, or raise for longer rows. Predictions use
+        the same scaling.
     row_norm : float or None, default=None
-        Declared bound of the rows' norms; required unless ``rows="keep"``. Without it the longest
-        remaining row counts.
+        Declared bound on the norm of every row; required unless ``rows="keep"``. None uses the
+        norm of the longest remaining row.
     epsilon, delta : float, default=1.0, 1e-4
-        The certificate of every request. Noise is fresh each time, so losses do not add up.
+        The certified guarantee, for every request. Noise is fresh each time, so privacy losses do
+        not add up.
     sigma : float, default=0.01
         Scale of the noise. It moves the score of a row x by about sigma l2^(-1/4) |x| at most; with
         the default and l2 = 1e-3 that is 0.06 for rows of norm 1, which costs the digits of
@@ -126,20 +127,20 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         about 1e-3, while one Newton step for a single person leaves 1e-5 to 1e-3: one or two passes
         over the rows suffice. 0: no noise, and an empirical guarantee.
     covariance : {"fisher", "isotropic"}, default="fisher"
-        Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the certificate must cover:
+        Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the guarantee must cover:
         a stale Hessian is recomputed. Isotropic noise has no such cost.
         Above 256 parameters in a block (columns, or columns times classes of a softmax) the
         diagonal of F shapes the noise.
     state : {"published", "secret"}, default="published"
-        "published": steps start from the noisy parameters; only the rows and an account of rounded
-        numbers are saved besides. "secret": the optimum before noise is kept secret, so one pass
-        over the rows usually suffices.
+        "published": steps start from the noisy parameters; the model also saves the rows and an
+        account of rounded numbers, but nothing else. "secret": the optimum before noise is also
+        kept, so that one pass over the rows is usually enough.
     batch_size : int or None, default=None
         Remove the rows of a request in batches of this size (the survey's m'), each with a new
         gradient and Hessian at the current parameters: slower, and closer to the optimum for large
-        requests. None: all at once. A number above the rows of a request is an error.
+        requests. None: all at once. A number above the number of rows in a request is an error.
     tol : float, default=1e-8
-        Training stops at |gradient| <= tol times rows. The certificate allows for a retrain that
+        Training stops at |gradient| <= tol times rows. The guarantee allows for a retrain that
         stops exactly there: with a large `tol` for a small `l2` every request becomes a retrain.
     max_iter : int, default=1000
         Largest number of iterations in training.
@@ -147,21 +148,22 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         When an assumption that can be checked fails: raise `AssumptionError`, or keep the model
         with an empirical guarantee and a `GuaranteeWarning`.
     noise_seed : int or None, default=None
-        Repeatable noise, for tests. The noise is then not secret, and the guarantee is empirical.
+        Makes the noise repeatable, for tests. It is then not secret, and the guarantee is
+        empirical.
     random_state : int, RandomState, Generator or None, default=None
-        Seed of everything except noise (here: the start of the eigenvalue search).
+        Seed of all random numbers except the noise (here: the start of the eigenvalue search).
 
     Attributes
     ----------
     coef_, intercept_, classes_ : ndarray
         The published model.
     account_ : FisherAccount
-        Bounds of the distance to a retrained model after the last request, rounded up to powers of
+        Bounds on the distance to a retrained model after the last request, rounded up to powers of
         two.
     epsilon_ : float
         Smallest epsilon that is proved for the current model, at this delta.
     kl_bound_ : float
-        Bound of the divergence of the last removal's law from that of a retrained model.
+        Bound on the divergence between the last removal and a retrained model, in nats.
     optimum_ : SecretArray or None
         With ``state="secret"``, the parameters before noise and the gradient there. They are in the
         model's file, so keep the file private, or call `settle` first.
@@ -175,16 +177,17 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
 
     Notes
     -----
-    Guarantee: certified (epsilon, delta) towards an observer of the latest model, also if requests
-    depend on earlier models (adaptive). It bounds the difference of the means, which Golatkar et
-    al. compare, and of the covariances, which they leave out: a retrain draws its noise from the
-    Fisher matrix at another point. Noise is computed in integers, and every rounding error that it
-    has to hide is bounded and charged. If the bound does not hold after the first step, further
-    steps follow, then a new Hessian, then a retrain; `Receipt.rebuilt` counts them. Tuning `l2` on
-    rows that are removed later weakens the guarantee; see `declare_tuning`.
+    Guarantee: certified (epsilon, delta) against an observer of the latest model, even if requests
+    depend on earlier models (adaptive). The proof bounds the difference of the means, which
+    Golatkar et al. compare, and of the covariances, which they ignore: a retrain draws its noise
+    from the Fisher matrix at another point. Noise is computed in integers, and every rounding error
+    that it has to hide is bounded and charged. If the bound does not hold after the first step,
+    further steps follow, then a new Hessian, then a retrain; `Receipt.rebuilt` counts them. Tuning
+    `l2` on rows that are removed later weakens the guarantee; see `declare_tuning`.
 
-    The secret state is not covered. With the rows in the same file it gives the gradient left by
-    the last removals, and so a row that was removed alone can be computed; `settle` prevents that.
+    The guarantee does not cover the secret state. From it and the rows in the same file, the
+    gradient left by the last removals can be computed, and from this gradient a row that was
+    removed alone; `settle` prevents that.
 
     At the exact optimum the first step is that of `InfluenceClassifier`. Elsewhere it also reduces
     the residual of earlier steps, because it uses the gradient on the remaining rows.
@@ -279,11 +282,12 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
 
     @property
     def kl_bound_(self) -> float:
-        """Bound, in nats, of the divergence of the last removal's law from that of a retrain.
+        """Bound on the divergence between the last removal and a retrained model, in nats.
 
-        The Kullback-Leibler divergence of the two laws, in both directions, covariances included; 0
-        before the first request and after a retrain. Its mean over the possible forgotten rows
-        bounds the information of the model about them (Golatkar et al. 2020, Proposition 1).
+        The Kullback-Leibler divergence of the two distributions, in both directions, including the
+        covariances; 0 before the first request and after a retrain. Its mean over the possible
+        forgotten rows bounds the information of the model about them (Golatkar et al. 2020,
+        Proposition 1).
         """
         require_fitted(self)
         return self.account_.closeness.kl if self.sigma else float("inf")
@@ -312,7 +316,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
             flops += hessian_flops(problem)
         roots = self._noise_roots(fisher, solution.W)
         doubts = self._find_doubts(solution.W, residual, tolerance, roots)
-        downgraded, more = self._handle_doubts(doubts if self._wants_certificate else ())
+        downgraded, more = self._handle_doubts(doubts if self._can_certify else ())
         attributes = {
             "model_": self._build_linear(
                 self._add_noise(solution.W, roots, source), training.classes
@@ -478,7 +482,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return super()._retrain(positions).with_rebuilt(rebuilt)
 
     def _make_guarantee(self) -> Guarantee:
-        # Written so that NaN and infinity, as in files of earlier versions, are not proved.
+        # With this comparison, NaN and infinity (in files of earlier versions) are not proved.
         is_proved = self.downgraded_ is None and self.account_.used <= 1.0
         return Guarantee(
             reference="Golatkar et al. 2020, with a proved bound of means and covariances",

@@ -90,7 +90,7 @@ class NoiseRoot(Opaque):
     scales : ndarray
         In steps of the grid.
     error : float
-        Bound of the logarithm of the factors between its covariance and the definition.
+        Bound on the logarithm of the factors between its covariance and the definition.
     """
 
     vectors: Floats | None
@@ -127,21 +127,21 @@ def draw_noise(roots: list[NoiseRoot], source: NoiseSource) -> Floats:
 
 
 def are_accurate(roots: list[NoiseRoot] | None) -> bool:
-    """Whether every covariance is as close as the theorem requires; None means plain noise."""
+    """Return whether every covariance is as close as the theorem requires; None is plain noise."""
     return roots is None or all(root.is_accurate for root in roots)
 
 
 def fisher_noise_gap(grid: ReleaseGrid, size: int, least: float) -> float:
-    """Return a bound of the total variation between the law of the noise and a rounded normal law.
+    """Return a bound on the total variation between the law of the noise and a rounded normal law.
 
     Parameters
     ----------
-    grid : Grid
-        Of the release.
+    grid : ReleaseGrid
+        The grid of the release.
     size : int
         Number of parameters.
     least : float
-        Lower bound of the eigenvalues of F.
+        Lower bound on the eigenvalues of F.
 
     Notes
     -----
@@ -159,16 +159,16 @@ def fisher_noise_gap(grid: ReleaseGrid, size: int, least: float) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Spectrum(Opaque):
-    """Eigenvalues and vectors of a matrix of doubles, with proved bounds of their errors.
+    """Eigenvalues and vectors of a matrix of doubles, with proved bounds on their errors.
 
     Attributes
     ----------
     values, vectors : ndarray
         Of the matrix; no value is below 0.
     skew : float
-        Bound of the spectral norm of ``vectors' vectors - I``.
+        Bound on the spectral norm of ``vectors' vectors - I``.
     gap : float
-        Bound of the spectral norm of the matrix less ``vectors diag(values) vectors'``.
+        Bound on the spectral norm of the matrix less ``vectors diag(values) vectors'``.
     """
 
     values: Floats
@@ -194,7 +194,7 @@ class Spectrum(Opaque):
         )
 
     def largest_values(self, error: float) -> Floats:
-        """Return upper bounds of the eigenvalues of a matrix with an error of at most `error`."""
+        """Return upper bounds on the eigenvalues of a matrix with an error of at most `error`."""
         slack = self.gap + 2.1 * self.skew * float(self.values[-1]) + error
         bounds: Floats = (self.values + slack) * (1 + 1e-12)
         return bounds
@@ -270,7 +270,7 @@ _SHIFT_SHARE = 0.25
 # Limits of the spread are computed for degrees of freedom rounded up to this grid (per doubling).
 _PER_DOUBLING = 4
 _BISECTIONS = 24
-# Without noise there is no certificate, but parameters are still kept this close to the optimum.
+# Without noise no guarantee is certified, but parameters are still kept this close to the optimum.
 _DISTANCE_WITHOUT_NOISE = 1e-4
 # More than the rounding errors of the few operations below.
 _UP = 1 + 1e-9
@@ -279,7 +279,7 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True)
 class Closeness:
-    """Bounds of the difference of two laws.
+    """Bounds on the difference of two laws.
 
     Attributes
     ----------
@@ -319,7 +319,7 @@ class Closeness:
 
     @property
     def kl(self) -> float:
-        """Bound of the Kullback-Leibler divergence of the normal laws, in both directions."""
+        """Bound on the Kullback-Leibler divergence of the normal laws, in both directions."""
         return mismatch_kl(self.shift, self.spread, self.dimension)
 
 
@@ -336,7 +336,7 @@ class NoiseLimits:
     spread: float
 
     def can_hide(self, closeness: Closeness) -> bool:
-        """Whether the noise hides the difference; False for NaN."""
+        """Return whether the noise hides the difference; False for NaN."""
         return closeness.shift <= self.shift and closeness.spread <= self.spread
 
     def share_used(self, closeness: Closeness) -> float:
@@ -391,8 +391,8 @@ class ReleaseNoise:
             Norm of the gradient on the remaining rows, at the removal's parameters.
         change : float
             Largest logarithm by which a row's curvature changed since the expansion point.
-        shape : Shape or None
-            Bounds of the Fisher matrix; None if it does not shape the noise.
+        shape : HessianBounds or None
+            Bounds on the Fisher matrix; None if it does not shape the noise.
         """
         distance = self.bound_distance(residual)
         if self.grid is None:
@@ -408,8 +408,8 @@ class ReleaseNoise:
     def compute_limits(self, shape: "HessianBounds | None") -> NoiseLimits:
         """Return the largest differences that the noise hides.
 
-        The charge grows with epsilon: where it would take half of delta, a smaller epsilon is
-        claimed than the requested one.
+        The charge grows with epsilon. If it would take more than half of delta, a smaller epsilon
+        than the requested one is claimed.
         """
         if self.grid is None:
             return NoiseLimits(1.0, inf)
@@ -425,7 +425,7 @@ class ReleaseNoise:
 
 @dataclass(frozen=True)
 class HessianBounds:
-    """Bounds of the Hessian of the remaining rows at the expansion point.
+    """Bounds on the Hessian of the remaining rows at the expansion point.
 
     `top` bounds the largest eigenvalue of its data part, `freedom` its degrees of freedom, `radius`
     the rows' norms; `size` is the number of parameters.

@@ -33,7 +33,7 @@ from letheon.linear._problem import EPSILON, FitProblem, Floats, Positions, hess
 from letheon.linear._solve import block_size, conjugate_gradients
 from letheon.removal import Opaque
 
-# The linear system is solved to this share of its target, with at most so many refinements.
+# Relative residual to which the linear system is solved.
 _LINEAR = 1e-13
 _MOST_REFINEMENTS = 4
 _CG_TOLERANCE = 1e-3
@@ -59,7 +59,7 @@ class GradientEvaluation(Opaque):
 
     @property
     def residual(self) -> float:
-        """Upper bound of the norm of the gradient."""
+        """Upper bound on the norm of the gradient."""
         return float(np.linalg.norm(self.gradient)) + self.error
 
 
@@ -80,7 +80,7 @@ class Expansion:
     spectra : list of Spectrum or None
         Of the evaluated blocks, for noise from whole matrices; None after a removal.
     error : float
-        Bound of the spectral norm of the rounding error of the stored blocks.
+        Bound on the spectral norm of the rounding error of the stored blocks.
     bounds : ndarray or None
         Of the diagonal, if only the diagonal shapes the noise.
     """
@@ -119,14 +119,14 @@ class Expansion:
 class FullNoise(Opaque):
     """Noise from the blocks of an expansion, without the removed rows.
 
-    `leaving` are factors V of the removed rows, one per block: the block loses V V'.
+    `removed` are factors V of the removed rows, one per block: the block loses V V'.
     """
 
-    def __init__(self, expansion: Expansion, after: FitProblem, leaving: list[Floats]) -> None:
-        self._expansion, self._after, self._leaving = expansion, after, leaving
+    def __init__(self, expansion: Expansion, after: FitProblem, removed: list[Floats]) -> None:
+        self._expansion, self._after, self._removed = expansion, after, removed
         self.error = expansion.error
-        self._n_columns = max((V.shape[1] for V in leaving), default=0)
-        if leaving:
+        self._n_columns = max((V.shape[1] for V in removed), default=0)
+        if removed:
             self.error += self._downdate_error()
 
     def hessian_bounds(self) -> HessianBounds:
@@ -165,9 +165,9 @@ class FullNoise(Opaque):
     def noise_roots(self, W: Floats, grid: ReleaseGrid) -> list[NoiseRoot]:  # noqa: ARG002
         """Return the noise root of every block, at the expansion point."""
         spectra, after = self._expansion.spectra, self._after
-        if self._leaving or spectra is None:
+        if self._removed or spectra is None:
             blocks = [block.hessian for block in self._expansion.curvature.blocks]
-            for k, V in enumerate(self._leaving):
+            for k, V in enumerate(self._removed):
                 blocks[k] = blocks[k] - V @ V.T
             spectra = [Spectrum.from_matrix(block) for block in blocks]
         return [
@@ -182,7 +182,7 @@ class FullNoise(Opaque):
         after, curvature = self._after, self._expansion.curvature
         d, K = after.shape
         trace = max(float(np.trace(block.hessian)) for block in curvature.blocks)
-        lost = max(float((V * V).sum()) for V in self._leaving)
+        lost = max(float((V * V).sum()) for V in self._removed)
         scores = 6 * (d + 4) * curvature.radius * float(np.linalg.norm(curvature.point))
         if not scores * EPSILON <= _KNOWN_SCORES:
             return float("inf")
@@ -238,7 +238,7 @@ NoiseShape = FullNoise | DiagonalNoise
 
 
 def bound_diagonal(problem: FitProblem) -> Floats:
-    """Return upper bounds of the diagonal of the data part, one per column, at any parameters."""
+    """Return upper bounds on the diagonal of the data part, one per column, at any parameters."""
     X, is_kept = problem.X, np.ones(problem.X.shape[0])
     is_kept[problem.removed] = 0.0
     total = np.zeros(X.shape[1])
@@ -254,7 +254,7 @@ def bound_diagonal(problem: FitProblem) -> Floats:
 class FisherMatrix:
     """The Fisher matrix of the remaining rows, for the steps and the noise of a removal.
 
-    With an expansion it is stored as matrices, and `leaving` are removed rows that these still
+    With an expansion it is stored as matrices, and `removed` are removed rows that these still
     contain; nothing is written before `apply`. Without an expansion, for many columns, it is
     evaluated by products at the current parameters, and `flops` counts them. Products with a
     stored matrix are negligible compared with a pass over the rows.
@@ -267,19 +267,19 @@ class FisherMatrix:
         self,
         expansion: Expansion | None,
         after: FitProblem,
-        leaving: Positions | None = None,
+        removed: Positions | None = None,
         *,
         radius: float | None = None,
         is_shaped: bool = True,
     ) -> None:
-        self.expansion, self._after, self._leaving = expansion, after, leaving
+        self.expansion, self._after, self._removed = expansion, after, removed
         self._downdate: Downdate | None = None
         if expansion is None:
             self.noise = DiagonalNoise(after, radius) if is_shaped else None
             return
         roots: list[Floats] = []
-        if leaving is not None:
-            rows, y = after.copy_rows(leaving), after.y[leaving]
+        if removed is not None:
+            rows, y = after.copy_rows(removed), after.y[removed]
             roots = hessian_roots(after.loss, rows, y, expansion.curvature.point)
             self._downdate = Downdate(expansion.curvature, roots, after.ridge)
         if expansion.is_full:
@@ -317,7 +317,7 @@ class FisherMatrix:
         if expansion is None or self._downdate is None:
             return
         self._downdate.apply()
-        expansion.scores[self._leaving] = 0.0
+        expansion.scores[self._removed] = 0.0
         for spectrum in expansion.spectra or ():  # They contain the removed rows.
             spectrum.values[:] = 0.0
             spectrum.vectors[:] = 0.0
@@ -338,8 +338,8 @@ class NewtonWalk(Opaque):
 
     Attributes
     ----------
-    after : Problem
-        The remaining rows.
+    after : FitProblem
+        The problem of the remaining rows.
     release_noise : ReleaseNoise
         The noise, and the constants that its bounds need.
     fisher : FisherMatrix
@@ -372,7 +372,7 @@ class NewtonWalk(Opaque):
 
     @property
     def closeness(self) -> Closeness:
-        """Bounds of the difference between the laws of this removal and of a retrain."""
+        """Bounds on the difference between the laws of this removal and of a retrain."""
         noise = self.fisher.noise
         change = 0.0 if noise is None else noise.curvature_change(self.W, self.evaluation.scores)
         return self.release_noise.bound_closeness(
@@ -387,7 +387,7 @@ class NewtonWalk(Opaque):
 
     @property
     def hessian_bounds(self) -> HessianBounds | None:
-        """Bounds of the matrix that shapes the noise; None without one."""
+        """Bounds on the matrix that shapes the noise; None without one."""
         return None if self.fisher.noise is None else self.fisher.noise.hessian_bounds()
 
     def run_until_hidden(self) -> bool:
@@ -422,7 +422,7 @@ class NewtonWalk(Opaque):
         return True
 
     def _renew_hessian(self) -> bool:
-        """Compute the Hessian at the current parameters; return False if it already is there."""
+        """Compute the Hessian at the current parameters; return False if it is already there."""
         if self.renew is None or self._expanded_at is self.W:
             return False
         self.fisher, self._expanded_at = self.renew(self.W), self.W
@@ -447,7 +447,7 @@ class FisherAccount:
     Attributes
     ----------
     closeness : Closeness
-        Bounds of the shift and spread between the laws of this model and of a retrained model.
+        Bounds on the shift and spread between the laws of this model and of a retrained model.
     used : float
         Used share of the limits; at most 1 in a certified model, 0 after training.
     """

@@ -13,22 +13,23 @@ from letheon.validation import POSITIVE, OneOf, Rules
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class InfluenceClassifier(InfluenceBase, LinearClassifier):
-    """Logistic regression that forgets by one Newton step, with an (epsilon, delta) certificate.
+    """Logistic regression that forgets by one Newton step, with a certified guarantee.
 
     Training minimises the regularised loss. The result W stays secret; the published parameters
     are W, rounded to a grid, plus fresh integer noise of scale sigma. To forget rows, the model
-    takes one Newton step on the remaining rows, with a Hessian that is kept and updated: O(d^2)
-    work that reads no other row. The gradient left by the step is bounded, and the bounds of all
-    requests are added up, starting with the residual of the optimiser. While the sum is below the
-    limit that the noise hides, the published parameters are indistinguishable from those of a
-    retrained model, up to (epsilon, delta). Otherwise the residual is measured (one pass), then
-    polished (further Newton steps), and only then the model is retrained. The receipt reports it.
+    takes one Newton step on the remaining rows, with a Hessian that is kept and updated. This takes
+    O(d^2) operations and reads only the removed rows. The gradient left by the step is bounded, and
+    the bounds of all requests are added up, starting with the residual of the optimiser. While the
+    sum is below the limit that the noise hides, the published parameters are indistinguishable from
+    those of a retrained model, up to (epsilon, delta). Otherwise the residual is measured (one
+    pass), then polished (further Newton steps). If this is not enough, the model is retrained. The
+    receipt reports each of these.
 
     Parameters
     ----------
     l2 : float, default=1e-3
-        Regulariser (l2 / 2)|W|^2, above 0: per row, or in total, as `reg` says. The intercept is
-        regularised too, since the problem is not strongly convex otherwise.
+        Regulariser (l2 / 2)|W|^2, above 0: per row or in total, see `reg`. The intercept is also
+        regularised; otherwise the problem would not be strongly convex.
     reg : {"per_sample", "total"}, default="per_sample"
         "per_sample": the total is l2 times the remaining rows and shrinks with them. "total": it
         is fixed, as with scikit-learn's ``C = 1 / l2``.
@@ -37,15 +38,15 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
     fit_intercept : bool, default=True
         Append a column of ones.
     rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
-        What to do with a row whose norm (the intercept's 1 included) is not `row_norm`: nothing,
-        scale longer rows down, scale all rows, or raise for longer rows. Predictions use the same
-        scaling.
+        What to do with a row whose norm (including the 1 of the intercept) is not `row_norm`:
+        nothing, scale longer rows down, scale all rows, or raise for longer rows. Predictions use
+        the same scaling.
     row_norm : float or None, default=None
-        Declared bound of the rows' norms; required unless ``rows="keep"``. Without it the longest
-        remaining row counts.
+        Declared bound on the norm of every row; required unless ``rows="keep"``. None uses the
+        norm of the longest remaining row.
     epsilon, delta : float, default=1.0, 1e-4
-        The certificate, for the whole sequence of requests. With ``delta=0`` the noise follows the
-        discrete Laplace law, for a pure epsilon.
+        The certified guarantee, for the whole sequence of requests. With ``delta=0`` discrete
+        Laplace noise gives a pure epsilon guarantee.
     sigma : float, default=0.01
         Scale of the noise on every published parameter. It moves the score of a row x by about
         sigma |x|; for scaled rows 0.01 usually costs no accuracy, while 1 ruins most models. More
@@ -54,14 +55,15 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
     mechanism : {"output", "objective"}, default="output"
         "output": noise on the published parameters, as above. "objective": the algorithm of Guo et
         al. with a random linear term <b, W> in the objective, drawn once, and W published without
-        further noise; sigma is then the scale of b. Its guarantee is empirical: the theorem ignores
-        that the residual of a removal depends on b, and an audit refuted it.
+        further noise; sigma is then the scale of b. The guarantee is empirical: the published
+        theorem ignores that the residual of a removal depends on b, and an audit refuted it.
     bound : {"tightest", "data-dependent", "worst-case"}, default="tightest"
-        Bound of the residual of a step: the smaller one, from the Hessian, or from norms alone.
+        Bound on the residual of a step: "data-dependent" is computed from the Hessian,
+        "worst-case" from norms only, and "tightest" is the smaller of the two.
     batch_size : int or None, default=None
         Remove the rows of a request in batches of this size (the survey's m'), each with a new
         Hessian at the current parameters: slower, and closer to the optimum for large requests.
-        None: all at once. A number above the rows of a request is an error.
+        None: all at once. A number above the number of rows in a request is an error.
     data_free : bool, default=False
         Store no rows: only the Hessian, and a keyed fingerprint per row. `forget` then needs the
         rows to remove as arguments, and an exhausted budget cannot be repaired
@@ -74,16 +76,17 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
         When an assumption that can be checked fails: raise `AssumptionError`, or keep the model
         with an empirical guarantee and a `GuaranteeWarning`.
     noise_seed : int or None, default=None
-        Repeatable noise, for tests. The noise is then not secret, and the guarantee is empirical.
+        Makes the noise repeatable, for tests. It is then not secret, and the guarantee is
+        empirical.
     random_state : int, RandomState, Generator or None, default=None
-        Seed of everything except noise (here: the start of the eigenvalue search).
+        Seed of all random numbers except the noise (here: the start of the eigenvalue search).
 
     Attributes
     ----------
     coef_, intercept_, classes_ : ndarray
         The published model.
     account_ : Account
-        `spent` of `limit`, and how often a request had to measure, polish or retrain.
+        The budget `spent`, its `limit`, and how often a request had to measure, polish or retrain.
     epsilon_ : float
         Smallest epsilon that covers the budget spent so far.
     weights_ : SecretArray
@@ -97,21 +100,21 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
 
     See Also
     --------
-    InfluenceRegressor : The same for numbers.
+    InfluenceRegressor : The same method for regression.
     FisherClassifier : Noise shaped by the Fisher matrix.
     DescentToDeleteClassifier : Can also add rows.
 
     Notes
     -----
-    Guarantee: certified (epsilon, delta) towards an observer of the latest model, also if requests
+    Guarantee: certified (epsilon, delta) against an observer of the latest model, even if requests
     depend on earlier models (adaptive). By strong convexity the residual gradient bounds the
-    distance of W to the optimum of the remaining rows, rounding errors included; noise of a
-    discrete Gaussian law hides that distance, for every epsilon. No bound, limit or error depends
-    on noise. Tuning `l2` on rows that are removed later weakens the guarantee; see
-    `declare_tuning`.
+    distance of W to the optimum of the remaining rows, including rounding errors; discrete Gaussian
+    noise hides that distance, for every epsilon. No bound, limit or error message depends on the
+    noise. Tuning `l2` on rows that are removed later weakens the guarantee; see `declare_tuning`.
 
-    The secret state is not covered. With the rows in the same file it gives the gradient left by
-    the last removals, and so a row that was removed alone can be computed; `settle` prevents that.
+    The guarantee does not cover the secret state. From it and the rows in the same file, the
+    gradient left by the last removals can be computed, and from this gradient a row that was
+    removed alone; `settle` prevents that.
 
     References
     ----------
@@ -137,17 +140,17 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class InfluenceRegressor(InfluenceBase, LinearRegressor):
-    """Linear regression that forgets by one Newton step, with an (epsilon, delta) certificate.
+    """Linear regression that forgets by one Newton step, with a certified guarantee.
 
-    As `InfluenceClassifier`. With the squared loss the Hessian does not depend on the parameters,
-    so a Newton removal is exact up to rounding, and the budget is hardly touched.
+    Like `InfluenceClassifier`. With the squared loss the Hessian does not depend on the parameters,
+    so a Newton removal is exact up to rounding and uses almost no budget.
 
     Parameters
     ----------
     loss : {"squared", "pseudo_huber"}, default="squared"
         (z - y)^2 / 2, or its smooth version that grows linearly for errors beyond `huber_scale`.
-        The second derivatives of Huber's own loss and of the squared hinge are discontinuous, so
-        no bound holds for them.
+        The original Huber loss and the squared hinge have discontinuous second derivatives, so no
+        bound holds for them.
     huber_scale : float, default=1.0
         Error at which the pseudo-Huber loss changes from quadratic to linear.
     l2, reg, fit_intercept, rows, row_norm, epsilon, delta, bound, batch_size, data_free
@@ -169,7 +172,7 @@ class InfluenceRegressor(InfluenceBase, LinearRegressor):
 
     Notes
     -----
-    Guarantee: as `InfluenceClassifier`.
+    Guarantee: as in `InfluenceClassifier`.
 
     Examples
     --------

@@ -133,8 +133,8 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         ids : sequence of int or of str
             Ids to forget.
         X, y : array-like, optional
-            All their rows and targets, in any order, as passed to `fit`. Only with
-            ``data_free=True``, where the model does not store them.
+            All rows and targets of these ids, in any order, as passed to `fit`. Only with
+            ``data_free=True``, because the model then does not store them.
         batch_size : int or None, optional
             For this request only, instead of the parameter of the same name.
         digest : bool, default=False
@@ -150,7 +150,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         UnknownIdError, EmptyModelError
             As in `ForgetMixin.forget`.
         BudgetSpentError
-            With ``data_free=True``: the certificate does not cover this removal.
+            With ``data_free=True``: the guarantee does not cover this removal.
         """
         size = self.batch_size if batch_size == AS_FITTED else batch_size
         options = {"batch_size": size, "X": X, "y": y}
@@ -160,8 +160,8 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         """Return the norm of the gradient on the remaining rows, at the parameters without noise.
 
         Takes one pass over the rows. With ``mechanism="objective"`` it includes the secret term.
-        The account has an upper bound of this number, and receipts quote the account. Both are for
-        the operator: the certificate is about the parameters, so `publish` leaves them out.
+        The account contains an upper bound on this number, and receipts quote the account. Both are
+        for the operator: the guarantee covers only the parameters, so `publish` omits them.
         """
         self._require_rows("exact_residual")
         with lock_model(self):
@@ -213,7 +213,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             solution = polish_once(problem, solution, curvature.solve)
         residual = solution.residual + problem.gradient_error(solution.W)
         account, doubts = Account(residual, limits.removal), []
-        if self._wants_certificate:
+        if self._can_certify:
             doubts, warnings = [str(warning) for warning in warnings], ()
             if not account.spent <= limits.fit:
                 doubts.append(
@@ -242,12 +242,12 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             raise CannotForgetError(f"{operation} needs the rows, and data_free=True stores none")
 
     @property
-    def _wants_certificate(self) -> bool:
-        return super()._wants_certificate and self.mechanism == "output"
+    def _can_certify(self) -> bool:
+        return super()._can_certify and self.mechanism == "output"
 
     def _make_guarantee(self) -> Guarantee:
         account, reference = self.account_, _REFERENCE if self.delta > 0.0 else _REFERENCE_PURE
-        if not super()._wants_certificate:
+        if not super()._can_certify:
             reference = _REFERENCE_WITHOUT_NOISE
         elif self.mechanism == "objective":
             reference = _REFERENCE_OBJECTIVE
@@ -398,10 +398,10 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             )
         return RowsToRemove(rows_in_double(rows, np.arange(len(target))), target)
 
-    def _removal_context(self, n_gone: int) -> RemovalContext:
+    def _removal_context(self, n_removed: int) -> RemovalContext:
         n, loss = len(self.rows_), self._build_loss(self.model_.classes)
-        before, after = (compute_ridge(self.l2, self.reg, rows) for rows in (n, n - n_gone))
-        return RemovalContext(loss, before, after, n - n_gone, self.bound)
+        before, after = (compute_ridge(self.l2, self.reg, rows) for rows in (n, n - n_removed))
+        return RemovalContext(loss, before, after, n - n_removed, self.bound)
 
     def _remove_in_batches(self, positions: Positions, counts: Counts, size: int) -> Change:
         """Remove batch after batch, each with the Hessian at the current rows and parameters.
@@ -444,7 +444,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             W, moved, flops = W + step.change, moved + step.scores, flops + step.flops
             account = account.add_bound(step.residual)
         writes = (partial(products.remove_rows, problem, positions, moved),)
-        # The bound of a step uses scores from before the request, so it holds for one batch only.
+        # The bound on a step uses scores from before the request, so it holds for one batch only.
         if account.is_covered and size >= len(positions):
             return self._build_change(positions, counts, W, account, flops, writes)
         repaired = repair_residual(

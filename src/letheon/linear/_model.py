@@ -175,7 +175,7 @@ class Linear:
         return mixed
 
     def predict_labels(self, X: Any) -> NDArray[Any]:
-        """Return the likeliest label of every row."""
+        """Return the most likely label of every row."""
         assert self.classes is not None
         scores = self.compute_scores(X)
         codes = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(int)

@@ -92,7 +92,7 @@ class StoredCurvature(Cache[Curvature]):
         return type(self)._from_state, (self._to_state(),)
 
     def __copy__(self) -> Self:
-        """Return a copy with matrices of its own."""
+        """Return a copy with its own matrices."""
         return type(self)._from_state(self._to_state())
 
     def __deepcopy__(self, _: Any) -> Self:
@@ -116,7 +116,7 @@ def data_free_state(rows: SlotRows, curvature: Curvature | None, ridge: float) -
 
 
 def fingerprint_rows(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:
-    """Return a 64-bit keyed hash per row and target; guesses cannot be tested without the key."""
+    """Return a 64-bit keyed hash of each row and target; testing a guess needs the key."""
     dense = rows.toarray() if sp.issparse(rows) else rows
     secret, fingerprints = bytes.fromhex(key), np.empty(len(y), np.uint64)
     for number, (row, target) in enumerate(zip(dense, y, strict=True)):
@@ -154,7 +154,7 @@ class RemovalContext(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Proposal(Opaque):
-    """Parameters after the step, a bound of the gradient it adds, and the pending downdate."""
+    """Parameters after the step, a bound on the gradient it adds, and the pending downdate."""
 
     W: Floats
     added: float
@@ -254,20 +254,20 @@ def repair_residual(
     origin: Floats | None = None,
     tolerance: float = 0.0,
 ) -> Repair:
-    """Measure the residual at W and, where it is not small, make further Newton steps.
+    """Measure the residual at W and, if it is not small, make further Newton steps.
 
-    If these do not help, the problem is solved again.
+    If they are not enough, the problem is solved again.
 
     Parameters
     ----------
-    problem : Problem
-        Of the remaining rows; with objective noise, its term included.
+    problem : FitProblem
+        The problem of the remaining rows, including the term of objective noise.
     W, account
         Parameters after a removal, and the account by bounds.
     solve : callable
         Multiplies a gradient by an approximate inverse Hessian.
     renew : callable, optional
-        Computes the Hessian at some parameters, for when that of `solve` is stale.
+        Computes the Hessian at some parameters; used if the Hessian of `solve` is stale.
     origin : ndarray, optional
         Expansion point of the Hessian of `solve`; the change of scores since then is measured too.
     tolerance : float

@@ -50,15 +50,15 @@ class Loss(ABC):
 
     @abstractmethod
     def value_at(self, Z: Floats, y: NDArray[Any]) -> float:
-        """Sum of the losses of the rows."""
+        """Return the sum of the losses of the rows."""
 
     @abstractmethod
     def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Derivative of every row's loss in its scores, shape (n, K)."""
+        """Return the derivative of every row's loss in its scores, shape (n, K)."""
 
     @abstractmethod
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Second derivatives, shape (n, K); for a joint loss, probabilities that define them."""
+        """Return second derivatives, shape (n, K), or probabilities that define them if joint."""
 
     def apply_curvature(self, curvature: Floats, scores: Floats) -> Floats:
         """Multiply second derivatives, as returned by `curvature_at`, by a change of the scores."""
@@ -75,7 +75,8 @@ class Loss(ABC):
 class Logistic(Loss):
     """log(1 + e^(-tz)), t = 1 for the class of the score and -1 for the others.
 
-    With one output the score is that of class 1 against class 0; with K, one against the rest each.
+    With one output the score is for class 1 against class 0; with K, for each class against the
+    rest.
     """
 
     curvature_bound = 0.25
@@ -87,11 +88,11 @@ class Logistic(Loss):
         self.slope_bound = sqrt(n_outputs)
 
     def value_at(self, Z: Floats, y: NDArray[Any]) -> float:
-        """Sum of the losses of the rows."""
+        """Return the sum of the losses of the rows."""
         return float(np.logaddexp(0.0, Z).sum() - (Z * self._is_own(y)).sum())
 
     def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """s(z) - [the class is that of the score]."""
+        """Return s(z), minus 1 if the row belongs to the class of the score."""
         slope: Floats = expit(Z)
         if self.n_outputs == 1:
             slope[:, 0] -= y
@@ -100,7 +101,7 @@ class Logistic(Loss):
         return slope
 
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
-        """s(z) s(-z)."""
+        """Return s(z) s(-z)."""
         curvature: Floats = expit(Z) * expit(-Z)
         return curvature
 
@@ -125,22 +126,22 @@ class Softmax(Loss):
         self.n_outputs = n_outputs
 
     def value_at(self, Z: Floats, y: NDArray[Any]) -> float:
-        """Sum of the losses of the rows."""
+        """Return the sum of the losses of the rows."""
         return float(logsumexp(Z, axis=1).sum() - Z[np.arange(len(y)), y].sum())
 
     def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Probabilities, minus one for the row's class."""
+        """Return the probabilities, minus 1 for the row's class."""
         slope: Floats = softmax(Z, axis=1)
         slope[np.arange(len(y)), y] -= 1.0
         return slope
 
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
-        """Probabilities q; the Hessian in the scores is diag(q) - q q'."""
+        """Return the probabilities q; the Hessian in the scores is diag(q) - q q'."""
         shares: Floats = softmax(Z, axis=1)
         return shares
 
     def factor_curvature(self, curvature: Floats) -> Floats:
-        """L = diag(sqrt q) - q sqrt(q)': L L' = diag(q) - q q' where q sums to 1."""
+        """Return L = diag(sqrt q) - q sqrt(q)'; L L' = diag(q) - q q', since q sums to 1."""
         root = np.sqrt(curvature)
         return root[:, :, None] * np.eye(self.n_outputs) - curvature[:, :, None] * root[:, None, :]
 
@@ -155,24 +156,24 @@ class Squared(Loss):
     concordance = 0.0
 
     def value_at(self, Z: Floats, y: NDArray[Any]) -> float:
-        """Sum of the losses of the rows."""
+        """Return the sum of the losses of the rows."""
         return float(((Z[:, 0] - y) ** 2).sum() / 2)
 
     def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Z - y."""
+        """Return Z - y."""
         slope: Floats = Z - y[:, None]
         return slope
 
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
-        """1."""
+        """Return ones."""
         return np.ones_like(Z)
 
 
 class PseudoHuber(Loss):
-    """s^2 (sqrt(1 + u^2) - 1), u = (z - y) / s: Huber's loss with a Hessian that is Lipschitz.
+    """s^2 (sqrt(1 + u^2) - 1), u = (z - y) / s: a smooth Huber loss with a Lipschitz Hessian.
 
-    The second derivatives of Huber's own loss and of the squared hinge are discontinuous, so
-    neither loss meets the assumptions of the methods here.
+    The original Huber loss and the squared hinge have discontinuous second derivatives, so neither
+    meets the assumptions of the methods here.
     """
 
     n_outputs = 1
@@ -185,18 +186,18 @@ class PseudoHuber(Loss):
         self.concordance = 1.5 / scale  # 3u / (1 + u^2) / s, largest at u = 1
 
     def value_at(self, Z: Floats, y: NDArray[Any]) -> float:
-        """Sum of the losses of the rows."""
+        """Return the sum of the losses of the rows."""
         u = (Z[:, 0] - y) / self.scale
         return float(self.scale**2 * (u**2 / (np.hypot(1.0, u) + 1.0)).sum())
 
     def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """S u / sqrt(1 + u^2)."""
+        """Return s u / sqrt(1 + u^2)."""
         residual = Z - y[:, None]
         slope: Floats = residual / np.hypot(1.0, residual / self.scale)
         return slope
 
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """(1 + u^2)^(-3/2)."""
+        """Return (1 + u^2)^(-3/2)."""
         curvature: Floats = np.hypot(1.0, (Z - y[:, None]) / self.scale) ** -3.0
         return curvature
 
@@ -218,7 +219,7 @@ _UNDERFLOW = 1e-140
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FitProblem(Opaque):
-    """Rows, loss, regulariser and noise; `removed` are positions of rows to leave out.
+    """Rows, loss, regulariser and noise; `removed` are positions of rows to skip.
 
     X is dense (float32 or float64, C order) or CSR. Every sum is in float64. `radius` is a bound of
     the norms of all rows, if known; rounding errors are then bounded without a pass over the rows.
@@ -270,11 +271,11 @@ class FitProblem(Opaque):
         return rows_in_double(self.X, positions)
 
     def value_at(self, W: Floats) -> float:
-        """S(W), up to a constant that removed rows add."""
+        """Return S(W), up to a constant that removed rows add."""
         return self.value_and_gradient(W)[0]
 
     def value_and_gradient(self, W: Floats) -> tuple[float, Floats]:
-        """S(W), up to a constant that removed rows add, and its gradient, in one pass."""
+        """Return S(W), up to a constant that removed rows add, and its gradient, in one pass."""
         gradient = self._smooth_part(W)
         total = 0.5 * self.ridge * float((W * W).sum())
         if self.tilt is not None:
@@ -286,14 +287,14 @@ class FitProblem(Opaque):
         return total, gradient
 
     def gradient_at(self, W: Floats) -> Floats:
-        """Gradient of S at W, noise included, in one pass over the rows."""
+        """Return the gradient of S at W, including noise, in one pass over the rows."""
         gradient = self._smooth_part(W)
         for block in self._iter_blocks():
             gradient += block.sum_rows(self.loss.slopes_at(block.scores_at(W), block.y))
         return gradient
 
     def gradient_and_scores(self, W: Floats) -> tuple[Floats, Floats]:
-        """Gradient at W and the scores of all slots, zero for removed rows, in one pass."""
+        """Return the gradient at W and the scores of all slots (0 if removed), in one pass."""
         gradient, scores = self._smooth_part(W), []
         for block in self._iter_blocks():
             scores.append(block.scores_at(W))
@@ -301,7 +302,7 @@ class FitProblem(Opaque):
         return gradient, scores[0] if len(scores) == 1 else np.concatenate(scores)
 
     def gradient_and_reach(self, W: Floats, origin: Floats) -> tuple[Floats, list[float]]:
-        """Gradient at W, and the largest change of any row's scores between `origin` and W.
+        """Return the gradient at W, and the largest change of a row's scores from `origin` to W.
 
         The change is one number per score, or one number for all scores of a joint loss.
         """
@@ -318,11 +319,11 @@ class FitProblem(Opaque):
         return gradient, reach.tolist()
 
     def data_gradient(self, W: Floats, positions: Positions) -> Floats:
-        """Sum of the gradients of some rows' losses, without regulariser and noise."""
+        """Return the sum of the gradients of some rows' losses, without regulariser and noise."""
         return sum_gradients(self.loss, self.copy_rows(positions), self.y[positions], W)
 
     def rounding_at(self, W: Floats) -> float:
-        """Size of the gradient caused by the last bits of W, which no solver can reduce.
+        """Return the size of the gradient caused by the last bits of W; no solver can reduce it.
 
         Entries of W are off by eps |w|. The gradient moves by at most eps |H| |w|, entry by entry,
         and |H_jk| <= sqrt(H_jj H_kk), H_jj at most the curvature bound times the squares of column
@@ -337,7 +338,7 @@ class FitProblem(Opaque):
         return EPSILON * float(np.linalg.norm(roots) * np.linalg.norm(roots @ np.abs(W)))
 
     def gradient_error(self, W: Floats) -> float:
-        """Upper bound of the norm of the rounding error of `gradient_at(W)`."""
+        """Return an upper bound on the norm of the rounding error of `gradient_at(W)`."""
         if np.isfinite(self.loss.slope_bound):
             return self.gradient_errors().bound_at(W)
         parts = [self.loss.slopes_at(block.scores_at(W), block.y) for block in self._iter_blocks()]
@@ -351,7 +352,7 @@ class FitProblem(Opaque):
 
         For sums in any order: a score is off by at most d u |x| |W| (u half an `EPSILON`), its
         slope by the curvature bound times that and by its own evaluation, the sum over n rows by
-        n u |x| |slope| for each. Regulariser and tilt go through one addition per block of rows.
+        n u |x| |slope| for each. Regulariser and tilt take one addition per block of rows.
         A constant covers norms whose squares underflow.
         """
         d, K = self.shape
@@ -374,7 +375,7 @@ class FitProblem(Opaque):
         )
 
     def distance_bound(self, gradient: Floats, error: float = 0.0) -> float:
-        """Upper bound of the distance to the optimum: |grad S| / ridge, by strong convexity.
+        """Return |grad S| / ridge, an upper bound on the distance to the optimum.
 
         `error` bounds the rounding error of the gradient. Never NaN.
         """
@@ -382,7 +383,7 @@ class FitProblem(Opaque):
         return distance if np.isfinite(distance) else np.inf
 
     def curvature_at(self, W: Floats) -> Floats:
-        """Curvature of every row's loss at W, shape (n_slots, K); zero for removed rows."""
+        """Return the curvature of every row's loss at W, shape (n_slots, K); 0 for removed rows."""
         parts = [
             self.loss.curvature_at(block.scores_at(W), block.y) for block in self._iter_blocks()
         ]
@@ -391,7 +392,7 @@ class FitProblem(Opaque):
         return curvature
 
     def hessian_at(self, W: Floats) -> list[Floats]:
-        """Blocks of the Hessian of the data part at W, without the regulariser.
+        """Return the blocks of the Hessian of the data part at W, without the regulariser.
 
         K blocks of d x d, or one of Kd x Kd for a joint loss (parameters in Fortran order: score
         after score). Forms d x d matrices; see `hessian_product` for many columns.
@@ -406,7 +407,7 @@ class FitProblem(Opaque):
         return blocks
 
     def hessian_error(self, W: Floats, curvature: Floats) -> float:
-        """Upper bound of the spectral norm of the rounding error of a block of `hessian_at(W)`.
+        """Bound the spectral norm of the rounding error of a block of `hessian_at(W)`.
 
         For sparse rows it also bounds the error of `hessian_diagonal`. A row adds at most its
         share, curvature times |x|^2. In units u of half an `EPSILON`, a sum is off by one share per
@@ -430,7 +431,7 @@ class FitProblem(Opaque):
         return 1.05 * total
 
     def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
-        """Hessian times V, shape (d, K), from the rows and the result of `curvature_at`."""
+        """Return the Hessian times V, shape (d, K), from the rows and `curvature_at`."""
         product = self.ridge * V
         for block in self._iter_blocks():
             change = self.loss.apply_curvature(curvature[block.where], block.rows @ V)
@@ -438,7 +439,7 @@ class FitProblem(Opaque):
         return product
 
     def hessian_diagonal(self, curvature: Floats) -> Floats:
-        """Diagonal of the Hessian, shape (d, K)."""
+        """Return the diagonal of the Hessian, shape (d, K)."""
         own = curvature * (1.0 - curvature) if self.loss.is_joint else curvature
         diagonal = np.full(self.shape, self.ridge)
         for block in self._iter_blocks():
@@ -448,7 +449,7 @@ class FitProblem(Opaque):
         return diagonal
 
     def _smooth_part(self, W: Floats) -> Floats:
-        """Gradient of regulariser and noise."""
+        """Return the gradient of regulariser and noise."""
         gradient = self.ridge * W
         if self.tilt is not None:
             gradient += self.tilt
@@ -488,7 +489,7 @@ class FitProblem(Opaque):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientErrors(Opaque):
-    """Bounds of the rounding error of a gradient: `fixed`, plus `per_size` times |W|."""
+    """Bounds on the rounding error of a gradient: `fixed`, plus `per_size` times |W|."""
 
     fixed: float
     per_size: float
@@ -499,10 +500,10 @@ class GradientErrors(Opaque):
 
 
 class _RowBlock(NamedTuple):
-    """Neighbouring rows; `removed` are positions inside the block to leave out.
+    """Neighbouring rows; `removed` are positions inside the block to skip.
 
-    Removed rows are left out, not added and subtracted: subtracting a very long row would lose
-    the digits of all others.
+    Removed rows are skipped, not added and then subtracted: subtracting a very long row would
+    destroy the digits of all others.
     """
 
     where: slice
@@ -511,7 +512,7 @@ class _RowBlock(NamedTuple):
     removed: Positions
 
     def scores_at(self, W: Floats) -> Floats:
-        """Rows times W; zero for removed rows."""
+        """Return the rows times W; zero for removed rows."""
         Z: Floats = self.rows @ W
         if len(self.removed):
             Z[self.removed] = 0.0
@@ -526,7 +527,7 @@ class _RowBlock(NamedTuple):
 
 
 def _scale_rows(rows: Any, factors: Floats) -> Any:
-    """Return every row times its factor, sparse where rows are."""
+    """Return every row times its factor; sparse rows stay sparse."""
     return sp.diags_array(factors) @ rows if sp.issparse(rows) else rows * factors[:, None]
 
 
@@ -540,18 +541,18 @@ def compute_ridge(l2: float, reg: str, n_rows: int) -> float:
 
 
 def n_stored(X: Any) -> int:
-    """Number of entries that a pass over X reads."""
+    """Return the number of entries that a pass over X reads."""
     return int(X.nnz if sp.issparse(X) else X.size)
 
 
 def rows_in_double(X: Any, positions: Positions) -> Any:
-    """Return rows in float64, in memory of their own."""
+    """Return a copy of rows in float64."""
     rows = X[positions]
     return rows if rows.dtype == np.float64 else rows.astype(np.float64)
 
 
 def sum_gradients(loss: Loss, rows: Any, y: NDArray[Any], W: Floats) -> Floats:
-    """Sum of the gradients of some rows' losses at W, shape (d, K)."""
+    """Return the sum of the gradients of some rows' losses at W, shape (d, K)."""
     gradient: Floats = rows.T @ loss.slopes_at(rows @ W, y)
     return gradient
 
@@ -575,7 +576,7 @@ def hessian_roots(
 
 
 def row_norms(X: Any) -> Floats:
-    """Norm of every row, in float64."""
+    """Return the norm of every row, in float64."""
     if sp.issparse(X):
         squares = X.astype(np.float64).power(2).sum(axis=1)
         return np.sqrt(np.asarray(squares, np.float64).ravel())

@@ -145,7 +145,7 @@ class SecantHistory:
     Parameters
     ----------
     history : int
-        How many pairs are kept.
+        Number of pairs to keep.
     size : int
         Length of s and y.
     """
@@ -212,7 +212,7 @@ class BlockSecantHistory:
         """Return B v, or None if it is unreliable.
 
         It is unreliable if a block of v that is not zero has no pairs, or if B v is longer than
-        `most` times v, `most` being an upper bound of the Hessian's norm.
+        `most` times v, `most` being an upper bound on the Hessian's norm.
         """
         product = np.zeros(self._shape)
         for block, change, out in zip(self._blocks, v.reshape(self._shape), product, strict=True):
@@ -286,8 +286,8 @@ class RowRemoval:
 
     Parameters
     ----------
-    descent : RecordedDescent
-        Of all rows.
+    descent : LinearDescent
+        The descent on all rows.
     positions : ndarray
         Rows to remove.
     sizes : ndarray
@@ -331,7 +331,7 @@ class RowRemoval:
         return sum_gradients(self.loss, self.rows[members], self.y[members], W).T.ravel()
 
     def adjust_gradient(self, g: Floats, w: Floats, own: Floats | None, step: int) -> Floats:
-        """Turn the mean gradient at w over all rows of a step into that over the remaining."""
+        """Turn a step's mean gradient at w over all rows into the mean over the remaining rows."""
         adjusted: Floats = self._stretch[step] * g
         if self._shrinkage[step]:
             adjusted += self._shrinkage[step] * w
@@ -370,7 +370,7 @@ def replay_by_secants(
     problem = descent.problem
     n_blocks = 1 if problem.loss.is_joint else problem.shape[1]
     secants = BlockSecantHistory(exactness.history, n_blocks, descent.n_parameters // n_blocks)
-    # A descent with this rate diverges where the Hessian is larger.
+    # A descent with this rate diverges if the Hessian is larger.
     steepest = 2.0 / descent.rate
     replayed, n_exact = descent.allocate_path(len(path)), 0
 

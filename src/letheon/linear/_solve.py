@@ -19,7 +19,7 @@ _SMALL_BLOCK, _LARGEST_SHARE = 400, 2
 _NEWTON_LIMIT = 200
 _LEAST_DECREASE = 1e-4
 _MOST_HALVINGS = 40
-# After so many consecutive steps that do not lower the gradient, the rest is rounding error.
+# After this many consecutive steps that do not reduce the gradient, the rest is rounding error.
 _MOST_IDLE = 3
 
 
@@ -39,13 +39,13 @@ class Solution(Opaque):
 
 
 def block_size(problem: FitProblem) -> int:
-    """Size of the largest Hessian block."""
+    """Return the size of the largest Hessian block."""
     d, K = problem.shape
     return d * K if problem.loss.is_joint else d
 
 
 def is_dense(problem: FitProblem) -> bool:
-    """Whether Hessian blocks are formed: not above a limit, and not where X is much smaller."""
+    """Return whether Hessian blocks are formed: not above a limit, nor if X is much smaller."""
     size = block_size(problem)
     return size <= _SMALL_BLOCK or (
         size <= DENSE_LIMIT and size * size <= _LARGEST_SHARE * n_stored(problem.X)
@@ -55,7 +55,7 @@ def is_dense(problem: FitProblem) -> bool:
 def minimise(
     problem: FitProblem, *, tolerance: float, max_iter: int, start: Floats | None = None
 ) -> Solution:
-    """Return the minimiser of S, with |grad S| <= tolerance unless `max_iter` comes first."""
+    """Return the minimiser of S, with |grad S| <= tolerance unless `max_iter` is reached first."""
     W = np.zeros(problem.shape) if start is None else start
     if block_size(problem) <= _NEWTON_LIMIT:
         return minimise_by_newton(problem, W, tolerance, max_iter)
@@ -184,7 +184,7 @@ def l2_norm(change: Floats) -> float:
 
 
 def block_norms(change: Floats, n_blocks: int) -> list[float]:
-    """Norm of a change of parameters per block of the Hessian."""
+    """Return the norm of a change of parameters for each block of the Hessian."""
     if n_blocks == 1:
         return [l2_norm(change)]
     squares: list[float] = np.einsum("dk,dk->k", change, change).tolist()

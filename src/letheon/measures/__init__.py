@@ -1,4 +1,4 @@
-"""The survey's measures: an unlearned model compared with the naively retrained one.
+"""The survey's measures, which compare an unlearned model with a retrained one.
 
 Efficiency, effectiveness, consistency and certifiability (section 3 of Mercuri et al., 2022),
 their analogues for regression, and (alpha, beta)-accuracy and strength over a sequence of removals.

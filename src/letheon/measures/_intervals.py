@@ -169,7 +169,7 @@ def clopper_pearson(successes: float, n: float, confidence: float) -> Interval:
     """Return the exact binomial interval: its coverage is at least `confidence` for any `n`.
 
     Neither number has to be an integer: for dependent observations, both are divided by the
-    design effect (Korn and Graubard 1998; see `effective_number`).
+    design effect (Korn and Graubard 1998; see `effective_sample_size`).
     """
     _check_settings(confidence)
     tail, failures = (1 - confidence) / 2, n - successes

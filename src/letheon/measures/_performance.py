@@ -63,7 +63,7 @@ def efficiency(
         Higher is better; `n` is the number of unlearning times. The interval is a bootstrap-t of
         the logarithm of the ratio, because times are skewed. It reaches its coverage from 60
         unlearning times and 5 retraining times on; with fewer, `is_rough` is True and the note
-        says why: five requests probably miss a slow kind of request that is one in 20. It is
+        says why: five requests probably miss a slow kind of request that occurs once in 20. It is
         also rough if fewer than 60 retraining times vary widely (standard deviation of the
         logarithms above 0.25), or if consecutive times are correlated. There is no interval if
         either was timed once, or if all times are equal.
@@ -90,7 +90,8 @@ def efficiency(
 def _describe_timing_doubt(naive: Floats, unlearn: Floats) -> str:
     """Return a reason for doubt if few retrain times vary widely, or if removal times correlate.
 
-    Few values do not show their skewness. Correlated: more than 49 of 50 independent samples.
+    Few values do not show their skewness. Times count as correlated if their correlation exceeds
+    that of 49 of 50 independent samples.
     """
     if naive.size < _FEWEST_REMOVALS and float(np.std(np.log(naive), ddof=1)) > _MOST_SPREAD:
         return (

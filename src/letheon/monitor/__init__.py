@@ -1,8 +1,8 @@
-"""Watch a model through a stream of requests and decide when to retrain it (survey, 6.3).
+"""Monitor a model during a stream of requests and decide when to retrain it (survey, 6.3).
 
-Effectiveness and certifiability compare with a retrained model, which is what unlearning avoids.
-`Monitor` estimates both after every request, with limits that were calibrated on rehearsed streams,
-and retrains before a tolerance is exceeded.
+Effectiveness and certifiability are defined by comparison with a retrained model, and unlearning
+avoids retraining. `Monitor` estimates both after every request, with limits calibrated on rehearsed
+streams, and retrains before a tolerance is exceeded.
 """
 
 from letheon.monitor._calibrate import Calibration

@@ -1,4 +1,4 @@
-"""Rehearsals: streams of requests on copies of the model, with scores and measured truth."""
+"""Rehearsals: streams of requests on copies of the model, with scores and true values."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -21,44 +21,44 @@ _ALL_KINDS = ("uniform", "class", "adaptive", "worst")
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """How limits are learned before the first request: rehearsed removals on copies of the model.
+    """Settings of the rehearsals, which determine the limits before the first request.
 
-    Rehearsals remove remaining people from copies; the model itself is not changed. Of the streams
-    of each kind, one half starts from the model as it is, a quarter from a model that was retrained
-    after some removals, and a quarter is used only to choose the score.
+    Rehearsals remove people from copies; the model itself is not changed. Of the streams of each
+    kind, half start from the current model, a quarter start from a model that was retrained after
+    some removals, and a quarter are used only to choose the score.
 
     A stream costs at most `n_requests` removals and `n_looks` retrains, so the default of four
     kinds costs up to 1,680 trainings before the first request. This pays off for long streams of
-    requests and models that train quickly.
+    requests and for models that train quickly.
 
     Parameters
     ----------
     kinds : tuple of str, default=("uniform", "class", "adaptive", "worst")
-        Kinds of streams, as in `letheon.datasets.Requests`. The limits hold for each of them and
-        for no other: a monitor that rehearsed uniform requests only missed most breaches of an
-        adaptive stream. Fewer kinds need `assume`. "class" is omitted for regression.
+        Kinds of streams, as in `letheon.datasets.Requests`. The limits hold for these kinds only:
+        in simulations, a monitor that had rehearsed only uniform requests missed most breaches of
+        an adaptive stream. To omit a kind, set `assume`. "class" is omitted for regression.
     assume : str, default=""
         Reason why omitted kinds will not occur, such as ``"requests come uniformly"``. Every
         reading quotes it. Required if one of the four kinds is omitted.
     n_streams : int, default=40
-        Streams of each kind. `Limit.miss` has the proved bound: 1 in 11 for each tolerance with 40
-        streams, 1 in 41 with 160. In simulations far fewer breaches are missed.
+        Number of streams of each kind. `Limit.miss` is the proved bound: 1 in 11 for each tolerance
+        with 40 streams, 1 in 41 with 160. In simulations far fewer breaches are missed.
     n_requests : int, default=40
-        Maximum number of requests of a stream.
+        Maximum number of requests in a stream.
     batch : int, default=1
-        People per request. Later requests must not have fewer.
+        Number of people per request. Later requests must not have fewer people.
     horizon : float, default=0.1
         Largest share of all people that a stream removes. The model is retrained at the latest when
         this share, or ``n_requests * batch`` people, are removed: larger shares are not rehearsed.
     age : float, default=0.3
-        Largest share of people who are removed, followed by a retrain, before a rehearsal starts.
-        Later intervals start with fewer people than the first one.
+        Largest share of people to remove, followed by a retrain, before a rehearsal starts: in use,
+        later intervals start with fewer people than the first.
     n_looks : int, default=10
-        How often the truth is measured in a stream, by a retrain. A breach that ends before the
-        next measurement is not detected.
+        How often the true value is measured in a stream, by a retrain. A breach that ends before
+        the next measurement is not detected.
     miss : float, default=0.05
-        Accepted share of intervals with an undetected breach of any tolerance. With too few streams
-        to prove it, `Limit.miss` and the reasons of every reading state what is proved.
+        Accepted share of intervals with an undetected breach of any tolerance. If there are too few
+        streams to prove it, `Limit.miss` and the reasons of every reading state the proved share.
     refresh : bool, default=True
         Rehearse again after every retrain, to recalibrate certifiability. It costs one retrain.
     requests : mapping, optional
@@ -78,7 +78,7 @@ class Calibration:
     assume: str = ""
 
     def __post_init__(self) -> None:
-        """Reject settings without a rehearsal."""
+        """Reject settings that do not define a rehearsal."""
         if isinstance(self.kinds, str):
             raise ValueError(
                 f"kinds={self.kinds!r} must be a tuple of kinds: kinds=({self.kinds!r},)"
@@ -110,7 +110,7 @@ class Calibration:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON; a cost function is not among them."""
+        """Return plain values, ready for JSON; a cost function is omitted."""
         values = asdict(self) | {"kinds": list(self.kinds)}
         if not self.assume:
             del values["assume"]
@@ -128,15 +128,15 @@ class Calibration:
         return Requests(kind=kind, n=n, batch=batch, **(self.requests or {}))  # type: ignore[arg-type]
 
     def choose_looks(self, n_requests: int) -> frozenset[int]:
-        """Return the requests, from 0, after which the truth is measured; the last is one."""
+        """Return the requests, from 0, after which the true value is measured."""
         places = np.linspace(n_requests - 1, 0, min(self.n_looks, n_requests))
         return frozenset(int(place) for place in places.round())
 
 
 def score_floors(name: str, n_test: int, n_rows: int) -> dict[str, float]:
-    """Return the least score that differs from 0: the effect of one row of the set.
+    """Return the smallest score above 0: the effect of a single row.
 
-    One row of n changes an accuracy by 1 / n, and so its SAPE by 50 / n per cent or more.
+    One of n rows changes an accuracy by 1 / n, and so the SAPE by at least 50 / n per cent.
     """
     gap = 50 / n_test if name == "certifiability" else 1 / n_test
     return {
@@ -151,10 +151,10 @@ def score_floors(name: str, n_test: int, n_rows: int) -> dict[str, float]:
 def measure_truth(
     panel: Panel, model: Any, retrained: Any, removed: Rows | None
 ) -> dict[str, float]:
-    """Return the true effectiveness and, given the forgotten rows, certifiability.
+    """Return the true effectiveness and, if forgotten rows are given, certifiability.
 
-    ``|M_test(h) - M_test(h*)|`` and ``SAPE(M_u(h), M_u(h*))`` (survey, equations 3.2 and 3.6). A
-    performance that is not finite has no truth.
+    ``|M_test(h) - M_test(h*)|`` and ``SAPE(M_u(h), M_u(h*))`` (survey, equations 3.2 and 3.6).
+    Values that are not finite are omitted.
     """
     truth = {}
     for name, rows in (("effectiveness", panel.rows), ("certifiability", removed)):
@@ -169,7 +169,7 @@ def measure_truth(
 def warn_of_noise(
     panel: Panel, model: Any, retrained: Any, tolerances: Mapping[str, float]
 ) -> None:
-    """Warn if two trainings on the same rows differ by more than a tolerance."""
+    """Warn if two models trained on the same rows differ by more than a tolerance."""
     floor = measure_truth(panel, model, retrained, panel.rows)
     for name, most in tolerances.items():
         gap = floor.get(name, math.nan)
@@ -190,7 +190,7 @@ class StreamStart(NamedTuple):
     rows: Rows
 
     def iter_requests(self, requests: Requests, model: Any, seed: int) -> Iterator[Ids]:
-        """Yield the people of one request after the other, as `model` is at each."""
+        """Yield the people of each request; adaptive kinds use the current state of `model`."""
         assert self.rows.y is not None
         ids = self.rows.ids.to_array()
         stream = requests.stream(model, self.rows.X, self.rows.y, ids, seed=seed)
@@ -208,7 +208,7 @@ class _Shadow:
     removed: Rows | None = None
 
     def forget(self, ids: Ids) -> None:
-        """Forget in the copy; the last row of a class stays."""
+        """Forget in the copy; the last row of each class is kept."""
         places = find_positions(self.remaining, ids)
         if len(find_emptied_classes(self.model, self.remaining, places)) == 0:
             leaving = self.remaining.take(places)
@@ -230,7 +230,7 @@ def rehearse_stream(
 ) -> dict[str, Rehearsal]:
     """Return one rehearsed stream, for each property that has a tolerance.
 
-    It ends early when every tolerance is passed.
+    The stream ends early when all tolerances are exceeded.
     """
     n_people = len(start.rows.ids.distinct())
     requests = calibration.make_requests(n_people, kind, n_removed)
@@ -251,7 +251,7 @@ def rehearse_stream(
         truth = measure_truth(shadow.panel, shadow.model, retrained, shadow.removed)
         for name, rehearsal in rehearsed.items():
             rehearsal.looks.append(number)
-            # A model that cannot be judged counts as a breach.
+            # A model that cannot be evaluated counts as a breach.
             rehearsal.truths.append(truth.get(name, math.inf))
         unpassed = {name for name in unpassed if rehearsed[name].truths[-1] <= tolerances[name]}
         if not unpassed:
@@ -270,7 +270,7 @@ def select_kinds(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
 def age_start(calibration: Calibration, start: StreamStart, *, kind: str, seed: int) -> StreamStart:
     """Return the start of a rehearsal after removals of this kind and a retrain.
 
-    How many is drawn evenly up to `Calibration.age`.
+    The number of removals is drawn uniformly, up to `Calibration.age`.
     """
     n_people = len(start.rows.ids.distinct())
     share = calibration.age * np.random.default_rng(seed).uniform()
@@ -318,7 +318,7 @@ def fit_limits(
     n_rows: int,
     miss: float,
 ) -> dict[str, Limit]:
-    """Return the limit of every property; the accepted misses are shared among them."""
+    """Return the limit of each property; the accepted misses are divided among them."""
     return {
         name: fit_limit(
             rehearsed,
@@ -337,7 +337,7 @@ def make_limits(
     *,
     seed: int,
 ) -> dict[str, Limit]:
-    """Return the limits before the first request; the survey's own without a calibration."""
+    """Return the limits before the first request; without a calibration, those of the survey."""
     n_test, n_rows = len(start.panel), len(start.rows)
     if calibration is None:
         least = {name: score_floors(name, n_test, 1)["metric"] for name in tolerances}
@@ -356,7 +356,7 @@ def refresh_limit(
     seed: int,
     n_removed: int,
 ) -> Limit:
-    """Return the limit of certifiability after one more rehearsal, that of retrain `number`."""
+    """Return the limit of certifiability after another rehearsal, following retrain `number`."""
     kinds, name = select_kinds(calibration, start.panel), "certifiability"
     rehearsal = rehearse_stream(
         replace(calibration, n_looks=1),
@@ -366,7 +366,7 @@ def refresh_limit(
         seed=library_seed(seed, _REFRESH, number),
         n_removed=n_removed,
     )[name]
-    # One person alone may be an exception; only a breach that would not be detected counts.
+    # A single person may be an outlier; only a breach that the limit would miss counts.
     last = {score: values[-1] for score, values in rehearsal.scores.items()}
     truth = rehearsal.truths[-1]
     return limit.raise_factor(truth, last) if limit.estimate(last) <= tolerance < truth else limit

@@ -3,7 +3,7 @@
 A *score* can be computed without retraining and grows with removals. A *limit* turns it into an
 upper estimate of a property, ``estimate = factor x score``, like the survey's ``c SAPE`` and
 ``e |...|``. The factor is chosen so that in rehearsed streams the estimate exceeds the tolerance
-no later than the truth, except for a share `miss` of them.
+no later than the true value does, except in a share `miss` of the streams.
 """
 
 import math
@@ -17,28 +17,28 @@ from scipy.optimize import nnls
 
 from letheon.measures import from_plain, sape
 
-# The survey's own score, the change of single outputs, the number of removed rows, and two scores
-# from the errors of the model on them.
+# The survey's score, the change of single outputs, the number of removed rows, and two scores based
+# on the errors of the model on the removed rows.
 SCORES = ("metric", "movement", "share", "weight", "doubt")
-# A product of powers of these, learned from the rehearsals.
+# A product of powers of these scores, fitted on the rehearsals.
 BLEND = "blend"
-# The blend does not distinguish truths below this share of the tolerance.
+# The blend does not distinguish true values below this share of the tolerance.
 _NEGLIGIBLE = 0.01
 _HUGE = 1e9
 
 
 class Rehearsal(NamedTuple):
-    """One rehearsed stream: scores after every request, and the truth at some of them."""
+    """A rehearsed stream: scores after every request, true values after some."""
 
     kind: str
     scores: dict[str, list[float]]
     """Name of the score to its running maximum after each request."""
     looks: list[int]
-    """Requests, from 0, after which the truth was measured."""
+    """Requests, from 0, after which the true value was measured."""
     truths: list[float]
-    """The truth at these."""
+    """The true values after these requests."""
     chooses: bool = False
-    """Whether it serves to fit the blend and to choose the score; then not for thresholds."""
+    """Whether it is used to fit the blend and choose the score, and not for thresholds."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Tally:
 
 
 def compute_gap(name: str, metric: float, other: float) -> float:
-    """Return the difference of two performances, as the property defines it."""
+    """Return the difference of two performances, as defined for the property."""
     return sape(metric, other) if name == "certifiability" else abs(metric - other)
 
 
@@ -68,13 +68,13 @@ def compute_scores(
     """Return the scores of a property.
 
     *metric* is the survey's: ``SAPE(M_test(h_m), M_test(h*_ik))`` for certifiability,
-    ``|M_test(h_m) - M_test(h*_ik)|`` for effectiveness. It misses a model that does not change, and
-    changes that cancel. *movement* is the mean change of single outputs, which does not cancel. The
-    others depend on the removed rows. *share* is their number, as a share of the rows at the last
-    retrain. *weight* counts each row by the error w of the model on it, which is the size of its
-    pull on a model with logistic loss. *doubt* is ``sum w**2 / sum (1 - w)``, the relative loss of
-    performance on these rows if each pull were undone. A model that cannot be judged has infinite
-    scores.
+    ``|M_test(h_m) - M_test(h*_ik)|`` for effectiveness. It is 0 for a model that does not change,
+    and for changes that cancel each other. *movement* is the mean change of single outputs, which
+    cannot cancel. The other scores depend on the removed rows. *share* is their number, as a share
+    of the rows at the last retrain. *weight* weights each row by the error w of the model on it,
+    which is the size of its gradient under logistic loss. *doubt* is ``sum w**2 / sum (1 - w)``,
+    the relative loss of performance on these rows if each gradient were undone. A model that cannot
+    be evaluated has infinite scores.
     """
     if not all(map(math.isfinite, (metric, metric_retrained, movement, tally.wrong))):
         return dict.fromkeys(SCORES, math.inf)
@@ -99,8 +99,8 @@ class Limit:
     factor : float
         The survey's c or e.
     floor : float
-        Least value of the score that differs from 0, 1 / (rows of the test set). It also avoids
-        0/0 when the factor is calibrated.
+        Smallest value of the score above 0, 1 / (number of test rows). It also avoids 0/0 in the
+        calibration of the factor.
     miss : float
         Share of streams, exchangeable with the rehearsed ones, in which the tolerance may be
         exceeded before the estimate exceeds it. 1 without rehearsals.
@@ -128,10 +128,10 @@ class Limit:
         return max(scores[self.score], self.floor)
 
     def raise_factor(self, truth: float, scores: Mapping[str, float]) -> Self:
-        """Return the limit after a retrain showed the truth: a running maximum.
+        """Return the limit after a retrain measured the true value: a running maximum.
 
-        ``c = truth / score``, the ratio of what the proxy should have said to what it said. A
-        truth of 0 over a score of 0 keeps the factor, and so does a smaller ratio.
+        ``c = truth / score``, the ratio of the true value to the score. The factor does not change
+        if both are 0, or if the ratio is smaller.
         """
         ratio = truth / self._get_score(scores)
         return replace(self, factor=max(self.factor, ratio))
@@ -142,7 +142,7 @@ class Limit:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the limit that `to_dict` described; JSON knows no tuples."""
+        """Return the limit from the result of `to_dict`; JSON has no tuples."""
         limit: Self = from_plain(cls, values)
         return limit
 
@@ -150,9 +150,9 @@ class Limit:
 def score_at_breach(rehearsal: Rehearsal, score: str, tolerance: float) -> float:
     """Return a score that was reached no later than the tolerance was exceeded.
 
-    The truth is measured at some requests only. The breach may have come with the first request
-    after the last measurement without one, so that request's score counts. Without a breach it is
-    the last score.
+    The true value is measured after some requests only. The breach may have occurred at the first
+    request after the last measurement without a breach, so the score at that request is used.
+    Without a breach it is the last score.
     """
     values, first = rehearsal.scores[score], 0
     for look, truth in zip(rehearsal.looks, rehearsal.truths, strict=True):
@@ -171,10 +171,10 @@ def blend_scores(powers: Mapping[str, tuple[float, float]], scores: Mapping[str,
 def fit_powers(
     rehearsals: Sequence[Rehearsal], tolerance: float, floors: Mapping[str, float]
 ) -> dict[str, tuple[float, float]]:
-    """Return the powers of the blend that follows the truth best at all looks.
+    """Return the powers of the blend that fits the true values best.
 
-    Least squares of the logarithm, with powers that are not negative: the blend grows with every
-    score, so it is as monotone within a stretch as they are.
+    Least squares of the logarithm, with non-negative powers: the blend grows with every score, so
+    like the scores it never decreases between retrains.
     """
     least = _NEGLIGIBLE * tolerance
     lines, target = [], []
@@ -190,10 +190,10 @@ def fit_powers(
 def fit_limit(
     rehearsals: Sequence[Rehearsal], tolerance: float, *, floors: Mapping[str, float], miss: float
 ) -> Limit:
-    """Return the limit that holds the tolerance on every kind of rehearsed stream.
+    """Return the limit that enforces the tolerance for every kind of rehearsed stream.
 
-    Of R streams of one kind the k-th smallest score at the breach is a threshold that a further
-    exchangeable stream stays under at its breach with probability at most ``k / (R + 1)``
+    The threshold is the k-th smallest score at the breach among R streams of one kind. At its
+    breach, another exchangeable stream is below it with probability at most ``k / (R + 1)``
     (conformal prediction). k is the largest with ``k <= miss (R + 1)``, at least 1; the smallest
     threshold of all kinds counts. So the claim holds for each kind and for any mixture. The score
     is chosen, and its blend fitted, on streams that are not among these R.
@@ -204,14 +204,14 @@ def fit_limit(
     choosing, judging = ([_with_blend(r, powers) for r in part] for part in (choosing, judging))
 
     def rank_score(score: str) -> tuple[float, str]:
-        """Rank by the mean interval between retrains; a blind score has none."""
+        """Rank a score by the mean interval between retrains."""
         threshold = _find_threshold(choosing, score, tolerance, miss)
         is_blind = threshold <= floors[score]
         return (0.0 if is_blind else _mean_interval(choosing, score, threshold)), score
 
     score = max((*SCORES, BLEND), key=rank_score)
     threshold = max(_find_threshold(judging, score, tolerance, miss), floors[score])
-    # The least factor with which the threshold passes the tolerance, rounding included.
+    # The smallest factor at which the threshold exceeds the tolerance, with rounding.
     factor = tolerance / threshold
     while factor * threshold <= tolerance:
         factor = math.nextafter(factor, math.inf)
@@ -227,7 +227,7 @@ def fit_limit(
 
 
 def _with_blend(rehearsal: Rehearsal, powers: Mapping[str, tuple[float, float]]) -> Rehearsal:
-    """Return the rehearsal with the blend among its scores."""
+    """Return the rehearsal with the blend as another score."""
     requests = zip(*(rehearsal.scores[name] for name in SCORES), strict=True)
     blend = [blend_scores(powers, dict(zip(SCORES, seen, strict=True))) for seen in requests]
     return rehearsal._replace(scores={**rehearsal.scores, BLEND: blend})

@@ -1,4 +1,4 @@
-"""`Monitor`: a model, watched through a stream of requests."""
+"""`Monitor`: a model that is monitored during a stream of requests."""
 
 import contextlib
 import math
@@ -32,7 +32,7 @@ _USUAL = Calibration()
 
 
 class Monitor:
-    """Monitor of a model that forgets a stream of requests (survey, section 6.3).
+    """Monitor of a model during a stream of requests (survey, section 6.3).
 
     After every request it estimates, without retraining, how far the model may be from a retrained
     one, and retrains (or advises to) before a tolerance is exceeded. For certifiability and
@@ -41,26 +41,26 @@ class Monitor:
         cert ~ c SAPE(M_test(h_m), M_test(h*_ik))      eff ~ e |M_test(h_m) - M_test(h*_ik)|
 
     where ``h_m`` is the model after request m and ``h*_ik`` the last retrained one. This proxy is 0
-    when the model does not change, or when gains and losses cancel. So the estimate is
-    ``c * score`` with one of six scores: the survey's, the change of single outputs, the number of
+    when the model does not change, or when gains and losses cancel. So the estimate is ``c *
+    score`` with one of six scores: the survey's, the change of single outputs, the number of
     removed rows, two from the errors of the model on the removed rows, and a product of powers of
-    these five. Rehearsals on copies choose the score and the factor, so that the estimate exceeds
-    the tolerance no later than the truth in all but a share `Calibration.miss` of the streams. A
-    retrain raises a factor if the truth was above the estimate.
+    these five. Rehearsals on copies determine the score and the factor, so that the estimate
+    exceeds the tolerance no later than the true value in all but a share `Calibration.miss` of the
+    streams. A retrain raises a factor if the true value was above the estimate.
 
     Parameters
     ----------
     model : fitted estimator with `forget`
         A newly trained model; its outputs on the test set are those of ``h*_i0``.
     X_test, y_test : array-like
-        Rows on which the model is judged; they are never trained on.
+        Rows on which the model is evaluated; they are never used for training.
     test_ids : sequence of int or of str, optional
         Ids of the test rows. A forgotten person is removed from the test set too, and both
-        performances are computed again on its remaining rows. None: the test set has no person of
-        the training set.
+        performances are computed again on its remaining rows. None means that no person has both
+        training and test rows.
     metric : callable, optional
-        ``metric(y_true, y_pred)``. Default: the mean probability of the true label, the
-        accuracy without `predict_proba`, R² for a regression.
+        ``metric(y_true, y_pred)``. By default the mean probability of the true label, the accuracy
+        for classifiers without `predict_proba`, and R² for regression.
     tolerances : MonitorTolerances, optional
         The limits to enforce.
     on_breach : {"retrain", "advise"}, default="retrain"
@@ -69,8 +69,8 @@ class Monitor:
         The training rows, as passed to `fit`. They are kept in memory; rows of forgotten people are
         removed. Required for every method that is not exact.
     calibration : Calibration or None, optional
-        The rehearsals. None: no rehearsal, and the survey's own proxy with c = e = 1 until the
-        first retrain, which may miss the first breach.
+        Settings of the rehearsals. None means no rehearsals: the survey's proxy is used with c = e
+        = 1 until the first retrain, and may miss the first breach.
     hold_forgotten_until_retrain : bool, default=False
         Keep the rows of forgotten people until the next retrain, to measure certifiability on
         them. Until then they are not forgotten. By default nothing of a forgotten person is kept,
@@ -84,15 +84,15 @@ class Monitor:
     Attributes
     ----------
     model : estimator
-        The model as it is now; another object after a retrain.
+        The current model; a retrain replaces the object.
     history : History
         One `Reading` per request: numbers, never ids.
     n_retrains : int
-        Retrains so far, those by hand included.
+        Number of retrains so far, including calls of `retrain`.
     limits : dict of str to Limit
         How "effectiveness" and "certifiability" are estimated.
     receipt : Receipt or None
-        What the model's own `forget` said last; it is not saved.
+        The last receipt of the model; it is not saved.
     tolerances, calibration, on_breach
         As given.
 
@@ -102,17 +102,19 @@ class Monitor:
     one kind, the probability that a tolerance is exceeded while the decision was "keep" is at most
     the sum of ``Limit.miss`` over the tolerances (conformal prediction). Breaches that end before
     the next measurement of a rehearsal are excluded. The default number of streams proves 1 in 11
-    for each tolerance; in the simulations of `benchmarks/monitor.py` far fewer are missed. It is an
-    assumption that later intervals resemble rehearsals that start after some removals. Streams of a
-    kind that was not rehearsed are not covered; `Calibration.assume` states why, and every reading
-    quotes it. The guarantee is about the two measures of the survey; it is not a certificate of
-    forgetting. For exact methods both measures are 0 by proof, and there are no rehearsals.
+    for each tolerance; in the simulations of `benchmarks/monitor.py` far fewer are missed. It
+    assumes that later intervals resemble rehearsals that start after some removals. Streams of a
+    kind that was not rehearsed are not covered; `Calibration.assume` states why they do not occur,
+    and every reading quotes it. The guarantee is about the two measures of the survey; it is not a
+    certificate of forgetting. For exact methods both measures are 0 by proof, and there are no
+    rehearsals.
 
-    No row and no id of a forgotten person is kept. Until the next retrain the monitor has sums over
-    all removed rows, and the outputs of the last retrained model, which was trained on them, for
-    every test row. An attacker could compare these before and after. The history keeps proxies that
-    were computed from these sums; after a request of one person a sum is about that person. The
-    limits were calibrated on remaining people. Treat history and folder as confidential.
+    No row or id of a forgotten person is kept. Until the next retrain, the monitor stores sums over
+    all removed rows, and for every test row the output of the last retrained model, which was
+    trained on them. An attacker could compare these outputs with those of the current model. The
+    history contains proxies that were computed from these sums; after a request for one person, a
+    sum is about that person. The limits were calibrated on remaining people. Treat the history and
+    the folder as confidential.
 
     Examples
     --------
@@ -176,7 +178,7 @@ class Monitor:
         self._commit()
 
     def forget(self, ids: Any) -> Reading:
-        """Forget these ids in the model and in all rows of the monitor, and judge the model.
+        """Forget these ids in the model and in all rows of the monitor, then evaluate the model.
 
         Parameters
         ----------
@@ -186,18 +188,20 @@ class Monitor:
         Returns
         -------
         Reading
-            What is known now, and whether the model was or should be retrained.
+            The estimates, and whether the model was or should be retrained.
 
         Raises
         ------
         UnknownIdError, EmptyModelError
-            As the model's own `forget`, or no training row of a class would be left for a method
-            that is not exact; nothing was changed. A person who has test rows only leaves these.
+            Raised by the model's `forget`, or if no training row of a class would remain for a
+            method that is not exact; nothing was changed. For a person with test rows only, these
+            rows are removed.
         CheckpointError
             The folder cannot be written, or another process has changed it. The people are
-            forgotten in memory, but not on the disk; call `save` when there is room, or load again.
+            forgotten in memory, but not on the disk; call `save` when the problem is solved, or
+            load again.
         Exception
-            Whatever the metric raises. The people are forgotten, and a retrain is due.
+            Any error of the metric. The people are forgotten, and a retrain is due.
         """
         people = as_ids(ids).distinct()
         panel = self._panel.without(people)
@@ -232,7 +236,8 @@ class Monitor:
         Returns
         -------
         Reading or None
-            The last reading, with the truth that the retrain showed; None before any request.
+            The last reading, with the true values that the retrain measured; None before any
+            request.
         """
         old, n_people = self.model, self._interval.n_people
         try:
@@ -267,9 +272,11 @@ class Monitor:
             A model trained on the monitor's training rows without those of `ids`.
         ids : sequence of int or of str, optional
             Ids that this retrain removes and that were not forgotten before. They are removed from
-            training and test rows too. No truth is measured, because the old model has them.
+            training and test rows too. No true value is measured, because the old model still
+            contains them.
         seconds : float, optional
-            Duration of the training. None: that of the last one, scaled by the ratio of rows.
+            Duration of the training; by default that of the last training, scaled by the ratio of
+            rows.
 
         Returns
         -------
@@ -291,7 +298,8 @@ class Monitor:
         _panel.check_remaining(self.model, model, rows, leaving_ids)
         panel, truth = panel.with_outputs_of(model), {}
         if not len(people):
-            # Without `ids` the old model has forgotten all removed rows, so it can be compared.
+            # Without `ids` the old model has forgotten all removed rows, so a comparison is
+            # possible.
             with contextlib.suppress(Exception):
                 truth = measure_truth(self._panel, self.model, model, self._forgotten)
         n_rows, n_people, before = self._n_rows(), self._interval.n_people, self._interval
@@ -307,7 +315,7 @@ class Monitor:
         try:
             self._recalibrate(n_people)
         except Exception as error:  # noqa: BLE001  (a rehearsal runs the caller's own functions)
-            # The model is in place already.
+            # The model was replaced already, so an error must not be raised.
             text = f"the limits could not be recalibrated after a retrain: {error!r}"
             warn_caller(text, GuaranteeWarning)
         finally:
@@ -320,7 +328,7 @@ class Monitor:
 
     @property
     def is_due(self) -> bool:
-        """Whether the last decision was to retrain and that was not done."""
+        """Whether the last decision was to retrain and the model was not retrained yet."""
         return any(r.decision == "retrain" and not r.retrained for r in self.history[-1:])
 
     def save(self, folder: str | os.PathLike[str] | None = None) -> None:
@@ -329,8 +337,8 @@ class Monitor:
         Parameters
         ----------
         folder : path, optional
-            A new folder, to which everything moves. The old one is deleted, because it would keep
-            data of people who are forgotten later.
+            A new folder, to which everything is moved. The old folder is deleted, because it would
+            keep data of people who are forgotten later.
         """
         old = self._folder
         if folder is not None and (old is None or not old.is_at(folder)):
@@ -357,16 +365,16 @@ class Monitor:
         folder : path
             The folder.
         metric : callable, optional
-            The metric again, if one was given: functions are not saved.
+            The same metric as in the constructor, if any: functions are not saved.
         trusted : iterable of class, function or str, optional
-            Classes of yours that the model may use; see `letheon.load`.
+            Your own classes that the model may use; see `letheon.load`.
         max_memory : int, optional
-            Bytes that reading a part may take; see `letheon.load`.
+            Maximum memory for reading a part, in bytes; see `letheon.load`.
 
         Notes
         -----
-        A cost function in ``Calibration.requests`` is not saved either; rehearsals after later
-        retrains then do without it.
+        A cost function in ``Calibration.requests`` is not saved either; later rehearsals do not use
+        it.
         """
         if metric is not None:
             require_function(metric)
@@ -523,7 +531,7 @@ class Monitor:
 
     def _estimate_proxies(self, kind: str, seconds: float) -> dict[str, float]:
         """Return the upper estimates of both properties, and the efficiency."""
-        # A model that is no longer exact was never rehearsed, so it has no bound.
+        # A model that is no longer exact was not rehearsed, so it has no bound.
         proxies = dict.fromkeys(self.tolerances.get_watched(), 0.0 if kind == "exact" else math.inf)
         if kind != "exact":
             peaks = self._interval.peaks
@@ -538,7 +546,7 @@ class Monitor:
     def _replace_model(
         self, model: Any, panel: Panel, truth: Mapping[str, float], seconds: float | None
     ) -> None:
-        """Replace the model by a retrained one; the truth about the old one raises the limits."""
+        """Replace the model by a retrained one; raise the limits by the true values."""
         for name, limit in self.limits.items():
             if name in truth and name in self._interval.peaks:
                 self.limits[name] = limit.raise_factor(truth[name], self._interval.peaks[name])
@@ -583,7 +591,7 @@ class Monitor:
         )
 
     def _commit(self) -> None:
-        """Write everything to the folder, if there is one, completely or not at all."""
+        """Write everything to the folder, if there is one, atomically."""
         if self._folder is None:
             return
         rows = {"test": self._panel.rows, "training": self._rows, "forgotten": self._forgotten}

@@ -39,7 +39,7 @@ class Judge:
     Attributes
     ----------
     name : str
-        Name of M, as text.
+        Name of M.
     metric : callable or None
         ``metric(y_true, y_pred)``; None for the two built-in metrics.
     uses_probability : bool
@@ -59,7 +59,7 @@ class Judge:
         return label_probability(model, X, rows.y)
 
     def compute_metric(self, y: NDArray[Any], outputs: Outputs, spread: float) -> float:
-        """Return M of these rows; `spread` is the variance of the test targets."""
+        """Return M on these rows; `spread` is the variance of the test targets."""
         if self.metric is not None:
             return float(self.metric(y, outputs))
         if self.uses_probability:
@@ -103,7 +103,7 @@ def choose_judge(model: Any, metric: Callable[[Any, Any], Any] | None) -> Judge:
 
 
 def spread_of(y: NDArray[Any]) -> float:
-    """Return the variance of numbers, or 1 for other values and constant numbers."""
+    """Return the variance of numeric targets; 1 for other values and constants."""
     if y.dtype.kind not in "fiu":
         return 1.0
     variance = float(np.var(y))
@@ -166,7 +166,7 @@ class Panel:
         return Panel(self.rows.without(removed), self.judge, self.knows_people)
 
     def drop_in_rehearsal(self, people: Ids) -> "Panel":
-        """Return the panel as `without` does, or unchanged if it would be empty."""
+        """Return the panel without these people, or unchanged if no row would remain."""
         try:
             return self.without(people)
         except ValueError:
@@ -224,9 +224,9 @@ class Panel:
 
 
 def train_fresh(like: Any, rows: Rows, *, in_memory: bool = False) -> tuple[Any, float]:
-    """Return a new model trained on these rows like a fitted one, and the time it took.
+    """Train a new model on these rows with the settings of `like`; return it and the seconds.
 
-    `in_memory` is for rehearsals: such a model keeps no state on disk.
+    `in_memory` is for rehearsals: the model keeps no state on disk.
     """
     fresh = clone(like)
     names = fresh.get_params(deep=False)
@@ -249,7 +249,7 @@ def copy_in_memory(model: Any, rows: Rows) -> Any:
 def time_deferred_work(model: Any, row: Any) -> float:
     """Return the time of the work that a lazy model deferred during a request.
 
-    It is done in `_finish` or in the first prediction. The time of a second prediction is
+    The work is done in `_finish` or in the first prediction; the time of a second prediction is
     subtracted.
     """
     finish, times = getattr(model, "_finish_pending", None), [time.perf_counter()]
@@ -263,7 +263,7 @@ def time_deferred_work(model: Any, row: Any) -> float:
 
 
 def require_model(model: Any) -> None:
-    """Raise unless this is a fitted model that can forget."""
+    """Raise if this is not a fitted model that can forget."""
     if not callable(getattr(model, "forget", None)):
         raise CannotForgetError(
             f"{type(model).__name__} has no forget; wrap it: NaiveUnlearner(estimator)"
@@ -296,7 +296,7 @@ def training_rows(model: Any, retrain_with: tuple[Any, ...] | None) -> Rows | No
 
 
 def check_same_ids(model: Any, rows: Rows, *, were_named: bool) -> None:
-    """Raise if the ids of the rows are not those of the model, as far as the model shows them.
+    """Raise if the ids of the rows differ from those of the model, if the model has `ids_`.
 
     Otherwise a forgotten person could stay in these rows and be trained on again.
     """
@@ -324,7 +324,7 @@ def get_ids(model: Any) -> Ids | None:
 
 
 def test_rows(model: Any, X: Any, y: Any, ids: Any) -> Rows:
-    """Return the test rows; their ids and labels must have the types of the model's."""
+    """Return the test rows; raise if their ids or labels do not match the model's types."""
     n_rows, n_labels = np.shape(X)[:1], np.shape(y)[:1]
     if n_rows and n_labels and n_rows != n_labels:
         raise ValueError(f"X_test has {n_rows[0]} rows and y_test {n_labels[0]}")
@@ -343,8 +343,8 @@ def test_rows(model: Any, X: Any, y: Any, ids: Any) -> Rows:
 def find_model_ids(people: Ids, panel: Panel, rows: Rows | None, model: Any) -> Ids:
     """Return the ids that the model must forget; raise `UnknownIdError` for an unknown one.
 
-    It is raised before anything changes. An id without training rows here would be trained on
-    again. Ids with test rows only are not in the model.
+    The error is raised before anything changes. An id without training rows in the monitor would be
+    trained on again. Ids with test rows only are not in the model.
     """
     known = {*(as_ids(model.ids_) if rows is None else rows.ids).to_list()}
     missing = _filter_ids(people, lambda person_id: person_id not in known)
@@ -372,7 +372,7 @@ def require_classes(model: Any, rows: Rows, places: NDArray[np.int64]) -> None:
 
 
 def check_remaining(old: Any, model: Any, rows: Rows | None, leaving_ids: Ids) -> None:
-    """Raise if a retrained model does not have the remaining ids, as far as it shows them."""
+    """Raise if a retrained model with `ids_` does not have exactly the remaining ids."""
     if rows is not None:
         check_same_ids(model, rows, were_named=True)
         return

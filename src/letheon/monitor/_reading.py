@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Decision = Literal["keep", "retrain"]
 # The two properties that are estimated by proxies.
 _BOTH = ("effectiveness", "certifiability")
-# Readings of a table that are shown even if nothing happened.
+# Number of last readings that a table always shows.
 _SHOWN = 5
 
 
@@ -63,7 +63,7 @@ class MonitorTolerances:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What is known about the model after one request. It contains no ids.
+    """Estimates and decision after one request. A reading contains no ids.
 
     Attributes
     ----------
@@ -83,10 +83,9 @@ class Reading:
         Time of the removal.
     proxies : dict of str to float
         Upper estimates of "effectiveness" and "certifiability"; 0 by proof for an exact method.
-        "efficiency", if a retrain was timed:
-        ``time(h*_ik) (rows left / rows then) / time of the removal``. The survey omits the ratio of
-        rows and calls that conservative. It is not: a retrain now would have fewer rows than the
-        timed one, and be faster.
+        "efficiency", if a retrain was timed: ``time(h*_ik) (rows left / rows then) / time of the
+        removal``. The survey omits the ratio of rows and calls this conservative. It is not: a
+        retrain now would have fewer rows than the timed retrain and be faster.
     guarantee : str
         Kind of the model's guarantee, "exact", "certified" or "empirical".
     spent, budget : float or None
@@ -96,7 +95,7 @@ class Reading:
     decision : {"keep", "retrain"}
         Decision by the tolerances.
     reasons : tuple of str
-        Reasons of the decision, as text.
+        Reasons for the decision.
     retrained : bool
         Whether the model was retrained in this request.
     retrain_seconds : float or None
@@ -149,7 +148,7 @@ class Reading:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the reading that `to_dict` described."""
+        """Return the reading from the result of `to_dict`."""
         reading: Self = from_plain(cls, values)
         return reading
 
@@ -176,7 +175,7 @@ class History(tuple[Reading, ...]):
         return History(part) if isinstance(at, slice) else part
 
     def with_reading(self, reading: Reading) -> "History":
-        """Return the history with one more reading."""
+        """Return the history with another reading."""
         return History((*self, reading))
 
     @property
@@ -223,7 +222,7 @@ class History(tuple[Reading, ...]):
         return f"{len(self)} requests, {len(self.retrains)} of them followed by a retrain"
 
 
-# Number of past requests that decide whether a monitor saves anything.
+# Number of last requests from which the monitor's saving is computed.
 _WINDOW = 10
 
 
@@ -232,9 +231,9 @@ class DecisionInputs(NamedTuple):
 
     reading: Reading
     share: float
-    """People removed since the last retrain, as a share of those in the model then."""
+    """People removed since the last retrain, as a share of the people at that time."""
     horizon: float | None
-    """Largest rehearsed share; None without rehearsals, or if none are needed."""
+    """Largest rehearsed share; None without rehearsals."""
     was_guaranteed: str
     """Kind of the guarantee right after the last retrain."""
     speed_ups: tuple[float, ...]
@@ -289,7 +288,7 @@ def _breaches_of_facts(inputs: DecisionInputs, tolerances: MonitorTolerances) ->
 def explain_no_saving(
     retrained: Sequence[bool], limits: Mapping[str, Limit], trainings_per_retrain: int
 ) -> str:
-    """Return a note if a monitor needs as many trainings as a retrain at every request, else "".
+    """Return a note if the monitor needs as many trainings as retraining at every request.
 
     Trainings of rehearsals after a retrain count too. The note is based on the last ten requests,
     or on the expected intervals between retrains in the rehearsals.

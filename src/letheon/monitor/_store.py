@@ -41,7 +41,7 @@ class Folder:
     Parameters
     ----------
     path : str or path-like
-        The directory; made when it is first written.
+        The directory; created on the first write.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -52,11 +52,11 @@ class Folder:
 
     @property
     def manifest(self) -> Path:
-        """The file that says what is valid."""
+        """Path of the manifest, which lists the valid parts."""
         return self.path / MANIFEST
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
-        """Whether this is the folder at that path."""
+        """Return whether this is the folder at `path`."""
         return self.path.resolve() == Path(path).resolve()
 
     def commit(self, parts: Mapping[str, bytes], record: Mapping[str, Any]) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class Folder:
         Raises
         ------
         CheckpointError
-            Another process has written here since. Data that it deleted must not be restored.
+            Another process has written to the folder. Data that it deleted must not be restored.
         OSError
             The folder cannot be written.
         """
@@ -116,7 +116,7 @@ class Folder:
         CorruptFileError
             The manifest or a part is truncated, altered or missing.
         NewerFormatError
-            A later letheon wrote it.
+            The folder was written by a later version of letheon.
         """
         if not self.manifest.exists():
             raise FileNotFoundError(f"no monitor was saved in {self.path}: {MANIFEST} is missing")
@@ -142,7 +142,7 @@ class Folder:
                 f"{self.manifest} has the format {version}, this version reads {FORMAT}"
             )
         try:
-            # Names of parts become parts of paths.
+            # Names of parts are used in paths, so they must be checked.
             for name in content["parts"].values():
                 CheckpointName(name)
             is_whole = type(content["generation"]) is int and isinstance(content["record"], dict)

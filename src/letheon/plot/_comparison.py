@@ -1,4 +1,4 @@
-"""Comparison of methods: their properties, and the Pareto front of two measures."""
+"""Plots that compare methods: their properties, and the Pareto front of two measures."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -81,9 +81,11 @@ class EvaluationDisplay(PanelsDisplay):
         self.rows = {method: dict(baselines) for method, baselines in rows.items()}
         known = {name for b in self.rows.values() for m in b.values() for name in m}
         if not known:
-            raise ValueError("rows contains no measure")
+            raise ValueError("rows contains no measure; expected at least one")
         if unknown := set(measures or ()) - known:
-            raise ValueError(f"measures that no method has: {sorted(unknown)}")
+            raise ValueError(
+                f"unknown measures: {sorted(unknown)}; expected names from {sorted(known)}"
+            )
         usual = [name for name in _USUAL if name in known]
         self.measures = tuple(measures or usual or sorted(known))
 
@@ -315,7 +317,7 @@ class ParetoDisplay(SingleDisplay):
         if chosen is not None and chosen not in points:
             raise ValueError(f"chosen must be one of {sorted(points)}, not {chosen!r}")
         for name in sorted(set(doubtful) - points.keys()):
-            raise ValueError(f"doubtful contains {name!r}; expected some of {sorted(points)}")
+            raise ValueError(f"doubtful contains {name!r}; expected names from {sorted(points)}")
         self.x, self.y = x, y
         self.tolerances = dict(tolerances or {})
         self.chosen, self.doubtful = chosen, frozenset(doubtful)

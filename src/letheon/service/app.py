@@ -59,20 +59,20 @@ def create_app(
     ledger : Ledger
         The ledger, open as long as the application is used; the desk uses its clock.
     settings : ServiceSettings, optional
-        Default: the settings in ``service.toml`` in the folder of the ledger.
+        Settings; by default those in ``service.toml`` in the folder of the ledger.
     bound : str
         The address that the server listens on; clients may use it as host name.
     is_secure : bool, optional
-        Whether browsers use HTTPS; default: as in ``public_url``.
+        Whether browsers use HTTPS; by default, if ``public_url`` does.
     is_demo : bool, default=False
-        Whether pages say that this is the demo.
+        Whether pages show a banner for the demo.
     has_worker : callable, optional
         Returns whether the worker is running.
 
     Returns
     -------
     FastAPI
-        Run it in a single process: rate limits are counted in memory.
+        The application. Run it in a single process: rate limits are counted in memory.
     """
     settings = ServiceSettings.read(ledger.folder) if settings is None else settings
     secure = settings.is_https if is_secure is None else is_secure
@@ -92,10 +92,7 @@ def create_app(
     app.state.metrics = metrics = middleware.Metrics(ledger, has_worker)
     routers = (*API, *PAGES)
     app.state.routes = routes = [
-        route
-        for router_item in routers
-        for route in router_item.routes
-        if isinstance(route, APIRoute)
+        route for router in routers for route in router.routes if isinstance(route, APIRoute)
     ]
     _require_gates(routes)
     for router in routers:
@@ -147,7 +144,7 @@ async def _respond_to_error(request: Request, error: Exception) -> Response:
 
 
 def _make_document(app: FastAPI, routes: Sequence[APIRoute]) -> dict[str, Any]:
-    """Return the OpenAPI document with scopes and problems of every operation; it is cached."""
+    """Return the OpenAPI document with the scopes and problems of every operation; it is cached."""
     if app.openapi_schema is None:
         document = get_openapi(
             title="letheon desk", version=__version__, description=_ABOUT, routes=app.routes
@@ -167,14 +164,15 @@ def _make_document(app: FastAPI, routes: Sequence[APIRoute]) -> dict[str, Any]:
 
 def _describe_fields(schema: dict[str, Any]) -> None:
     """Move the attribute descriptions of a docstring to the fields of its schema."""
-    about, is_found, attributes = schema.get("description", "").partition(_ATTRIBUTES)
-    if is_found:
+    about, separator, attributes = schema.get("description", "").partition(_ATTRIBUTES)
+    if separator:
         schema["description"] = about
         for names, words in _ATTRIBUTE.findall(attributes):
             for name in names.split(", "):
                 # A reference to another schema may not have a description.
                 if "$ref" not in schema["properties"].get(name, {"$ref": ""}):
-                    schema["properties"][name]["description"] = " ".join(words.split())
+                    text = " ".join(words.split()).replace("None", "null")
+                    schema["properties"][name]["description"] = text
 
 
 def _complete_operation(operation: dict[str, Any], route: APIRoute) -> None:

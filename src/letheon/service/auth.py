@@ -34,7 +34,7 @@ _KNOWING = frozenset({"requests:read", "requests:handle", "requests:approve"})
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 COOKIE = "letheon_session"
 PAGE_OF_ROLE = {"requester": "/requests", "auditor": "/certificates"}
-"""Page after the log-in; for other roles the home page."""
+"""First page after the login; other roles see the home page."""
 _bearer = HTTPBearer(auto_error=False, description="Access token of the desk.", scheme_name="token")
 _NUMBER_IN_TEXT = re.compile(r"(?<=\b[Cc]ertificate )[0-9]{1,15}\b")
 _NUMBER_KEYS = ("sequence", "certificate")
@@ -49,7 +49,7 @@ class ConcurrencyLimit:
     each, most : int
         Maximum per key, and in total.
     status, code, title, words, retry : int or str
-        The problem when the limit is reached, and the seconds until a retry.
+        The problem that is raised at the limit; `retry` is the pause in seconds.
     """
 
     each: int
@@ -64,7 +64,7 @@ class ConcurrencyLimit:
 
     @contextmanager
     def acquire(self, key: str) -> Iterator[None]:
-        """Take a place for the duration of a block, or raise the problem."""
+        """Take a place for the duration of a block; raise the problem if there is none."""
         with self._lock:
             if self._in_use[key] >= self.each or self._in_use.total() >= self.most:
                 raise self.make_problem()
@@ -115,7 +115,7 @@ class Limiter:
     def count(self, limit_name: str, key: str) -> None:
         """Count a call of a token or from an address, or raise the problem 429.
 
-        Log-ins, invalid tokens and receipt checks are counted by address.
+        Logins, invalid tokens and receipt checks are counted by address.
         """
         limiter, rate = self._limits[limit_name]
         if not limiter.hit(rate, limit_name, key):
@@ -294,10 +294,10 @@ class Principal(Token):
 
 @dataclass(frozen=True)
 class Gate:
-    """The scopes of a route: the caller needs one of them; no scopes allow any token.
+    """Access check of a route: the token needs one of the scopes; no scopes allow any token.
 
-    `is_public` marks a route that needs no token, `is_long` a route that may be slow: few of these
-    are served at once.
+    `is_public` marks a route that needs no token. `is_long` marks a route that may be slow; only a
+    few of these run at the same time.
     """
 
     scopes: tuple[str, ...]
@@ -327,7 +327,7 @@ class Gate:
         caller.require(*self.scopes, **words)
 
     def enter(self, request: Request, caller: Principal) -> None:
-        """Take a place among the long calls if the route is long; it is released at the end."""
+        """Count a long call against its limit; the place is released at the end of the call."""
         if self.is_long:
             places = ExitStack()
             places.enter_context(caller.desk.limiter.long_calls.acquire(caller.id))
@@ -361,7 +361,7 @@ def find_visitor(request: Request) -> Principal | None:
 
 
 def client_address(request: Request) -> str:
-    """Return the client address for rate limits, as `network_of` gives it."""
+    """Return the client address for rate limits; see `address_group`."""
     return "unknown" if request.client is None else address_group(request.client.host)
 
 
@@ -380,7 +380,7 @@ def require_unbound(caller: Principal) -> None:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return whether the call comes from our own page; old browsers do not send this."""
+    """Return whether the call comes from a page of this desk, as far as its headers show."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")
@@ -397,7 +397,7 @@ def _identify_caller(
     if "authorization" in request.headers:
         token = desk.tokens.find_by_text("" if credentials is None else credentials.credentials)
         if token is None:
-            # Only invalid tokens count: other users behind the same address are not slowed down.
+            # Count invalid tokens only, so that other users with the same address are not limited.
             desk.limiter.count("failed", client_address(request))
             raise _token_problem(
                 "the token is not valid", "The token is unknown, expired or revoked."

@@ -1,8 +1,9 @@
-"""Limits on connections: their number, and how long each may keep the server waiting.
+"""Limits on the number of connections and on the time that each may take.
 
-uvicorn limits neither the time for the head of a request, nor the time of a client that reads no
-bytes, nor the connections per address. Connections are counted when they are accepted, so that an
-unfinished TLS handshake counts too. When the limit is reached, an idle connection is closed.
+uvicorn does not limit the time for the head of a request, the time for a client that does not read
+the response, or the number of connections per address. Connections are counted when they are
+accepted, so that an unfinished TLS handshake counts too. When the limit is reached, an idle
+connection is closed.
 """
 
 import resource
@@ -30,7 +31,7 @@ class AcceptedSocket(socket.socket):
     Attributes
     ----------
     address : str
-        Client address, as `network_of` gives it.
+        Client address; see `address_group`.
     is_waiting : bool
         Whether no request is being served on the connection.
     """
@@ -97,7 +98,7 @@ class Connections:
             self._open[number].is_waiting = is_waiting
 
     def _make_room(self, address: str | None = None) -> bool:
-        """Close the oldest idle connection of an address; by default the address with the most."""
+        """Close the oldest idle connection of an address; default: the one with most of them."""
         candidates = (
             connection
             for connection in self._open.values()

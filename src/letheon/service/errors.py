@@ -21,7 +21,7 @@ from letheon.verifier import VerificationError
 PREFIX = "urn:letheon:problem:"
 MEDIA_TYPE = "application/problem+json"
 _RETRY_SECONDS = "1"
-# Longer than any of our field paths; keys of the caller may be longer.
+# Longer than any field path of the API; keys sent by a caller may be longer.
 _LONGEST_PLACE = 200
 
 
@@ -167,8 +167,8 @@ _ADVICE = {
 def _validation_problem(error: RequestValidationError) -> ApiProblem:
     """Return the problem for invalid fields: their paths and reasons, not their values."""
     fields = [
-        {"at": "/".join(_field_path(error_item))[:_LONGEST_PLACE], "why": _field_reason(error_item)}
-        for error_item in error.errors()
+        {"at": "/".join(_field_path(details))[:_LONGEST_PLACE], "why": _field_reason(details)}
+        for details in error.errors()
     ]
     where = ", ".join(dict.fromkeys(field["at"] for field in fields))
     detail = f"Check: {where[:1000]}."

@@ -17,7 +17,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class MemoryParser(MultiPartParser):
-    """Keeps files in memory: rows and ids must not be written to a temporary file."""
+    """Parser that keeps files in memory: rows and ids must not be written to a temporary file."""
 
     spool_max_size = 1 << 40
 
@@ -81,7 +81,7 @@ def form_problem(why: str) -> ApiProblem:
 
 
 def text_of(form: FormData, name: str) -> str:
-    """Return a stripped field of a form; an empty string for a file."""
+    """Return a field of a form without surrounding blanks; an empty string for a file."""
     value = form.get(name, "")
     return value.strip() if isinstance(value, str) else ""
 
@@ -104,6 +104,6 @@ def check_form(kind: type[M], values: dict[str, Any]) -> M:
     try:
         return kind.model_validate(filled)
     except ValidationError as error:
-        names = [str(error_item["loc"][0]) for error_item in error.errors() if error_item["loc"]]
+        names = [str(details["loc"][0]) for details in error.errors() if details["loc"]]
         where = ", ".join(dict.fromkeys(names)) or "the form"
         raise ApiProblem(422, "invalid", "Some values are not valid", f"Check: {where}.") from error

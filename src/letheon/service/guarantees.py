@@ -30,7 +30,7 @@ class GuaranteeOut(Out):
     Attributes
     ----------
     epsilon : float or None
-        Of a certified guarantee; otherwise null.
+        Null unless the guarantee is certified.
     words : str
         Explanation of the guarantee.
     assumptions : list of CodeOut
@@ -177,14 +177,18 @@ def forecast_budget(spent: Sequence[tuple[int, float]], budget: float, now: int)
     points = [((at - start) / _DAY, value) for at, value in spent]
     rate = compute_slope([*points, ((max(now, spent[-1][0]) - start) / _DAY, last)])
     if rate is None or rate <= 0:
-        return ForecastOut(on=None, words="It is too early to estimate the rate of spending.")
+        return ForecastOut(
+            on=None, words="It is too early to estimate when the budget will be spent."
+        )
     days = (budget - last) / rate
     if days > _FARTHEST_DAYS:
-        return ForecastOut(on=None, words="At the current rate not within twenty years.")
+        return ForecastOut(
+            on=None, words="At the current rate, the budget lasts for more than twenty years."
+        )
     return ForecastOut(
         on=today + timedelta(days=int(days)),
         words=(
-            "The budget will be spent on this day at the current rate, the median rate since the "
-            f"last retrain over {len(spent)} versions."
+            "At the current rate, the budget will be spent on this day. The rate is the median "
+            f"since the last retrain, over {len(spent)} versions."
         ),
     )

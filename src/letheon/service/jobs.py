@@ -49,15 +49,15 @@ _PATIENCE_SECONDS = 120.0
 _METHOD_SECONDS = 60.0
 _AGAIN_SECONDS = 0.5
 _WHAT_IF_SECONDS = 3600.0
-# After so many stopped methods the rest is not tried.
+# After this many stopped methods, the other methods are skipped.
 _MOST_ROUNDS = 20
 _LARGEST_MESSAGE = 1 << 20
 _DONE_BY = ("applied", "retrained", "failed")
 
 Drill = Literal["none", "model", "certificate", "log"]
 
-# Levels that must detect a change.
-_NOTICED_BY: dict[str, tuple[str, ...]] = {
+# Levels that must detect the change of each drill.
+_DETECTED_BY: dict[str, tuple[str, ...]] = {
     "none": (),
     "model": ("V0", "V2", "V4", "V5"),
     "certificate": ("V0",),
@@ -68,7 +68,7 @@ _QUOTES = re.compile(r"(\braised \w+):.*", re.DOTALL)
 _LONGEST_REASON = 600
 _ROOT = b'"root":"'
 # Reasons that a tenant sees for checks of all tenants: the original reasons contain counts.
-_OF_THE_WHOLE = {
+_LEDGER_REASONS = {
     "pass": "the whole ledger is valid",
     "fail": "the whole ledger is not valid; contact the operator of the desk",
     "skipped": "the whole ledger was not checked",
@@ -77,7 +77,7 @@ SHOWN = ("level", "name", "model", "verdict", "reason", "promised")
 
 
 class _JobError(Exception):
-    """A job failed: a code, and a text without personal data."""
+    """The failure of a job: a code, and a text without personal data."""
 
     def __init__(self, code: str, words: str) -> None:
         super().__init__(words)
@@ -194,7 +194,7 @@ class JobRunner:
     def _run_steps(
         self, job: JobRecord, start_steps: Callable[[], Iterator[Step]]
     ) -> dict[str, Any]:
-        """Run steps, and retry while another worker holds the model; return the steps of the job.
+        """Run the steps of a job, and retry while another worker uses the model; return the steps.
 
         Steps of other models are not shown to the caller.
         """
@@ -335,13 +335,11 @@ class JobRunner:
                 "the model has no certificate yet; it needs at least one erasure",
             )
         listed = self._ledger.models.list(tenant=job.tenant)
-        own_models = [
-            self._ledger.models.row(model_info.name, model_info.tenant) for model_info in listed
-        ]
+        own_models = [self._ledger.models.row(info.name, info.tenant) for info in listed]
         requested_levels, key = job.asked["levels"], self._ledger.public_key
         # A drill adds the levels that must detect it.
         levels = (
-            tuple(sorted({*requested_levels, *_NOTICED_BY[job.asked["drill"]]}))
+            tuple(sorted({*requested_levels, *_DETECTED_BY[job.asked["drill"]]}))
             if requested_levels
             else None
         )
@@ -406,7 +404,7 @@ def _for_tenant(
         return result if is_visible(tenant, result.model) else None
     if "requests" in result.details:
         return check_requests(Bundle(bundle, key_text(key)), models)
-    return replace(result, reason=_OF_THE_WHOLE[result.verdict], details={})
+    return replace(result, reason=_LEDGER_REASONS[result.verdict], details={})
 
 
 def _name_in_certificates(job: JobRecord) -> str | None:
@@ -455,9 +453,9 @@ def tamper_bundle(bundle: Path, drill: str) -> str:
     if drill == "certificate":
         number = int(newest["sequence"])
         place = _flip_byte(bundle / "certificates" / f"{number:06d}.json")
-        return f"one byte of certificate {number}, {place}"
+        return f"one byte of certificate {number} ({place})"
     path = bundle / "models" / newest["tenant"] / newest["name"] / "model.blob"
-    return f"one byte of the model file of {newest['name']}, {_flip_byte(path)}"
+    return f"one byte of the model file of {newest['name']} ({_flip_byte(path)})"
 
 
 def _flip_byte(path: Path, after: bytes = b"") -> str:
@@ -465,4 +463,4 @@ def _flip_byte(path: Path, after: bytes = b"") -> str:
     place = data.index(after) + len(after) if after else len(data) // 2
     data[place] ^= 1
     path.write_bytes(data)
-    return f"number {place} of {len(data)}"
+    return f"byte {place} of {len(data)}"

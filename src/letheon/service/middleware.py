@@ -36,7 +36,7 @@ _logger = logging.getLogger("letheon.desk")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 SLOWEST = 10_000
-"""Minimum bytes per second of a body or a response, after its time limit."""
+"""Minimum rate of a body or a response in bytes per second, beyond its time limit."""
 
 
 CONTENT_POLICY = (
@@ -71,11 +71,11 @@ def list_allowed_hosts(settings: ServiceSettings, *bound: str) -> frozenset[str]
 
 
 class Guards:
-    """Middleware that checks, identifies, logs and counts every call, and handles errors.
+    """Middleware that checks, logs and counts every call, and handles errors.
 
-    Calls that are too large or for another host are rejected. Every response gets an id and
-    headers. Of an internal error only its type and place are logged: the server would print a
-    traceback, and the text of an error may contain personal data.
+    Calls with a body that is too large, or for another host name, are rejected. Every response gets
+    an id and headers. Only the type and the place of an internal error are logged, without the
+    traceback, because the text of an error may contain personal data.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Guards:
     settings : ServiceSettings
         Size limits.
     hosts : frozenset of str
-        Allowed host names, as `allowed_hosts` gives them.
+        Allowed host names; see `list_allowed_hosts`.
     is_secure : bool
         Whether to send Strict-Transport-Security.
     observe : callable
@@ -229,7 +229,7 @@ def _log_thread(died: threading.ExceptHookArgs) -> None:
 
 
 class _Brief(logging.Handler):
-    """Logs messages of libraries without values and traceback, which may contain personal data."""
+    """Log handler for libraries: drops values and tracebacks, which may contain personal data."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""

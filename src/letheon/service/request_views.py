@@ -1,4 +1,4 @@
-"""Requests as the API shows them, with the possible actions; no field contains an id."""
+"""Requests as shown by the API, with the possible actions; no field contains an id of a person."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -88,8 +88,8 @@ class RequestOut(Request):
     """The current state of a request.
 
     A token that can only file requests sees the same response for ids that are in the model, erased
-    or unknown: the state is `received` until the deadline has passed and `closed` after the answer,
-    and fields that would reveal more are null.
+    or unknown: the state is `received` until the request is answered and its deadline has passed,
+    then `closed`; fields that would reveal more are null.
 
     Attributes
     ----------
@@ -106,9 +106,9 @@ class RequestOut(Request):
     version : str or None
         The first model version without the ids: name@number.
     reason : str or None
-        Code of the reason for the state, such as a failure.
+        Code that explains the state, for example why a batch failed.
     filed_by : str or None
-        Id of the token that filed it.
+        Id of the token that filed the request.
     actions : list of str
         Actions that you may take now.
     """
@@ -275,7 +275,7 @@ def bulk_out(caller: Principal, results: Sequence[Request | Exception]) -> BulkO
     Exception
         A result is an internal error.
     """
-    requests = [result_item for result_item in results if isinstance(result_item, Request)]
+    requests = [result for result in results if isinstance(result, Request)]
     shown = {request.id: request for request in show_requests(caller, requests)}
     items = []
     for index, result in enumerate(results):
@@ -312,7 +312,7 @@ GROUND_WORDS = {
     "ccpa.7060": "the identity was not verified",
     "litigation-hold": "litigation hold",
     "internal": "internal decision",
-    states.NO_DATA_HELD: "the model holds no rows of these people",
+    states.NO_DATA_HELD: "the model has no rows of these people",
 }
 """Every ground of requests, rejections and holds, with its meaning."""
 
@@ -345,8 +345,8 @@ GROUNDS = Grounds(
 _RETRY_CANNOT_HELP = ("no-model-on-the-rest", "nobody-held")
 # What failed, and what to do.
 _STUCK_WORDS = {
-    "no-model-on-the-rest": "No model can be trained on the rows that would remain: they are the "
-    "last rows of the model, or of one class. Retrying does not help. Stop serving the model and "
+    "no-model-on-the-rest": "No model can be trained without these rows: they are the last rows of "
+    "the model, or of one class. Retrying does not help. Stop serving the model and "
     'follow the section "The last people of a model" in the ledger manual.',
     "budget-spent": "The privacy budget of the method is spent. Retrain the model, then retry.",
     "nobody-held": "The model no longer has rows of these people. Retrying does not help.",
@@ -358,47 +358,46 @@ _STUCK_WORDS = {
     "file, delete it, then retry.",
 }
 
-# By event kind, optionally followed by the state before or by the reason; see `sentence`.
+# By event kind, optionally followed by the state before or by the reason; see `describe_event`.
 _WORDS = {
-    "received": "Request received{people}; due on {due} ({ground}).",
+    "received": "Request received{people}. Ground: {ground}. Due on {due}.",
     "identity-asked": "Proof of identity requested; the deadline is paused.",
     "verified": "Identity verified; the rows are excluded from new training.",
-    "verified duplicate": "The earlier request was withdrawn; this one needs approval for its "
-    "size.",
+    "verified duplicate": "The earlier request was withdrawn. This one needs approval.",
     "approved": "Approved by a second person.",
     "queued": "Queued again.",
     "queued verified": "Queued for the next batch.",
     "queued on_hold": "Released from hold; queued again.",
-    "queued duplicate": "The earlier request was withdrawn; this one is queued in its place.",
+    "queued duplicate": "The earlier request was withdrawn. This request is queued in its place.",
     "queued applying": "The batch was abandoned; queued again.",
     "duplicate": "Duplicate of {other}, which erases the same people.",
-    "waits-for": "Waits for {other}, which erases the same people.",
+    "waits-for": "Waiting for {other}, which erases the same people.",
     "sealed": "Added to a batch{size}.",
     "applying": "The batch started.",
-    "published": "Model version without these rows published.",
-    "applied": "Rows removed from the served model.",
-    "certificate": "{certificate}.",
-    "certified": "Certificate issued.",
-    "purging": "Purge of the remaining copies started.",
+    "published": "New model version published, without these rows.",
+    "applied": "Rows removed from the model.",
+    "certificate": "{certificate} signed for the batch.",
+    "certified": "Certificate issued for this request.",
+    "purging": "Purge started.",
     "purge": "Purge attestation signed.",
-    "purged": "All copies in the ledger are destroyed.",
-    f"purged {states.NOT_FULLY_SEARCHED}": "All copies in the ledger are "
+    "purged": "All copies in the ledger were destroyed.",
+    f"purged {states.NOT_FULLY_SEARCHED}": "All copies in the ledger were "
     "destroyed. Some files of the stores could not be searched.",
     "closed": "The person was answered{notified}.",
     "rejected": "Rejected: {ground}.",
     "cancelled": "The request was withdrawn.",
     "on_hold": "Put on hold until {until}: {ground}.",
-    "retry_wait": "The batch failed; it is retried after a pause.",
-    "stuck": "Processing stopped; an operator has to act. The deadline stays the same.",
+    "retry_wait": "The batch failed and will be retried after a pause.",
+    "stuck": "Processing stopped; an operator has to act. The deadline does not change.",
     "abandoned": "The batch was abandoned.",
     "extended": "Deadline extended to {due}; the person was notified.",
-    "recipients-told": "Notified {recipients} of the data.",
+    "recipients-told": "{recipients} of the data notified.",
     "receipt-code": "New receipt code created.",
 }
 
 
 def explain_failure(reason: str) -> str:
-    """Return what failed and what to do; codes without a text are names of errors."""
+    """Return what failed and what to do; a code without its own text is the name of an error."""
     other = "The computation failed. See the worker log, remove the cause, then retry."
     return _STUCK_WORDS.get(reason, other)
 
@@ -420,10 +419,10 @@ def describe_event(entry: LogEntry) -> str:
         due=details.get("due"),
         ground=GROUND_WORDS.get(ground, ground),
         until=to_datetime(int(details.get("until", 0))).date(),
-        people="" if people is None else f", for {count_words(int(people), 'person', 'people')}",
+        people="" if people is None else f" for {count_words(int(people), 'person', 'people')}",
         other=f"request {details['of']}" if "of" in details else "another request",
         size="" if size is None else f" of {count_words(int(size), 'request')}",
-        certificate="Certificate signed" if number is None else f"Certificate {number} signed",
+        certificate="Certificate" if number is None else f"Certificate #{number}",
         recipients=recipients,
         notified=f"; {recipients} notified" if details.get("recipients") else "",
     )

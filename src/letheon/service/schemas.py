@@ -11,7 +11,9 @@ from letheon.ledger import Page
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._:-]{0,62}$")]
 TenantFilter = Annotated[Name | None, Query(description="Only this tenant.")]
 ModelFilter = Annotated[Name | None, Query(description="Only this model.")]
-Tenant = Annotated[Name | None, Query(description="Tenant; default: your own, or `default`.")]
+Tenant = Annotated[
+    Name | None, Query(description="Tenant; default: the tenant of your token, or `default`.")
+]
 Limit = Annotated[int, Query(ge=1, le=200)]
 Cursor = Annotated[str | None, Query(max_length=400)]
 
@@ -22,7 +24,7 @@ Hidden = Annotated[T, Field(exclude=True)]
 
 
 class Out(BaseModel):
-    """A response that is parsed from text, such as a certificate."""
+    """Base class of responses; unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -67,12 +69,12 @@ def map_page(page: Page[S], change: Callable[[S], T]) -> Page[T]:
 
 
 class ItemProblem(BaseModel):
-    """Why an item was refused.
+    """The reason why an item was refused.
 
     Attributes
     ----------
     type : str
-        urn:letheon:problem: followed by a code
+        `urn:letheon:problem:` followed by a code.
     """
 
     type: str = Field(pattern="^urn:letheon:problem:")
@@ -86,7 +88,7 @@ class ProblemOut(ItemProblem):
     Attributes
     ----------
     type : str
-        urn:letheon:problem: followed by a code
+        `urn:letheon:problem:` followed by a code.
     instance : str
         Id of this call in the log of the server.
     errors : list of dict or None

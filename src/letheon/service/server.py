@@ -217,9 +217,9 @@ def serve(
     with_worker : bool, default=True
         Whether to start a worker process.
     is_demo : bool, default=False
-        Whether pages say that this is the demo.
-    said : callable
-        Called with the URL when the server listens.
+        Whether pages show a banner for the demo.
+    on_ready : callable
+        Called with the URL when the server is listening.
     """
     configure_logging()
     with suppress(OSError):  # on a read-only disk nothing can be deleted
@@ -285,7 +285,7 @@ def _exit_in_time() -> None:
 
 @contextmanager
 def _hold_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Stop the server at a signal, also before and after uvicorn handles signals itself.
+    """Stop the server at a signal, also before and after uvicorn handles signals.
 
     uvicorn raises the signal again at its end; the worker must still be stopped after that.
     """
@@ -325,7 +325,7 @@ def open_or_create(folder: Path, *, database: str | None = None, name: str | Non
 
 
 def create_admin_token(ledger: Ledger, *, days: int) -> str | None:
-    """Return a new admin token on the first start; None later."""
+    """Return a new admin token if the ledger has no tokens; otherwise None."""
     tokens = Tokens(ledger)
     if tokens.has_any():
         return None

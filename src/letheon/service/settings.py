@@ -24,7 +24,7 @@ class ServiceSettings:
     public_url : str or None
         Public URL of the desk, such as ``https://desk.example.org``; required behind a proxy.
     hosts : tuple of str
-        Further allowed host names of the desk.
+        Additional host names under which the desk may be called.
     trusted_proxies : tuple of str
         Addresses of proxies whose ``X-Forwarded-For`` is trusted.
     session_hours, idle_minutes : int
@@ -32,7 +32,7 @@ class ServiceSettings:
     token_days : int
         Default lifetime of a token.
     rate_per_token, rate_login, rate_failed, rate_receipt : str
-        Rate limits: calls per token; log-ins, invalid tokens and receipt checks per address.
+        Rate limits: calls per token; logins, invalid tokens and receipt checks per address.
     max_body_bytes, max_upload_bytes, max_model_bytes : int
         Maximum size of a body, of a CSV upload, and of the upload of a model with its rows.
     model_seconds : int
@@ -49,7 +49,7 @@ class ServiceSettings:
     webhook_hosts : tuple of str or mapping
         Allowed hosts of webhooks: ``hooks.example.org``, ``*.example.org``, with a port if needed,
         with ``http://`` for plain HTTP; ``{host = ..., internal = true}`` for a host in a private
-        network. Empty: webhooks are disabled.
+        network. If empty, webhooks are disabled.
     """
 
     public_url: str | None = None

@@ -1,4 +1,4 @@
-"""Private temporary folders: for bundles that are sent and models that are uploaded.
+"""Private temporary folders, for bundles to send and for audits.
 
 They are in the folder of the ledger, which only its owner can read and which every purge searches.
 A purge waits until no temporary folder contains an erased person, at most one day. The process

@@ -46,7 +46,7 @@ _MOST_READ = 64 * 1024
 _GONE = 410
 _INFO = b"letheon/webhook/v1\n"
 
-BulkResult = Literal["delivered", "answered", "unreachable", "refused"]
+WebhookOutcome = Literal["delivered", "answered", "unreachable", "refused"]
 
 
 def derive_secret(key: bytes, webhook_id: str) -> str:
@@ -94,13 +94,13 @@ class WebhookResult:
         Whether the status was 2xx.
     """
 
-    outcome: BulkResult
+    outcome: WebhookOutcome
     status: int | None = None
     delivered: bool = False
 
 
 def longest_pause(tries: int) -> int:
-    """Return the longest pause in seconds after so many attempts: 5, times four each, up to 6 h.
+    """Return the longest pause after `tries` attempts in seconds: 5, 20, 80, ..., up to 6 h.
 
     The actual pause is drawn uniformly between 5 s and this value, so that a receiver that recovers
     does not get all messages at once.
@@ -116,7 +116,7 @@ def send_message(
     allowed: Sequence[hosts.AllowedHost],
     lookup: hosts.Resolver | None = None,
 ) -> WebhookResult:
-    """Send a POST request to a URL that the operator's list permits; never raise.
+    """Send a POST request to an allowed URL; return the result instead of raising an error.
 
     Redirects are not followed, proxies are not used, TLS certificates are checked. The limits are
     15 seconds in total and 64 KiB of the response, which is discarded.
@@ -217,7 +217,7 @@ def deliver_due(
     Returns
     -------
     int
-        Number of attempted messages.
+        Number of messages that were attempted.
     """
     hooks, clock = Webhooks(ledger), ledger.clock
     allowed = hosts.parse_hosts(settings.webhook_hosts)
@@ -282,7 +282,7 @@ class Courier:
     ) -> None:
         self._ledger, self._settings = ledger, settings
         self._pause, self._report = pause, report
-        self._is_leaving = False
+        self._is_stopping = False
         self._awake = threading.Event()
         self._thread = threading.Thread(target=self._run_rounds, name="courier", daemon=True)
 
@@ -293,7 +293,7 @@ class Courier:
 
     def __exit__(self, *_: object) -> None:
         """Stop after the current round, which takes a few seconds."""
-        self._is_leaving = True
+        self._is_stopping = True
         self.wake()
         self._thread.join()
 
@@ -303,7 +303,7 @@ class Courier:
 
     def _run_rounds(self) -> None:
         minute = 0
-        while not self._is_leaving:
+        while not self._is_stopping:
             self._awake.clear()
             now = self._ledger.clock() // 60
             is_new_minute, minute = now != minute, now

@@ -1,7 +1,7 @@
-"""Estimate cost and guarantee of a batch under each method, before the batch runs.
+"""Estimate the cost and the guarantee of a batch with each method, before the batch runs.
 
-Every method that fits the task is trained on the rows of the model and then forgets as many people
-as the batch has, with the same function that the worker calls. A large data set is sampled by
+Every method that suits the task is trained on the rows of the model. It then forgets as many people
+as the batch contains, with the function that the worker calls. A large data set is sampled by
 person; times and sizes are then scaled by ``rows / rows of the sample`` and marked *extrapolated*.
 The people are drawn at random, not taken from the queue.
 
@@ -61,7 +61,7 @@ class _SharedInputs:
     order: WhatIfOrder
     present: Any
     rows: Rows
-    leaving: NDArray[Any]
+    removed_ids: NDArray[Any]
     scale: float
 
     def make_job(self, model: bytes, kind: Any, trusted: tuple[str, ...]) -> Computation:
@@ -69,7 +69,7 @@ class _SharedInputs:
             kind=kind,
             model=model,
             rows=state.encode(self.rows),
-            ids=self.leaving,
+            ids=self.removed_ids,
             trusted=trusted,
             judged=None,
             training=_UNSEEDED,
@@ -96,7 +96,7 @@ def measure_methods(order: WhatIfOrder, report: Callable[[Any], None]) -> None:
     inputs, baseline = _prepare_inputs(order), order.baseline
     n_sample = len(inputs.rows)
     sizes = {"rows_held": round(n_sample * inputs.scale), "sample_rows": n_sample}
-    report({"sizes": {**sizes, "people": order.people, "sample_people": len(inputs.leaving)}})
+    report({"sizes": {**sizes, "people": order.people, "sample_people": len(inputs.removed_ids)}})
     for method in _iterate_methods(inputs.present):
         if method.name in order.done:
             continue
@@ -116,8 +116,8 @@ def _prepare_inputs(order: WhatIfOrder) -> _SharedInputs:
     sampled = drawn.take(np.arange(min(len(people), max(2, round(share * len(people))))))
     part = rows if share == 1.0 else rows.take(np.sort(rows.find(sampled).positions))
     scale = len(rows) / len(part)
-    n_leaving = max(1, min(round(order.people / scale), len(sampled) // 2))
-    return _SharedInputs(order, present, part, sampled.take(np.arange(n_leaving)).to_array(), scale)
+    n_removed = max(1, min(round(order.people / scale), len(sampled) // 2))
+    return _SharedInputs(order, present, part, sampled.take(np.arange(n_removed)).to_array(), scale)
 
 
 def _iterate_methods(present: Any) -> Iterator[_Method]:
@@ -177,7 +177,7 @@ def _measure_row(inputs: _SharedInputs, method: _Method, baseline: float | None)
 def _run_method(inputs: _SharedInputs, method: _Method) -> tuple[float, int, dict[str, Any]]:
     """Train a method and run the batch; return seconds, bytes, and facts with the guarantee."""
     with warnings.catch_warnings():
-        # The guarantee contains the content of these warnings.
+        # The guarantee already states what these warnings say.
         warnings.simplefilter("ignore")
         job = inputs.make_job(_train_method(inputs, method), method.kind, inputs.order.trusted)
         product = compute(job)
@@ -203,8 +203,8 @@ def _describe_method(present: Any, method: _Method) -> str:
     families = set(method.estimator.facts.families) - {"any"}
     mine = set(present.facts.families) - {"any"}
     if not families or families & mine:
-        return "with its default settings"
-    return f"another kind of model ({', '.join(sorted(families))}), with its default settings"
+        return "with default settings"
+    return f"another kind of model ({', '.join(sorted(families))}), with default settings"
 
 
 def row_not_run(method: str, name: str, note: str, *, is_current: bool = False) -> dict[str, Any]:

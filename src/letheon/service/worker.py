@@ -45,8 +45,8 @@ class DeskWorker:
     poll : float, default=0.5
         Seconds between two polls; at most 1.
     parent : int, optional
-        Process id of the parent; the worker stops when its parent is another process. Default: the
-        current parent.
+        Process id of the parent; the worker stops when it has another parent. Default: the current
+        parent.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class DeskWorker:
         return self.stop.is_set()
 
     def _run_safely(self, work: Any) -> None:
-        """Call a function; after an error, log its type and pause."""
+        """Call a function; if it fails, log the type of the error and pause."""
         try:
             work()
         except Exception as error:  # noqa: BLE001  (its text may contain personal data)

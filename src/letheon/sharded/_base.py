@@ -38,8 +38,8 @@ from letheon.sharded._shards import (
     Shard,
     ShardChange,
     ShardRecipe,
+    ShardStateStore,
     ShardTraining,
-    StateShelf,
     change_rows,
     check_risk_edges,
     resume_training,
@@ -334,13 +334,14 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
         The current model is not changed. If training fails, all new states are destroyed.
         """
-        recipe, shelf, fresh = self._build_recipe(assignment.seed, config), StateShelf(home), {}
-        jobs = [resume_training(change, shelf) for change in changes]
-        with shelf.all_or_nothing():
+        recipe, store = self._build_recipe(assignment.seed, config), ShardStateStore(home)
+        fresh: dict[int, Shard] = {}
+        jobs = [resume_training(change, store) for change in changes]
+        with store.all_or_nothing():
             results = run_tasks(train_shard, [(recipe, job) for job in jobs], n_jobs=self.n_jobs)
             for change, job, result in zip(changes, jobs, results, strict=True):
                 before = () if change.old is None else change.old.states[: job.first]
-                states = (*before, *(shelf.keep_state(blob) for blob in result.states))
+                states = (*before, *(store.keep_state(blob) for blob in result.states))
                 fresh[job.number] = Shard(job.number, job.rows, states, result.model)
         numbers = range(assignment.n_shards)
         shards = tuple(fresh[n] if n in fresh else shards[n] for n in numbers)
@@ -352,7 +353,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         naive = sum(recipe.count_visits(shard.rows) for shard in shards)
         rebuilt = {"shards": len(jobs), "stages": sum(recipe.n_slices - job.first for job in jobs)}
         ensemble = Ensemble(assignment, shards, classes)
-        warnings = tuple(map(CheckpointWarning, shelf.warnings))
+        warnings = tuple(map(CheckpointWarning, store.warnings))
         return Replacement(ensemble, home, Outcome(visits / max(naive, 1), rebuilt, warnings))
 
     def _retrain_shards(self, changes: list[ShardChange]) -> Replacement:
@@ -392,7 +393,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             **self._describe_home(home),
             **self._remember_settings(),
         )
-        purge = StateShelf(home).purge(before, ensemble.files)
+        purge = ShardStateStore(home).purge(before, ensemble.files)
         return self._record_destruction(purge, is_new_fit=previous is None)
 
     def __sklearn_tags__(self) -> Tags:

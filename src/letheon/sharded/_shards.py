@@ -280,11 +280,11 @@ class SavedState:
     data: bytes | None
 
     def _digest_state(self) -> dict[str, Any]:
-        """Return what was learned, independent of where it is stored."""
+        """Return the learned state without its location."""
         return {"digest": self.digest}
 
 
-class StateShelf(CheckpointDirectory):
+class ShardStateStore(CheckpointDirectory):
     """The states of one model: in memory, or in its checkpoint directory."""
 
     def __init__(self, home: str | None) -> None:
@@ -405,7 +405,7 @@ def change_rows(
     return ShardChange(old, ShardTraining(old.number, rows, first))
 
 
-def resume_training(change: ShardChange, shelf: StateShelf) -> ShardTraining:
+def resume_training(change: ShardChange, store: ShardStateStore) -> ShardTraining:
     """Return the training of a change, starting at the last readable state."""
     old, job = change
     if old is None:
@@ -414,7 +414,7 @@ def resume_training(change: ShardChange, shelf: StateShelf) -> ShardTraining:
         saved = old.states[first - 1]
         if saved is None:
             return replace(job, first=first)
-        data = shelf.read_state(saved)
+        data = store.read_state(saved)
         if data is not None:
             return replace(job, first=first, start=data, trusted=state.trust_of(old.model))
     return replace(job, first=0)

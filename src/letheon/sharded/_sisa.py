@@ -80,8 +80,8 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     epochs : int or None, default=None
         Passes over the data that a shard would get without slices. None: with ``n_slices=1`` one
         call of `fit` trains each shard; with more slices, 10 passes or as many as the slices need
-        (cumulative), or 1 pass (new). A cumulative stage gets ``2 epochs / (n_slices + 1)``
-        passes, rounded so that every stage gets at least one.
+        (cumulative), or 1 pass (new). A cumulative stage gets about
+        ``2 epochs / (n_slices + 1)`` passes; `fit` raises if some stages would get none.
     stage_data : {"cumulative", "new"}, default="cumulative"
         Stage k trains on slices 1..k (gradient learners), or on slice k only (counting learners
         such as naive Bayes, which must see each row once).

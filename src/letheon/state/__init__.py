@@ -1,9 +1,9 @@
 """Canonical bytes of a fitted model: codec, digest, checkpoints.
 
-``to_tree`` turns a value into plain nodes without classes. From them come a `digest`, bytes in
-memory (`encode`) and files (`write_file`). Reading has three phases: read and verify the bytes,
-audit every name and setting before anything is imported, and only then construct. Nothing in a file
-is executed.
+``to_tree`` turns a value into plain nodes without classes. The nodes are the source of digests
+(`digest`), bytes in memory (`encode`) and files (`write_file`). Reading has three phases: read and
+verify the bytes, audit every name and setting before anything is imported, and only then construct.
+Nothing in a file is executed.
 
 Examples
 --------

@@ -2,9 +2,9 @@
 
 The tables are literal on purpose: every entry was added by hand. They come from
 `sklearn.utils.all_estimators` of scikit-learn 1.9 and the helper types in fitted estimators. A name
-that an older scikit-learn lacks simply cannot be imported there. Functions on the list only
+that an older scikit-learn does not have cannot be imported there. Functions on the list only
 compute: none reads or writes files, or calls its arguments. Classes that may be values are called
-by the object that contains them, so their constructors only compute, too.
+by the object that contains them, so their constructors must only compute, too.
 """
 
 from collections.abc import Iterator
@@ -166,7 +166,7 @@ sklearn.tree._classes: DecisionTreeClassifier DecisionTreeRegressor ExtraTreeCla
 sklearn.utils._metadata_requests: MetadataRequest MethodMetadataRequest
 """
 
-# Classes that may be values: optimisers and nets are made by the class itself.
+# Classes that may be values: an optimiser or a network may be given as its class.
 _CLASS_VALUES = """
 letheon.deep._nets: CNN MLP ResNet
 torch.optim.adadelta: Adadelta
@@ -229,7 +229,7 @@ torch.nn.functional: binary_cross_entropy binary_cross_entropy_with_logits cross
 
 
 def read_table(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield what stands before the colon of an entry, and the words after it.
+    """Yield the text before the colon of each entry, and the words after it.
 
     An entry continues in indented lines; a line that begins with ``#`` is a comment.
     """

@@ -18,7 +18,7 @@ from letheon.state import _nodes as nodes
 from letheon.state._bytes import text_bytes
 from letheon.state._nodes import Array, MemoryBudget, Node, check_shape
 
-# Above this a view is passed on instead of a copy.
+# Arrays of more bytes are passed on as a view instead of a copy.
 _COPY_BELOW = 1 << 14
 _PLAIN_KINDS = frozenset("biufcmMSV")
 _PLAIN = re.compile(r"[<|][biufcSV][1-9]\d{0,8}|<[mM]8(\[\d{0,9}[a-zA-Zμ]{1,2}\])?", re.ASCII)
@@ -47,7 +47,7 @@ def array_node(array: NDArray[Any], to_node: Convert) -> Node:
 def _plain_node(array: NDArray[Any]) -> Array:
     dtype = plain_descr(array.dtype)
     if array.dtype.kind == "b":
-        # A view of other memory may hold a true that is not 1.
+        # In a view of other memory, True may be a byte other than 1.
         array = array.view(np.uint8) != 0
     elif array.dtype.str != dtype:
         array = array.astype(dtype)
@@ -64,7 +64,7 @@ def plain_descr(dtype: "np.dtype[Any]") -> str:
     Raises
     ------
     UnsupportedStateError
-        For long doubles (they hold undefined bytes), variable-width strings and empty items.
+        For long doubles (they contain undefined bytes), variable-width strings and empty items.
     """
     name = dtype.newbyteorder("<").str
     if dtype.kind not in _PLAIN_KINDS or _PLAIN.fullmatch(name) is None or _is_long(dtype):
@@ -133,12 +133,12 @@ def scalar_node(value: np.generic) -> Node:
 
 
 def array_from(node: Any, from_node: Convert, budget: MemoryBudget) -> NDArray[Any]:
-    """Return the array of a node, in fresh memory that the budget has.
+    """Return the array of a node in new memory, counted by the budget.
 
     Raises
     ------
     CorruptFileError
-        If dtype, shape and bytes do not belong together.
+        If dtype, shape and bytes do not match.
     MemoryLimitError
         If the array is larger than the rest of the budget.
     """
@@ -165,7 +165,7 @@ def _plain_from(node: Array, _: Convert, budget: MemoryBudget) -> NDArray[Any]:
 
 
 def _plain_dtype(name: str) -> "np.dtype[Any]":
-    """Return the dtype of a name that `plain_descr` gives."""
+    """Return the dtype of a name that `plain_descr` returned."""
     dtype = np.dtype(name) if _PLAIN.fullmatch(name) else None
     if dtype is None or dtype.str != name or _is_long(dtype):
         raise CorruptFileError(f"an array names the dtype {name!r}")
@@ -235,7 +235,7 @@ def dtype_from(descr: Any) -> "np.dtype[Any]":
     Raises
     ------
     CorruptFileError
-        Unless the description is exactly what `dtype_descr` gives for that dtype.
+        If the description differs from the result of `dtype_descr` for that dtype.
     """
     if isinstance(descr, str):
         if descr == "|O" or _TEXT.fullmatch(descr):

@@ -1,4 +1,4 @@
-"""Canonical bytes of a tree, byte by byte, and bytes to a file, whole or not at all.
+"""Canonical bytes of a tree, and atomic writing of files.
 
 Every node is a one-byte tag and its content. ``n`` is an unsigned 64-bit little-endian number,
 ``str`` is ``n`` and that many bytes of UTF-8 (lone surrogates as three bytes each), ``shape`` is
@@ -23,7 +23,7 @@ tag    node                 content
 ``m``  dict, str keys       ``n``, then (``str``, ``node``) sorted by key (by code points)
 ``p``  dict, other keys     ``n``, then (``node``, ``node``) sorted by the key's bytes
 ``a``  array                dtype ``str``, ``shape``, ``n``, then the bytes
-``A``  array                as ``a``; lies in memory column by column (never in a digest)
+``A``  array                as ``a``; stored in Fortran order in memory (never in a digest)
 ``u``  array of str         width ``n``, ``shape``, byte lengths (an ``a`` node), ``n``, UTF-8
 ``o``  array of objects     ``shape``, ``n``, then the nodes in C order
 ``f``  structured array     dtype ``node``, ``shape``, ``n``, then one node per field
@@ -37,9 +37,9 @@ tag    node                 content
 ``R``  reference            ``n``
 =====  ===================  ====================================================================
 
-The encoding is injective: a tag says how to read on, and every variable part carries its length.
-Sorted parts must be sorted when they are read, so a tree has one encoding only. The reader trusts
-nothing about the bytes.
+The encoding is injective: a tag determines how to read the rest, and every variable part starts
+with its length. The reader rejects parts that are not sorted, so a tree has only one encoding. It
+does not trust the bytes.
 """
 
 import contextlib
@@ -93,7 +93,7 @@ def iter_chunks(node: Node) -> Iterator[Buffer]:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return UTF-8 of any str that Python can hold."""
+    """Return the UTF-8 bytes of any Python str."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -202,7 +202,7 @@ def from_bytes(data: Buffer, budget: MemoryBudget) -> Node:
 
 
 class TreeReader:
-    """Base of the readers of bytes and manifests; counts the memory of what is read.
+    """Base class of the readers of bytes and manifests; counts the memory that reading takes.
 
     `read_<part>` reads a part that `nodes.LAYOUTS` names.
     """
@@ -328,7 +328,7 @@ class _BytesReader(TreeReader):
         return value
 
     def read_text(self) -> str:
-        # One wide character makes all characters of a str as wide.
+        # A single wide character makes all characters of a str wide.
         data = self._read_data()
         most = nodes.TEXT + 4 * len(data)
         self.budget.take(most, "a text")
@@ -404,7 +404,7 @@ _ATOM_READERS: dict[int, Callable[[_BytesReader], Any]] = {
 
 
 def write_atomically(path: Path, pieces: Iterable[Buffer]) -> None:
-    """Write a file so that a crash leaves the old or the new file, never a part.
+    """Write a file so that a crash leaves the old or the new file, never a partial one.
 
     The bytes are written to a temporary file in the same directory that only its owner can read,
     and synced. Then the file is renamed and the directory synced. On failure the temporary file is

@@ -1,4 +1,4 @@
-"""From the tree of nodes back to Python objects, in two phases: audit, then construct.
+"""Turn a tree of nodes back into Python objects, in two phases: audit, then construct.
 
 The audit reads names only and imports nothing. Construction calls no constructor that a file names:
 an object is ``object.__new__(cls)`` with its attributes set. The exceptions are codecs of this
@@ -33,7 +33,7 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "fro
 
 
 def names_of_trusted(trusted: Trusted) -> dict[str, Any]:
-    """Return qualified name -> class, function or None for what a caller trusts.
+    """Return what a caller trusts: class, function or None, by qualified name.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
     Raises
     ------
     UntrustedClassError
-        Something is neither allowed nor trusted; the text lists all of it.
+        Some names or settings are neither allowed nor trusted; the text lists all of them.
     """
     wrong = {name: kind for kind, name in names_in(tree) if not _is_allowed(kind, name, trusted)}
     if wrong:
@@ -101,8 +101,8 @@ def trust_of(value: Any) -> frozenset[Any]:
     """Return the classes and functions that `decode` must trust to read a value back.
 
     These are the classes and functions that are not on the allow-list, and listed classes with a
-    setting that files may not contain. A model that was loaded without trust needs none, so the
-    same rules apply to states that came with it.
+    setting that files may not contain. The result is empty for a model that was loaded without
+    trust, so the same rules apply to the states that came with it.
 
     Examples
     --------
@@ -252,7 +252,7 @@ class _Builder:
     def _build_ref(self, node: nodes.Ref) -> Any:
         if self.numbered is None or node.number >= len(self.numbered):
             raise CorruptFileError("a reference has no target")
-        # Every use counts: a digest or a copy follows all of them, however they branch.
+        # Every use counts, because a digest or a copy follows all of them.
         value, cost = self.numbered[node.number]
         self.budget.take(cost, "a reference")
         return value
@@ -388,22 +388,22 @@ def decode(data: nodes.Buffer, *, trusted: Trusted = (), max_memory: int | None 
     Parameters
     ----------
     data : bytes or memoryview
-        What `encode` returned.
+        The result of `encode`.
     trusted : iterable of class, function or str
-        Classes and functions, or their qualified names, that may be used besides letheon's own
-        and scikit-learn's.
+        Classes and functions, or their qualified names, that may be used in addition to those of
+        letheon and scikit-learn.
     max_memory : int, optional
-        Bytes that decoding may take. By default 64 MiB and 4 times the size of `data`, and
-        64 MiB and 16 times the size for the compiled forest.
+        Limit on the memory for decoding, in bytes. By default 64 MiB plus 4 times the size of
+        `data`, or plus 16 times the size for the compiled forest.
 
     Raises
     ------
     CorruptFileError
         If a byte is changed or missing.
     MemoryLimitError
-        If decoding would take more memory than that; nothing was allocated.
+        If decoding would take more memory than `max_memory`; nothing was allocated.
     NewerFormatError
-        If a later letheon wrote the bytes.
+        If a later version of letheon wrote the bytes.
     UntrustedClassError
         If the bytes name a class that is not allowed; nothing was imported.
 
@@ -427,7 +427,7 @@ def decode_plain(data: nodes.Buffer) -> Any:
     Raises
     ------
     CorruptFileError
-        If the bytes are damaged, or hold more than numbers, texts, bytes, arrays and containers.
+        If the bytes are damaged, or contain more than numbers, texts, bytes, arrays and containers.
     """
     view = memoryview(data)
     budget = MemoryBudget(view.nbytes, None)

@@ -1,4 +1,4 @@
-"""From Python objects to the tree of nodes, and from there to digests and encoded bytes.
+"""Turn Python objects into a tree of nodes, and the tree into digests and encoded bytes.
 
 Layout of an encoded value: ``letheon-state-v1`` and a NUL byte, the SHA-256 of what follows, and
 the canonical bytes of the tree in the file view.
@@ -27,7 +27,7 @@ MAGIC = b"letheon-state-v1\0"
 
 View = Literal["file", "digest"]
 
-# Memory addresses; scikit-learn's text vectorizers work without.
+# Attributes that contain memory addresses; scikit-learn's text vectorizers work without them.
 _ADDRESSES = frozenset({"_stop_words_id"})
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _BUILT_IN_TYPES = frozenset({bool, int, float, complex, str, bytes, object})
@@ -35,7 +35,7 @@ _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, np.ufunc, type(np
 
 
 class Encoder:
-    """Turns one value into one tree.
+    """An encoder that turns one value into one tree.
 
     In the file view an array or object that occurs twice within an estimator of another library is
     written once (`Ref`): scikit-learn updates some arrays in place under two names. The digest view
@@ -163,7 +163,7 @@ class Encoder:
         return nodes.Name(name)
 
     def _encode_other(self, value: Any) -> Any:
-        """Encode a value whose exact type is in no table."""
+        """Encode a value whose exact type is not in a table."""
         if isinstance(value, np.dtype):
             return nodes.Dtype(dtype_descr(value))
         if isinstance(value, np.generic):
@@ -238,7 +238,7 @@ def to_tree(value: Any, *, view: View = "file") -> nodes.Node:
         A plain value, an array, a sparse matrix, a frame, or an object of a known or ordinary
         class.
     view : {"file", "digest"}, default="file"
-        ``"digest"`` leaves out settings that do not affect the result.
+        ``"digest"`` omits settings that do not affect the result.
 
     Returns
     -------
@@ -272,8 +272,8 @@ def encode_tree(value: Any, view: View) -> tuple[nodes.Node, frozenset[Any]]:
 def classes_of(value: Any) -> frozenset[Any]:
     """Return every class and named function that the canonical bytes of `value` mention.
 
-    A live model can decode its own checkpoints with it: ``decode(blob,
-    trusted=classes_of(model))`` trusts exactly what the model already holds.
+    A model in memory can decode its own checkpoints with it: ``decode(blob,
+    trusted=classes_of(model))`` trusts exactly the classes that the model already contains.
 
     Examples
     --------
@@ -319,7 +319,7 @@ def _describe_blas() -> str:
     import scipy.linalg  # noqa: F401  (loads SciPy's own BLAS)
 
     builds = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    # Other packages may load a BLAS of their own; models are not trained with it.
+    # Other packages may load their own BLAS; models are not trained with it.
     own = [lib for lib in builds if "numpy" in lib["filepath"] or "scipy" in lib["filepath"]]
     names = {
         f"{lib['internal_api']} {lib['version']} {lib.get('architecture', '')}".strip()
@@ -329,13 +329,13 @@ def _describe_blas() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return the versions and builds that affect results, besides data, settings and seed.
+    """Return the versions and builds that affect results, in addition to data, settings and seed.
 
     Returns
     -------
     dict
-        Python (major.minor), numpy, scipy, scikit-learn, under ``"letheon"`` the format, and under
-        ``"blas"`` the builds of BLAS with the kernel each runs on this processor.
+        Versions of Python (major.minor), numpy, scipy and scikit-learn; ``"letheon"`` is the
+        format, and ``"blas"`` the builds of BLAS with their kernels for this processor.
 
     Examples
     --------
@@ -349,8 +349,8 @@ def environment() -> dict[str, str]:
 def digest(value: Any) -> str:
     r"""Return the SHA-256 of a value's canonical bytes, as a hexadecimal string.
 
-    The digest is ``SHA-256(b"letheon-v1\0" + canonical bytes of the digest tree)``. Settings that
-    do not affect the result are left out (`n_jobs`, `verbose`, `rebuild`, `checkpoint_dir`, and
+    The digest is ``SHA-256(b"letheon-v1\0" + canonical bytes of the digest tree)``. It omits
+    settings that do not affect the result (`n_jobs`, `verbose`, `rebuild`, `checkpoint_dir`, and
     `random_state` of a model that has `seed_`).
 
     Parameters

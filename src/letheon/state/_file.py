@@ -1,14 +1,14 @@
-"""One file: a safetensors file whose metadata hold the manifest.
+"""Files of letheon: safetensors files with a manifest in their metadata.
 
 The header's ``__metadata__`` has the single key ``letheon``. Its value is a JSON text with, in this
-order, ``format``, ``sha256``, ``kind``, ``versions`` and ``tree``. The SHA-256 is taken over the
-whole file with 64 zeros in its own place, so it detects every changed byte, in header, padding and
-tensors. The same value gives the same bytes.
+order, ``format``, ``sha256``, ``kind``, ``versions`` and ``tree``. The SHA-256 is computed over the
+whole file with 64 zeros in place of the hash, so it detects every changed byte in header, padding
+and tensors. The same value gives the same bytes.
 
 In the tree null, true, false, strings and integers below 2**53 are plain JSON; everything else is
-an object with one key for its type. Bytes and arrays are stored in tensors: those of
-4,096 bytes and more in one of their own (``"t0"``, ``"t1"``, ...), smaller ones one after the other
-in the tensor ``small`` (``[begin, size]``). A float is its 8 bytes, little-endian, in hexadecimal.
+an object with one key for its type. Bytes and arrays are stored in tensors: from 4,096 bytes on in
+a separate tensor (``"t0"``, ``"t1"``, ...), smaller ones one after the other in the tensor
+``small`` (``[begin, size]``). A float is written as its 8 bytes, little-endian, in hexadecimal.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ SMALL = "small"
 _SMALL_BELOW = 4096
 _EXACT_INT = 1 << 53
 _PACK_ABOVE = 256
-# dtypes that a safetensors file knows by name; others are stored as bytes.
+# dtypes that have a name in the safetensors format; others are stored as bytes.
 _NATIVE = {
     "<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1",
 }  # fmt: skip
@@ -83,7 +83,7 @@ class Contents:
     format : str
         Format of the file.
     kind : str
-        Kind of content, as the writer stated it.
+        Kind of content, stated by the writer.
     versions : dict
         Versions it was written with.
     tree : Node
@@ -127,7 +127,7 @@ def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value")
     UnsupportedStateError
         If something in the value has no canonical bytes.
     OSError
-        If the file cannot be written; an existing file stays as it is.
+        If the file cannot be written; an existing file is not changed.
     """
     raw = _serialise_tree(to_tree(value), kind)
     place = _START.match(raw, 8)
@@ -139,7 +139,7 @@ def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value")
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError)
         reason = "the directory to write into does not exist" if is_missing else error.strerror
-        # With the path that the caller gave; OSError itself chooses the subclass of the number.
+        # Name the caller's path; OSError selects the subclass for the error number.
         raise OSError(error.errno, reason, os.fspath(path)) from None
 
 
@@ -168,22 +168,22 @@ def read_file(
     path : str or path-like
         The file.
     trusted : iterable of class, function or str
-        Classes and functions, or their qualified names, that may be used besides letheon's own and
-        scikit-learn's.
+        Classes and functions, or their qualified names, that may be used in addition to those of
+        letheon and scikit-learn.
     max_memory : int, optional
-        Bytes that reading may take. By default 64 MiB and 4 times the size of the file, and
-        64 MiB and 16 times the size for the compiled forest.
+        Limit on the memory for reading, in bytes. By default 64 MiB plus 4 times the size of the
+        file, or plus 16 times the size for the compiled forest.
 
     Raises
     ------
     CorruptFileError
-        If the file is truncated, altered, or no letheon file.
+        If the file is truncated, altered, or not a letheon file.
     MemoryLimitError
-        If reading would take more memory than that; nothing was allocated.
+        If reading would take more memory than `max_memory`; nothing was allocated.
     NewerFormatError
-        If a later letheon wrote it.
+        If a later version of letheon wrote the file.
     UntrustedClassError
-        If it names a class that is not allowed; nothing was imported.
+        If the file names a class that is not allowed; nothing was imported.
     """
     return read_contents(path, max_memory=max_memory).build(trusted)
 
@@ -241,7 +241,7 @@ def _verify_hash(raw: bytes, place: re.Match[bytes]) -> None:
 
 
 def _describe_other(raw: bytes) -> str:
-    """Return what a file is that `write_file` did not write, and what to do about it."""
+    """Describe a file that `write_file` did not write, and say what to do about it."""
     if not raw:
         return "the file is empty; restore it from a copy"
     if raw.startswith(_CHECKPOINT):
@@ -316,7 +316,7 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Tensors:
-    """Collects the bytes of a tree as tensors."""
+    """The tensors of a file: the bytes of all nodes of a tree."""
 
     def __init__(self) -> None:
         self.small = bytearray()
@@ -356,9 +356,9 @@ def to_json(node: Any, tensors: Tensors) -> Any:
 
 
 def _is_packed(node: Any) -> bool:
-    """Return whether a node is written as canonical bytes, since headers have a size limit.
+    """Return whether a node is written as canonical bytes, because headers have a size limit.
 
-    Reading takes less memory too, half for a vocabulary.
+    Reading these bytes also takes less memory, half as much for a vocabulary.
     """
     if type(node) not in {nodes.Items, nodes.Objects, nodes.Record}:
         return False
@@ -389,7 +389,7 @@ _PART_WRITERS: dict[str, Writer] = {
 
 
 def json_memory(text: bytes) -> int:
-    """Return an upper bound of the memory for parsing a JSON text: a copy, and all its values."""
+    """Return an upper bound on the memory for parsing a JSON text: a copy, and all its values."""
     wide = 4 if b"\\u" in text else 1
     names = text.count(b":")
     values = names + text.count(b",") + text.count(b"[")
@@ -399,7 +399,7 @@ def json_memory(text: bytes) -> int:
 
 
 class _ManifestReader(TreeReader):
-    """Reads nodes from parsed JSON: each part is the next value of `pending`."""
+    """A reader of nodes from parsed JSON: each part is the next value of `pending`."""
 
     def __init__(self, tensors: Mapping[str, memoryview], budget: MemoryBudget) -> None:
         super().__init__(budget)

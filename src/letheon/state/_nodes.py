@@ -1,7 +1,7 @@
 """The tree of plain nodes that every value becomes before it becomes bytes.
 
 None, bool, int, float, complex, str and bytes are nodes themselves; everything else is one of the
-named tuples below. A tree holds data only: names of classes and functions are strings in it, and
+named tuples below. A tree contains only data: names of classes and functions are strings in it, and
 nothing is imported or called until a decoder has audited them.
 
 A few bytes can describe gigabytes: a wide array of strings, a sparse matrix with a billion empty
@@ -23,9 +23,9 @@ Atom: TypeAlias = bool | int | float | complex | str | bytes | None
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 BASE = 64 << 20
-"""Bytes that every file may take, however small it is."""
+"""Bytes of memory that every file may take, even the smallest."""
 PER_BYTE = 4
-"""Bytes that may be taken for each byte of the file."""
+"""Bytes of memory that each byte of the file may take in addition."""
 NATIVE_PER_BYTE = 16
 """The same for the compiled forest."""
 UNLIMITED = 1 << 62
@@ -37,7 +37,7 @@ MAX_SIZE = 1 << 62
 _MAX_EQUAL_HASHES = 64
 _STEPS_PER_BYTE = 16
 
-# Bytes that CPython takes at most for an object in the tree and in the value together: a number;
+# The most bytes that CPython uses for an object in the tree and in the value together: a number;
 # the rest of a text; an item of a list or tuple, of a set, of a dict with str keys, of another
 # dict; and the container itself (`tests/state/test_limits.py` compares them with measured peaks).
 ATOM = 40
@@ -76,8 +76,8 @@ class Pairs(NamedTuple):
 class Array(NamedTuple):
     """An array of one plain dtype: little-endian, C order.
 
-    `fortran` means that it is in memory column by column: libraries of linear algebra round
-    differently then. Digests ignore it.
+    `fortran` means that it is stored column by column in memory, which changes how linear algebra
+    libraries round. Digests ignore it.
     """
 
     dtype: str
@@ -265,15 +265,15 @@ def names_of(tree: Node) -> tuple[str, ...]:
 
 
 class MemoryBudget:
-    """Counts the memory that one file takes, and raises before it exceeds the limit.
+    """A counter of the memory that reading one file takes; it raises before the limit is exceeded.
 
     Parameters
     ----------
     size : int
         Bytes of the file.
     max_memory : int, optional
-        The limit in bytes. By default 64 MiB and 4 bytes per byte of the file, for compiled
-        forests 64 MiB and 16 bytes per byte.
+        The limit in bytes. By default 64 MiB plus 4 bytes per byte of the file, or plus 16 bytes
+        per byte for compiled forests.
     """
 
     def __init__(self, size: int, max_memory: int | None = None) -> None:
@@ -290,7 +290,7 @@ class MemoryBudget:
         Raises
         ------
         MemoryLimitError
-            If that would exceed the limit; nothing was allocated.
+            If they would exceed the limit; nothing was allocated.
         """
         self._require_within(self.used + n_bytes, self.limit, part)
         self.used += n_bytes
@@ -329,7 +329,7 @@ def check_shape(shape: Iterable[Any], itemsize: int) -> int:
     for n in dimensions:
         if type(n) is not int or n < 0:
             raise CorruptFileError("not a valid array: a dimension is not a natural number")
-        # Strides of an empty array are computed too, so no factor may be beyond what they hold.
+        # NumPy computes strides even for an empty array, so no factor may overflow them.
         span *= max(n, 1)
         total *= n
         if span > MAX_SIZE:

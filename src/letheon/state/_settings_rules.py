@@ -151,7 +151,7 @@ def find_violations(tree: nodes.Node, trusted: Mapping[str, Any]) -> list[RuleVi
 
 
 class _Checker:
-    """Checks nodes in the order in which `_Builder` builds them, so that references resolve."""
+    """A checker that visits nodes in the order of `_Builder`, so that references resolve."""
 
     def __init__(self, trusted: Mapping[str, Any]) -> None:
         self.trusted = trusted
@@ -240,7 +240,7 @@ class _Checker:
         self._require_rule(self._allows_name(node.name, rule), node, rule)
 
     def _allows_name(self, name: str, rule: SettingRule) -> bool:
-        # The caller trusts a name that no table lists, or the audit of names rejects it.
+        # A name that no table lists is trusted by the caller, or rejected by the audit of names.
         kinds = {kind for kind, names in _NAMES.items() if name in names}
         return not kinds or rule.allows(*kinds) or name in self.trusted
 
@@ -278,7 +278,7 @@ class _Checker:
         self.place = place
 
     def _check_partial(self, node: nodes.Coded, rule: SettingRule) -> None:
-        """Check that a partial is of a function allowed here, with plain arguments."""
+        """Check that a partial has a function that is allowed here, and plain arguments."""
         payload: Any = node.payload
         parts = payload.items if type(payload) is nodes.Record else ()
         func = dict(parts).get("func")

@@ -5,9 +5,9 @@ with ``input="filename"``. A rule applies to an attribute name in all classes, s
 gives a name one meaning.
 
 The tables were written from `_parameter_constraints` of scikit-learn 1.9 and are literal on
-purpose. A rule is a list of words: in lower case the texts that are allowed, in capitals the kinds
-of value, in angle brackets a pattern of texts. None, bools and numbers are allowed by every rule
-but ``NONE``.
+purpose. A rule is a list of words: lower-case words are allowed texts, capitals are kinds of
+values, and angle brackets are patterns of texts. Every rule except ``NONE`` also allows None, bools
+and numbers.
 
 ========== =====================================================================================
 ARRAYS     lists, tuples, dicts and arrays of allowed values; sparse matrices, generators
@@ -32,8 +32,8 @@ _KINDS = "ARRAYS CLASSES FUNCTIONS JOBS KEYWORDS LABELS NONE OBJECTS OFF SIZE TE
 KINDS = frozenset(_KINDS.split())
 
 # Regular expressions that take time in proportion to the text. Only the last character may repeat,
-# so a match that began well cannot fail later. A word boundary may follow `\w`, which always stops
-# at one, or any pattern that starts at one. Beside these only plain words.
+# so a match cannot fail late and start over. A word boundary may follow `\w`, which always stops at
+# one, or any pattern that starts at one. Otherwise only plain words are allowed.
 _CHARACTER = r"(?:\\[wdsWDS]|[A-Za-z0-9_@#:,/' .-]|\\[.+*?()\[\]{}|^$-]|\[\^?[A-Za-z0-9_@#', -]+\])"
 _WORD_CHARACTER = r"(?:\\[wd]|[A-Za-z0-9_]|\[[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*\]|\[\^\\d\\W\])"
 _REPEAT = r"(?:[+*]|\{[0-9]{1,2}(?:,(?:[0-9]{1,2})?)?\})"
@@ -258,7 +258,7 @@ scott silverman: bandwidth
 warn: copy use_legacy_attributes
 """
 
-# Parameters that only versions before 1.9 have, and attributes of helpers that are no parameters.
+# Parameters that only versions before 1.9 have, and attributes of helpers that are not parameters.
 _MORE = f"""
 : approx_hessian constant_hessian force_int_remainder_cols t _stop_words_id
 SIZE: n_alphas
@@ -267,7 +267,7 @@ ARRAYS: class_indexing_offsets f_cached ms rng velocities vs y_true_int y_true_o
 ARRAYS TEXT: estimator_params label
 ARRAYS OBJECTS: closs interval_y_pred interval_y_true left right
 canonical regression: deflation_mode
-# Fitted attributes that steer a model as parameters do.
+# Fitted attributes that control a model like parameters.
 ARRAYS default pandas polars: _sklearn_output_config
 {_ANSWERS}: _response_method chain_method_ stack_method_
 FUNCTIONS: _kmeans_single _score_func
@@ -287,7 +287,7 @@ warn: zero_division
 ARRAYS auto: discrete_features
 """
 
-# letheon's own parameters, and attributes of ours whose names have another meaning above.
+# Parameters of letheon, and its attributes whose names have another meaning above.
 _OURS = """
 : calibration_rows clamp data_free deterministic fisher_rows huber_scale l2 max_distance max_error
     max_memory max_smoothness measure_distance min_curvature newton_step noise_seed patience

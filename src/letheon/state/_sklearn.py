@@ -83,7 +83,7 @@ def _predictor_from(cls: Any, plain: Any) -> Any:
 
 
 def _numbers_of(value: Any) -> list[float]:
-    """Return the constructor's numbers of a compiled loss."""
+    """Return the numbers that the constructor of a compiled loss takes."""
     reduced = value.__reduce__()
     numbers = list(reduced[1]) if reduced[0] is type(value) else []
     if not all(type(number) in {int, float} for number in numbers):
@@ -117,7 +117,7 @@ def _search_tree_plain(tree: Any) -> dict[str, Any]:
     }
 
 
-# Names of classes of metrics, and what the constructors of three take.
+# Names of metric classes, and the arguments that the constructors of three of them take.
 _METRICS = (
     "BrayCurtis Canberra Chebyshev Dice Euclidean Hamming Haversine Jaccard Mahalanobis Manhattan "
     "Minkowski RogersTanimoto RussellRao SEuclidean SokalSneath"

@@ -1,6 +1,6 @@
-"""Store of checkpoints: files in a directory, named by the SHA-256 of their bytes.
+"""A store of checkpoints: files in a directory, named by the SHA-256 of their bytes.
 
-The caller names the checkpoint that it wrote before and gets exactly those bytes, or an error.
+Reading a checkpoint by name returns exactly the bytes that were written, or raises.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def _verify_blob(blob: bytes, checkpoint: CheckpointName, where: str) -> bytes:
 
 
 class DirectoryStore:
-    """Stores checkpoints as files ``<sha256>.letheon-state`` that only their owner can read.
+    """A store of checkpoints: files ``<sha256>.letheon-state`` that only their owner can read.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class DirectoryStore:
 
     Notes
     -----
-    `keep_only` overwrites with zeros before it unlinks. File systems that copy on write, and the
-    wear levelling of flash disks, may keep the old blocks all the same; encrypt such disks.
+    `keep_only` overwrites files with zeros before it unlinks them. Copy-on-write file systems and
+    flash disks with wear levelling may still keep the old blocks; encrypt such disks.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -101,7 +101,7 @@ class DirectoryStore:
         return checkpoint
 
     def get(self, checkpoint: CheckpointName) -> bytes:
-        """Return the bytes of that name.
+        """Return the bytes of the checkpoint with this name.
 
         Raises
         ------
@@ -120,9 +120,10 @@ class DirectoryStore:
         return frozenset(file.name.removesuffix(_SUFFIX) for file in self.path.glob(f"*{_SUFFIX}"))
 
     def keep_only(self, names: frozenset[str]) -> tuple[str, ...]:
-        """Destroy every checkpoint in the directory that is not named, also partial files.
+        """Destroy all checkpoints in the directory except `names`, including partial files.
 
-        For a directory that belongs to one model. Other files stay; an empty directory is removed.
+        Only for a directory that belongs to one model. Other files are not changed; an empty
+        directory is removed.
 
         Returns
         -------

@@ -1,9 +1,9 @@
 """Type tags, the names of classes in files and digests, and how instances become nodes.
 
 A tag never changes. Most tags are the module paths that the classes had when tags were introduced.
-A class that is moved or renamed keeps its tag; the table then has the current path of the class. An
-estimator of `letheon.methods` without a line in the table has the public path that it is registered
-with; any other class its import path, which must be public.
+A class that is moved or renamed keeps its tag; the table then has the current path of the class.
+Without a line in the table, the tag of an estimator of `letheon.methods` is its registered public
+path, and the tag of any other class is its import path, which must be public.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from letheon.state._allowed import CLASSES, REFUSED
 
 # Packages whose classes may be part of a model; command line, service and ledger are not.
 _PACKAGES = "base compose guarantee inner_estimator naive receipt sharded state"
-# Controls of attacks have digests, but no file may contain one: they do not forget.
+# Negative controls of attacks have digests, but no file may contain one: they do not forget.
 _CONTROLS = "letheon.measures."
 _PUBLIC = tuple(f"letheon.{name}." for name in _PACKAGES.split())
 
@@ -98,7 +98,7 @@ def is_ours(tag: str) -> bool:
 
 
 def tag_of(value: Any) -> str:
-    """Return the tag of a class or function: its frozen name, else ``module.qualname``."""
+    """Return the tag of a class or function: its fixed name, else ``module.qualname``."""
     module, name = value.__module__, value.__qualname__
     path = f"{module}.{name}"
     if path in _TAGS or not is_ours(path):
@@ -141,7 +141,7 @@ def is_listed_class(name: str) -> bool:
 class Codec(NamedTuple):
     """How objects of a class become plain values and back, and the name in files if it differs.
 
-    `cost` takes the arguments of `decode` and returns an upper bound of the bytes it allocates.
+    `cost` takes the arguments of `decode` and returns an upper bound on the bytes it allocates.
     """
 
     encode: Callable[[Any], Any]
@@ -154,7 +154,7 @@ _registered: dict[type, Codec] = {}
 
 
 def register_codec(cls: type, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
-    """Register how to store a class of yours or of a third party.
+    """Register how to store your own class, or a class of a third party.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def register_codec(cls: type, encode: Callable[[Any], Any], decode: Callable[[An
         The class; instances of subclasses are not covered.
     encode : callable
         Takes an object and returns a plain value: anything that has canonical bytes. Two objects
-        that behave alike should give the same value, and two that do not must not.
+        that behave the same should give the same value; two that do not must give different ones.
     decode : callable
         Takes that value and returns an object. The value comes from a file, so validate it.
 
@@ -189,7 +189,7 @@ def _load_codecs() -> Mapping[str, Codec]:
 
 
 def codec_of(cls: type) -> Codec | None:
-    """Return the codec of a class, if there is one."""
+    """Return the codec of a class, or None."""
     codec = _registered.get(cls)
     return _load_codecs().get(tag_of(cls)) if codec is None else codec
 
@@ -215,7 +215,7 @@ _HEAP_TYPE = 1 << 9
 
 
 class _Ordinary:
-    """Has a `__dict__` and weak references, like every class written in Python."""
+    """A class with a `__dict__` and weak references, like every class written in Python."""
 
 
 class EncodingPlan(NamedTuple):
@@ -259,7 +259,7 @@ def plan_of(cls: type, codec: Codec | None) -> EncodingPlan:
 
 
 def dataclass_fields(cls: type) -> tuple[str, ...] | None:
-    """Return the fields of a dataclass of this package, None for estimators and other classes."""
+    """Return the fields of a dataclass of this package; None for estimators and other classes."""
     is_estimator = hasattr(cls, "get_params")
     if is_estimator or not (dataclasses.is_dataclass(cls) and is_ours(tag_of(cls))):
         return None
@@ -284,7 +284,7 @@ def importable_name(value: Any) -> str | None:
         names = [f"{p}.{value.__name__}" for p in places if _look_up(p, value.__name__) is value]
         return names[0] if names else None
     module, name = value.__module__, value.__qualname__
-    # Compiled functions of torch are static methods of a class that their module does not show.
+    # Compiled PyTorch functions are static methods of a class that their module does not show.
     if isinstance(value, BuiltinFunctionType) and value.__self__ is None:
         name = value.__name__
     if _look_up(module or "", name) is not value:

@@ -2,8 +2,8 @@
 
 The index of a pandas frame is not stored. A column is a dict with its dtype and
 
-- numbers, bools, dates and durations: the values, and where one is missing a mask;
-- texts: the values, None where one is missing (independent of how the library stores them);
+- numbers, bools, dates and durations: the values, and a mask if some are missing;
+- texts: the values, with None for missing ones (independent of how the library stores them);
 - categories: codes and categories (pandas), or texts (polars, whose codes depend on other data in
   the process).
 
@@ -102,15 +102,15 @@ def _sparse_plain(value: Any) -> dict[str, Any]:
 
 
 def _sparse_cost(cls: type, plain: Any) -> int:
-    """Check the shape, and return the memory of a sparse container besides its arrays."""
+    """Check the shape, and return the memory of a sparse container in addition to its arrays."""
     shape = plain["shape"]
     require_valid(type(shape) is tuple and 0 < len(shape) <= MAX_DIMENSIONS, "sparse shape")
     require_valid(all(type(n) is int and 0 <= n < 2**63 for n in shape), "sparse shape")
     n_rows: int = shape[0]
     kind = cls.__name__[:3]
     n_stored: int = plain["data"].size
-    # Every row of a lil_matrix is two lists, and an index to it on the way; every entry of a
-    # dok_matrix is an item of a dict, its place two ints and a tuple.
+    # Every row of a lil_matrix is two lists, plus an index during construction; every entry of a
+    # dok_matrix is an item of a dict, with two ints and a tuple for its position.
     each = {"lil": (240, 160), "dok": (16, 400)}.get(kind, (0, 0))
     return 2048 + 2 * array_bytes(plain) + each[0] * n_rows + each[1] * n_stored
 
@@ -347,7 +347,7 @@ def _frame_cost(_: type, plain: Plain) -> int:
 
 
 def _column_cost(plain: Plain) -> int:
-    """Return the memory of a column besides its values: a copy of them, texts also as bytes."""
+    """Return the memory of a column in addition to its values: a copy, and texts as bytes."""
     total: int = _COLUMN_BYTES
     while True:
         values = plain["values"]

@@ -1,4 +1,4 @@
-"""Export of a ledger: a folder that a third party verifies with the public key alone.
+"""Export of a ledger: a folder that a third party can verify with only the public key.
 
 The public tier contains certificates, attestations, checkpoints, keys and proofs of the log. The
 auditor's tier also contains what re-derivation needs: transition proofs, all events, and for every
@@ -129,7 +129,7 @@ def export(
 
 
 def _get_checkpoint(core: Core, tier: Tier) -> Checkpoint:
-    """Return a new checkpoint; for the public tier the newest one if none can be written."""
+    """Return a new checkpoint; if none can be written, the newest one (public tier only)."""
     try:
         return take_checkpoint(core)
     except LedgerUnwritableError:

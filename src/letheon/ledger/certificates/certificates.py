@@ -266,7 +266,7 @@ class Receipts:
         return None if encrypted is None else bytes(encrypted)
 
     def open(self, code: str) -> bytes | None:
-        """Return the receipt that a code opens, without its salts; None if there is none.
+        """Decrypt the receipt of a code and return it without its salts; None if there is none.
 
         Raises
         ------
@@ -281,7 +281,7 @@ class Receipts:
             return None
 
     def coverage(self, receipt: bytes) -> Coverage | None:
-        """Return facts of the certificate that covers a receipt without salts, or None.
+        """Return a summary of the certificate that covers a receipt without salts, or None.
 
         The signature of the certificate and every path of the receipt are checked.
         """
@@ -308,7 +308,7 @@ class Receipts:
 
 
 class Batches:
-    """The batches of a ledger: requests that are erased together.
+    """The batches of a ledger: requests that are applied together.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ class Batches:
         after: str | None = None,
         limit: int = 50,
     ) -> Page[Batch]:
-        """Return one page of batches, newest first; those of a tenant or a model if given."""
+        """Return one page of batches, newest first, optionally of a tenant or a model."""
         condition = _is_of(tenant, model)
         return _read_page(
             self._core,
@@ -341,7 +341,7 @@ class Batches:
         )
 
     def get(self, batch_id: str, *, tenant: str | None = None) -> Batch:
-        """Return one batch, or raise `LedgerMissingError`; another tenant's does not exist."""
+        """Return one batch, or raise `LedgerMissingError`, also for a batch of another tenant."""
         with self._core.database.reading() as conn:
             query = _batches_query().where(batches.c.id == str(batch_id), _is_of(tenant, None))
             row = conn.execute(query).first()

@@ -5,11 +5,11 @@ claim with the model's own guarantee, and checks the transition proof. It never 
 number with two contents. Everything that it writes follows from committed database rows, so a
 worker that takes over from a killed one writes the same bytes.
 
-With a receipt a person can check that their rows were removed from a model. Receipts are made with
-the certificate, from the rows and salts of the version before, which the purge destroys. Each is
-encrypted to the person's key, so the operator cannot open it, and it may be kept when all other
-data of the person is deleted. Certificate and receipts are written in one transaction: a killed
-process leaves both or neither.
+With a receipt a person can check that their rows were removed from a model. Receipts are created
+together with the certificate, from the rows and salts of the previous version, which the purge
+destroys. Each receipt is encrypted to the person's key. The operator cannot decrypt it, so it may
+be kept when all other data of the person is deleted. Certificate and receipts are written in one
+transaction: a killed process leaves both or neither.
 """
 
 import base64
@@ -218,10 +218,10 @@ def certify_next(core: Core) -> int | None:
 
 
 def check_certifiable(core: Core, conn: Connection, version: VersionRow) -> None:
-    """Raise as `certify_next` would if no certificate can be issued for a version.
+    """Raise the error of `certify_next` if no certificate can be issued for a version.
 
-    Certificates are signed in the order of their numbers, so one that cannot be signed blocks all
-    later ones. The result of a sandboxed process is checked before it is published.
+    Certificates are signed in the order of their numbers, so a certificate that cannot be signed
+    blocks all later ones. The result of a sandboxed process is checked before it is published.
     """
     claimed = replace(version, certified_at=version.published_at, checkpoint_before="0" * 64)
     covered = find_covered(conn, version)
@@ -292,7 +292,7 @@ def _check_statement(
         raise SignerRefusedError(f"the published model cannot be read: {error}") from error
     method, data = claims["method"], claims["dataset"]
     if (covered.kind == RETRAIN) != (method["name"] == RETRAIN):
-        raise SignerRefusedError(f"the statement is not of the kind {covered.kind!r} of its batch")
+        raise SignerRefusedError(f"the statement is not about a batch of the kind {covered.kind!r}")
     reject_false_claims(built, claims)
     if method["parameters"] != method_parameters(built, method["name"]):
         raise SignerRefusedError("the parameters in the statement differ from the model's")

@@ -1,4 +1,4 @@
-"""What a certificate may claim, how stronger claims are rejected, and how values are written.
+"""The claims of a certificate: what is permitted, the rejection of stronger claims, the format.
 
 The signer inspects the model itself: the facts of its method, its own guarantee and its definition
 text limit what a certificate may say. Operators may publish a weaker claim about releases, never a

@@ -8,25 +8,26 @@ from typing import Any
 
 _KINDS = {
     "exact": (
-        "Exact: the model is the one that training on the remaining rows gives, so it contains "
-        "nothing of the erased rows."
+        "Exact: the model is identical to one trained only on the remaining rows, so it contains "
+        "nothing from the erased rows."
     ),
     "certified": (
-        "Certified: the model cannot be distinguished from one trained without the erased rows, "
-        "except for a factor of e^{epsilon} in any probability and a probability of {delta}."
+        "Certified: an observer cannot reliably distinguish the model from one trained without "
+        "the erased rows. The probability of any observation differs by at most a factor of "
+        "e^{epsilon}, plus {delta}."
     ),
     "empirical": (
         "Empirical: the method removed the rows. How close the model is to one trained without "
-        "them is measured or estimated, and no bound is proved."
+        "them was measured or estimated; no bound is proved."
     ),
 }
 _REQUESTS = {
-    "oblivious": "It holds for requests that do not depend on the published model",
-    "adaptive": "It holds even for requests that depend on the published model",
+    "oblivious": "This holds for requests that do not depend on the published model",
+    "adaptive": "This holds even for requests that depend on the published model",
 }
 _RELEASES = {
     "labels-only": "and for observers who see only predicted labels.",
-    "latest-only": "and for observers who see only the newest version and kept no earlier one.",
+    "latest-only": "and for observers who see only the newest version and kept no earlier version.",
     "every-version": "and for observers who see every version.",
 }
 
@@ -34,27 +35,25 @@ ASSUMPTIONS: Mapping[str, str] = {
     "seed-independent-of-requests": (
         "The training seed was fixed before the erasure requests were known."
     ),
-    "same-libraries-and-cpu-kernel": (
-        "The libraries and the CPU kernel are those used for the training."
-    ),
-    "same-libraries-and-device": "The libraries and the device are those used for the training.",
-    "equal-but-for-rounding": "A fresh training gives the same model except for rounding.",
+    "same-libraries-and-cpu-kernel": "Libraries and CPU kernel are the same as in training.",
+    "same-libraries-and-device": "Libraries and device are the same as in training.",
+    "equal-but-for-rounding": "Retraining gives the same model, except for rounding.",
     "backbone-never-saw-the-rows": "The frozen backbone was trained without these rows.",
     "strongly-convex": "The loss is strongly convex; this holds by construction.",
     "locally-convex": "The loss is convex near the training path; this is not checked.",
     "intercept-regularised": "The intercept is regularised like the other weights.",
-    "regulariser-per-sample": "A retrain keeps the regularisation per row.",
-    "regulariser-in-total": "A retrain keeps the total regularisation.",
+    "regulariser-per-sample": "A retrained model has the same regularisation per row.",
+    "regulariser-in-total": "A retrained model has the same total regularisation.",
     "noise-secret": "Observers of the model do not know the noise.",
-    "noise-fresh-and-secret": "Noise is drawn newly for each release and kept secret.",
-    "noise-to-rounding": "Noise computed in double precision counts as exact.",
+    "noise-fresh-and-secret": "New noise is drawn for each release and kept secret.",
+    "noise-to-rounding": "Rounding errors of the noise in double precision are ignored.",
     "residual-bounded-for-all-noise": "The residual of a removal varies slowly with the noise.",
-    "retraining-converges": "A retrain ends as close to its optimum as its stopping rule says.",
+    "retraining-converges": "Retraining reaches its optimum, within its tolerance.",
     "rows-bounded": "No row exceeds the stated norm; rows are checked or clipped.",
-    "row-count-public": "The number of stored and changed rows is not hidden.",
+    "row-count-public": "The numbers of stored and changed rows are public.",
     "state-secret": "The encrypted parameters before noise stay secret.",
-    "few-rows-leave": "Few rows are removed, compared with the remaining ones.",
-    "step-size-kept": "Step size and batches are those of the last training.",
+    "few-rows-leave": "The removed rows are few compared with the remaining rows.",
+    "step-size-kept": "Step size and batches are the same as in the last training.",
     "slots-kept": "Rows keep their positions in the order of training.",
     "residual-memory-decays": (
         "The influence of a block of rows on the network decays from block to block."
@@ -63,11 +62,9 @@ ASSUMPTIONS: Mapping[str, str] = {
 """What must hold for a claim, by code."""
 
 NOT_CLAIMED: Mapping[str, str] = {
-    "no-copy-kept-outside-inventory": (
-        "That there is no copy in a place that the ledger does not know."
-    ),
+    "no-copy-kept-outside-inventory": "That no copy exists outside the registered stores.",
     "backups-expired": "That backups have expired. The purge attestation lists them.",
-    "downstream-copies": "Anything about uses of earlier versions by others.",
+    "downstream-copies": "Anything about copies or earlier versions that others have.",
     "purge-of-earlier-versions": (
         "That earlier versions are purged. The purge follows later, with its own attestation."
     ),
@@ -79,43 +76,47 @@ NOT_CLAIMED: Mapping[str, str] = {
         "salted hashes, which do not show whose they are."
     ),
     "every-request-recorded": (
-        "That every request was recorded. The ledger knows only those that reached it."
+        "That every request was recorded. The ledger contains only requests that reached it."
     ),
     "adaptive-requests": "Anything about requests that depend on the published model.",
     "comparison-with-earlier-versions": (
-        "Anything about an observer who kept an earlier version and compares."
+        "Anything about an observer who compares this version with an earlier one."
     ),
-    "bound-on-what-is-left": "A bound on what remains of the rows: the guarantee is empirical.",
+    "bound-on-what-is-left": "A bound on what remains of the erased rows.",
     "guarantee-of-the-version-before": (
-        "The guarantee of the version before. The guarantee of this version is weaker."
+        "The guarantee of the previous version. The guarantee of this version is weaker."
     ),
     "saved-state-free-of-traces": (
-        "Anything about saved state that is not published. It may contain traces of erased rows, "
-        "which the definition of the method names."
+        "Anything about saved state that is not published. It may contain traces of erased rows; "
+        "the method definition describes them."
     ),
     "noise-drawn-anew": (
         "That the noise was never used before. The nonce of its commitment is not kept, so this "
         "cannot be checked."
     ),
     "method-checked-by-letheon": (
-        "That the method does what it declares. Its class is not part of letheon, and its claims "
-        "are its own."
+        "That the method does what it declares. Its class is not part of letheon, and letheon has "
+        "not checked its claims."
     ),
-    "noise-secret": "That the noise is secret: a seed for it was set.",
+    "noise-secret": "That the noise is secret: it was drawn from a given seed.",
     "bitwise-rederivation": "That a fresh fit gives the same bytes.",
     "operator-chose-the-seed": (
         "That the training seed was fixed before the erased rows were known. The operator chose it."
     ),
     "beacon-not-witnessed": (
-        "That anyone besides the operator saw the random beacon of the training seed in time."
+        "That a third party saw the random beacon of the training seed before the training."
     ),
     "batch-of-one": (
-        "That the certificate does not point to one person: it is about one person or one row."
+        "That the certificate cannot be linked to a person: it covers only one person or one row."
     ),
-    "efficiency-not-measured": "A speed-up compared with retraining.",
-    "effectiveness-not-measured": "A difference in performance.",
-    "consistency-not-measured": "A distance of parameters or predictions from a retrained model.",
-    "certifiability-not-measured": "How much of the erased rows remains.",
+    "efficiency-not-measured": "Anything about the speed-up over retraining.",
+    "effectiveness-not-measured": (
+        "Anything about the difference in performance from a retrained model."
+    ),
+    "consistency-not-measured": (
+        "Anything about the distance of parameters or predictions from a retrained model."
+    ),
+    "certifiability-not-measured": "Anything about how much of the erased rows remains.",
 }
 """What a certificate does not claim, by code."""
 
@@ -125,15 +126,13 @@ PURGE_NOT_CLAIMED: Mapping[str, str] = {
     "saved-state-free-of-traces": NOT_CLAIMED["saved-state-free-of-traces"],
     "memory-of-running-processes": "Anything about the memory of programs that were running.",
     "storage-media-remanence": (
-        "That a disk contains no old blocks. They are encrypted, and the key is deleted."
+        "That disks contain no old blocks. Such blocks are encrypted, and their key is deleted."
     ),
-    "keyed-tags-dropped": (
-        "That the keyed tags are deleted by which a repeated request is recognised."
-    ),
+    "keyed-tags-dropped": "That the keyed tags that identify repeated requests are deleted.",
     "recipients-told-later": "Anything about recipients who are notified after the purge.",
-    "backups-expired": "That backups have expired. The stores state by when they expire.",
+    "backups-expired": "That backups have expired. The attestation states when they expire.",
     "search-for-ids-that-are-words-of-the-ledger": (
-        "A search for ids that are also words or numbers of the ledger itself. They were skipped."
+        "A search for ids that are also words or numbers of the ledger. They were skipped."
     ),
     "search-for-rows-that-were-damaged": "A search for rows that could no longer be read.",
     "copies-of-rows-without-their-ids": (
@@ -144,12 +143,12 @@ PURGE_NOT_CLAIMED: Mapping[str, str] = {
         "abbreviated or encoded."
     ),
     "files-not-searched": (
-        "That files which could not be searched contain no erased data: unreadable, damaged or "
-        "too large files, or files with a value that may or may not be a short id."
+        "That no erased data is in files that could not be searched: files that are unreadable, "
+        "damaged or too large, or that contain a value that may be a short id."
     ),
     "search-for-short-ids-in-longer-texts-and-own-files": (
-        "A search for short ids in texts that are not tables and in the ledger's own files. There "
-        "ids are encrypted or keyed; only salts, rows and longer ids were searched for."
+        "A search for short ids in free text and in the ledger's own files, where ids are "
+        "encrypted or keyed. Only salts, rows and longer ids were searched for there."
     ),
 }
 """What a purge attestation does not claim, by code."""

@@ -79,7 +79,7 @@ ONE_PERSON = "batch-of-one"
 
 
 class JudgementBasis(NamedTuple):
-    """Basis of the judgement of a version: a packed monitor, or test rows with the last figure."""
+    """The data to evaluate a version on: a packed monitor, or test rows with the last score."""
 
     monitor: bytes | None
     test: Rows | None
@@ -240,7 +240,7 @@ def lockfile_digest() -> str:
 def kernel_code(blas: str) -> str:
     """Return BLAS builds and kernels as one code, such as ``openblas:0.3.31:haswell``.
 
-    NumPy and SciPy may bring a build each; both matter, so both are named.
+    NumPy and SciPy may each include a build; both affect results, so both are listed.
     """
     code = "+".join(part.strip().replace(" ", ":") for part in blas.lower().split(","))
     return code if is_code(code) else f"sha256:{hashlib.sha256(blas.encode()).hexdigest()}"
@@ -387,7 +387,9 @@ def reject_false_claims(model: Any, claims: Mapping[str, Any]) -> None:
     proved = measurements(claim.guarantee, is_retrain=is_retrain, is_proved=is_proved)
     for name in PROPERTIES:
         if measures[name]["basis"] == "by-proof" and measures[name] != proved[name]:
-            raise SignerRefusedError(f"measurements.{name} does not follow by proof")
+            raise SignerRefusedError(
+                f"measurements.{name} claims a proof, but differs from the proved value"
+            )
     limits = _list_limits(claim, claim.guarantee, model, method, measures)
     if claims["erasure"]["rows"] == 1:
         limits.append(ONE_PERSON)

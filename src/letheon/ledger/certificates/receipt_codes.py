@@ -1,4 +1,4 @@
-r"""Receipt codes, and receipts that only the holder of a code can open.
+r"""Receipt codes, and receipts that only the holder of a code can decrypt.
 
 A code is ``lethe-`` and 80 letters and digits of Crockford's base 32 in groups of five: the id of
 the request (16 bytes), an X25519 private key (32 bytes), and a CRC-16 of both. A change within
@@ -7,8 +7,8 @@ three neighbouring characters is always noticed, any other with probability 1 - 
 An encrypted receipt is ``letheon-receipt-v1\n``, an ephemeral public key of 32 bytes, and the text
 under AES-256-GCM. Key and nonce are ``HKDF-SHA256(X25519(ephemeral, receipt key), salt = both
 public keys, info = "letheon/receipt/v1/" || request id)``, and the associated data is the header
-and that info. The ephemeral private key is not stored, so only the holder of the code can open the
-receipt; the ledger cannot.
+and that info. The ephemeral private key is not stored, so only the holder of the code can
+decrypt the receipt; the ledger cannot.
 """
 
 import base64
@@ -39,7 +39,7 @@ _BETWEEN = re.compile(r"[\s-]+")
 
 @dataclass(frozen=True)
 class ReceiptCode:
-    """The code with which a person opens the receipt of one request.
+    """The code with which a person decrypts the receipt of one request.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def check_public_key(text: str) -> str:
 
 
 def encrypt_receipt(public: str, request_id: str, data: bytes) -> bytes:
-    """Return a receipt that only the holder of the private key can open, for this request."""
+    """Return a receipt that only the holder of the private key can decrypt, for this request."""
     ephemeral = X25519PrivateKey.generate()
     header = _MAGIC + ephemeral.public_key().public_bytes_raw()
     receiver = bytes.fromhex(public)
@@ -123,7 +123,7 @@ def encrypt_receipt(public: str, request_id: str, data: bytes) -> bytes:
 
 
 def open_receipt(code: ReceiptCode, encrypted: bytes) -> "OpenedReceipt":
-    """Open the receipt of a code's request.
+    """Decrypt the receipt of a request with its code.
 
     Raises
     ------
@@ -170,7 +170,7 @@ class OpenedReceipt:
     rows : list of dict
         Slot, commitment and the two paths of each row, by slot.
     openings : list of dict
-        Position, salt and ranks of each row, in the same order. With a salt one can test guesses of
+        Position, salt and ranks of each row, in the same order. A salt allows testing guesses of
         the row, so only the person may have it.
     left_out : int
         Rows of the person that the certificate covers and that are not in the receipt.

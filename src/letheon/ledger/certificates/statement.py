@@ -1,8 +1,8 @@
 """The statement of a certificate, made only from rows of the database.
 
-So it always has the same bytes: times are those of the rows, and facts were computed once and
-stored. Dates of receipt have the precision of a day, and people are only counted, so that a
-certificate does not point to one of them.
+It therefore always has the same bytes: the times come from the rows, and the facts were computed
+once and stored. Dates of receipt have the precision of a day, and people are only counted, so that
+a certificate does not identify a person.
 """
 
 import base64
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Covered(NamedTuple):
-    """What a certificate covers: all rows erased after the version `base`.
+    """The scope of a certificate: all rows erased after the version `base`.
 
     For a removal, `base` is the version before. For a retrain it is the last retrain, or the first
     version: the retrain covers all rows erased since then.
@@ -46,7 +46,7 @@ def make_statement(
 ) -> dict[str, Any]:
     """Return the statement about a version whose certificate time was set.
 
-    In a rehearsal the previous certificate need not exist yet.
+    In a rehearsal the previous certificate does not have to exist.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def requests_root(members: Iterable[tuple[str, str]]) -> str:
 def _is_about_one(
     conn: Connection, version: "VersionRow", covered: Covered, members: Sequence[Any]
 ) -> bool:
-    """Return whether a certificate is about one person or row, alone or next to earlier ones."""
+    """Return whether a certificate is about one person or row, alone or with earlier ones."""
 
     def count_people(rows: Sequence[Any]) -> int:
         """Return the number of people in requests; repeated requests count once."""

@@ -299,9 +299,7 @@ class Database:
     def _hold_write_lock(self) -> Iterator[None]:
         use = self._current_use()
         if use.mine.readings:
-            raise RuntimeError(
-                "a transaction must not be opened inside a reading of the same thread"
-            )
+            raise RuntimeError("a transaction cannot be opened while the same thread is reading")
         if self.path is None:
             yield
             return

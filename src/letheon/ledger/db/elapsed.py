@@ -45,7 +45,7 @@ def read_uptime() -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class ProvenTime:
-    """A time that has certainly passed, and for each boot the time to add its uptime to."""
+    """A time that has certainly passed, and the start time of each boot for adding its uptime."""
 
     at: int
     boots: dict[str, int]

@@ -1,7 +1,7 @@
-"""Jobs: long-running work that is requested from the service and done by a worker.
+"""Jobs: long-running work that a caller of the service requests and a worker runs.
 
 A job is a row. A claim takes a lease with an expiry under a unique name. Every later change
-compares that name, so a worker that was considered dead cannot change the job any more. A job fails
+compares that name, so a worker that was considered dead can no longer change the job. A job fails
 after `MOST_STARTS` claims whose worker ended before it was done.
 
 The number of waiting jobs is limited per token, per tenant and in total, separately for jobs that
@@ -58,7 +58,7 @@ class ProgressLine:
 
 @dataclass(frozen=True)
 class JobProblem:
-    """Why a job failed: a code and a text."""
+    """The reason why a job failed: a code and a text."""
 
     code: str
     words: str
@@ -66,12 +66,12 @@ class JobProblem:
 
 @dataclass(frozen=True)
 class JobBase:
-    """Base of `Job` and of audits: state and times of long-running work.
+    """State and times of long-running work: the fields of jobs and audits.
 
     Attributes
     ----------
     id : str
-        Random, 32 hexadecimal digits.
+        Random id, 32 hexadecimal digits.
     tenant : str or None
         Tenant of the job; null for all tenants.
     model : str or None
@@ -84,10 +84,10 @@ class JobBase:
         Times of request, start and end.
     created_by : str or None
         Id of the token that requested it.
-    progress : tuple of Line
+    progress : tuple of ProgressLine
         Progress reported so far, by all of its workers.
     problem : JobProblem or None
-        Why it failed; null unless it did.
+        Why it failed; null if it did not fail.
     """
 
     id: str

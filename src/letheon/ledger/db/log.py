@@ -1,4 +1,4 @@
-"""`Ledger.log`: pages of entries, and proofs that do not read the whole log.
+"""`Ledger.log`: pages of entries, and proofs that read only parts of the log.
 
 The append-only tree over the events follows RFC 6962. It works on leaf hashes
 (`letheon.verifier.leaf_hash` of an event's bytes). The root of an empty log is the SHA-256 of the

@@ -57,7 +57,7 @@ SCOPES = {
     "monitor:read": "see measures, proxies and budgets over time",
     "webhooks:manage": "create and remove webhooks",
     "tokens:manage": "create and revoke tokens",
-    "metrics:read": "scrape the metrics of the server",
+    "metrics:read": "read the metrics of the server",
 }
 """All permissions, with a description."""
 
@@ -90,7 +90,7 @@ def require_scopes(role: str, scopes: Iterable[str] | None) -> frozenset[str]:
     beyond = sorted(selected - ROLES[role])
     if beyond:
         raise ValueError(
-            f"role {role} does not have {', '.join(beyond)}; expected some of: "
+            f"scopes: role {role!r} does not have {', '.join(beyond)}; expected one or more of: "
             f"{', '.join(sorted(ROLES[role]))}"
         )
     if not selected:
@@ -107,15 +107,19 @@ class Token:
     Attributes
     ----------
     id : str
-        Random, 16 hexadecimal digits; events store it as the acting user.
-    name, role : str
-        Name and role.
+        Random id, 16 hexadecimal digits; events store it as the acting user.
+    name : str
+        Name of the token.
+    role : str
+        Role of the token.
     scopes : tuple of str
         Permissions, in alphabetical order.
     tenant : str or None
         Tenant whose data it can see; None for all tenants.
-    created_at, expires_at : datetime
-        Times of creation and expiry.
+    created_at : datetime
+        When it was created.
+    expires_at : datetime
+        When it expires.
     revoked_at : datetime or None
         When it was revoked.
     created_by : str or None

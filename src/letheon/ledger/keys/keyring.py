@@ -1,4 +1,4 @@
-r"""The key ring of a ledger: signing keys, the tag key, and keys that are made to be destroyed.
+r"""The key ring of a ledger: signing keys, the tag key, and keys that will be destroyed.
 
 Private keys are in ``keys``. ``public/keys`` contains the first public key and the statements that
 rotate and revoke keys, numbered from 1. The statements decide which key is current; the file
@@ -363,7 +363,8 @@ class KeyRing:
         """
         if kind not in KINDS or not _LABEL.fullmatch(label):
             raise ValueError(
-                f"kind={kind!r} must be one of {KINDS}, and label={label!r} up to 64 of a-z and 0-9"
+                f"kind={kind!r} must be one of {KINDS}, and label={label!r} must have at most 64 "
+                "characters from a-z and 0-9"
             )
         key_id = "-".join(filter(None, [kind, label, os.urandom(8).hex()]))
         with self._files.hold_lock():
@@ -472,7 +473,9 @@ class KeyRing:
         with self._files.hold_lock():
             chain = self._load_chain()
             if keyid not in chain.trust.keys:
-                raise KeyFileError(f"{keyid!r} is not a signing key of this ledger")
+                raise KeyFileError(
+                    f"{keyid!r} is not the id of a signing key; `letheon key list` shows all"
+                )
             if keyid == chain.trust.current:
                 raise KeyFileError("the current key cannot be revoked; rotate first")
             predicate = {"revokedKey": keyid, "lastSequence": after_sequence}

@@ -63,7 +63,7 @@ def sign_statement(statement: dict[str, Any], *signers: Signer) -> bytes:
     check_schema(statement)
     by_keyid = {signer.keyid: signer for signer in signers}
     if not signers or len(by_keyid) != len(signers):
-        raise ValueError("expected one or more different signers")
+        raise ValueError("signers must be one or more different keys")
     payload = canonical(statement)
     signed = pae(PAYLOAD_TYPE, payload)
     return canonical(

@@ -44,7 +44,7 @@ class FreshFit(NamedTuple):
     seconds: float
 
 
-def hold_rows(X: Any, y: Any, ids: Any, extra: dict[str, Any] | None = None) -> Rows:
+def copy_rows(X: Any, y: Any, ids: Any, extra: dict[str, Any] | None = None) -> Rows:
     """Return a copy of rows; without ids they are numbered from 0.
 
     `extra` has further arguments of `fit` with one value per row, such as `risk` of SISA.
@@ -306,13 +306,13 @@ def _examine_in_sandbox(files: ModelFiles) -> dict[str, Any]:
         is_table=hasattr(model, "feature_names_in_"),
     )
     name, content = files.rows
-    rows = hold_rows(*read_table_file(Path(name), columns, content=content))
+    rows = copy_rows(*read_table_file(Path(name), columns, content=content))
     examined = examine_model(model, rows, files.trusted)
     test = None
     if files.test is not None:
         name, content = files.test
         X, y, ids = read_table_file(Path(name), columns, content=content)
-        judged = judge_model(model, hold_rows(X, y, make_test_ids(len(y)) if ids is None else ids))
+        judged = judge_model(model, copy_rows(X, y, make_test_ids(len(y)) if ids is None else ids))
         test = {"rows": state.encode(judged.test), "then": judged.then}
     return {
         "content": examined.content,

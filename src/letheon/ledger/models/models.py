@@ -1,4 +1,4 @@
-"""`Ledger.models`: registered models, their versions and figures."""
+"""`Ledger.models`: registered models, their versions and measures."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from letheon.ledger.certificates.claims import guarantee_section, make_claim, ma
 from letheon.ledger.certificates.statement import choose_releases
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.examine import ModelFiles, examine_files, examine_model, hold_rows
+from letheon.ledger.models.examine import ModelFiles, copy_rows, examine_files, examine_model
 from letheon.ledger.models.register import (
     define_model,
     make_judged,
@@ -136,7 +136,7 @@ class Models:
         -------
         Model
         """
-        rows = hold_rows(X, y, ids, row_params)
+        rows = copy_rows(X, y, ids, row_params)
         judged = make_judged(model, test, monitor)
         row = define_model(
             name, tenant, dataset, releases, preprocessing=preprocessing, trusted=trusted
@@ -203,8 +203,8 @@ class Models:
         """Train a model with a seed that the operator cannot choose, and register it.
 
         The log commits to a random key, a checkpoint of the log is signed, and the seed is derived
-        from both. So the operator cannot try seeds until a model suits. With a witness who co-signs
-        checkpoints this is proved; without a witness the certificates say that it is not.
+        from both. The operator therefore cannot try several seeds and choose one. If a witness
+        co-signs the checkpoints, this is proved; otherwise the certificates state that it is not.
 
         Parameters
         ----------
@@ -213,7 +213,7 @@ class Models:
         X, y, ids, name, tenant, dataset, test, preprocessing, releases, row_params, trusted
             See `register`.
         """
-        rows = hold_rows(X, y, ids, row_params)
+        rows = copy_rows(X, y, ids, row_params)
         row = define_model(
             name, tenant, dataset, releases, preprocessing=preprocessing, trusted=trusted
         )
@@ -223,7 +223,7 @@ class Models:
         self, X: Any, y: Any, ids: Any, *, tenant: str = "default"
     ) -> tuple[Any, Any, NDArray[Any]]:
         """Return X, y and ids without the rows of people with an erasure request of this tenant."""
-        rows = hold_rows(X, y, ids)
+        rows = copy_rows(X, y, ids)
         with self._core.database.reading() as conn:
             erased = set(conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant)))
         tags = compute_person_tags(self._core, tenant, rows.ids)
@@ -544,7 +544,7 @@ def _list_sizes(folder: Path) -> Iterator[int]:
 
 
 def file_size(path: Path) -> Iterator[int]:
-    """Yield the size of a file in bytes, nothing if it is deleted."""
+    """Yield the size of a file in bytes; yield nothing if the file is deleted."""
     try:
         yield path.stat().st_size
     except FileNotFoundError:  # purged at the same time

@@ -1,6 +1,6 @@
 """Monitors that are stored with the versions of a model in a ledger.
 
-They only advise; a retrain is a batch like any other.
+A monitor only recommends a retrain; the retrain is a batch like any other.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ def pack_monitor(monitor: Monitor) -> bytes:
 
 
 def unpack_monitor(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
-    """Return the monitor from `pack_monitor` with its model; it only advises.
+    """Return the monitor from `pack_monitor` with its model; it does not retrain by itself.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def unpack_monitor(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> M
     Raises
     ------
     CorruptFileError, NewerFormatError, UntrustedClassError
-        As `letheon.state.decode`.
+        See `letheon.state.decode`.
     ValueError
         The ids of the model are not those of the monitor.
     """

@@ -19,9 +19,9 @@ from letheon.ledger.keys.keyring import commit_to_key
 from letheon.ledger.models.commitment import build_tree, compute_ranks, count_slots, draw_row_slots
 from letheon.ledger.models.examine import (
     ExaminedModel,
+    copy_rows,
     examine_model,
     fresh_fit,
-    hold_rows,
     judge_model,
     make_test_ids,
     require_kind,
@@ -121,7 +121,7 @@ def make_judged(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> Judge
         from letheon.ledger.models.monitoring import pack_monitor
 
         if test is not None:
-            raise ValueError("test and monitor exclude each other: a monitor has its own test rows")
+            raise ValueError("test and monitor cannot be combined: a monitor has its own test rows")
         if monitor.model is not model:
             raise ValueError("the monitor belongs to another model; register monitor.model")
         return JudgementBasis(pack_monitor(monitor), None, 0.0)
@@ -130,7 +130,7 @@ def make_judged(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> Judge
     if not isinstance(test, tuple) or len(test) not in (2, 3):
         raise ValueError("test must be (X, y) or (X, y, ids)")
     ids = test[2] if len(test) == 3 else make_test_ids(len(test[1]))
-    return judge_model(model, hold_rows(test[0], test[1], ids))
+    return judge_model(model, copy_rows(test[0], test[1], ids))
 
 
 def _register_model(

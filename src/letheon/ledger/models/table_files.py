@@ -23,7 +23,7 @@ class TableFileError(ValueError):
 
 
 class MissingColumnError(TableFileError):
-    """The target or id column is not in the table; the text names it and the columns there are."""
+    """The target or id column is not in the table; the text names it and the existing columns."""
 
 
 class NoTableReaderError(TableFileError):
@@ -58,7 +58,7 @@ def read_table_file(
     ----------
     path : Path
         ``.npz`` with arrays X, y and perhaps ids; ``.csv`` or ``.parquet`` with named columns.
-    columns : Columns
+    columns : TableColumns
         Target and id column.
     content : bytes, optional
         Content of the file; `path` is then only its name.

@@ -1,6 +1,6 @@
 """Versions of a model: rows of the database, blobs, pins and readers.
 
-Readers of the served model always get a published version.
+A reader of the served model always gets a published version.
 """
 
 import secrets

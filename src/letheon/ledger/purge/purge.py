@@ -89,7 +89,7 @@ class PurgeProblem(NamedTuple):
 
 @dataclass(frozen=True)
 class PurgeRun:
-    """A purge: the batch, its version (`after`), and the version to destroy (`before`)."""
+    """The purge of a batch: its version (`after`), and the version to destroy (`before`)."""
 
     core: Core
     batch: str

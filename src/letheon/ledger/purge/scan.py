@@ -313,11 +313,11 @@ class ScanResult:
         Number of files and bytes searched, including the content of archives.
     hits : tuple of Hit
         At most the first 1,000.
-    unread : tuple of Unread
+    unread : tuple of FileIssue
         Files that could not be read; an operator has to repair or remove them.
     id_numbers : frozenset of int
         Indices in `Markers.texts` of the ids that were found.
-    not_searched : tuple of Unread
+    not_searched : tuple of FileIssue
         Files that may contain ids which the search cannot find; at most the first 1,000.
     n_not_searched : int
         Number of such files.
@@ -333,7 +333,7 @@ class ScanResult:
 
     @property
     def has_problems(self) -> bool:
-        """Whether there is residue or an unreadable file; a purge waits for its removal."""
+        """Whether there is residue or an unreadable file; the purge waits until it is removed."""
         return bool(self.hits or self.unread)
 
     @property
@@ -342,7 +342,7 @@ class ScanResult:
         return not self.has_problems and self.n_not_searched == 0
 
 
-def scan_files(positions: Iterable[ScanTarget | tuple[str, Path]], markers: Markers) -> ScanResult:
+def scan_files(targets: Iterable[ScanTarget | tuple[str, Path]], markers: Markers) -> ScanResult:
     """Search for the markers in all files of the targets, and in file names.
 
     Links are not followed. A link to a file inside a target is searched there; a link to the
@@ -350,7 +350,7 @@ def scan_files(positions: Iterable[ScanTarget | tuple[str, Path]], markers: Mark
 
     Parameters
     ----------
-    places : iterable of ScanTarget, or of store and path
+    targets : iterable of ScanTarget, or of store and path
         Files and folders to search.
     markers : Markers
         Markers to search for.
@@ -361,7 +361,7 @@ def scan_files(positions: Iterable[ScanTarget | tuple[str, Path]], markers: Mark
         Findings contain the store, the file and the position, never the marker.
     """
     search = _Search(markers)
-    for target in positions:
+    for target in targets:
         search.search_target(ScanTarget(*target))
     return search.build_result()
 

@@ -124,12 +124,12 @@ class Stores:
         owner, scope : str
             Codes of the responsible party and of the content.
         days : int, optional
-            For a backup: number of days after which its files expire.
+            Number of days after which the files of a backup expire; None if it is not a backup.
 
         Raises
         ------
         ValueError
-            An invalid name, a folder that does not exist, or one that overlaps the ledger's.
+            The name is not valid, or the folder is missing or overlaps the folder of the ledger.
         LedgerError
             A store of this name exists.
         """

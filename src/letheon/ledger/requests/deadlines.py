@@ -148,7 +148,7 @@ def easter_sunday(year: int) -> date:
 
     Examples
     --------
-    >>> easter(2026).isoformat()
+    >>> easter_sunday(2026).isoformat()
     '2026-04-05'
     """
     golden = year % 19
@@ -205,7 +205,7 @@ def extend_due_date(
     Raises
     ------
     RequestStateError
-        The notice comes after the first period; the deadline cannot be extended any more.
+        The first period is over, so the deadline can no longer be extended.
     """
     first = due_on(regime, received, calendar, paused_seconds=paused_seconds)
     today = calendar.day_of(noticed)
@@ -243,7 +243,7 @@ def count_paused_seconds(stored: int, paused_at: int | None, now: int) -> int:
 
 
 def alarm_level(request: "Request", now: datetime, calendar: Calendar) -> int:
-    """Return the highest of 50, 75, 90 and 100 per cent of its time that a request has used, or 0.
+    """Return how much of its time a request has used: 0, 50, 75, 90 or 100 per cent.
 
     100 means overdue. Time is counted in seconds: a day with a clock change has 23 or 25 hours.
     """

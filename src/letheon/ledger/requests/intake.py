@@ -1,4 +1,4 @@
-"""Intake of requests: checked, encrypted, recorded once, durable before they are acknowledged.
+"""Intake of requests: check, encrypt and record each request once, before it is acknowledged.
 
 A request is prepared outside the transaction (checks, tags). Then all waiting requests are stored
 together (`GroupCommit`) with a few statements.
@@ -55,7 +55,7 @@ LONGEST_ID = 10_000
 MOST_IDS = 100_000
 LONGEST_KEY = 255
 
-# Errors that no request causes; each may come after a wait of 30 seconds.
+# Errors that are not caused by a request; each may come after a wait of 30 seconds.
 _FOR_ALL = (OSError, LedgerBusyError, OperationalError, InterfaceError)
 
 # Statements are built once: building one takes as long as running it.

@@ -100,7 +100,7 @@ class RequestFilter:
         unknown = [state for state in self.states if state not in STATES]
         if unknown:
             raise ValueError(
-                f"{len(unknown)} unknown states; expected some of: {', '.join(STATES)}"
+                f"{len(unknown)} unknown states; expected one or more of: {', '.join(STATES)}"
             )
 
 

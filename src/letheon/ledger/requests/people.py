@@ -172,7 +172,7 @@ def _encryption_context(request_id: str) -> bytes:
 
 
 def decrypt_ids(core: Core, conn: Connection, batch_id: str) -> Ids | None:
-    """Return the distinct ids of all requests of a batch; None if there are none.
+    """Return the distinct ids of all requests of a batch; None without ids.
 
     Retries if a purge replaces the key at the same time.
     """
@@ -472,7 +472,7 @@ def release_claims(
 def _assign_owners(
     connection: Connection, model_id: int, tags: Sequence[str], policy: Policy
 ) -> dict[str, str]:
-    """Make one claim on each person the owner: a request that has erased it, else the oldest.
+    """Choose the owner of each person: a request that has erased the person, else the oldest.
 
     A request that waits for an approval comes last.
     """
@@ -492,7 +492,7 @@ def _assign_owners(
 
 
 def _waits_for_approval(policy: Policy) -> ColumnElement[bool]:
-    """Return the condition that a request would wait for an approval."""
+    """Return the condition that a request needs an approval."""
     mark = (events.c.about == requests.c.id) & (events.c.kind == NEEDS_APPROVAL)
     needs: list[ColumnElement[bool]] = [select(events.c.id).where(mark).exists()]
     if policy.approve_above is not None:
@@ -504,7 +504,7 @@ def _waits_for_approval(policy: Policy) -> ColumnElement[bool]:
 def _redirect_duplicates(
     connection: Connection, request_id: str, model_id: int, *, at: int
 ) -> None:
-    """Redirect the duplicates of a request that erases no one to a request that does, or did."""
+    """Redirect the duplicates of a request without own people to a request that erases them."""
     waiting = requests.c.duplicate_of == request_id
     query = select(requests.c.id, func.min(blocked.c.tag).label("tag")).where(waiting)
     query = query.join(blocked, blocked.c.request_id == requests.c.id).group_by(requests.c.id)
@@ -549,7 +549,7 @@ def mark_queued_duplicates(core: Core, model_id: int) -> list[str]:
 
 
 def mark_duplicate(connection: Connection, request_id: str, owner: str, now: int) -> None:
-    """Make a request a duplicate of the one that erases its people."""
+    """Make a request a duplicate of the request that erases its people."""
     columns = NO_BODY if is_covered(connection, request_id) else {}
     fields: dict[str, str | int] = {"of": owner}
     move_requests(

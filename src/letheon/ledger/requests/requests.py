@@ -230,7 +230,7 @@ class LedgerRequests(RequestLists):
         Raises
         ------
         RequestStateError
-            It does not wait for an approval, or the actor has filed or verified it.
+            It is not waiting for approval, or the actor has filed or verified it.
         """
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
@@ -249,7 +249,10 @@ class LedgerRequests(RequestLists):
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if not may_pause(row.regime):
-                raise RequestStateError(f"the deadline of a {row.regime} request cannot be paused")
+                raise RequestStateError(
+                    f"the deadline of a {row.regime} request cannot be paused; only GDPR "
+                    "deadlines can be paused"
+                )
             if row.paused_at is None:
                 _update_columns(connection, row.id, paused_at=now)
                 record_event(connection, "identity-asked", {"request": row.id}, now)
@@ -289,12 +292,12 @@ class LedgerRequests(RequestLists):
         *,
         tenant: str | None = None,
     ) -> Request:
-        """Put a request on hold on a legal ground, until a day (in the calendar's zone) or time.
+        """Put a request on hold on a legal ground, until a time or a day (in the calendar's zone).
 
         Raises
         ------
         RequestStateError
-            It cannot be put on hold any more, or another request is erasing one of its people.
+            It can no longer be put on hold, or another request is erasing one of its people.
         """
         require_ground(ground, HOLD_GROUNDS)
         end = end_of_hold(until, self._core.settings.calendar)

@@ -7,7 +7,7 @@ predecessor of a request's first state.
 from typing import NamedTuple
 
 NO_DATA_HELD = "no-data-held"
-"""Reason of a rejection by the ledger: the model holds no rows of these people."""
+"""Reason of a rejection by the ledger: the model has no rows of these people."""
 
 REQUEST_GROUNDS = {
     "gdpr": (
@@ -90,21 +90,21 @@ REQUEST_STATES = {
     "received": RequestState(
         "Received",
         "warn",
-        "Waits until the identity is verified.",
+        "Waiting for the identity to be verified.",
         actions=("verify", "await-identity", "extend", *_ENDS),
         successors=("verified", *_ENDED),
     ),
     "verified": RequestState(
         "Verified",
         "warn",
-        "The identity is verified; the request waits for approval by a second person.",
+        "The identity is verified; a second person has to approve the request.",
         actions=("approve", *_NOTES, *_ENDS),
         successors=("queued", "duplicate", *_ENDED),
     ),
     "queued": RequestState(
         "Queued",
         "info",
-        "Waits for the next batch.",
+        "Waiting for the next batch.",
         actions=("hold", *_NOTES, *_ENDS),
         successors=("applying", "duplicate", *_ENDED, "on_hold"),
     ),
@@ -118,7 +118,7 @@ REQUEST_STATES = {
     "retry_wait": RequestState(
         "Will retry",
         "warn",
-        "The batch failed; it is retried after a pause.",
+        "The batch failed and will be retried after a pause.",
         actions=("hold", "retry", *_NOTES, *_ENDS),
         successors=("queued", "stuck", *_ENDED, "on_hold"),
     ),
@@ -146,7 +146,7 @@ REQUEST_STATES = {
     "purged": RequestState(
         "Purged",
         "good",
-        "The ledger has destroyed all copies of the data; the person still has to be answered.",
+        "The ledger has destroyed all its copies of the data; the person must still be answered.",
         actions=("tell", "answer"),
         successors=("closed",),
     ),
@@ -161,7 +161,7 @@ REQUEST_STATES = {
     "on_hold": RequestState(
         "On hold",
         "neutral",
-        "Postponed on a legal ground; the deadline stays the same.",
+        "Postponed on a legal ground; the deadline does not change.",
         actions=("release", *_NOTES, *_ENDS),
         successors=("queued", *_ENDED),
     ),
@@ -188,15 +188,15 @@ REQUEST_STATES = {
 """The states of a request, in the usual order."""
 
 REFUSALS = {
-    "verify": "the identity is verified already",
-    "await-identity": "a proof of identity can be requested only before verification",
-    "approve": "it does not wait for an approval",
-    "hold": "only a queued request can be put on hold",
+    "verify": "the identity is already verified",
+    "await-identity": "proof of identity can be requested only before the identity is verified",
+    "approve": "only a verified request can be approved",
+    "hold": "only a queued request, or one that will be retried, can be put on hold",
     "release": "it is not on hold",
     "retry": "only a failed request can be retried",
     "extend": "the deadline can be extended once, while the request is open",
     "tell": "recipients can be recorded only after verification and before the answer",
-    "answer": "it can be answered only after the purge",
+    "answer": "only a purged request or a duplicate can be answered",
     "reject": "it can be rejected only before it is applied",
     "cancel": "it can be withdrawn only before it is applied",
 }

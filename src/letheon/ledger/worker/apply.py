@@ -1,4 +1,4 @@
-"""From queued requests to a published version: seal a batch, compute it, publish the result.
+"""From queued requests to a published version: start a batch, compute it, publish the result.
 
 If a process is killed at any point, the next worker finds either queued requests, an open batch
 (which it computes again), or a published version (which it certifies). Blobs that were written but
@@ -71,11 +71,11 @@ def _find_batch(conn: Connection, wanted: ColumnElement[bool]) -> BatchRow | Non
 
 
 def find_open_batch(conn: Connection, model_id: int) -> BatchRow | None:
-    """Return the batch of a model that is sealed and not published; None if there is none."""
+    """Return the batch of a model that is started and not published; None if there is none."""
     return _find_batch(conn, (batches.c.model_id == model_id) & (batches.c.state == "open"))
 
 
-def seal_batch(
+def start_batch(
     core: Core,
     lease: Lease,
     model: ModelRow,
@@ -114,7 +114,7 @@ def select_blocked_by_hold(model_id: int) -> Select[Any]:
         select(other.c.request_id)
         .join(on_hold, (on_hold.c.model_id == other.c.model_id) & (on_hold.c.tag == other.c.tag))
         .join(requests, requests.c.id == on_hold.c.request_id)
-        # Filter by the model of the request, so that the query starts with the few held requests.
+        # Filter by the model of the request: the query then starts with the requests on hold.
         .where(requests.c.model_id == model_id, requests.c.state == "on_hold")
     )
 
@@ -122,7 +122,7 @@ def select_blocked_by_hold(model_id: int) -> Select[Any]:
 def apply_batch(
     core: Core, lease: Lease, model: ModelRow, batch: BatchRow, compute: Compute
 ) -> VersionRow:
-    """Compute a sealed batch and publish it.
+    """Compute an open batch and publish the result.
 
     Raises
     ------

@@ -37,16 +37,16 @@ class Policy:
     Parameters
     ----------
     k_min : int, default=20
-        Rows that make a batch large enough if only labels are published. The smaller a batch, the
+        Number of rows that starts a batch if only labels are published. The smaller a batch, the
         more an observer learns about a person by comparing the models before and after. Batching
         reduces this risk; only noise bounds it.
     k_min_released : int, default=50
-        The same if parameters are published.
+        Number of rows that starts a batch if parameters are published.
     oldest_wait : timedelta, default=72 h
         Longest time that a request waits for more requests.
     reserve : timedelta, default=7 d
-        A batch is sealed this long before its earliest deadline, plus three times the duration of
-        an application.
+        A batch starts this long before its earliest deadline, plus three times the duration of a
+        batch.
     backoff_first, backoff_longest : timedelta, default=1 s, 1 h
         First and longest pause after a failure.
     max_tries : int, default=8
@@ -60,7 +60,7 @@ class Policy:
         see `forget_closed`.
     clock_ahead : timedelta, default=3 d
         How far the clock may be ahead of the time measured by machine uptime before an operator has
-        to confirm it. Holds end and tags are deleted by the earlier of both.
+        to confirm it. Holds end and tags are deleted according to the earlier of the two.
     approve_above : int or None, default=None
         Rows above which a verified request needs approval by a user who neither filed nor verified
         it; None for no approvals.
@@ -108,7 +108,7 @@ class Policy:
             )
 
     def enough_rows(self, releases: str | None) -> int:
-        """Return the number of rows that make a batch, by what the model publishes."""
+        """Return the number of rows that starts a batch, given the published outputs."""
         return self.k_min if releases == "labels-only" else self.k_min_released
 
     def needs_approval(self, n_rows: int) -> bool:
@@ -129,7 +129,7 @@ class QueuedRequest(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Decision whether a batch is sealed now.
+    """Decision whether a batch starts now.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class Decision:
     reason : str
         Code of the reason.
     when_next : datetime or None
-        Latest time at which it will be sealed; None if nothing waits or it is sealed now.
+        Latest start of the batch; None if nothing waits or it starts now.
     """
 
     seal: bool
@@ -154,7 +154,7 @@ def sort_by_due_day(queue: Iterable[QueuedRequest]) -> list[QueuedRequest]:
     return sorted(queue, key=lambda request: (request.due_on, request.received_at))
 
 
-def should_seal(
+def should_start(
     queue: Sequence[QueuedRequest],
     now: datetime,
     policy: Policy,
@@ -167,11 +167,11 @@ def should_seal(
 ) -> Decision:
     """Decide whether the queued requests of a model become a batch now, and of which kind.
 
-    A batch is sealed if an operator requests it; if the model exceeds the tolerances of its
+    A batch starts if an operator requests it; if the model exceeds the tolerances of its
     monitor, even with an empty queue; if the earliest deadline is closer than
     ``reserve + 3 * apply_seconds``; if the oldest request has waited `oldest_wait`; or if there are
-    enough rows. A spent budget makes the batch a retrain but does not seal it earlier: rows crafted
-    to spend a budget at once then cost one retrain per batch, not one per row.
+    enough rows. A spent budget makes the batch a retrain but does not start it earlier: rows that
+    are crafted to spend a budget then cost one retrain per batch, not one per row.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def should_seal(
     policy : Policy
         Limits.
     apply_seconds : float
-        99th percentile of the duration of an application, or of a planned retrain.
+        99th percentile of the duration of a batch, or of a planned retrain.
     releases : str or None
         What the model publishes; anything but "labels-only" counts as parameters.
     budget_runs_out : bool, default=False
@@ -206,19 +206,19 @@ def should_seal(
         (now >= when_old, "waited-long"),
         (rows >= policy.enough_rows(releases), "enough-rows"),
     ]
-    reason_to_seal = next((reason for holds, reason in reasons if holds), None)
-    if reason_to_seal is None:
+    reason_to_start = next((reason for holds, reason in reasons if holds), None)
+    if reason_to_start is None:
         when = min(when_due, when_old)
         return Decision(seal=False, kind=kind, reason="waiting", when_next=when)
     return Decision(
-        seal=True, kind=kind, reason="budget-runs-out" if budget_runs_out else reason_to_seal
+        seal=True, kind=kind, reason="budget-runs-out" if budget_runs_out else reason_to_start
     )
 
 
 def describe_wait(
     queue: Sequence[QueuedRequest], policy: Policy, decision: Decision, *, releases: str | None
 ) -> str:
-    """Describe what a batch waits for, such as "50 rows or 72 h"; empty if it does not wait."""
+    """Return when a waiting batch starts, such as "50 rows or 72 h"; empty if it does not wait."""
     if decision.when_next is None:
         return ""
     reason = "a near deadline"

@@ -347,7 +347,7 @@ class Adoption:
 
 
 def adopt_database(core: Core, *, yes: bool) -> Adoption:
-    """Return what would be lost; with `yes` continue with this database.
+    """Return what is lost; with `yes`, continue with this database.
 
     ``high-water.txt`` is written last: after an earlier kill the ledger still refuses to write, and
     this can be repeated.

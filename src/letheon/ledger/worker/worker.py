@@ -1,4 +1,4 @@
-"""The worker: does all due work for every model, exactly once."""
+"""The worker: all due work of every model, each step exactly once."""
 
 import json
 import random
@@ -53,8 +53,8 @@ from letheon.ledger.worker.apply import (
     Compute,
     apply_batch,
     find_open_batch,
-    seal_batch,
     select_blocked_by_hold,
+    start_batch,
 )
 from letheon.ledger.worker.compute import (
     BUDGET_SPENT,
@@ -71,7 +71,7 @@ from letheon.ledger.worker.policy import (
     QueuedRequest,
     backoff_seconds,
     describe_wait,
-    should_seal,
+    should_start,
     sort_by_due_day,
 )
 from letheon.ledger.worker.recover import (
@@ -124,7 +124,7 @@ class BatchPlan:
     model, tenant : str
         The model and its tenant.
     decision : Decision
-        Whether it is sealed now, its kind, the reason, and the latest time.
+        Whether it starts now, its kind, the reason, and the latest start.
     n_requests, n_rows : int
         Numbers of waiting requests and of their rows.
     earliest_due_on : date or None
@@ -132,7 +132,7 @@ class BatchPlan:
     request_ids : tuple of str
         Ids of the requests, earliest deadline first.
     waits_for : str
-        What it waits for, such as "50 rows or 72 h"; empty unless it waits.
+        When it starts, such as "50 rows or 72 h"; empty unless it waits.
     n_people : int
         Number of people in the requests.
     """
@@ -151,7 +151,7 @@ class BatchPlan:
 def run_once(
     core: Core, owner: str, compute: Compute, *, forced: bool = False, wanted: int | None = None
 ) -> Iterator[Step]:
-    """Do all due work: resume, seal, apply, certify, purge.
+    """Do all due work: resume and start batches, issue certificates, purge.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def run_once(
     compute : callable
         Function from `choose_compute`.
     forced : bool, default=False
-        Seal all queued requests, whatever the policy says.
+        Apply all queued requests now, regardless of the policy.
     wanted : int, optional
         Id of the only model to work on.
 
@@ -241,20 +241,20 @@ def _retrain_now(core: Core, lease: Lease, model: ModelRow, compute: Compute) ->
             "has nothing to certify"
         )
     require_sound(core, model)
-    batch = seal_batch(core, lease, model, "retrain", plan.request_ids, "operator")
+    batch = start_batch(core, lease, model, "retrain", plan.request_ids, "operator")
     yield from _apply_batch(core, lease, model, batch, compute)
 
 
 def _serve_model(
     core: Core, lease: Lease, model: ModelRow, compute: Compute, *, forced: bool
 ) -> Iterator[Step]:
-    """Resume an open batch, then seal and apply the next one if it is due."""
+    """Resume an open batch, then start and apply the next one if it is due."""
     yield from _resume_open_batch(core, lease, model, compute)
     plan, _ = _plan_next(core, model, forced=forced)
     decision = plan.decision
     if decision.seal:
         require_sound(core, model)
-        batch = seal_batch(core, lease, model, decision.kind, plan.request_ids, decision.reason)
+        batch = start_batch(core, lease, model, decision.kind, plan.request_ids, decision.reason)
         yield from _apply_batch(core, lease, model, batch, compute)
 
 
@@ -301,7 +301,7 @@ def _apply_batch(
         if str(failure) == BUDGET_SPENT:
             # The budget does not cover these rows: retrain instead.
             plan, _ = _plan_next(core, model, forced=True)
-            retrain = seal_batch(core, lease, model, "retrain", plan.request_ids, BUDGET_SPENT)
+            retrain = start_batch(core, lease, model, "retrain", plan.request_ids, BUDGET_SPENT)
             yield from _apply_batch(core, lease, model, retrain, compute)
         return
     except StoppedError:
@@ -318,14 +318,15 @@ def _apply_batch(
         return
     advance_mark(core)
     kind: Literal["applied", "retrained"] = "retrained" if batch.kind == "retrain" else "applied"
-    yield Step(kind, model.name, version.sequence, f"{version.live} rows left")
+    yield Step(kind, model.name, version.sequence, f"{version.live} rows remain")
 
 
 def _give_up(core: Core, lease: Lease, model: ModelRow, batch: BatchRow, reason: str) -> Step:
     """Abandon a batch that could not be computed.
 
     Each request is retried later in a smaller batch, or is stuck until an operator acts. One
-    request may cause the failure of a batch, so a request becomes stuck only in a batch of its own.
+    request may cause the failure of a batch, so only a request that is alone in its batch becomes
+    stuck.
     """
     policy, is_over = core.settings.policy, reason in (BUDGET_SPENT, NO_MATCHING_ROWS, NO_MODEL)
     with core.database.transaction() as conn:
@@ -349,7 +350,7 @@ def _give_up(core: Core, lease: Lease, model: ModelRow, batch: BatchRow, reason:
 
 
 def _certify_all(core: Core) -> Iterator[Step]:
-    """Certify versions in the order of their numbers; stop at the first failure."""
+    """Issue certificates in the order of the version numbers; stop at the first failure."""
     while True:
         try:
             sequence = certify_next(core)
@@ -362,7 +363,7 @@ def _certify_all(core: Core) -> Iterator[Step]:
 
 
 def _purge_all(core: Core) -> Iterator[Step]:
-    """Purge certified batches, oldest first, in the order of the model's versions."""
+    """Purge batches with a certificate, oldest first, in the order of the model's versions."""
     with core.database.reading() as conn:
         join = batches.join(versions, versions.c.batch_id == batches.c.id)
         wanted = select(batches.c.id, versions.c.sequence, models.c.name)
@@ -386,7 +387,7 @@ def plan_batch(core: Core, conn: Connection, model: ModelRow, *, forced: bool = 
     queue, policy = _read_queue(core, conn, model), core.settings.policy
     head = list_versions(conn, model.id, newest=1)[-1]
     n_rows = sum(member.n_rows for member in queue)
-    decision = should_seal(
+    decision = should_start(
         queue,
         datetime.fromtimestamp(core.clock(), UTC),
         policy,

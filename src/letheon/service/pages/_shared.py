@@ -55,9 +55,9 @@ def state_label(state: str) -> StateLabel:
 
 
 def days_label(days_left: int) -> StateLabel:
-    """Return the label of the days left until a deadline; negative numbers are late."""
+    """Return the label of the days left until a deadline; a negative number is overdue."""
     if days_left < 0:
-        return StateLabel(f"{count_words(-days_left, 'day')} late", "bad")
+        return StateLabel(f"{count_words(-days_left, 'day')} overdue", "bad")
     if days_left == 0:
         return StateLabel("due today", "bad")
     tone = "warn" if days_left <= _SOON_DAYS else "neutral"
@@ -217,8 +217,8 @@ _FLASH_VALUE = re.compile(r"([a-z-]{1,40})(?:\.([0-9]{1,9}))?")
 FLASHES: dict[str, tuple[str, str]] = {
     "verify": ("good", "Identity marked as verified."),
     "await-identity": ("good", "Recorded that proof of identity was requested."),
-    "approve": ("good", "Approved. The request waits for the next batch."),
-    "hold": ("good", "Put on hold. The deadline stays the same."),
+    "approve": ("good", "Approved. The request is waiting for the next batch."),
+    "hold": ("good", "Put on hold. The deadline does not change."),
     "release": ("good", "Released from hold."),
     "extend": ("good", "Deadline extended."),
     "retry": ("good", "Retry scheduled."),
@@ -253,7 +253,7 @@ FLASHES: dict[str, tuple[str, str]] = {
 
 MEASURES = {
     "efficiency": ("Efficiency", "Speed-up over a retrain.", "×"),
-    "effectiveness": ("Effectiveness", "Loss of quality compared with a retrained model.", ""),
+    "effectiveness": ("Effectiveness", "Loss of performance compared with a retrained model.", ""),
     "consistency": ("Consistency", "Distance of the parameters from a retrained model.", ""),
     "certifiability": (
         "Certifiability",
@@ -267,7 +267,7 @@ LEVEL_WORDS = {
     "V0": "Signatures, schema and chain of the certificates",
     "V1": "Log: no entry was removed, changed or inserted",
     "V2": "Data: the commitment changed for erased rows only",
-    "V3": "Residue: purges and search results of the stores",
+    "V3": "Residue: purges and the search of the stores",
     "V4": "Reproduction: the model is retrained and compared",
     "V5": "Bound: epsilon and delta are recomputed from rows and settings",
     "V6": "Canaries planted by an auditor",
@@ -456,7 +456,9 @@ def _simplify_problem(problem: ApiProblem) -> ApiProblem:
     """Return a problem without the hints for API clients."""
     status = problem.status_code
     if problem.code == "not-found":
-        return ApiProblem(status, problem.code, "Page not found", "Use the menu, or go back.")
+        return ApiProblem(
+            status, problem.code, "Page not found", "Use the menu, or go back to the previous page."
+        )
     if problem.code == "invalid" and problem.fields:
         words = "A parameter of the address is missing or invalid. Use the menu."
         return ApiProblem(status, problem.code, "Invalid address", words)

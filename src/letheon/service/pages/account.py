@@ -117,10 +117,10 @@ def _list_tasks(
         ("requests:approve", counts["verified"], "Approve requests", "state=verified", "warn"),
         (handle, counts["received"], "Verify identities", "state=received", "warn"),
         (handle, counts["stuck"], "Resolve failed requests", "state=stuck", "bad"),
-        (handle, counts["purged"], "Answer people: data purged", "state=purged", "info"),
-        (handle, n_covered, "Answer people: duplicates", "state=duplicate", "info"),
+        (handle, counts["purged"], "Answer people whose data is purged", "state=purged", "info"),
+        (handle, n_covered, "Answer people with duplicate requests", "state=duplicate", "info"),
         ("requests:read", summary.n_overdue, "Overdue requests", "overdue=true", "bad"),
-        ("requests:read", summary.n_due_soon, "Due within a week", "order=due", "warn"),
+        ("requests:read", summary.n_due_soon, "Requests due within a week", "order=due", "warn"),
     )
     for scope, number, words, query, tone in groups:
         if number and visitor.may(scope):
@@ -133,7 +133,7 @@ HookCaller = Annotated[
     _shared.Visitor, Depends(_shared.page_allows("webhooks:manage", is_long=True))
 ]
 _ROLE_WORDS = {
-    "requester": "files requests and sees its own requests",
+    "requester": "files requests and sees the requests filed with this token",
     "operator": "handles requests, models and batches",
     "approver": "approves or rejects requests",
     "auditor": "reads everything and runs audits",

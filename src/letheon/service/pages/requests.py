@@ -399,10 +399,10 @@ def _describe_schedule(visitor: Principal, request: RequestOut) -> str:
     plan = ledger.plan(request.model, tenant=request.tenant)[0]
     latest = plan.decision.when_next
     if latest is None:
-        return "Runs as soon as the worker is free."
+        return "The batch starts as soon as the worker is free."
     model = ledger.models.get(request.model, tenant=request.tenant)
     rows = ledger.settings.policy.enough_rows(model.releases)
     return (
-        f"Runs with the next batch: at {rows} waiting rows (now {plan.n_rows}) or "
-        f"{_shared.format_moment(latest)} at the latest."
+        f"The next batch starts when {rows} rows are waiting (now {plan.n_rows}), at the latest "
+        f"{_shared.format_moment(latest)}."
     )

@@ -101,7 +101,7 @@ class CheckOut:
     Attributes
     ----------
     passed : bool or None
-        Null if the check is not possible yet.
+        Whether the check passed; null if it is not possible yet.
     words : str
         What the check shows.
     """
@@ -119,7 +119,7 @@ class VerificationOut:
     Attributes
     ----------
     verdict : {"passed", "failed", "incomplete"}
-        Incomplete: no check failed, but a check is not possible yet.
+        Incomplete if no check failed, but a check is not possible yet.
     passed : bool
         Whether every check passed.
     key : str
@@ -134,13 +134,13 @@ class VerificationOut:
 
 
 _CHECKS: dict[CheckName, str] = {
-    "schema": "The certificate has the required form.",
-    "signature": "The key of the ledger signed it.",
-    "chain": "It is linked to the previous certificate.",
-    "line": "It continues the model's previous certificate.",
-    "log": "It is in the signed log.",
+    "schema": "The certificate follows the schema.",
+    "signature": "It is signed with a key of the ledger.",
+    "chain": "It contains the id of the previous certificate of the ledger.",
+    "line": "It continues from the previous certificate of the same model.",
+    "log": "It is recorded in the signed log.",
     "proof": "Exactly the stated number of rows was removed from the data set.",
-    "purge": "Remaining copies of these rows were deleted, and a search of all stores found none.",
+    "purge": "The ledger deleted its copies of these rows, and a search of the stores found none.",
 }
 """The checks in order, with their meanings."""
 
@@ -301,21 +301,21 @@ def verify_certificate(caller: Reader, number: Number) -> VerificationOut:
 
 
 class _Absent(Exception):  # noqa: N818 - not an error
-    """A check is not possible yet."""
+    """A check that is not possible yet."""
 
 
 class _CertificateChecks:
     """The checks of one certificate with the keys of the ledger.
 
-    Each method returns the reason of its success, or raises an error. Sizes of the log are hidden
-    from tenants, because they count all tenants.
+    Each check returns its result as a text, or raises an error. Tenants do not see the sizes of
+    the log, because they count all tenants.
     """
 
     def __init__(self, caller: Principal, record: Certificate) -> None:
         self.certificates, self.event_log = caller.ledger.certificates, caller.ledger.log
         self.record = record
         self.numbers = caller.numbers
-        self.tells_sizes = caller.tenant is None
+        self.shows_sizes = caller.tenant is None
         self.trust = caller.ledger.keys.trust()
         self.envelope = caller.ledger.certificates.envelope(record.sequence)
 
@@ -341,13 +341,13 @@ class _CertificateChecks:
         return verifier.open_envelope(envelope, self.trust)
 
     def check_schema(self) -> str:
-        return f"a statement of type {statement_in(self.envelope)['predicateType']}"
+        return f"statement of type {statement_in(self.envelope)['predicateType']}"
 
     def check_signature(self) -> str:
         opened = self.open_certificate()
         require(opened.id == self.record.id, "its id differs from the id in the database")
         number = self.numbers.tenant_number(opened.sequence)
-        return f"signed by key {opened.keyids[0][:16]}, which may sign number {number}"
+        return f"signed by key {opened.keyids[0][:16]}, which is valid for certificate {number}"
 
     def check_chain(self) -> str:
         claims, number = self.open_certificate().predicate["ledger"], self.record.sequence
@@ -355,21 +355,21 @@ class _CertificateChecks:
         if number > 1:
             before = {"sha256": verifier.certificate_id(self.certificates.envelope(number - 1))}
         is_linked = claims["previousCertificate"] == before
-        if not self.tells_sizes:  # nothing about the certificates of other tenants
+        if not self.shows_sizes:  # nothing about the certificates of other tenants
             is_linked &= claims["sequence"] == number
             require(is_linked, "it does not contain the id of the previous certificate")
             return "contains the id of the previous certificate"
-        require(claims["sequence"] == number, f"it has number {claims['sequence']}")
+        require(claims["sequence"] == number, f"sequence is {claims['sequence']}, not {number}")
         if number == 1:
-            require(is_linked, "it is not the first")
+            require(is_linked, "it names a previous certificate, but it is the first")
             return "the first certificate of the ledger"
-        require(is_linked, f"previousCertificate is not the id of number {number - 1}")
-        return f"contains {before['sha256'][:16]}…, the id of number {number - 1}"
+        require(is_linked, f"previousCertificate is not the id of certificate {number - 1}")
+        return f"contains {before['sha256'][:16]}…, the id of certificate {number - 1}"
 
     def check_line(self) -> str:
         line = self.certificates.line(self.record.sequence)
         if line.before is None:
-            return "the model's first certificate; the log contains the registration"
+            return "the first certificate of the model; the registration is in the log"
         retrain = None if line.retrain is None else self.open_certificate(line.retrain)
         verifier.check_next(
             self.open_certificate(),
@@ -378,17 +378,17 @@ class _CertificateChecks:
             self.open_certificate(line.before),
         )
         number = self.numbers.tenant_number(line.before)
-        return f"continues number {number}: same data set, rows were only removed"
+        return f"continues certificate {number}: same data set, no rows were added"
 
     def check_log(self) -> str:
         sequence, identity = self.record.sequence, self.open_certificate().id
         index = self.record.log_index
         checkpoint = self.event_log.latest_checkpoint()
         if index is None or checkpoint is None or checkpoint.size <= index:
-            raise _Absent("no checkpoint of the log covers it yet")
+            raise _Absent("no signed checkpoint of the log covers it yet")
         note = verifier.read_note(checkpoint.note)
         verifier.check_note(note, self.trust)
-        require(note.size == checkpoint.size, f"the checkpoint is of size {note.size}")
+        require(note.size == checkpoint.size, f"size is {note.size}, not {checkpoint.size}")
         body = self.event_log.event(index) or b""
         event = verifier.parse_strict(body)
         named = (event.get("kind"), event.get("sequence"), event.get("certificate"))
@@ -403,7 +403,7 @@ class _CertificateChecks:
             [verifier.from_hex(item) for item in path],
             note.root,
         )
-        if not self.tells_sizes:
+        if not self.shows_sizes:
             return "it is an entry of the signed log"
         return f"entry {index} of the signed log with {note.size} entries"
 
@@ -414,17 +414,17 @@ class _CertificateChecks:
         digest = hashlib.sha256(proof).hexdigest()
         require(
             digest == data["transitionProof"]["sha256"],
-            "the proof differs from the one in the certificate",
+            "the proof is not the one named in the certificate",
         )
         before, after, n_erased = verifier.transition_roots(proof)
         require(
             verifier.parse_strict(proof)["slots"] == data["slots"],
-            "the proof has another number of slots",
+            "the proof and the certificate have different numbers of slots",
         )
         require(before.hex() == data["rootBefore"], "the proof does not start at rootBefore")
         require(after.hex() == data["rootAfter"], "the proof does not end at rootAfter")
-        require(n_erased == rows, f"{n_erased} slots were erased, not {rows}")
-        return f"{n_erased} of {data['slots']} slots became empty, no other slot changed"
+        require(n_erased == rows, f"{n_erased} slots were erased, expected {rows}")
+        return f"{n_erased} of {data['slots']} slots were erased, no other slot changed"
 
     def check_purge(self) -> str:
         attestation = _find_attestation(self.certificates, self.record.sequence)
@@ -433,12 +433,12 @@ class _CertificateChecks:
         claims = verifier.check_purge(attestation, self.open_certificate(), self.trust).predicate
         scanner = claims["scanner"]
         searched = f"{scanner['markers']} markers"
-        searched += f" in {scanner['files']} files" if self.tells_sizes else ""
+        searched += f" in {scanner['files']} files" if self.shows_sizes else ""
         if gaps := verifier.search_gaps(claims):
             raise _Absent(
-                f"purged, not fully searched: {gaps}; searched for {searched}, none found"
+                f"purged, but not fully searched: {gaps}; searched for {searched}, none found"
             )
-        return f"{len(claims['stores'])} stores; searched for {searched}, none found"
+        return f"{len(claims['stores'])} stores covered; searched for {searched}, none found"
 
 
 CheckpointOut = Annotated[
@@ -454,13 +454,13 @@ class LinkOut(CertificateOut):
     Attributes
     ----------
     previous : str
-        Stated id of the previous certificate, or `genesis`.
+        The id of the previous certificate as stated in this one, or `genesis`.
     is_linked : bool
-        Whether this is the id of the previous certificate.
+        Whether `previous` is the id of the previous certificate.
     is_signed : bool
         Whether signature, schema and key are valid.
     reason : str or None
-        Why not, if invalid.
+        Why the signature is not valid; null if it is.
     """
 
     previous: str
@@ -506,7 +506,7 @@ def show_chain(caller: Reader, after: schemas.Cursor = None, limit: schemas.Limi
         first, last = page.items[-1].sequence, page.items[0].sequence
         contents = caller.ledger.certificates.envelopes(first - 1, last)
     trust = caller.ledger.keys.trust()
-    items = tuple(_check_link(caller, item_item, contents, trust) for item_item in page.items)
+    items = tuple(_check_link(caller, item, contents, trust) for item in page.items)
     is_whole = all(item.is_linked and item.is_signed for item in items)
     return ChainOut(items=items, next=page.next, total=page.total, is_whole=is_whole)
 

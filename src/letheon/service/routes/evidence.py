@@ -3,10 +3,10 @@
 The check of a receipt reveals no model, no tenant and no count. The response is the same for an
 unknown request, a wrong key and a request without a certificate.
 
-A bundle is a zip file that is created while it is sent. Its source is a private temporary folder in
-the folder of the ledger. That is deleted when the last byte is sent, when the client disconnects or
-is too slow, and at the next start after a kill. Purges wait for it, so each token may download one
-bundle at a time, and all tokens together few.
+A bundle is a zip file that is created while it is sent, from a private temporary folder in the
+folder of the ledger. This folder is deleted when the last byte is sent, when the client disconnects
+or is too slow, and at the next start after a kill. Purges wait until it is deleted. Therefore each
+token can download one bundle at a time, and the total number of downloads is limited.
 """
 
 import base64
@@ -72,7 +72,7 @@ class ReceiptIn(In):
     Attributes
     ----------
     receipt : str
-        The file that `letheon receipt open` wrote.
+        Content of the file written by `letheon receipt open`.
     """
 
     receipt: str = Field(min_length=2, max_length=500_000)
@@ -106,7 +106,7 @@ class ReceiptCodeOut(Out):
 
 
 class ReceiptVerdict(Out):
-    """Whether a certificate covers a receipt; unknown values are null.
+    """The result of checking a receipt; unknown values are null.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
     try:
         receipt = _parse_receipt(text) if text[:1] == "{" else receipts.open(text)
     except VerificationError as error:
-        words = f"The code cannot be read: {error}. Copy the whole code, which begins with lethe-."
+        words = f"The code cannot be read: {error}. Copy the complete code; it begins with lethe-."
         raise ApiProblem(422, "receipt-malformed", "not a valid receipt code", words) from None
     coverage = None if receipt is None else receipts.coverage(receipt)
     if coverage is None:
@@ -200,14 +200,14 @@ def _make_verdict(desk: auth.Context, coverage: Coverage) -> ReceiptVerdict:
     purged = None if coverage.purged_at is None else coverage.purged_at.astimezone(UTC).date()
     words = (
         f"Certificate {number}, signed on {certified} (UTC), covers this receipt: the row was in "
-        "the training data before and is not in it now."
+        "the training data before, and is not in it afterwards."
     )
     if purged is None:
-        words += " The remaining copies in the ledger still have to be destroyed."
+        words += " Copies in the ledger have not been destroyed yet."
     else:
         words += f" All copies in the ledger were destroyed on {purged} (UTC)."
     if coverage.purge_gaps is not None:
-        words += " Some files of the operator could not be searched for copies."
+        words += " Some of the operator's files could not be searched for copies."
     if not coverage.in_log:
         words += " The next signed checkpoint of the public log will cover the certificate."
     return ReceiptVerdict(
@@ -256,7 +256,7 @@ _CHUNK = 1 << 18
 _LONGEST_SECONDS = 900.0
 # A fixed time: the same bundle gives the same zip file.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_ZIP = "A zip file with the bundle, for `letheon audit` and verifier.py."
+_ZIP = "The bundle as a zip file, for `letheon audit` and verifier.py."
 
 
 @verifiable.get(
@@ -363,11 +363,11 @@ _USERS = "store:"
 StoreKind = Literal["own", "folder", "backup"]
 OWN_STORES = {
     "blobs": ("version-before", "Encrypted files of the previous version."),
-    "key": ("epoch-key", "The encryption key of these files."),
-    "intake": ("request-bodies", "Bodies of the requests, which contain ids."),
-    "training": ("training-keys", "Keys of training seeds that are no longer used."),
+    "key": ("epoch-key", "Key that encrypted the files of the previous version."),
+    "intake": ("request-bodies", "Contents of the requests, with the ids."),
+    "training": ("training-keys", "Keys of training seeds that are no longer in use."),
     "temporary": ("half-written-files", "Temporary files."),
-    "database": ("journal", "Old pages of the database and its journal."),
+    "database": ("journal", "Old pages and the journal of the database."),
 }
 """The ledger's own stores: scope and description."""
 
@@ -395,7 +395,7 @@ class CellOut(Out):
     Attributes
     ----------
     state : {"purged", "expires", "not-searched"}
-        not-searched: nothing was found, but some files could not be searched.
+        not-searched if nothing was found, but some files could not be searched.
     at : datetime or None
         Time of the search or deletion.
     by : date or None
@@ -403,7 +403,7 @@ class CellOut(Out):
     evidence : str
         SHA-256 of the record of the step.
     files : int or None
-        Number of searched files; null if not recorded.
+        Number of files that were searched; null if not recorded.
     files_not_searched : int or None
         Number of files that could not be searched; null if not known.
     """
@@ -424,11 +424,11 @@ class PurgeOut(Out):
     Attributes
     ----------
     markers : int or None
-        Number of searched markers: ids, rows, salts.
+        Number of markers that were searched for: ids, rows and salts.
     files : int or None
-        Number of searched files; null for a tenant's token.
+        Number of files that were searched; null for a tenant's token.
     gaps : str or None
-        Description of what was not searched; null if everything was.
+        Description of what was not searched; null if everything was searched.
     not_searched : list of CodeOut
         Limitations that the attestation states.
     """
@@ -548,7 +548,7 @@ def _stores_out(registered: list[Store], cells: dict[str, CellOut]) -> list[Stor
         if store.days is None:
             words = "A folder with copies of the data."
         stores.append(StoreOut(_USERS + store.name, store.scope, store.kind, words))
-    for name in sorted(cells.keys() - {store_item.name for store_item in stores}):
+    for name in sorted(cells.keys() - {store.name for store in stores}):
         kind: StoreKind = "backup" if cells[name].state == "expires" else "folder"
         words = "No longer registered: later purges do not search it."
         stores.append(StoreOut(name, "former", kind, words, is_registered=False))

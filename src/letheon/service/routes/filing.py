@@ -1,4 +1,4 @@
-"""File requests: one, one per model that contains the ids, or many at once.
+"""File a request, one request per model that contains the ids, or many requests at once.
 
 Each request is its own transaction, and is stored durably before the response is sent. Repeating a
 call with the same idempotency key returns the same requests and creates no new ones.
@@ -114,7 +114,7 @@ class BulkIn(In):
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFiled(views.RequestOut):
-    """A request that was just filed, or filed before with the same key.
+    """A request that was filed now, or earlier with the same key.
 
     Attributes
     ----------

@@ -121,13 +121,13 @@ class AuditIn(schemas.In):
     Attributes
     ----------
     model : Name or None
-        Audit this model only; null for all models.
+        Model to audit; null for all models.
     tenant : Name or None
         Tenant of the models.
     levels : list of Level or None
         Levels to check; null for all levels.
     drill : Drill
-        First change one byte of the copy; the audit must then fail.
+        What to change in the copy first, by one byte; the audit must then fail.
     """
 
     model: schemas.Name | None = None
@@ -157,8 +157,8 @@ class Audit(jobs.JobBase):
     seconds : float or None
         Duration.
     verdict : {"passed", "failed", "incomplete"} or None
-        Null until the audit is finished. Incomplete: a promised level was skipped. A drill should
-        end with failed.
+        Null until the audit is finished; incomplete if a promised level was skipped. A drill should
+        fail.
     scope : str or None
         Description of what the verdict covers.
     passed : bool or None
@@ -283,7 +283,7 @@ class ClaimOut(GuaranteeOut):
     Attributes
     ----------
     spent : float or None
-        Spent part of the budget; null if the method has no budget.
+        How much of the budget is spent; null if the method has no budget.
     """
 
     spent: float | None
@@ -421,13 +421,17 @@ def ask_what_if(
     tenant: schemas.Tenant = None,
     people: Annotated[
         int | None,
-        Query(ge=1, le=_MOST_PEOPLE, description="Size of the batch; default: the queued people."),
+        Query(
+            ge=1,
+            le=_MOST_PEOPLE,
+            description="Number of people in the batch; default: the number of queued people.",
+        ),
     ] = None,
 ) -> jobs.Job:
-    """Start a comparison of all methods: the cost of a batch and the guarantee after it.
+    """Start a comparison of methods: the cost of a batch and the guarantee after it.
 
-    Every method is trained on the rows of the model and forgets randomly drawn people. The model is
-    not changed.
+    Every suitable method is trained on the rows of the model and forgets randomly chosen people.
+    The model is not changed.
     """
     info = read_model(caller, model, tenant)
     queued = caller.ledger.plan(info.name, tenant=info.tenant)[0]

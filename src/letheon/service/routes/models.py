@@ -1,4 +1,4 @@
-"""Registered models with guarantee and cost; their versions, comparisons and history."""
+"""Registered models with their guarantees; versions, comparisons and history."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from letheon.verifier import MAX_INT
 router = APIRouter(tags=["models"])
 
 Reader = Annotated[Principal, Depends(allows("models:read"))]
-# Not models:read, with which a requester sees only names.
+# Not models:read: a requester has that scope and may see only names.
 VersionReader = Annotated[Principal, Depends(allows("monitor:read"))]
 Number = Annotated[int, Query(ge=0, le=MAX_INT)]
 After = Annotated[str | None, Query(pattern="^[0-9]{1,15}$")]
@@ -179,7 +179,9 @@ def _next_retrain(
         words = "The method has no budget, so removals never make a retrain necessary."
         return guarantees.ForecastOut(on=None, words=words)
     if not budget.adds_up:
-        words = "Each removal has its own proof: nothing adds up, so the budget does not run out."
+        words = (
+            "Each removal has its own proof, so nothing adds up and the budget does not run out."
+        )
         return guarantees.ForecastOut(on=None, words=words)
     spent = caller.ledger.models.spending(info.name, tenant=info.tenant)
     return guarantees.forecast_budget(spent, budget.budget, now)
@@ -224,7 +226,7 @@ class VersionOut(Version):
 
 
 class ChangeOut(Out):
-    """One value of two versions."""
+    """One value in two versions."""
 
     what: str
     a: str | None
@@ -366,7 +368,7 @@ def show_version(
 def compare_versions(
     caller: VersionReader, model: Name, a: Number, b: Number, tenant: Tenant = None
 ) -> ComparisonOut:
-    """Compare two versions: their values, what changed, and the certificates in between."""
+    """Compare two versions: values, differences, and the certificates between them."""
     older, newer = (show_version(caller, model, item, tenant) for item in sorted((a, b)))
     whose = caller.tenant_for(tenant)
     between = caller.ledger.models.sequences(model, older.number, newer.number, tenant=whose)

@@ -1,4 +1,4 @@
-"""OpenDSR: erasure requests of a controller, for every model that contains the person.
+"""OpenDSR: erasure requests from a controller, for every model that contains the person.
 
 Hashed identities are compared in memory with the hashes of the ids in a model; neither the hash nor
 the matching id is stored. An OpenDSR request becomes one request per model, with idempotency keys
@@ -64,12 +64,12 @@ SubjectRequestId = Annotated[StrictStr, Field(pattern=_UUID4)]
 def _require_text(value: object) -> object:
     """Reject a time that is not an RFC 3339 string: a number would be read as seconds."""
     if not isinstance(value, str) or not _BEGINS_WITH_A_DAY.match(value):
-        raise ValueError("expected a time as in RFC 3339")
+        raise ValueError("expected an RFC 3339 time, such as 2026-01-31T12:00:00Z")
     return value
 
 
 class _Sent(BaseModel):
-    """A request body of a controller; unknown fields are ignored."""
+    """A request body sent by a controller; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -83,12 +83,12 @@ class Identity(_Sent):
 
 
 class OpenDsrIn(_Sent):
-    """An erasure request of a controller.
+    """An erasure request from a controller.
 
     Attributes
     ----------
     submitted_time : AwareDatetime
-        Time of the person's request to the controller.
+        When the person sent the request to the controller.
     status_callback_urls : list of str
         URLs of existing webhooks of this desk.
     """
@@ -160,7 +160,7 @@ class Status(_OpenDsrOut):
     ----------
     results_count : int or None
         Number of rows of the person in all models; null for a token that can only file requests.
-    extensions : dict of str to list of Part
+    extensions : dict of str to list of OpenDsrPart
         State and certificate by model.
     """
 
@@ -448,8 +448,7 @@ def _plan_requests(
     """
     tenant, law, requests = caller.tenant_for(None), body.regulation, caller.ledger.requests
     sent = sorted(
-        (identity_item.identity_format, identity_item.identity_value)
-        for identity_item in body.subject_identities
+        (identity.identity_format, identity.identity_value) for identity in body.subject_identities
     )
     is_hashed = all(name != "raw" for name, _ in sent)
     terms = (tenant, law, filing.DEFAULT_GROUNDS[law], caller.may("requests:vouch"))
@@ -493,7 +492,7 @@ def _find_ids(
         texts += [
             text
             for text in model_ids
-            if any((name_item, _hash_text(name_item, text)) in hashed for name_item in names)
+            if any((name, _hash_text(name, text)) in hashed for name in names)
         ]
     if ledger.models.has_integer_ids(model, tenant=tenant):
         return [number for text in texts if (number := filing.parse_number(text)) is not None]
@@ -546,7 +545,7 @@ def _find_status(caller: Principal, request: LedgerRequest) -> RequestStatus:
 
 def combine_statuses(statuses: Sequence[RequestStatus]) -> RequestStatus:
     """Return the common status of several requests, without the cancelled ones."""
-    left = [statuse for statuse in statuses if statuse != "cancelled"]
+    left = [status for status in statuses if status != "cancelled"]
     if not left:
         return "cancelled"
     return left[0] if len(set(left)) == 1 else "in_progress"

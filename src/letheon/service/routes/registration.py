@@ -28,15 +28,15 @@ Column = Annotated[str, Field(min_length=1, max_length=200)]
 Example = Literal["forest", "sisa", "certified"]
 
 EXAMPLES: dict[Example, str] = {
-    "forest": "a forest on tumours: exact removal, node by node",
-    "sisa": "SISA on wines: exact removal, shard by shard",
-    "certified": "logistic regression on tumours: certified removal with a budget",
+    "forest": "Random forest on breast cancer data: exact removal",
+    "sisa": "SISA on wine data: exact removal",
+    "certified": "Logistic regression on breast cancer data: certified removal with a budget",
 }
 """Small models on data from scikit-learn, with descriptions."""
 
 _MOST_EXAMPLES = 1000
 _TEST_SHARE = 5
-# Errors of libraries may quote values, so only their type is passed on.
+# Error messages of libraries may quote values, so only the type of the error is shown.
 _COMPLAINTS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 # Warning filters apply to the whole process. A call that waits for them occupies a thread.
 _quiet = threading.Lock()
@@ -58,11 +58,13 @@ class ExampleIn(In):
 
 
 class ModelForm(In):
-    """The fields of a model upload, without its two files."""
+    """The fields of a model upload, without the two files."""
 
     name: Name = Field(description="Name of the model in the ledger.")
-    target: Column = Field(description="Column of the target.")
-    ids: Column | None = Field(default=None, description="Column of the ids; default: 0, 1, 2.")
+    target: Column = Field(description="Column with the target.")
+    ids: Column | None = Field(
+        default=None, description="Column of the ids; default: rows are numbered from 0."
+    )
     tenant: Name | None = Field(default=None, description="Tenant that owns the model.")
     dataset: Name | None = Field(default=None, description="Name of the data set.")
     releases: Releases | None = Field(
@@ -83,11 +85,11 @@ def _describe_body() -> dict[str, Any]:
     schema = ModelForm.model_json_schema()
     binary = {"type": "string", "format": "binary"}
     parts: dict[str, Any] = {
-        "model": binary | {"description": "Model file that `letheon.save` wrote."},
+        "model": binary | {"description": "Model file written by `letheon.save`."},
         "rows": binary | {"description": "Training rows: CSV in UTF-8 with a header line."},
     }
     required = [*parts, *schema["required"]]
-    for name, part in schema["properties"].items():  # a part is present with a text, or missing
+    for name, part in schema["properties"].items():  # a part is a text or missing, never null
         (only,) = [item for item in part.pop("anyOf", [{}]) if item.get("type") != "null"]
         part.pop("default", None)
         parts[name] = part | only
@@ -113,9 +115,7 @@ def _parse_upload(form: FormData) -> ModelUpload:
         try:
             return ModelUpload(ModelForm.model_validate(parts), model.file, rows.file)
         except ValidationError as error:
-            errors = [
-                {**error_item, "loc": ("body", *error_item["loc"])} for error_item in error.errors()
-            ]
+            errors = [{**details, "loc": ("body", *details["loc"])} for details in error.errors()]
             raise RequestValidationError(errors) from error
     raise ApiProblem(422, "form", "the form is not valid", words)
 
@@ -131,7 +131,7 @@ def register_model(
 ) -> ModelOut:
     """Register a saved model with its training rows.
 
-    An exact model is trained again on the rows and compared. The file is not a pickle, and may
+    An exact model is retrained on the rows and compared. The file is not a pickle, and may
     contain only classes of letheon and scikit-learn.
     """
     # A sandboxed process reads the files and trains, without access to files and network.
@@ -221,7 +221,7 @@ _UNTRUSTED = (
     "An operator can register the model with `letheon model add --trust`."
 )
 _TOO_LARGE = "Loading it needs too much memory; use `letheon model add --max-memory`."
-_NOT_SAVED = "It is not a file that letheon.save wrote, or it was truncated or changed."
+_NOT_SAVED = "The file was not written by letheon.save, or it was truncated or changed."
 _NO_PLACE = "A part of the model cannot be saved to a file."
 _NO_READER = "The server has neither pandas nor polars; install one of them."
 _NO_TABLE = "Send CSV in UTF-8 with a header line that contains the target and id columns."
@@ -271,7 +271,7 @@ def _as_problems(known: _Problems) -> Iterator[None]:
             if isinstance(error, kind):
                 status, code, title, words = problem
                 raise ApiProblem(status, code, title, words.format(error)) from error
-        # The ledger's own refusals are errors by name, with codes and counts only.
+        # Errors of letheon contain only codes and counts.
         if type(error).__module__ == "letheon.exceptions":
             raise
         words = _TRAINING_FAILED.format(type(error).__name__)

@@ -37,7 +37,7 @@ _EXPORTED = (
     *("n_ids", "n_rows", "batch", "certificate", "version", "tries", "reason", "duplicate_of"),
     "filed_by",
 )
-# A spreadsheet reads a cell with such a start as a formula.
+# Spreadsheets read a cell that starts with one of these as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _BUCKETS = (
     ("overdue", -math.inf, 0),
@@ -65,7 +65,7 @@ class RequestQuery(ModelQuery):
     due_before: views.Day | None = None
     search: Annotated[StrictStr, Field(max_length=64)] | None = Field(
         default=None,
-        description="Prefix of the id of a request or batch; or a certificate, such as #12.",
+        description="First characters of a request id or batch id; or a certificate, such as #12.",
     )
     order: Literal["due", "newest"] = "due"
 
@@ -331,13 +331,13 @@ class HoldIn(RejectIn):
 
 
 class TellIn(In):
-    """Number of notified recipients of the data (GDPR, Article 19)."""
+    """Number of recipients of the data that were notified (GDPR, Article 19)."""
 
     recipients: StrictInt = Field(ge=1, le=_MOST_RECIPIENTS)
 
 
 class AnswerIn(In):
-    """Number of newly notified recipients."""
+    """Number of recipients that were notified since they were last recorded."""
 
     recipients: StrictInt = Field(default=0, ge=0, le=_MOST_RECIPIENTS)
 
@@ -366,7 +366,7 @@ class ActionOnMany(In):
 def act_on_requests(
     caller: Annotated[Principal, Depends(allows("requests:read", is_long=True))], body: ActionOnMany
 ) -> views.BulkOut:
-    """Take an action on each of several requests; the token needs the scope of the action."""
+    """Take the same action on several requests; the token needs the scope of the action."""
     # The rows of requests that are verified together are added up: above `Policy.approve_above`
     # all of them need approval.
     details = body.model_dump()
@@ -501,35 +501,44 @@ def _plain_handler(name: views.ActionName, gate: Gate) -> Callable[..., views.Re
     return handle_action
 
 
-_PLAIN: dict[views.ActionName, tuple[str, str]] = {
+# Operation, summary and description.
+_PLAIN: dict[views.ActionName, tuple[str, str, str]] = {
     "verify": (
         "verify_request",
-        "Record that the identity of the requester was verified; the request is queued.",
+        "Mark the identity as verified",
+        "Record that the identity was verified. A large request then needs approval.",
     ),
     "await-identity": (
         "await_identity",
+        "Request proof of identity",
         "Record that proof of identity was requested; under the GDPR the deadline is paused.",
     ),
     "approve": (
         "approve_request",
+        "Approve a request",
         "Approve a large request; not possible for the person who filed or verified it.",
     ),
-    "release": ("release_request", "End the hold of a request."),
-    "extend": ("extend_request", "Extend the deadline; tell the requester why."),
-    "retry": ("retry_request", "Queue a failed request again."),
+    "release": ("release_request", "Release a request from hold", "End the hold of a request."),
+    "extend": (
+        "extend_request",
+        "Extend the deadline",
+        "Extend the deadline. You must inform the requester, with the reasons.",
+    ),
+    "retry": ("retry_request", "Retry a request", "Queue a failed request again."),
     "cancel": (
         "cancel_request",
+        "Withdraw a request",
         "Withdraw a request that is not applied and not in a running batch.",
     ),
 }
 
-for _name, (_operation, _about) in _PLAIN.items():
+for _name, (_operation, _summary, _about) in _PLAIN.items():
     router.add_api_route(
         f"/api/v1/requests/{{request_id}}/{_name}",
         _plain_handler(_name, allows(views.ACTIONS[_name].scopes[0])),
         methods=["POST"],
         name=_operation,
-        summary=views.ACTIONS[_name].words,
+        summary=_summary,
         description=_about,
         response_model=views.RequestOut,
     )
