@@ -93,8 +93,6 @@ class Monitor:
         How "effectiveness" and "certifiability" are estimated.
     receipt : Receipt or None
         The last receipt of the model; it is not saved.
-    tolerances, calibration, on_breach
-        As given.
 
     Notes
     -----
@@ -105,16 +103,12 @@ class Monitor:
     for each tolerance; in the simulations of `benchmarks/monitor.py` far fewer are missed. It
     assumes that later intervals resemble rehearsals that start after some removals. Streams of a
     kind that was not rehearsed are not covered; `Calibration.assume` states why they do not occur,
-    and every reading quotes it. The guarantee is about the two measures of the survey; it is not a
-    certificate of forgetting. For exact methods both measures are 0 by proof, and there are no
-    rehearsals.
+    and every reading quotes it. For exact methods both measures are 0 by proof.
 
     No row or id of a forgotten person is kept. Until the next retrain, the monitor stores sums over
     all removed rows, and for every test row the output of the last retrained model, which was
-    trained on them. An attacker could compare these outputs with those of the current model. The
-    history contains proxies that were computed from these sums; after a request for one person, a
-    sum is about that person. The limits were calibrated on remaining people. Treat the history and
-    the folder as confidential.
+    trained on them. The history contains proxies computed from these sums; after a request for one
+    person, a sum is about that person. Treat the history and the folder as confidential.
 
     Examples
     --------
