@@ -1,7 +1,8 @@
 """Models that can forget: machine unlearning with the interface of scikit-learn.
 
 Names are imported when they are first used (PEP 562), so that ``import letheon`` is fast and
-needs neither scikit-learn nor torch.
+needs neither scikit-learn nor torch. In docstrings, *the survey* is Mercuri et al. (2022), "An
+Introduction to Machine Unlearning".
 
 Examples
 --------

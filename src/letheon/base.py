@@ -421,7 +421,7 @@ def require_registered(cls: type) -> None:
     Raises
     ------
     TypeError
-        The method is not registered, or registered with another kind of certificate.
+        The method is not registered, or registered with another kind of guarantee.
     """
     facts = vars(cls).get("facts")
     is_ours = cls.__module__.partition(".")[0] == "letheon"
@@ -438,7 +438,7 @@ def require_registered(cls: type) -> None:
 
 
 def neutral_parameters(model: Any) -> frozenset[str]:
-    """Return the parameters of an estimator that never change what it learns."""
+    """Return the parameters of an estimator that do not affect the result."""
     return NEUTRAL_PARAMETERS | getattr(type(model), "_neutral_parameters", frozenset())
 
 

@@ -294,7 +294,7 @@ def test_unknown_ids_are_an_error(tmp_path: Path) -> None:
         public = ledger.export(tmp_path / "public")
     X, y = table(20)
     planted = Canaries(X[:10], y[:10], X[10:], y[10:])
-    with pytest.raises(ValueError, match=r"for \['typo'\]; expected some of \['naive'\]"):
+    with pytest.raises(ValueError, match=r"for \['typo'\]; expected names from \['naive'\]"):
         audit(bundle, key=key, model="typo")
     with pytest.raises(ValueError, match=r"for \['typo'\]"):
         audit(bundle, key=key, canaries={"typo": planted})

@@ -256,13 +256,13 @@ def test_lacuna_draws_people_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_too_few_famous_people_are_noticed(tmp_path: Path) -> None:
     write(tmp_path / "vggface2" / "train" / "n000001" / "a.jpg", picture(RED, (9, 9), "JPEG"))
-    with pytest.raises(DatasetFormatError, match="only 0 people have 500 or more pictures"):
+    with pytest.raises(DatasetFormatError, match="only 0 people have 500 or more images"):
         load("lacuna-10", folder=tmp_path)
 
 
 def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "imagenet" / "train" / "n1" / "a.JPEG", b"no picture")
-    with pytest.raises(DatasetFormatError, match="not a picture"):
+    with pytest.raises(DatasetFormatError, match="not an image"):
         read("imagenet", tmp_path)
 
 

@@ -153,7 +153,7 @@ def test_a_model_without_rows_is_not_saved(path: Path) -> None:
     ("trusted", "message"),
     [
         ("module.Own", r"trusted='module.Own' is a single value.*\['module.Own'\]"),
-        (Majority, r"give a list: trusted=\[Majority\]"),
+        (Majority, r"pass a list: trusted=\[Majority\]"),
         (None, "trusted=None; expected a list"),
     ],
 )

@@ -213,7 +213,7 @@ def _import_pillow() -> Any:
         from PIL import Image
     except ImportError as error:
         raise ImportError(
-            "reading pictures needs Pillow, which is not installed: pip install pillow"
+            "reading images needs Pillow, which is not installed: pip install pillow"
         ) from error
     return Image
 
@@ -225,7 +225,7 @@ def _read_pixels(content: bytes | Path, *, side: int, shorter: int | None) -> ND
             image = file.convert("RGB")
     except (EOFError, OSError, SyntaxError, ValueError) as error:
         where = "" if isinstance(content, bytes) else f"{content}: "
-        raise DatasetFormatError(f"{where}not a picture, or damaged: {error}") from error
+        raise DatasetFormatError(f"{where}not an image, or damaged: {error}") from error
     if shorter is not None:
         image = _cut_middle(image, side, shorter)
     elif image.size != (side, side):
@@ -247,7 +247,7 @@ def _list_files(folders: list[Path]) -> Files:
     empty = [folder for folder, paths in zip(folders, inside, strict=True) if not paths]
     if empty:
         raise DatasetFormatError(
-            f"no pictures ({', '.join(sorted(_ENDINGS))}) in {empty[0]}"
+            f"no images ({', '.join(sorted(_ENDINGS))}) in {empty[0]}"
             + (f", nor in {len(empty) - 1:,} other folders" if len(empty) > 1 else "")
         )
     classes = np.repeat(np.arange(len(folders)), np.array([*map(len, inside)], np.int64))
@@ -270,13 +270,13 @@ def _read_files(job: ReadJob, *parts: Files, shorter: int | None) -> DatasetArra
         rows = np.sort(order[: job.n_rows])
         chosen.append((paths[rows], classes[rows]))
     if not len(chosen[0][0]):
-        raise DatasetFormatError(f"no pictures ({', '.join(sorted(_ENDINGS))}) to train on")
+        raise DatasetFormatError(f"no images ({', '.join(sorted(_ENDINGS))}) to train on")
     _, side, _ = job.info.image_shape or (0, 0, 0)
     n_rows, row_bytes = sum(len(paths) for paths, _ in chosen), 4 * 3 * side * side
     # Checked before any image is decoded.
     if n_rows * row_bytes > LARGEST:
         raise MemoryError(
-            f"{job.info.name}: {n_rows:,} pictures take {n_rows * row_bytes / 2**30:,.0f} GiB, "
+            f"{job.info.name}: {n_rows:,} images take {n_rows * row_bytes / 2**30:,.0f} GiB, "
             f"more than the limit of {LARGEST / 2**30:,.0f} GiB; "
             f"use n_rows={LARGEST // row_bytes} or less"
         )
@@ -302,7 +302,7 @@ def read_imagenet(job: ReadJob) -> DatasetArrays:
     unsorted = [path for path in validation[1].iterdir() if path.suffix.lower() in _ENDINGS]
     if unsorted:
         raise DatasetFormatError(
-            f"{len(unsorted):,} pictures are directly in {validation[1]}, so their class is "
+            f"{len(unsorted):,} images are directly in {validation[1]}, so their class is "
             "unknown; move them into one folder per class, as in train, or elsewhere"
         )
     test = _list_files([validation[1] / folder.name for folder in folders])
@@ -335,7 +335,7 @@ def read_lacuna(job: ReadJob) -> DatasetArrays:
     drawn, wanted = (ten, _LACUNA_10) if job.info.name == "lacuna-10" else (hundred, _LACUNA_100)
     if len(drawn) < wanted and job.check:
         raise DatasetFormatError(
-            f"only {len(people)} people have {_FEWEST_FACES} or more pictures; {job.info.name} "
+            f"only {len(people)} people have {_FEWEST_FACES} or more images; {job.info.name} "
             f"needs {wanted} people who are not in the other Lacuna data set"
         )
     paths, classes = _list_files([people[place] for place in sorted(drawn)])

@@ -140,7 +140,7 @@ class TrainingContext(Opaque):
         return self._loops[key]
 
     def is_valid_for(self, rows: SlotRows, device: torch.device) -> bool:
-        """Return whether the data on the device is still that of these rows."""
+        """Return whether the data on the device still matches these rows."""
         return rows.X is self._X and rows.y is self._y and device == self.device
 
     def wipe(self, positions: Positions) -> None:
@@ -360,7 +360,7 @@ class NetBase(
         """
 
     def _aggregate_shares(self, shares: Floats) -> Floats:
-        """Return the probabilities of the model from those of all networks (W, k, n_classes)."""
+        """Combine the probabilities of all networks, shape (W, k, n_classes), into the model's."""
         answer: Floats = shares.mean(axis=0)
         return answer
 

@@ -254,7 +254,7 @@ def _check_rows(model: Any, X: Any, *, copy: bool) -> NDArray[Any]:
 
 
 def check_query_rows(model: Any, X: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return rows to predict; raise if their shape is not that of the training rows.
+    """Return rows to predict; raise if their shape differs from the training rows.
 
     They are only read, and may share memory with the caller's.
     """

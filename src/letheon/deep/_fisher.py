@@ -176,7 +176,7 @@ class FisherNetClassifier(NetBase):
 
     See Also
     --------
-    FisherClassifier : Linear models, with a certificate.
+    FisherClassifier : Linear models, with a certified guarantee.
     CertifiedHeadClassifier : A frozen network with a head that has a certified guarantee.
 
     Notes

@@ -45,7 +45,7 @@ _FEW_ROWS = 400
 
 
 class Trainer(NamedTuple):
-    """A way to train a baseline; `is_given`: passed by the caller, so it must be checked."""
+    """A way to train a baseline. If `is_given`, it was passed by the caller and must be checked."""
 
     name: str
     fit: Callable[[People], Any]
@@ -332,7 +332,7 @@ _NUMBER_MARGIN = 0.01
 def find_fastest_retrainer(
     unlearner: Any, rows: People, seed: int, retrainer: Any = None
 ) -> tuple[Trainer, list[str]]:
-    """Return the fastest way to retrain the same algorithm, and a line per way that was tried.
+    """Return the fastest way to retrain the same algorithm, and a line for each way tried.
 
     A fresh fit of the unlearner also builds the data structures for later removals. scikit-learn's
     solvers and the estimators in `retrainer` may reach the same optimum faster. A solver with a

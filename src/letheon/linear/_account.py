@@ -196,7 +196,7 @@ class GradientLimits(NamedTuple):
 
 
 class Mechanism:
-    """How parameters are released; this base class adds no noise and has no certificate."""
+    """How parameters are released; this base class adds no noise and has no guarantee."""
 
     def draw_tilt(self, source: NoiseSource, shape: tuple[int, int]) -> Floats | None:  # noqa: ARG002
         """Return the random linear term of the objective, or None."""
@@ -227,7 +227,7 @@ class OutputNoise(Mechanism):
     Parameters
     ----------
     sigma, epsilon, delta : float
-        Noise per parameter, and the certificate.
+        Noise per parameter, and the certified guarantee.
     """
 
     def __init__(self, sigma: float, epsilon: float, delta: float) -> None:

@@ -93,7 +93,7 @@ class LinearParameters:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CertifiedParameters(LinearParameters):
-    """Parameters of the linear models with a certificate."""
+    """Parameters of the linear models with a certified guarantee."""
 
     epsilon: float = 1.0
     delta: float = 1e-4
@@ -196,7 +196,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     def _public_claim(self) -> Guarantee:
         """Return the guarantee without numbers that depend on rows or requests.
 
-        The certificate is about the parameters. The spent budget would distinguish a model that
+        The guarantee covers only the parameters. The spent budget would distinguish a model that
         forgot rows from a retrained one.
         """
         return replace(self.guarantee_, spent=None, budget=None, residual_state=())
@@ -304,7 +304,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return TrainingRows(self.rows_, self.model_.classes, self.counts_)
 
     def _handle_doubts(self, doubts: Iterable[str]) -> tuple[str | None, tuple[Warning, ...]]:
-        """Raise if the certificate does not hold, or return the reason as text and warnings."""
+        """Raise if the guarantee does not hold, or return the reason as text and warnings."""
         reasons = list(doubts)
         if not reasons:
             return None, ()
@@ -378,13 +378,13 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return ("rows_", "source_", "cache_", *secrets)
 
     @property
-    def _wants_certificate(self) -> bool:
+    def _can_certify(self) -> bool:
         """Whether there is noise that cannot be repeated."""
         return self.sigma != 0 and self.noise_seed is None
 
     def _certificate_fields(self, is_proved: bool, spent: float, budget: float) -> dict[str, Any]:
         """Return the fields of a guarantee that depend on its kind; numbers only if certified."""
-        if not (self._wants_certificate and is_proved):
+        if not (self._can_certify and is_proved):
             return {"kind": "empirical"}
         return {
             "kind": "certified",
@@ -474,7 +474,7 @@ class LinearRegressor(KeywordScoreMixin, RegressorMixin, LinearBase):
 
 
 def attributes_of(training: TrainingRows, source: NoiseSource, fit: FitOutcome) -> dict[str, Any]:
-    """Return the fitted attributes; those of the method may replace the rows."""
+    """Return the fitted attributes; attributes of the method may replace the rows."""
     return {
         "rows_": training.rows,
         "counts_": training.counts,

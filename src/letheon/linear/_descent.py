@@ -144,7 +144,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         convexity, shows that the distance is small enough. "theorem": plain gradient steps, with
         the number of steps and the noise of a theorem.
     epsilon, delta : float, default=1.0, 1e-4
-        The certificate. With the residual stop delta may be 0 (discrete Laplace noise).
+        The certified guarantee. With the residual stop delta may be 0 (discrete Laplace noise).
     sigma : float or None, default=None
         Scale of the noise on every parameter; 0 for none. None: 0.01 with the residual stop, else
         the theorem's value for `iterations`.
@@ -160,7 +160,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         The bootstrap sample of the distributed variant has about n^xi rows, 1 <= xi <= 4/3.
     n_copies : int, default=1
         Number of copies of the distributed variant. The copy with the smallest loss is published.
-        The certificate covers all copies, with epsilon / n_copies each.
+        The guarantee covers all copies, with epsilon / n_copies each.
     tol : float, default=1e-8
         Without noise: largest mean gradient after training.
     max_iter : int, default=1000
@@ -206,7 +206,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     number of rows; a request that changes this power of two retrains.
 
     Requests may depend on earlier published models, except in the distributed variant, because its
-    published models reveal the sampled rows. The certificate does not cover the secret state: it
+    published models reveal the sampled rows. The guarantee does not cover the secret state: it
     must stay secret, like the rows in the same file. From both, the gradient left by the last
     removals can be computed, and from it a row that was removed alone. Call `settle` before you
     write a file that others may read.
@@ -234,7 +234,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     facts: ClassVar[MethodFacts] = FACTS
     _parameter_rules: ClassVar[Rules] = {
         "sigma": OrNone(NOISE_SCALE),
-        # Fractions of a smaller delta might underflow to 0, and 0 selects another law of the noise.
+        # Fractions of a smaller delta might underflow to 0, and 0 selects another kind of noise.
         "delta": Either(OneOf((0,), "0"), Interval(1e-300, 1, closed="left")),
         "variant": OneOf(("basic", "regularized-strong", "regularized-weak", "distributed")),
         "state": OneOf(("secret", "published")),
@@ -267,7 +267,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     cache_: Cache[WarmStart] = field(init=False)
 
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
-        """Add rows; the certificate then compares with a model that was trained with them.
+        """Add rows; the guarantee then compares with a model that was trained with them.
 
         Parameters
         ----------
@@ -405,7 +405,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
             "source_": source,
             "distance_": self._public_distance(descent.distance, self.limit_),
             "passes_": Cache(descent.flops / update.after.pass_flops),
-            # The certificate compares with `fit`, so convergence here does not restore it.
+            # The guarantee compares with `fit`, so convergence here does not restore it.
             "downgraded_": self.downgraded_ or downgraded,
         }
         if self.state == "published":
@@ -454,7 +454,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
 
     def _find_doubts(self, distance: float, limit: float) -> Iterator[str]:
         """Yield the assumptions of the proof that this training or request violates."""
-        if not self._wants_certificate or distance <= limit:
+        if not self._can_certify or distance <= limit:
             return
         remedy = "raise iterations or sigma"
         if self.stop == "residual":

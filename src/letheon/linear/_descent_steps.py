@@ -19,7 +19,7 @@ with a known seed, differences from the draws of a fresh fit would reveal reques
 The bound on a part's distance to its own optimum is tracked: a step shrinks it by gamma, and an
 exchange of c rows adds ``2 c L / (mu b)`` before the steps. Each part makes the steps of the paper.
 If the mean of the bounds is still above the limit that the noise hides, all parts make further
-steps. So the certificate does not depend on how many parts a request touches.
+steps. So the guarantee does not depend on how many parts a request touches.
 """
 
 from collections.abc import Callable

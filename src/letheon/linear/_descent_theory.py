@@ -7,7 +7,7 @@ optimum by ``gamma = (M - mu) / (M + mu)``, and one row moves the optimum by at 
 a fresh fit has the same constants; one row then moves the optimum by at most
 ``shift = 4L / (mu N)``.
 
-The certificate relies on one fact: the model that forgot and a fresh fit are both within a
+The guarantee relies on one fact: the model that forgot and a fresh fit are both within a
 `distance` s of the same optimum. Noise on the grid then hides a shift of 2s.
 """
 
@@ -528,14 +528,14 @@ def has_outgrown(model: Any, n_before: int, n_after: int) -> bool:
 
 
 def choose_noise_scale(model: Any, plan: DescentPlan | None) -> float:
-    """Return the scale of the noise: the `sigma` of the model, else that of the plan."""
+    """Return the scale of the noise: `sigma` of the model or, if it is None, of the plan."""
     if model.sigma is not None:
         return float(model.sigma)
     return _SIGMA if plan is None else plan.sigma
 
 
 def privacy_per_copy(model: Any) -> tuple[float, float]:
-    """Return epsilon and delta of one copy; the certificate covers all copies together."""
+    """Return epsilon and delta of one copy; the guarantee covers all copies together."""
     return float(model.epsilon) / model.n_copies, float(model.delta) / model.n_copies
 
 

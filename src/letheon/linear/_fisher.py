@@ -118,7 +118,8 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         Declared bound on the norm of every row; required unless ``rows="keep"``. None uses the
         norm of the longest remaining row.
     epsilon, delta : float, default=1.0, 1e-4
-        The certificate of every request. Noise is fresh each time, so privacy losses do not add up.
+        The certified guarantee, for every request. Noise is fresh each time, so privacy losses do
+        not add up.
     sigma : float, default=0.01
         Scale of the noise. It moves the score of a row x by about sigma l2^(-1/4) |x| at most; with
         the default and l2 = 1e-3 that is 0.06 for rows of norm 1, which costs the digits of
@@ -126,7 +127,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         about 1e-3, while one Newton step for a single person leaves 1e-5 to 1e-3: one or two passes
         over the rows suffice. 0: no noise, and an empirical guarantee.
     covariance : {"fisher", "isotropic"}, default="fisher"
-        Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the certificate must cover:
+        Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the guarantee must cover:
         a stale Hessian is recomputed. Isotropic noise has no such cost.
         Above 256 parameters in a block (columns, or columns times classes of a softmax) the
         diagonal of F shapes the noise.
@@ -139,7 +140,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         gradient and Hessian at the current parameters: slower, and closer to the optimum for large
         requests. None: all at once. A number above the number of rows in a request is an error.
     tol : float, default=1e-8
-        Training stops at |gradient| <= tol times rows. The certificate allows for a retrain that
+        Training stops at |gradient| <= tol times rows. The guarantee allows for a retrain that
         stops exactly there: with a large `tol` for a small `l2` every request becomes a retrain.
     max_iter : int, default=1000
         Largest number of iterations in training.
@@ -315,7 +316,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
             flops += hessian_flops(problem)
         roots = self._noise_roots(fisher, solution.W)
         doubts = self._find_doubts(solution.W, residual, tolerance, roots)
-        downgraded, more = self._handle_doubts(doubts if self._wants_certificate else ())
+        downgraded, more = self._handle_doubts(doubts if self._can_certify else ())
         attributes = {
             "model_": self._build_linear(
                 self._add_noise(solution.W, roots, source), training.classes

@@ -270,7 +270,7 @@ _SHIFT_SHARE = 0.25
 # Limits of the spread are computed for degrees of freedom rounded up to this grid (per doubling).
 _PER_DOUBLING = 4
 _BISECTIONS = 24
-# Without noise there is no certificate, but parameters are still kept this close to the optimum.
+# Without noise no guarantee is certified, but parameters are still kept this close to the optimum.
 _DISTANCE_WITHOUT_NOISE = 1e-4
 # More than the rounding errors of the few operations below.
 _UP = 1 + 1e-9

@@ -13,7 +13,7 @@ from letheon.validation import POSITIVE, OneOf, Rules
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class InfluenceClassifier(InfluenceBase, LinearClassifier):
-    """Logistic regression that forgets by one Newton step, with an (epsilon, delta) certificate.
+    """Logistic regression that forgets by one Newton step, with a certified guarantee.
 
     Training minimises the regularised loss. The result W stays secret; the published parameters
     are W, rounded to a grid, plus fresh integer noise of scale sigma. To forget rows, the model
@@ -45,8 +45,8 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
         Declared bound on the norm of every row; required unless ``rows="keep"``. None uses the
         norm of the longest remaining row.
     epsilon, delta : float, default=1.0, 1e-4
-        The certificate, for the whole sequence of requests. With ``delta=0`` the noise is discrete
-        Laplace noise, for a pure epsilon guarantee.
+        The certified guarantee, for the whole sequence of requests. With ``delta=0`` discrete
+        Laplace noise gives a pure epsilon guarantee.
     sigma : float, default=0.01
         Scale of the noise on every published parameter. It moves the score of a row x by about
         sigma |x|; for scaled rows 0.01 usually costs no accuracy, while 1 ruins most models. More
@@ -140,7 +140,7 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class InfluenceRegressor(InfluenceBase, LinearRegressor):
-    """Linear regression that forgets by one Newton step, with an (epsilon, delta) certificate.
+    """Linear regression that forgets by one Newton step, with a certified guarantee.
 
     Like `InfluenceClassifier`. With the squared loss the Hessian does not depend on the parameters,
     so a Newton removal is exact up to rounding and uses almost no budget.

@@ -150,7 +150,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         UnknownIdError, EmptyModelError
             As in `ForgetMixin.forget`.
         BudgetSpentError
-            With ``data_free=True``: the certificate does not cover this removal.
+            With ``data_free=True``: the guarantee does not cover this removal.
         """
         size = self.batch_size if batch_size == AS_FITTED else batch_size
         options = {"batch_size": size, "X": X, "y": y}
@@ -161,7 +161,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
 
         Takes one pass over the rows. With ``mechanism="objective"`` it includes the secret term.
         The account contains an upper bound on this number, and receipts quote the account. Both are
-        for the operator: the certificate covers only the parameters, so `publish` omits them.
+        for the operator: the guarantee covers only the parameters, so `publish` omits them.
         """
         self._require_rows("exact_residual")
         with lock_model(self):
@@ -213,7 +213,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             solution = polish_once(problem, solution, curvature.solve)
         residual = solution.residual + problem.gradient_error(solution.W)
         account, doubts = Account(residual, limits.removal), []
-        if self._wants_certificate:
+        if self._can_certify:
             doubts, warnings = [str(warning) for warning in warnings], ()
             if not account.spent <= limits.fit:
                 doubts.append(
@@ -242,12 +242,12 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             raise CannotForgetError(f"{operation} needs the rows, and data_free=True stores none")
 
     @property
-    def _wants_certificate(self) -> bool:
-        return super()._wants_certificate and self.mechanism == "output"
+    def _can_certify(self) -> bool:
+        return super()._can_certify and self.mechanism == "output"
 
     def _make_guarantee(self) -> Guarantee:
         account, reference = self.account_, _REFERENCE if self.delta > 0.0 else _REFERENCE_PURE
-        if not super()._wants_certificate:
+        if not super()._can_certify:
             reference = _REFERENCE_WITHOUT_NOISE
         elif self.mechanism == "objective":
             reference = _REFERENCE_OBJECTIVE

@@ -320,7 +320,7 @@ class Strength(TextRepr):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Strength":
-        """Return the object that `to_dict` described."""
+        """Return the object from the output of `to_dict`."""
         strength: Strength = from_plain(cls, values)
         return strength
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Annotation
 
 
-# Okabe and Ito: distinguishable for colour-blind readers too; markers help in print.
+# Colours of Okabe and Ito, distinguishable for colour-blind readers; markers help in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -60,7 +60,7 @@ class PanelsDisplay:
         size: tuple[float, float],
         content: str,
     ) -> None:
-        """Set `ax_`, by default to new axes; raise unless there is one per panel."""
+        """Set `ax_`, by default to new axes; raise if their number is wrong."""
         ax = new_axes(*panels, *size) if ax is None else ax
         n_panels = panels[0] * panels[1]
         if len(ax) != n_panels:

@@ -1,4 +1,4 @@
-"""Comparison of methods: their properties, and the Pareto front of two measures."""
+"""Plots that compare methods: their properties, and the Pareto front of two measures."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence

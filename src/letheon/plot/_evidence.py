@@ -1,4 +1,4 @@
-"""Results of attacks, and the proxies of a monitor."""
+"""Plots of attack results and of the proxies of a monitor."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,9 +37,9 @@ _AT_FPR = re.compile(r"TPR at ([\d.]+) ?% FPR")
 class AttackDisplay(PanelsDisplay):
     """ROC curves of attacks on logarithmic axes, and their measures with their floors.
 
-    A floor is the same attack on models that were retrained without the forgotten people. An
-    attack at its floor has found nothing. The dashed line is chance. Attacks without a curve, such
-    as KLOM, are drawn as bars.
+    A floor is the same attack on models that were retrained without the forgotten people. An attack
+    at its floor found nothing. The dashed line is random guessing. Attacks without a curve, such as
+    KLOM, are drawn as bars.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Models: benefit and cost of sharding, and one tree of a forest."""
+"""Plots about models: benefit and cost of sharding, and one tree of a forest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

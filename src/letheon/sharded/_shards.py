@@ -280,7 +280,7 @@ class SavedState:
     data: bytes | None
 
     def _digest_state(self) -> dict[str, Any]:
-        """Return what was learned, independent of where it is stored."""
+        """Return the learned state without its location."""
         return {"digest": self.digest}
 
 

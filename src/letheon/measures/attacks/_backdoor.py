@@ -75,7 +75,7 @@ class QueryCounts(NamedTuple):
 
 
 def _check_rates(n: int = 1, **shares: float) -> None:
-    """Raise unless rates are in [0, 1], and alpha and beta strictly between."""
+    """Raise if a rate is not in [0, 1], or alpha or beta not strictly between 0 and 1."""
     if n < 1:
         raise ValueError(f"n must be at least 1, not {n}")
     for name, value in shares.items():
@@ -107,7 +107,7 @@ def threshold(n: int, q: float, alpha: float = 1e-3) -> int:
 
 
 def errors(n: int, p: float, q: float, alpha: float = 1e-3) -> Errors:
-    """Return threshold, false alarm probability and miss probability of the test.
+    """Return the threshold and the error probabilities of the test.
 
     ``false alarm = P(Bin(n, q) > t)``, at most alpha; ``miss = P(Bin(n, p) <= t)``.
 

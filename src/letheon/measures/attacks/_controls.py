@@ -45,7 +45,7 @@ class _Control(NaiveUnlearner):
 
     @available_if(lambda _: False)
     def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
-        """Not available: a fresh fit would forget."""
+        """Raise an error: a fresh fit would forget."""
         raise NotImplementedError
 
     def _make_guarantee(self) -> Guarantee:
@@ -104,7 +104,7 @@ class FineTuneOnly(_Control):
     """Negative control that continues training on the remaining rows.
 
     It relies on "catastrophic forgetting": further training on other rows is supposed to overwrite
-    the forgotten ones. In fact the model keeps what it memorised for a long time.
+    the forgotten ones. In fact the model retains memorised rows for a long time.
 
     Parameters
     ----------

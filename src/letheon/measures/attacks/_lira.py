@@ -189,7 +189,7 @@ def pair_auc(pairs: SignalPairs, *, confidence: float = 0.95, seed: int = 0) -> 
 
     Parameters
     ----------
-    pairs : Pairs
+    pairs : SignalPairs
         Signals of shape (pairs, people).
     confidence : float, default=0.95
         Nominal coverage of the interval: Clopper and Pearson's at an effective sample size (Korn
@@ -361,7 +361,7 @@ def _clip_margins(margins: Floats) -> Floats:
 
 
 def plan_shadow_models(study: Study, inputs: AttackInputs, members: Bools) -> list[ShadowJob]:
-    """Return the unlearned models, then as many retrained ones on the same retained people."""
+    """Return the jobs of the unlearned models, then those of the retrained models."""
     removed, shadow, floor = study.candidates, Purpose.ATTACK_SHADOW, Purpose.ATTACK_FLOOR
     return [
         ShadowJob(inputs.unlearner, half, removed, shadow, k) for k, half in enumerate(members)
@@ -407,7 +407,7 @@ def tpr_at_one_percent(scores: Floats, labels: Bools) -> Measure:
 
 
 def _all_measures(signals: Floats, scores: Floats, labels: Bools) -> dict[str, Measure]:
-    """Return the rates over all people, and the AUC of the worst one."""
+    """Return the rates over all people, and the AUC of the most exposed person."""
     pairs = SignalPairs.from_models(signals, labels)
     areas = pairs.score_wins().mean(axis=0)
     name, n, note = "AUC of the worst person", len(areas), _NOTE_OF_WORST

@@ -433,7 +433,7 @@ class AttackResult(TextRepr):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the result that `to_dict` described."""
+        """Return the result from the output of `to_dict`."""
         settings = {k: value for k, value in values.items() if k not in ("found", "verdict")}
         result: Self = from_plain(cls, settings)
         return result

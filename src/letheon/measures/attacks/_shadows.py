@@ -107,7 +107,7 @@ def observe_model(model: Any, rows: Rows) -> Observation:
 
 
 def join_records(records: Iterable[_Record]) -> _Record:
-    """Return one record whose arrays are the concatenated arrays of the records."""
+    """Return one record with the concatenated arrays of all records."""
     parts = list(records)
     return type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
 
