@@ -101,7 +101,7 @@ def file_a_request(stage: BrowserStory) -> tuple[str, str]:
     assert PERSON not in page.content()
     stage.look(page, "request-filed")
     page.get_by_role("link", name="Open the request").click()
-    page.get_by_text("waits for approval by a second person").wait_for()
+    page.get_by_text("a second person has to approve the request").wait_for()
     stage.look(page, "request-verified")
     return page.url.removeprefix(stage.url), code
 

@@ -171,7 +171,8 @@ def _describe_fields(schema: dict[str, Any]) -> None:
             for name in names.split(", "):
                 # A reference to another schema may not have a description.
                 if "$ref" not in schema["properties"].get(name, {"$ref": ""}):
-                    schema["properties"][name]["description"] = " ".join(words.split())
+                    text = " ".join(words.split()).replace("None", "null")
+                    schema["properties"][name]["description"] = text
 
 
 def _complete_operation(operation: dict[str, Any], route: APIRoute) -> None:

@@ -453,9 +453,9 @@ def tamper_bundle(bundle: Path, drill: str) -> str:
     if drill == "certificate":
         number = int(newest["sequence"])
         place = _flip_byte(bundle / "certificates" / f"{number:06d}.json")
-        return f"one byte of certificate {number}, {place}"
+        return f"one byte of certificate {number} ({place})"
     path = bundle / "models" / newest["tenant"] / newest["name"] / "model.blob"
-    return f"one byte of the model file of {newest['name']}, {_flip_byte(path)}"
+    return f"one byte of the model file of {newest['name']} ({_flip_byte(path)})"
 
 
 def _flip_byte(path: Path, after: bytes = b"") -> str:
@@ -463,4 +463,4 @@ def _flip_byte(path: Path, after: bytes = b"") -> str:
     place = data.index(after) + len(after) if after else len(data) // 2
     data[place] ^= 1
     path.write_bytes(data)
-    return f"number {place} of {len(data)}"
+    return f"byte {place} of {len(data)}"

@@ -88,8 +88,8 @@ class RequestOut(Request):
     """The current state of a request.
 
     A token that can only file requests sees the same response for ids that are in the model, erased
-    or unknown: the state is `received` until the deadline has passed and `closed` after the answer,
-    and fields that would reveal more are null.
+    or unknown: the state is `received` until the request is answered and its deadline has passed,
+    then `closed`; fields that would reveal more are null.
 
     Attributes
     ----------

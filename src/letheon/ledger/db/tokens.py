@@ -107,15 +107,19 @@ class Token:
     Attributes
     ----------
     id : str
-        Random, 16 hexadecimal digits; events store it as the acting user.
-    name, role : str
-        Name and role.
+        Random id, 16 hexadecimal digits; events store it as the acting user.
+    name : str
+        Name of the token.
+    role : str
+        Role of the token.
     scopes : tuple of str
         Permissions, in alphabetical order.
     tenant : str or None
         Tenant whose data it can see; None for all tenants.
-    created_at, expires_at : datetime
-        Times of creation and expiry.
+    created_at : datetime
+        When it was created.
+    expires_at : datetime
+        When it expires.
     revoked_at : datetime or None
         When it was revoked.
     created_by : str or None

@@ -82,11 +82,11 @@ class Webhook:
     Attributes
     ----------
     id : str
-        Random, 16 hexadecimal digits.
+        Random id, 16 hexadecimal digits.
     url : str
-        Address that messages are sent to.
+        URL that messages are sent to.
     events : tuple of str
-        Subscribed events, some of `EVENTS`.
+        Events that it receives.
     tenant : str or None
         Tenant whose events it receives; null for all tenants.
     created_at : datetime
@@ -94,9 +94,11 @@ class Webhook:
     created_by : str or None
         Id of the token that created it.
     disabled_at : datetime or None
-        When the receiver answered with status 410 (gone).
-    waiting, given_up : int
-        Numbers of messages that wait for delivery, and that could not be delivered.
+        When the receiver answered with status 410 (Gone), which disables the webhook.
+    waiting : int
+        Number of messages that wait for delivery.
+    given_up : int
+        Number of messages that could not be delivered.
     """
 
     id: str
@@ -124,8 +126,12 @@ class Delivery:
         Id of the request or batch.
     state : {"waiting", "delivered", "given-up"}
         State of the delivery.
-    created_at, delivered_at, given_up_at : datetime or None
-        When it was created, delivered, or given up.
+    created_at : datetime
+        When it was created.
+    delivered_at : datetime or None
+        When it was delivered.
+    given_up_at : datetime or None
+        When delivery was given up, after the last attempt.
     tries : int
         Number of attempts.
     next_try_at : datetime or None

@@ -120,7 +120,7 @@ def revoke_token(
         bool, Query(description="Also revoke the tokens that were created with it.")
     ] = False,
 ) -> None:
-    """Revoke a token at once, with its browser sessions."""
+    """Revoke a token immediately, with its browser sessions."""
     tokens = caller.desk.tokens
     token = tokens.find_by_id(token_id, tenant=caller.tenant)
     if token is None or token.revoked_at is not None:
@@ -271,10 +271,10 @@ def show_me(caller: Annotated[Principal, Depends(allows())]) -> Me:
 
 @server.get("/api/v1/keys", summary="List public keys", tags=["certificates"])
 def list_keys(caller: Annotated[Principal, Depends(allows("certificates:read"))]) -> Keys:
-    """List the keys that sign certificates; pin the first key, from another source.
+    """List the keys that sign certificates. Compare the first key with a copy from another source.
 
     `pinned` is the first public key, which verifies all others. `statements` are the key rotations
-    and revocations in order: envelopes, each signed by the key before.
+    and revocations in order: envelopes, each signed with the previous key.
     """
     ledger = caller.ledger
     keys = list(ledger.keys.list())
@@ -292,7 +292,7 @@ def list_keys(caller: Annotated[Principal, Depends(allows("certificates:read"))]
     dependencies=[Depends(public())],
 )
 async def show_health() -> dict[str, str]:
-    """Respond without using the ledger."""
+    """Return `ok` if the server responds; the ledger is not used."""
     return {"status": "ok"}
 
 

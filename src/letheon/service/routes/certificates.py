@@ -119,7 +119,7 @@ class VerificationOut:
     Attributes
     ----------
     verdict : {"passed", "failed", "incomplete"}
-        Incomplete: no check failed, but a check is not possible yet.
+        Incomplete if no check failed, but a check is not possible yet.
     passed : bool
         Whether every check passed.
     key : str

@@ -395,7 +395,7 @@ class CellOut(Out):
     Attributes
     ----------
     state : {"purged", "expires", "not-searched"}
-        not-searched: nothing was found, but some files could not be searched.
+        not-searched if nothing was found, but some files could not be searched.
     at : datetime or None
         Time of the search or deletion.
     by : date or None

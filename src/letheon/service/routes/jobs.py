@@ -157,8 +157,8 @@ class Audit(jobs.JobBase):
     seconds : float or None
         Duration.
     verdict : {"passed", "failed", "incomplete"} or None
-        Null until the audit is finished. Incomplete: a promised level was skipped. A drill should
-        end with failed.
+        Null until the audit is finished; incomplete if a promised level was skipped. A drill should
+        fail.
     scope : str or None
         Description of what the verdict covers.
     passed : bool or None

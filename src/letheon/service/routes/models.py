@@ -368,7 +368,7 @@ def show_version(
 def compare_versions(
     caller: VersionReader, model: Name, a: Number, b: Number, tenant: Tenant = None
 ) -> ComparisonOut:
-    """Compare two versions: their values, what changed, and the certificates in between."""
+    """Compare two versions: values, differences, and the certificates between them."""
     older, newer = (show_version(caller, model, item, tenant) for item in sorted((a, b)))
     whose = caller.tenant_for(tenant)
     between = caller.ledger.models.sequences(model, older.number, newer.number, tenant=whose)

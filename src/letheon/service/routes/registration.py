@@ -131,7 +131,7 @@ def register_model(
 ) -> ModelOut:
     """Register a saved model with its training rows.
 
-    An exact model is trained again on the rows and compared. The file is not a pickle, and may
+    An exact model is retrained on the rows and compared. The file is not a pickle, and may
     contain only classes of letheon and scikit-learn.
     """
     # A sandboxed process reads the files and trains, without access to files and network.

@@ -501,38 +501,44 @@ def _plain_handler(name: views.ActionName, gate: Gate) -> Callable[..., views.Re
     return handle_action
 
 
-_PLAIN: dict[views.ActionName, tuple[str, str]] = {
+# Operation, summary and description.
+_PLAIN: dict[views.ActionName, tuple[str, str, str]] = {
     "verify": (
         "verify_request",
+        "Mark the identity as verified",
         "Record that the identity was verified. A large request then needs approval.",
     ),
     "await-identity": (
         "await_identity",
+        "Request proof of identity",
         "Record that proof of identity was requested; under the GDPR the deadline is paused.",
     ),
     "approve": (
         "approve_request",
+        "Approve a request",
         "Approve a large request; not possible for the person who filed or verified it.",
     ),
-    "release": ("release_request", "End the hold of a request."),
+    "release": ("release_request", "Release a request from hold", "End the hold of a request."),
     "extend": (
         "extend_request",
+        "Extend the deadline",
         "Extend the deadline. You must inform the requester, with the reasons.",
     ),
-    "retry": ("retry_request", "Queue a failed request again."),
+    "retry": ("retry_request", "Retry a request", "Queue a failed request again."),
     "cancel": (
         "cancel_request",
+        "Withdraw a request",
         "Withdraw a request that is not applied and not in a running batch.",
     ),
 }
 
-for _name, (_operation, _about) in _PLAIN.items():
+for _name, (_operation, _summary, _about) in _PLAIN.items():
     router.add_api_route(
         f"/api/v1/requests/{{request_id}}/{_name}",
         _plain_handler(_name, allows(views.ACTIONS[_name].scopes[0])),
         methods=["POST"],
         name=_operation,
-        summary=views.ACTIONS[_name].words,
+        summary=_summary,
         description=_about,
         response_model=views.RequestOut,
     )
