@@ -174,9 +174,7 @@ def _require_permitted_claim(model: Any) -> None:
         f"the guarantee states releases={claim.releases!r}, the method {facts.releases!r}"
     )
     overdrawn = None not in (claim.spent, claim.budget) and claim.spent > claim.budget
-    assert not overdrawn, (
-        f"spent={claim.spent} exceeds budget={claim.budget}, and the guarantee is unchanged"
-    )
+    assert not overdrawn, f"spent={claim.spent} exceeds budget={claim.budget}"
 
 
 def check_changed_parameters_are_noticed(estimator: Any) -> None:
