@@ -33,9 +33,9 @@ TABLES = ("mnist38", "covtype", "higgs", "syn54")  # each has one colour everywh
 
 def draw_speeds(singles: list[Single], least: dict[tuple[str, str], float], file: Path) -> None:
     """Draw the speed-up over retraining, one line per method and one panel per table."""
-    names = list(dict.fromkeys(one.data for one in singles))
-    order = list(dict.fromkeys(one.method.name for one in singles))
-    titles = list(dict.fromkeys(one.method.title for one in singles))
+    names = list(dict.fromkeys(single.data for single in singles))
+    order = list(dict.fromkeys(single.method.name for single in singles))
+    titles = list(dict.fromkeys(single.method.title for single in singles))
     titles.sort(key=lambda title: order.index(title.partition(",")[0]))
     figure = Figure(
         figsize=(2.3 * len(names) + 3.5, 0.38 * len(titles) + 1.9), layout="constrained"

@@ -107,7 +107,7 @@ def race_singles(
     race.look(draw_people(yardstick.data, n_people, seed=len(methods)))
     if n_new:
         results.append(measure_additions(make_descent(state="secret"), yardstick, n_new))
-    return [one._replace(retrain=race.result()) for one in results]
+    return [result._replace(retrain=race.result()) for result in results]
 
 
 def measure_single(method: ConvexMethod, yardstick: SolverBaseline, n_people: int) -> Single:
@@ -202,16 +202,16 @@ def make_single_table(singles: list[Single], yardstick: SolverBaseline) -> Table
         "fastest_ms": 1000 * retrain.fastest,
     }
     title = f"One person leaves: {yardstick.data.describe()}"
-    return Table(title, COLUMNS, [one.row() for one in singles], NOTE.format(**names))
+    return Table(title, COLUMNS, [single.row() for single in singles], NOTE.format(**names))
 
 
 def make_summary_table(singles: list[Single]) -> Table:
     """Return the table of all speed-ups."""
-    names = list(dict.fromkeys(one.data for one in singles))
-    order = list(dict.fromkeys(one.method.name for one in singles))
-    titles = list(dict.fromkeys(one.method.title for one in singles))
+    names = list(dict.fromkeys(single.data for single in singles))
+    order = list(dict.fromkeys(single.method.name for single in singles))
+    titles = list(dict.fromkeys(single.method.title for single in singles))
     titles.sort(key=lambda title: order.index(title.partition(",")[0]))
-    cells = {(one.method.title, one.data): one for one in singles}
+    cells = {(single.method.title, single.data): single for single in singles}
     rows = [
         (title, *(_format_ratios(cells.get((title, name))) for name in names)) for title in titles
     ]
@@ -238,7 +238,7 @@ def check_noise(one: Single, most: float) -> TargetCheck:
 
 def check_certificates(singles: list[Single]) -> TargetCheck:
     """Check that certificates are within their budget, and true where that can be measured."""
-    judged = [one for one in singles if one.covered is not None]
+    judged = [single for single in singles if single.covered is not None]
     wrong = [one.method.title for one in judged if not one.covered]
     measured = sum(one.truth is not None for one in judged)
     what = f"{singles[0].data}, certificates: spent <= budget, and truth <= spent where measured"

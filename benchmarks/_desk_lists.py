@@ -159,8 +159,8 @@ def list_paths(caller: Caller) -> list[str]:
     paged = {
         path.format(model=MODEL, webhook_id="-")
         for path, operations in document.items()
-        for one in operations.get("get", {}).get("parameters", ())
-        if one["name"] == "after" and "{webhook_id}" not in path
+        for operation in operations.get("get", {}).get("parameters", ())
+        if operation["name"] == "after" and "{webhook_id}" not in path
     }
     missing = paged - {path.partition("?")[0] for path in urls} - {"/api/v1/requests.csv"}
     if missing:

@@ -232,7 +232,7 @@ class Done(NamedTuple):
 
 def join_results(parts: Sequence[Done], wall: float) -> Done:
     """Combine the results of several clients within a time."""
-    seconds = [one for part in parts for one in part.seconds]
+    seconds = [second for part in parts for second in part.seconds]
     return Done(seconds, wall, [ack for part in parts for ack in part.acks])
 
 

@@ -178,14 +178,15 @@ class ConvexBench:
         self.results += results
         least = _list_targets()
         verdicts = [
-            singles.check_ratio(one, least[key])
-            for one in results
-            if (key := (one.data, one.method.title)) in least
+            singles.check_ratio(result, least[key])
+            for result in results
+            if (key := (result.data, result.method.title)) in least
         ]
         verdicts += [
-            singles.check_noise(one, MOST_POINTS)
-            for one in results
-            if one.method.title == make_influence(SIGMAS[name][0]).title and name in INFLUENCE_LEAST
+            singles.check_noise(result, MOST_POINTS)
+            for result in results
+            if result.method.title == make_influence(SIGMAS[name][0]).title
+            and name in INFLUENCE_LEAST
         ]
         table = singles.make_single_table(results, yardstick)
         table = replace(table, note=table.note + NOTES.get(name, ""))

@@ -70,14 +70,14 @@ def load_section(report: BenchmarkReport, server: Desk, kind: str, seconds: floa
     wishes = (FilingOrder(f"load-{number}", number) for number in itertools.count())
     crowd = FilingClients(server.url, server.tokens["admin"], LOADED, N_CLIENTS)
     crowd.send(repeat_each(wishes), until=time.monotonic() + seconds)
-    acknowledged = {(one.key, one.request) for one in crowd.answers}
-    keys = {one.key for one in crowd.answers}
-    strange = sum(one.status not in (200, 201) for one in crowd.answers)
+    acknowledged = {(answer.key, answer.request) for answer in crowd.answers}
+    keys = {answer.key for answer in crowd.answers}
+    strange = sum(answer.status not in (200, 201) for answer in crowd.answers)
     with Ledger.open(server.home) as ledger:
         stored = {one.id for one in ledger.requests.iterate(model=LOADED)}
     lost = len({request for _, request in acknowledged} - stored)
     doubled = max(len(acknowledged), len(stored)) - len(keys)
-    p50, p95, p99 = np.percentile([1000 * one.seconds for one in crowd.answers], (50, 95, 99))
+    p50, p95, p99 = np.percentile([1000 * answer.seconds for answer in crowd.answers], (50, 95, 99))
     rate = len(crowd.answers) / seconds
     row = (N_CLIENTS, len(crowd.answers), len(keys), len(stored), crowd.n_hung_up)
     columns = ("clients", "answers", "keys", "stored", "hung up", "per s", "p50, ms", "p99, ms")

@@ -94,7 +94,7 @@ def test_the_level_of_the_test_is_kept() -> None:
     """Of scores that are exchangeable, ties included, few get a small p-value."""
     rng = np.random.default_rng(0)
     draws = rng.integers(0, 4, size=(60, 16)).astype(float)
-    finding = np.array([rank_p_value(one[:8], one[8:]) for one in draws])
+    finding = np.array([rank_p_value(draw[:8], draw[8:]) for draw in draws])
     assert (finding < 0.1).mean() < 0.25
     assert finding.min() > 0.0
 

@@ -247,7 +247,7 @@ def description_of_another_size(bundle: Path, _: HonestModel) -> None:
 @failed
 def description_of_another_version(bundle: Path, _: HonestModel) -> None:
     models = json.loads((bundle / "bundle.json").read_bytes())["models"]
-    describe(bundle, models=[one | {"sequence": 1} for one in models])
+    describe(bundle, models=[model | {"sequence": 1} for model in models])
 
 
 @failed

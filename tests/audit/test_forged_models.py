@@ -62,7 +62,7 @@ def publish(
     digests = [hashlib.sha256(one).hexdigest() for one in (data, path.read_bytes())]
     rewrite(many.ledger, bundle, lie, {digests[0]: digests[1]})
     report = audit(bundle, key=many.ledger.public_key, model=kind)
-    assert {one.level for one in report.failures} <= {"V4", "V5"}
+    assert {failure.level for failure in report.failures} <= {"V4", "V5"}
     return report
 
 

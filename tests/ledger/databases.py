@@ -128,7 +128,7 @@ class LedgerSetup:
     def submit(self, *people: Any, held: Ids = PEOPLE, **given: Any) -> Request:
         """Submit for people by their numbers, with a key of its own unless one is given."""
         given.setdefault("key", f"key-{next(self._numbers)}")
-        ids = [f"person-{one}" if isinstance(one, int) else one for one in people]
+        ids = [f"person-{person}" if isinstance(person, int) else person for person in people]
         core, model = given.pop("core", self.core), given.pop("model", self.model)
         given.pop("tenant", None)
         return submit(core, model, ids, held=held, **given)

@@ -27,7 +27,7 @@ def ledger(tmp_path: Path) -> Any:
 
 def hands(ledger: Ledger, request_id: str) -> dict[str, Any]:
     """Who did what, as the timeline tells."""
-    return {one.kind: one.details.get("by") for one in ledger.requests.timeline(request_id)}
+    return {event.kind: event.details.get("by") for event in ledger.requests.timeline(request_id)}
 
 
 def test_every_event_says_who_acted(ledger: Ledger) -> None:

@@ -61,7 +61,9 @@ def all_of(call: Any, **given: Any) -> list[Any]:
 
 def test_certificates_in_short_say_what_they_say_at_length(story: Ledger) -> None:
     summaries = all_of(story.certificates.list)
-    assert [one.sequence for one in summaries] == list(reversed(story.certificates.sequences()))
+    assert [summary.sequence for summary in summaries] == list(
+        reversed(story.certificates.sequences())
+    )
     trust = story._core.keys.trust()
     for one in summaries:
         opened = open_envelope(story.certificates.envelope(one.sequence), trust)
@@ -101,11 +103,11 @@ def test_a_damaged_certificate_does_not_hide_the_others(story: Ledger, data: st.
 
 def test_batches_say_what_became_of_them(story: Ledger) -> None:
     batches = all_of(story.batches.list)
-    assert [one.certificate for one in batches] == [4, 3, 2, 1]
-    assert [one.kind for one in batches] == ["retrain", "erase", "erase", "erase"]
-    assert [one.n_rows for one in batches] == [0, 2, 2, 2]
-    assert [one.n_requests for one in batches] == [0, 1, 1, 1]
-    assert {one.state for one in batches} == {"purged"}
+    assert [batch.certificate for batch in batches] == [4, 3, 2, 1]
+    assert [batch.kind for batch in batches] == ["retrain", "erase", "erase", "erase"]
+    assert [batch.n_rows for batch in batches] == [0, 2, 2, 2]
+    assert [batch.n_requests for batch in batches] == [0, 1, 1, 1]
+    assert {batch.state for batch in batches} == {"purged"}
     assert [one.version for one in all_of(story.batches.list, tenant="default")] == [3, 2, 1]
     assert story.batches.get(batches[0].id) == batches[0]
     for wrong in ("", "g" * 64, batches[1].id):
@@ -139,9 +141,9 @@ def test_versions_come_in_pages_too(story: Ledger) -> None:
     assert story.models.versions("risk", after=1) == whole[2:]
     assert story.models.versions("risk", limit=2) == whole[:2]
     assert story.models.versions("risk", after=0, limit=1) == whole[1:2]
-    heads = {(one.tenant, one.name): one.head for one in story.models.list()}
+    heads = {(model.tenant, model.name): model.head for model in story.models.list()}
     assert heads["default", "risk"] == whole[-1]
-    assert [one.name for one in story.models.list(tenant="rival")] == ["churn"]
+    assert [model.name for model in story.models.list(tenant="rival")] == ["churn"]
 
 
 def test_facts_of_a_version_are_those_of_its_certificate(story: Ledger) -> None:
@@ -161,11 +163,11 @@ def test_facts_of_a_version_are_those_of_its_certificate(story: Ledger) -> None:
 
 def test_the_log_is_told_in_its_order(story: Ledger) -> None:
     entries = all_of(story.log.entries)
-    assert [one.index for one in entries] == list(range(len(entries)))
+    assert [entry.index for entry in entries] == list(range(len(entries)))
     with story._core.database.reading() as conn:
         hashes = [leaf_hash(body).hex() for body in events.read_bodies(conn)]
-    assert hashes == [one.leaf for one in entries]
-    by_index = {one.index: one for one in entries}
+    assert hashes == [entry.leaf for entry in entries]
+    by_index = {entry.index: entry for entry in entries}
     for one in story.certificates.list().items:
         assert one.log_index is not None
         assert by_index[one.log_index].details["certificate"] == one.id

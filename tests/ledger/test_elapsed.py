@@ -201,7 +201,7 @@ def test_a_ledger_that_slept_takes_requests_and_waits_for_an_operator(
     machine.reboot(100 * DAY)
     other = ledger.requests.submit([person(2)], model="risk", verified=True)
     steps = ledger.run_once(force=True)
-    assert ("waits", "clock-unconfirmed") in {(one.what, one.detail) for one in steps}
+    assert ("waits", "clock-unconfirmed") in {(step.what, step.detail) for step in steps}
     assert ledger.requests.get(other.id).state == "purged"
     assert ledger.requests.get(request.id).state == "on_hold"
     finding = next(one for one in ledger.doctor() if one.check == "clock")
@@ -221,9 +221,9 @@ def test_a_ledger_that_slept_takes_requests_and_waits_for_an_operator(
 def test_a_short_sleep_needs_no_operator(ledger: Ledger, machine: Machine) -> None:
     machine.reboot(3 * DAY)
     assert ledger.run_once() == ()
-    assert [one.level for one in ledger.doctor() if one.check == "clock"] == ["ok"]
+    assert [finding.level for finding in ledger.doctor() if finding.check == "clock"] == ["ok"]
     machine.reboot(1)
-    assert [one.detail for one in ledger.run_once()] == ["clock-unconfirmed"]
+    assert [step.detail for step in ledger.run_once()] == ["clock-unconfirmed"]
 
 
 def test_the_limit_is_a_setting(tmp_path: Path, machine: Machine) -> None:
@@ -233,7 +233,7 @@ def test_the_limit_is_a_setting(tmp_path: Path, machine: Machine) -> None:
     with make(tmp_path, clock=SettableClock(NOON), policy=policy) as made:
         ledger = machine.open(made)
         machine.reboot(3601)
-        assert [one.detail for one in ledger.run_once()] == ["clock-unconfirmed"]
+        assert [step.detail for step in ledger.run_once()] == ["clock-unconfirmed"]
     with Ledger.open(tmp_path / "home") as again:
         assert again.settings.policy == policy
 

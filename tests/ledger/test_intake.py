@@ -502,7 +502,7 @@ def test_one_bad_submission_of_a_group_does_not_touch_the_others(desk: LedgerSet
         ]
     ]
     results = intake.record_all(prepared)
-    kinds = [getattr(one, "state", type(one).__name__) for one in results]
+    kinds = [getattr(result, "state", type(result).__name__) for result in results]
     assert kinds == [
         "queued",
         "UnknownIdError",

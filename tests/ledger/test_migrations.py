@@ -46,14 +46,14 @@ def test_checks_and_partial_indices_are_there(database: Database) -> None:
     with database.reading() as connection:
         inspector = inspect(connection)
         checks = {
-            one["name"]
+            constraint["name"]
             for table in metadata.tables
-            for one in inspector.get_check_constraints(table)
+            for constraint in inspector.get_check_constraints(table)
         }
         indices = {
-            one["name"]
+            index["name"]
             for table in ("batches", "blocked", "events")
-            for one in inspector.get_indexes(table)
+            for index in inspector.get_indexes(table)
         }
     assert checks == {"ck_batches_kind", "ck_batches_state", "ck_jobs_state", "ck_log_one"}
     assert indices >= {"one_open_batch_per_model", "one_owner_per_person", "events_to_integrate"}
@@ -68,7 +68,7 @@ def test_the_moves_in_the_database_are_those_of_the_code(database: Database) -> 
 def test_the_newest_migration_is_the_one_that_the_code_names() -> None:
     scripts = ScriptDirectory.from_config(config_for())
     assert scripts.get_current_head() == REVISION
-    assert {one.revision for one in scripts.walk_revisions()} == {REVISION}
+    assert {revision.revision for revision in scripts.walk_revisions()} == {REVISION}
 
 
 def test_creating_twice_changes_nothing(database: Database, kind: str, place: Any) -> None:

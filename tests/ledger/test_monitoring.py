@@ -306,7 +306,10 @@ def test_every_setting_is_part_of_the_policy() -> None:
     ]
     exact = fitted(kind=NaiveUnlearner)  # nothing is rehearsed
     items = [
-        *(compute_policy_digest(watched(exact, calibration=one)) for one in calibrations),
+        *(
+            compute_policy_digest(watched(exact, calibration=calibration))
+            for calibration in calibrations
+        ),
         compute_policy_digest(watched(exact, tolerances=replace(LOOSE, budget=0.5))),
         compute_policy_digest(watched(exact, metric=f1_score)),
     ]

@@ -66,7 +66,7 @@ class SearchSetup:
         return claims
 
     def store_state(self) -> str:
-        states = {one["store"]: one["state"] for one in self.claims()["stores"]}
+        states = {claim["store"]: claim["state"] for claim in self.claims()["stores"]}
         return str(states["store:tables"])
 
     def audit(self) -> Any:

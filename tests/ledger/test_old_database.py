@@ -75,7 +75,7 @@ def lived(stories: Callable[[str], LedgerTimeline]) -> LedgerTimeline:
 def errors(ledger: Ledger) -> list[str]:
     # A copy of a database has the modes that it was copied with.
     findings = [one for one in ledger.doctor() if one.level == "error" and one.check != "files"]
-    return [f"{one.check}: {one.text}" for one in findings]
+    return [f"{finding.check}: {finding.text}" for finding in findings]
 
 
 def test_a_round_with_an_older_copy_destroys_nothing(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_every_older_copy_is_refused_and_can_be_read(story: LedgerTimeline) -> N
             for write in WRITES.values():
                 with pytest.raises(OldDatabaseError, match="ledger adopt"):
                     write(ledger)
-            assert [one for one in errors(ledger) if one.startswith("agreement: ")], step
+            assert [error for error in errors(ledger) if error.startswith("agreement: ")], step
             assert len(ledger.requests.list()) == {
                 "registered": 0,
                 "filed again": 3,
@@ -173,7 +173,7 @@ def test_a_whole_older_backup_goes_on(lived: LedgerTimeline) -> None:
     with lived.open(lived.backup) as ledger:
         assert errors(ledger) == []
         ledger.requests.submit([person(3)], model="risk", verified=True)
-        assert "purged" in {one.what for one in ledger.run_once(force=True)}
+        assert "purged" in {step.what for step in ledger.run_once(force=True)}
         assert errors(ledger) == []
 
 
@@ -202,7 +202,7 @@ def test_a_kill_beside_the_file_blocks_nothing(tmp_path: Path, point: str, nth: 
         if not ledger.requests.list():
             ledger.requests.submit([person(1)], model="risk", verified=True)
         ledger.run_once(force=True)
-        assert {one.state for one in ledger.requests.list()} == {"purged"}
+        assert {request.state for request in ledger.requests.list()} == {"purged"}
         assert errors(ledger) == []
         assert ledger.models.load("risk").n_rows_ == 58
     # And the hole is closed: the database of the killed process is too old by now.
@@ -300,7 +300,7 @@ def test_a_served_version_whose_files_are_gone_stops_the_sweep(lived: LedgerTime
     (folder / ("0" * 64)).write_bytes(b"all that is left")
     with lived.open(home) as ledger:
         steps = ledger.run_once()
-        assert [one.what for one in steps] == ["failed"]
+        assert [step.what for step in steps] == ["failed"]
         assert "nothing was deleted" in steps[0].detail
     assert (folder / ("0" * 64)).exists()
 
@@ -319,7 +319,7 @@ def test_an_intake_key_that_the_database_lost_is_kept(tmp_path: Path) -> None:
     copy_database(tmp_path / "new", story.home)
     with story.open() as ledger:
         ledger.run_once(force=True)
-        assert {one.state for one in ledger.requests.list()} == {"purged"}
+        assert {request.state for request in ledger.requests.list()} == {"purged"}
 
 
 def test_adopting_says_what_is_lost_and_goes_on(story: LedgerTimeline) -> None:
@@ -347,14 +347,14 @@ def test_adopting_says_what_is_lost_and_goes_on(story: LedgerTimeline) -> None:
         ledger.run_once()
         ledger.models.register(other_model(), X, Y, ids=IDS, name="fresh", tenant="other")
         ledger.requests.submit([person(9)], model="fresh", tenant="other", verified=True)
-        assert "purged" in {one.what for one in ledger.run_once(force=True)}
+        assert "purged" in {step.what for step in ledger.run_once(force=True)}
         assert ledger.certificates.sequences() == (1, 2)
-        assert all("missing" in one for one in errors(ledger)), errors(ledger)
+        assert all("missing" in error for error in errors(ledger)), errors(ledger)
         # Who asked before is asked for again, and comes first when the old request is withdrawn.
         for request in listed.requests:
             assert ledger.requests.get(request).state == "queued"
             ledger.requests.cancel(request)
-        assert all(one.startswith("models: ") for one in errors(ledger)), errors(ledger)
+        assert all(error.startswith("models: ") for error in errors(ledger)), errors(ledger)
 
 
 @pytest.fixture
@@ -386,7 +386,7 @@ def test_a_killed_adoption_is_repeated(
         assert ledger.adopt_database(yes=True).is_done
         assert ledger.database_differences() == ()
         ledger.run_once()
-        assert [one for one in errors(ledger) if "missing" not in one] == []
+        assert [error for error in errors(ledger) if "missing" not in error] == []
 
 
 def test_an_export_after_an_adoption_holds(tmp_path: Path) -> None:

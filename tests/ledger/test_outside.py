@@ -114,7 +114,7 @@ def test_a_forged_answer_holds_up_no_other_tenant(
         ledger.run_once(force=True)
         assert ledger.requests.get(wanted).state == "purged"
         # What the process said about itself is not what is certified.
-        (other,) = [one for one in ledger.requests.list() if one.tenant == "rival"]
+        (other,) = [request for request in ledger.requests.list() if request.tenant == "rival"]
         assert (other.state, other.reason) in {("stuck", "forged-answer"), ("purged", None)}
 
 

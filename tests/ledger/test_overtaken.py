@@ -127,7 +127,7 @@ def test_a_failed_batch_of_several_requests_is_retried(ledger: Ledger) -> None:
             ledger.requests.retry(wanted[0])
         batch = start_batch(ledger._core, lease, _model(ledger), "erase", members, "x")
         _give_up(ledger._core, lease, _model(ledger), batch, TIME_LIMIT)
-        assert {ledger.requests.get(one).state for one in members} == {state}
+        assert {ledger.requests.get(member).state for member in members} == {state}
     assert ledger.requests.get(wanted[1]).state == "retry_wait"
 
 

@@ -148,7 +148,9 @@ def fits(one: Request, day: date, wanted: dict[str, Any]) -> bool:
 
 def expected(desk: LedgerSetup, order: str, wanted: dict[str, Any]) -> list[str]:
     with desk.database.reading() as connection:
-        items = [one for one in list_requests(connection) if fits(one, today(desk), wanted)]
+        items = [
+            request for request in list_requests(connection) if fits(request, today(desk), wanted)
+        ]
     if order == "due":
         items.sort(key=lambda one: (one.due_on, one.received_at, one.id))
     else:
@@ -204,7 +206,11 @@ def test_counts_are_those_of_the_list(full: LedgerSetup, wanted: dict[str, Any])
     given_too: dict[str, Any] = {name: wanted.get(name) for name in ("tenant", "model", "filed_by")}
     counts, days = public.count(**given_too), public.count_due(**given_too)
     with full.database.reading() as connection:
-        fitting = [one for one in list_requests(connection) if fits(one, today(full), given_too)]
+        fitting = [
+            request
+            for request in list_requests(connection)
+            if fits(request, today(full), given_too)
+        ]
     assert counts.by_state == dict.fromkeys(STATES, 0) | Counter(one.state for one in fitting)
     assert counts.overdue == len(expected(full, "due", given_too | {"overdue": True}))
     assert counts.total == len(fitting)
@@ -250,7 +256,7 @@ def test_a_search_finds_batches_and_certificates_duplicates_too(tmp_path: Any) -
         assert batch is not None
 
         def actual(search: str) -> set[str]:
-            return {one.id for one in ledger.requests.find(search=search).items}
+            return {request.id for request in ledger.requests.find(search=search).items}
 
         assert actual("#1") == {first.id, again.id}
         assert actual("#2") == set()

@@ -294,7 +294,7 @@ def test_a_purge_keeps_the_sealed_receipt_and_no_salt(sqlite_ledger: Ledger) -> 
     request, code = ask(sqlite_ledger, 1)
     sqlite_ledger.run_once(force=True)
     assert sqlite_ledger.requests.get(request.id).state == "purged"
-    salts = [bytes.fromhex(one["salt"]) for one in open_code(sqlite_ledger, code).openings]
+    salts = [bytes.fromhex(opening["salt"]) for opening in open_code(sqlite_ledger, code).openings]
     home = sqlite_ledger.folder
     sqlite_ledger.close()
     content = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())

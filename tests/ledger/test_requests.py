@@ -59,7 +59,7 @@ def test_a_list_is_filtered_and_the_earliest_due_comes_first(desk: LedgerSetup) 
         made.append(desk.submit(1, **options))
     other = desk.submit(1, model=theirs, tenant="acme")
     with desk.database.reading() as connection:
-        assert [one.id for one in list_requests(connection, tenant="default")] == [
+        assert [request.id for request in list_requests(connection, tenant="default")] == [
             one.id for one in made
         ]
         assert list_requests(connection, state="queued", tenant="default") == [made[1]]
@@ -135,7 +135,9 @@ def test_receipts_that_are_not_confirmed_in_time_are_found(sqlite_desk: LedgerSe
     with sqlite_desk.database.reading() as connection:
         for day in (28, 29, 30):
             now = datetime(2027, 1, day, 12, tzinfo=UTC)
-            days[day] = [one.id for one in list_unconfirmed_requests(connection, now, Calendar())]
+            days[day] = [
+                request.id for request in list_unconfirmed_requests(connection, now, Calendar())
+            ]
     assert days == {28: [], 29: [late.id], 30: [late.id]}
     assert {done.state, other.state} == {"queued", "received"}
 

@@ -175,7 +175,9 @@ class LedgerHistory(RuleBasedStateMachine):
         return candidates[number % len(candidates)] if candidates else None
 
     def submit(self, whom: Any, key: str, verified: bool) -> Any:
-        held = as_ids([one for one in PEOPLE if one not in self.known.erased] or ["unknown-person"])
+        held = as_ids(
+            [person for person in PEOPLE if person not in self.known.erased] or ["unknown-person"]
+        )
         core, model, ids = self.core, self.model, sorted(whom)
         return submit(core, model, ids, key=key, verified=verified, held=held, ground="internal")
 

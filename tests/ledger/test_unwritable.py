@@ -73,12 +73,12 @@ def lock(place: Path) -> None:
 def assert_read_only(home: Path, elsewhere: Path, clock: Any = None) -> None:
     """Read everything, and try to write."""
     with Ledger.open(home, clock=clock or SettableClock(NOON + 1000)) as ledger:
-        states = sorted(one.state for one in ledger.requests.list())
+        states = sorted(request.state for request in ledger.requests.list())
         assert states == ["purged", "received"]
         assert ledger.models.load("risk").n_rows_ == 39
         assert ledger.requests.find(limit=1).total == 2
         waiting = ledger.requests.find(states=("received",)).items[0]
-        assert [one.kind for one in ledger.requests.timeline(waiting.id)] == ["received"]
+        assert [event.kind for event in ledger.requests.timeline(waiting.id)] == ["received"]
         assert len(ledger.certificates.list().items) == 1
         ledger.export(elsewhere / "bundle")
         for write in (
@@ -90,7 +90,7 @@ def assert_read_only(home: Path, elsewhere: Path, clock: Any = None) -> None:
             with pytest.raises(LedgerUnwritableError, match="full or read-only, so nothing was"):
                 write()
         assert not (elsewhere / "auditors").exists()
-        levels = {one.check: one.level for one in ledger.doctor()}
+        levels = {finding.check: finding.level for finding in ledger.doctor()}
         assert (levels["disk"], levels["certificates"], levels["log"]) == ("error", "ok", "ok")
 
 
@@ -133,7 +133,7 @@ def test_a_log_that_a_crash_left_on_a_read_only_disk_is_read(tmp_path: Path) -> 
         lock(disk)
         with Ledger.open(disk / "home", clock=SettableClock(NOON + 1000)) as ledger:
             waiting = ledger.requests.find(states=("received",)).items[0]
-            kinds = [one.kind for one in ledger.requests.timeline(waiting.id)]
+            kinds = [event.kind for event in ledger.requests.timeline(waiting.id)]
             assert kinds == ["received", "identity-asked"]
             with pytest.raises(LedgerUnwritableError):
                 ledger.requests.verify(waiting.id)

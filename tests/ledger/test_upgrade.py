@@ -65,9 +65,9 @@ def facts(ledger: Ledger) -> dict[str, Any]:
     listed_requests = ledger.requests.list()
     return {
         "requests": listed_requests,
-        "timelines": [ledger.requests.timeline(one.id) for one in listed_requests],
+        "timelines": [ledger.requests.timeline(request.id) for request in listed_requests],
         "certificates": [
-            ledger.certificates.envelope(one) for one in ledger.certificates.sequences()
+            ledger.certificates.envelope(sequence) for sequence in ledger.certificates.sequences()
         ],
         "models": ledger.models.list(),
     }
@@ -161,7 +161,7 @@ def test_it_is_refused_until_it_is_upgraded_and_then_goes_on(
         ledger.run_once(force=True)
         assert ledger.requests.get(fresh.id).state == "purged"
         assert ledger.requests.get(fresh.id).filed_by == "a1"
-        assert [one for one in ledger.doctor() if one.level == "error"] == []
+        assert [finding for finding in ledger.doctor() if finding.level == "error"] == []
         bundle = ledger.export(tmp_path / "bundle", tier="auditor")
         assert audit(bundle, key=ledger.public_key).passed
 
@@ -206,7 +206,7 @@ def test_a_ledger_of_an_earlier_commit_goes_on(tmp_path: Path) -> None:
         Ledger.open(home)
     Ledger.upgrade(home)
     with Ledger.open(home) as ledger:
-        assert [one for one in ledger.doctor() if one.level == "error"] == []
+        assert [finding for finding in ledger.doctor() if finding.level == "error"] == []
         assert ledger.certificates.sequences()
         for model in ledger.models.list():
             assert len(ledger.models.load(model.name, tenant=model.tenant).ids_) > 0

@@ -121,7 +121,7 @@ def test_a_hold_is_about_the_person(tmp_path: Path, clock: SettableClock) -> Non
     assert ledger.models.load("risk").n_rows_ == 58
     ledger.requests.release(first.id)
     ledger.run_once(force=True)
-    assert {one.state for one in ledger.requests.list()} == {"purged"}
+    assert {request.state for request in ledger.requests.list()} == {"purged"}
     assert ledger.models.load("risk").n_rows_ == 54
 
 

@@ -33,8 +33,9 @@ def twin_of(text: str) -> str:
 
 
 def file(desk: Desk, *numbers: int, by: str = "operator", **given: object) -> Request:
+    people = [person(number) for number in numbers]
     with desk.ledger.acting(desk.tokens[by].id):
-        return desk.ledger.requests.submit([person(one) for one in numbers], model="risk", **given)  # type: ignore[arg-type]
+        return desk.ledger.requests.submit(people, model="risk", **given)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def test_requests_are_handled_with_keys_alone(served: tuple[Desk, str]) -> None:
         page.click("#bulk-verify button[value=verify]")
         page.wait_for_selector(".toast")
         page.wait_for_load_state("load")
-        states = [one.state for one in desk.ledger.requests.list()]
+        states = [request.state for request in desk.ledger.requests.list()]
         assert sorted(states) == ["queued", "queued", "received"]
         page.keyboard.press("/")
         page.keyboard.type(desk.ledger.requests.list(state="received")[0].id[:8])

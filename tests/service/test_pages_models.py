@@ -87,7 +87,7 @@ def test_every_page_has_a_twin_in_json(filled: Desk, path: str) -> None:
 def test_every_control_has_a_name_for_a_screen_reader(filled: Desk, path: str) -> None:
     text = filled.browser("admin").get(path).text
     fields = re.findall(r"<(?:input|select|textarea)[^>]*>", text)
-    shown = [one for one in fields if 'type="hidden"' not in one and "checkbox" not in one]
+    shown = [field for field in fields if 'type="hidden"' not in field and "checkbox" not in field]
     ids = [re.search(r'\bid="([^"]+)"', one) for one in shown]
     labelled = set(re.findall(r'<label[^>]*for="([^"]+)"', text))
     bare = [one for one, actual in zip(shown, ids, strict=True) if actual is None]

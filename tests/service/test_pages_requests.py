@@ -186,7 +186,7 @@ def test_back_leads_nowhere_else(desk: Desk) -> None:
 @pytest.mark.parametrize("role", ["admin", "operator", "approver", "auditor", "requester"])
 def test_no_page_shows_an_id_of_a_person(filled: Desk, role: str) -> None:
     client = filled.browser(role)
-    pages = [*PAGES, *(f"/requests/{one.id}" for one in filled.ledger.requests.list())]
+    pages = [*PAGES, *(f"/requests/{request.id}" for request in filled.ledger.requests.list())]
     texts = {path: client.get(path).text for path in pages}
     assert {path for path, text in texts.items() if re.search(r"person-\d", text)} == set()
 
@@ -204,7 +204,7 @@ def test_problems_of_pages_speak_to_people(filled: Desk, path: str) -> None:
 
 def test_a_request_of_another_tenant_is_as_if_it_were_not_there(filled: Desk) -> None:
     client = filled.browser(f"operator@{OTHER}")
-    mine = {one.tenant: one.id for one in filled.ledger.requests.list()}
+    mine = {request.tenant: request.id for request in filled.ledger.requests.list()}
     missing = client.get(f"/requests/{'0' * 32}")
     other = client.get(f"/requests/{mine['default']}")
     assert (other.status_code, other.text) == (missing.status_code, missing.text)
