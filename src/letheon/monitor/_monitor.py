@@ -103,7 +103,8 @@ class Monitor:
     for each tolerance; in the simulations of `benchmarks/monitor.py` far fewer are missed. It
     assumes that later intervals resemble rehearsals that start after some removals. Streams of a
     kind that was not rehearsed are not covered; `Calibration.assume` states why they do not occur,
-    and every reading quotes it. For exact methods both measures are 0 by proof.
+    and every reading quotes it. The guarantee covers these two measures, not forgetting itself. For
+    exact methods both are 0 by proof.
 
     No row or id of a forgotten person is kept. Until the next retrain, the monitor stores sums over
     all removed rows, and for every test row the output of the last retrained model, which was
