@@ -22,7 +22,7 @@ def test_every_scope_is_explained_with_the_roles_that_have_it() -> None:
         scope: "all" if len(roles) == len(ROLES) else ", ".join(roles)
         for scope, roles in holders.items()
     }
-    assert rows("| scope | permits to | roles |") == {
+    assert rows("| scope | permission | roles |") == {
         scope: (words, names[scope]) for scope, words in SCOPES.items()
     }
 
