@@ -191,7 +191,7 @@ def test_digests_frame_the_request() -> None:
             UnknownIdError,
             r"not in this model: \['unknown'\]; nothing was forgotten, see model.ids_",
         ),
-        ([1], UnknownIdError, r"\[1\].*has str ids, and the request has int ids: 1 is not '1'"),
+        ([1], UnknownIdError, r"\[1\].*has str ids, but the request has int ids .1 is not '1'."),
         (["a", "b", "c"], EmptyModelError, r"3 id\(s\) own all 4 row\(s\).*Delete the model"),
         ("a", IdsTypeError, r"give a list of ids: \['a'\]"),
         (["a", None], IdsTypeError, "NoneType"),
@@ -236,7 +236,7 @@ def test_no_missing_ids_no_error() -> None:
 
 def test_ids_of_the_other_kind_are_explained_before_any_change() -> None:
     model = Total().fit([[1.0], [2.0]])
-    with pytest.raises(UnknownIdError, match=r"\['0'\].*has int ids, and the request has str ids"):
+    with pytest.raises(UnknownIdError, match=r"\['0'\].*has int ids, but the request has str ids"):
         model.forget(["0"])
     assert model.n_rows_ == 2
 

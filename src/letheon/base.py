@@ -385,8 +385,8 @@ def require_known(missing: Ids, remaining: Ids, *, done: str = "nothing was forg
         return
     hint = ""
     if missing.kind != remaining.kind:
-        kinds = f"{remaining.kind} ids, and the request has {missing.kind} ids"
-        hint = f"; this model has {kinds}: 1 is not '1'"
+        kinds = f"{remaining.kind} ids, but the request has {missing.kind} ids"
+        hint = f"; this model has {kinds} (1 is not '1')"
     shown = missing.take(np.arange(min(5, len(missing)))).to_list()
     more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
     raise UnknownIdError(f"ids not in this model: {shown}{more}; {done}see model.ids_{hint}")

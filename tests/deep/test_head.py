@@ -423,7 +423,7 @@ def test_backbones_that_change_are_refused(how: str, after: int, weight: float) 
 @pytest.mark.parametrize("after", [_CHECKING, 20, _CHECKING + 50])
 def test_memory_in_attributes_is_seen_by_its_effect(after: int) -> None:
     backbone = Backbone(Remembering, arguments=("attribute", after, 0.1))
-    with pytest.raises(TrainingError, match="when it runs again"):
+    with pytest.raises(TrainingError, match="in a second run"):
         CertifiedHeadClassifier(backbone, head(), batch_size=2).fit(*table())
     assert backbone._modules.content is None
 

@@ -263,12 +263,16 @@ def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> N
         ({"metric": partial(mean_squared_error, sample_weight=None)}, ValueError, "is lower for"),
         ({"attacks": [RMIA]}, TypeError, r"pass an object, RMIA\(\)"),
         ({"attacks": [3]}, TypeError, "not an attack"),
-        ({"requests": 440}, ValueError, "only 440$"),
-        ({"requests": 440, "test": None}, ValueError, "only 330 to train on .110 of 440"),
+        ({"requests": 440}, ValueError, "the data has 440; use a smaller n$"),
+        (
+            {"requests": 440, "test": None},
+            ValueError,
+            "the data has 330; use a smaller n .110 of 440",
+        ),
         (
             {"ordinary": Ridge()},
             ValueError,
-            "must be a classifier, as the unlearner; Ridge is a regressor",
+            "must be a classifier, like the unlearner; Ridge is a regressor",
         ),
         (
             {"data": (X, np.zeros(440))},

@@ -324,7 +324,7 @@ def test_no_figure_is_proved_that_is_not(maker: Maker) -> None:
     claims["erasure"]["rows"] = 2
     for name, honest in claims["measurements"].items():
         claims["measurements"][name] = honest | {"basis": "by-proof", "value": "0.5"}
-        with pytest.raises(SignerRefusedError, match=f"measurements.{name} does not follow"):
+        with pytest.raises(SignerRefusedError, match=f"measurements.{name} claims a proof"):
             reject_false_claims(model, claims)
         claims["measurements"][name] = honest
 

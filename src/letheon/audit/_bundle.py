@@ -247,7 +247,9 @@ def key_text(key: str | bytes | Path) -> str:
     else:
         text = str(key)
     if len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise ValueError("the key is not valid: expected 64 hexadecimal digits, or their file")
+        raise ValueError(
+            "the key is not valid: expected 64 hexadecimal digits, or a file that has them"
+        )
     return text
 
 

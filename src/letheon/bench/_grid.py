@@ -396,7 +396,9 @@ def parse_removed(text: str) -> float:
             return share
     elif re.fullmatch(r"[1-9]\d*", text):
         return int(text)
-    raise ValueError(f"{text!r} is not valid: expected a number of people >= 1, or a share as 10%")
+    raise ValueError(
+        f"{text!r} is not valid: expected a number of people >= 1, or a percentage such as 10%"
+    )
 
 
 def list_cells(options: BenchmarkOptions) -> list[BenchmarkCell]:

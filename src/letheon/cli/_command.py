@@ -354,7 +354,7 @@ def wrap_usage_errors() -> Iterator[None]:
 
 @contextmanager
 def print_warnings() -> Iterator[None]:
-    """Print warnings about files that cannot be searched on the error stream."""
+    """Print to standard error any warnings about files that cannot be searched."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", errors.SearchWarning)
         yield

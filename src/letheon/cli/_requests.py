@@ -337,7 +337,7 @@ def verify_request(
 def approve_request(
     ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
 ) -> CommandOutput:
-    """Approve a verified request that needs approval because of its size; it is queued.
+    """Approve and queue a verified request that needs approval because of its size.
 
     Example: letheon request approve 73fdb37cede78c1bdc82ac08614adaef
     """

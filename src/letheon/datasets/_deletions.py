@@ -152,7 +152,7 @@ class Requests:
         places = np.flatnonzero(pool.labels == self.label)
         if len(places) == 0:
             raise ValueError(
-                f"label={self.label!r} is not in y; labels: {pool.labels[:5].tolist()}"
+                f"label={self.label!r} is not in y; y has labels such as {pool.labels[:5].tolist()}"
             )
         return int(places[0])
 

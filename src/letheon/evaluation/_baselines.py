@@ -147,7 +147,7 @@ def _prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
 
 
 def _columns_of_words(X: Any) -> list[int]:
-    """Return the positions of columns that are not numeric."""
+    """Return the positions of text, category and object columns."""
     if isinstance(X, np.ndarray):
         if X.dtype.kind not in "OUT":
             return []
@@ -421,7 +421,7 @@ def list_ordinary(
     for model in models:
         if is_classifier(model) if problem.is_regression else is_regressor(model):
             raise ValueError(
-                f"ordinary must be a {ours}, as the unlearner; {name_model(model)} is a {other}"
+                f"ordinary must be a {ours}, like the unlearner; {name_model(model)} is a {other}"
             )
     return models
 

@@ -307,8 +307,7 @@ class RequestPlan(NamedTuple):
         try:
             sizes = tuple(requests.sizes(n_people))
         except ValueError as error:
-            where = f" to train on{_describe_held_out(problem)}" if problem.n_held_out else ""
-            raise ValueError(f"{error}{where}") from None
+            raise ValueError(f"{error}{_describe_held_out(problem)}") from None
         words = f"{sum(sizes):,} of {n_people:,} people in {len(sizes):,} request(s), "
         is_adaptive = requests.kind in _ADAPTIVE
         return cls(stream, sizes, words + requests.kind, is_adaptive=is_adaptive)

@@ -345,7 +345,7 @@ def gradient_residual(gradient: ArrayLike, n_rows: int) -> Measure:
         raise ValueError(f"n_rows must be at least 1, not {n_rows!r}")
     values = np.asarray(gradient, dtype=np.float64).ravel()
     if values.size == 0 or not np.isfinite(values).all():
-        raise ValueError("gradient must contain at least one number, all of them finite")
+        raise ValueError("gradient must be non-empty and contain only finite numbers")
     size = safe_norm(values) / n_rows
     return make_measure("gradient residual", size, (size, size), int(n_rows))
 

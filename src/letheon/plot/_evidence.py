@@ -231,7 +231,7 @@ def _check_curve(name: str, fpr: ArrayLike, tpr: ArrayLike) -> tuple[NDArray[Any
     """Return the rates as arrays, or raise if they are not a ROC curve."""
     rates = np.asarray(fpr, float), np.asarray(tpr, float)
     if rates[0].ndim != 1 or rates[0].shape != rates[1].shape or rates[0].size < 2:
-        raise ValueError(f"{name!r}: expected as many false as true positive rates, at least two")
+        raise ValueError(f"{name!r}: expected two arrays of equal length, with two or more values")
     for rate in rates:
         if not ((rate >= 0) & (rate <= 1)).all() or (np.diff(rate) < 0).any():
             raise ValueError(f"{name!r}: rates must ascend from 0 to 1")

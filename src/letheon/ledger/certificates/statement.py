@@ -139,7 +139,7 @@ def _require_agreement(version: "VersionRow", covered: Covered, facts: dict[str,
         ("rows erased since the retrain", accounting["deletionsSinceRetrain"], since),
     ):
         if stated != counted:
-            raise CertificateError(f"{name}: the facts have {stated}, the versions {counted}")
+            raise CertificateError(f"{name}: stated {stated}, but the versions give {counted}")
     if covered.base.live <= version.live:
         raise CertificateError("no row was erased, so there is no certificate to issue")
 

@@ -45,7 +45,7 @@ _KEPT_SECONDS = 90 * 86_400
 
 
 class JobsFullError(LedgerBusyError):
-    """Too many jobs are waiting already."""
+    """Too many jobs are waiting."""
 
 
 @dataclass(frozen=True)
@@ -399,11 +399,11 @@ def _require_room(conn: Connection, kind: Kind, tenant: str | None, by: str | No
     of_token = sum(row.created_by == by for row in waiting)
     of_tenant = sum(row.tenant == tenant for row in waiting)
     if by is not None and of_token >= _MOST_OF_TOKEN:
-        raise JobsFullError(f"{of_token} jobs of this token are waiting already; try again later")
+        raise JobsFullError(f"this token already has {of_token} waiting jobs; try again later")
     if tenant is not None and of_tenant >= _MOST_OF_TENANT:
-        raise JobsFullError(f"{of_tenant} jobs of this tenant are waiting already; try again later")
+        raise JobsFullError(f"this tenant already has {of_tenant} waiting jobs; try again later")
     if len(waiting) >= _MOST_QUEUED:
-        raise JobsFullError("too many jobs are waiting already; check that a worker is running")
+        raise JobsFullError("too many jobs are waiting; check that a worker is running")
 
 
 def _read_job(conn: Connection, job_id: str) -> JobRecord:

@@ -286,7 +286,10 @@ class KeyRing:
         self._known: _KeyChain | None = None
         self._guard = threading.Lock()
         if not self.is_complete(home):
-            raise KeyFileError(f"the key ring in {home} is incomplete; create the ledger again")
+            raise KeyFileError(
+                f"the key ring in {home} is incomplete; restore keys/ from a backup, or create the "
+                "ledger again if it was never used"
+            )
         self._tag_key = self._files.read(_TAG_KEY)
         self._repair_current_file()
 

@@ -483,7 +483,7 @@ def _require_row_slots(row_slots: RowSlots, codes: NDArray[np.int64]) -> None:
         if value.shape != shapes.get(name, (n_rows,)):
             raise ValueError(f"{name} has the shape {value.shape} for {n_rows} rows")
     if n_rows and (row_slots.places[0] < 0 or bool((np.diff(row_slots.places) <= 0).any())):
-        raise ValueError("the rows are not in the order of their registration")
+        raise ValueError("the rows are not in the order of their registration: positions must rise")
 
 
 def require_root(tree: SlotTree, root: str) -> None:

@@ -188,7 +188,7 @@ def _remove_unverifiable(model: Any) -> Any:
         is_seed = name.rpartition("__")[2] == "random_state"
         if is_seed and value is not None and not isinstance(value, int | np.integer):
             raise LedgerError(
-                f"{name} is a random generator, which cannot be reproduced; fit with an integer"
+                f"{name} is a random generator, which cannot be stored; set it to an integer"
             )
     return twin
 

@@ -488,7 +488,7 @@ def _accuracy_ratio(samples: MarginSamples, index: int) -> float | None:
 
 
 class _QualityScores(NamedTuple):
-    """Points and epsilon of each person, and their means for disjoint parts of the models."""
+    """Forgetting points and epsilon per person, and their means for disjoint subsets of models."""
 
     points: Floats
     epsilon: Floats

@@ -233,7 +233,7 @@ FLASHES: dict[str, tuple[str, str]] = {
     ),
     "filed-no-code": (
         "warn",
-        "Request recorded without a receipt code: another request already erased this person.",
+        "Request recorded without a receipt code: this person's data is already erased.",
     ),
     "filed-before": ("warn", "This request was recorded earlier; its receipt code was shown then."),
     "many-done": ("good", "Requests changed: {number}."),
@@ -427,7 +427,7 @@ def page(
 
 
 def set_cookie(answer: Response, desk: auth.Context, name: str, value: str, seconds: int) -> None:
-    """Set a cookie that scripts cannot read and other sites cannot send; 0 seconds delete it."""
+    """Set a cookie that scripts cannot read and other sites cannot send; `seconds=0` deletes it."""
     is_secure = desk.is_secure and seconds > 0
     answer.set_cookie(
         name, value, seconds, path="/", httponly=True, samesite="strict", secure=is_secure

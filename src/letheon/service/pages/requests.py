@@ -392,7 +392,7 @@ def _list_steps(request: RequestOut, all_steps: _Steps) -> list[tuple[str, str]]
 
 
 def _describe_schedule(visitor: Principal, request: RequestOut) -> str:
-    """Return when a queued request is applied; empty for other states and for requesters."""
+    """Return a sentence that says when a queued request runs; empty for other states."""
     if request.state != "queued" or not visitor.sees_all_requests:
         return ""
     ledger = visitor.ledger
