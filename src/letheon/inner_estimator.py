@@ -329,10 +329,10 @@ def require_copy(prototype: Any, copy: Any) -> Any:
     """Return a clone, or raise if it is not another object of the same class."""
     if copy is prototype or type(copy) is not type(prototype):
         name = type(prototype).__name__
-        returned = "itself" if copy is prototype else f"a {type(copy).__name__}"
+        returned = "the same object" if copy is prototype else f"a {type(copy).__name__}"
         raise TypeError(
-            f"clone of a {name} returned {returned}; expected another {name}. Remove its "
-            "__sklearn_clone__"
+            f"clone of a {name} returned {returned}; expected a new {name}. Remove "
+            f"{name}.__sklearn_clone__"
         )
     return copy
 

@@ -475,7 +475,7 @@ def merge_neutral_settings(audited: Any, fresh: Any) -> Any:
 
 
 def _is_declared(path: tuple[str, ...]) -> bool:
-    """Return whether a path has parameters only: fitted attributes end with an underscore."""
+    """Return whether all names in a path are parameters: no leading or trailing underscore."""
     return not any(name.endswith("_") or name.startswith("_") for name in path)
 
 

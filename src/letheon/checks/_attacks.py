@@ -385,8 +385,9 @@ def attack_lattice(
 ) -> ClaimAttackResult:
     """Infer from low-order bits which noiseless parameters a release came from (Mironov 2012).
 
-    Noise from 53 random bits, added in floating point, reaches only some of the numbers nearby. If
-    a coordinate equals ``fl(w + sigma ndtri(k 2**-53))`` for some k with one w and for no k with
+    Noise from 53 random bits, added in floating point, reaches only some of the numbers nearby. Let
+    w be the noiseless value of a coordinate, which differs between the two models. If a coordinate
+    equals ``fl(w + sigma ndtri(k 2**-53))`` for some k with one w and for no k with
     the other w, it distinguishes them. So do the trailing zeros of the difference from w.
 
     Parameters

@@ -125,8 +125,8 @@ def usual_models(X: Any, *, is_regression: bool, seed: int, family: str = "any")
 def _prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
     """Return a pipeline that can be trained on this table.
 
-    Columns of strings and categories, by dtype, are one-hot encoded (the 100 most frequent values);
-    other columns are scaled if `scaled`.
+    Text and categorical columns are one-hot encoded, with at most 100 categories each (rare values
+    share one). Other columns are scaled if `scaled` is true.
     """
     shape = np.shape(X)
     if len(shape) != 2:

@@ -105,8 +105,8 @@ def choose_metrics(metric: Any, is_regression: bool) -> tuple[Metric, Metric, st
             function = function.func
         if describe_function(function).endswith(_LOWER_IS_BETTER):
             raise ValueError(
-                f"metric {describe_function(function)} is lower for the better model; expected a "
-                "function that is higher for it. Pass a function that returns the negative value"
+                f"lower values of metric {describe_function(function)} are better; expected a "
+                "metric whose higher values are better. Pass a function that returns its negative"
             )
         return metric, metric, describe_function(metric).replace("_score", "").replace("_", " ")
     if is_regression:

@@ -120,8 +120,8 @@ class Settings:
                 raise ValueError(f"format={version!r} must be an integer of at least 1")
         if version > FORMAT:  # checked before the settings, which may be unknown
             raise NewerLedgerError(
-                f"{path} has format {version}, and this letheon supports formats up to {FORMAT}; "
-                "install the letheon version that wrote it. Nothing was changed"
+                f"{path} has format {version}; this version of letheon supports formats up to "
+                f"{FORMAT}. Install the version that wrote it. Nothing was changed"
             )
         with _add_line_number(path, text):
             _require_known(Settings, values)

@@ -260,7 +260,7 @@ class SecretPlan(DescentPlan):
 
     @property
     def training_steps(self) -> int:
-        """I + log(D mu n / 2L) / log(1 / gamma), D = 2B."""
+        """Steps of a fit: I + log(D mu n / 2L) / log(1 / gamma), with D = 2B."""
         start = 2.0 * self.geometry.radius
         moved = optimum_sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
         return self.iterations + steps_between(start, moved, self.geometry)
@@ -307,7 +307,7 @@ class PublishedPlan(DescentPlan):
 
     @property
     def training_steps(self) -> int:
-        """I + log(D mu n / 2L) / log(1 / gamma), or the steps from D to s if more."""
+        """Steps of a fit: I + log(D mu n / 2L) / log(1 / gamma), or those from D to s if more."""
         start = 2.0 * self.geometry.radius
         moved = optimum_sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
         theorem = self.iterations + steps_between(start, moved, self.geometry)

@@ -150,6 +150,6 @@ def _require_rates(settings: ServiceSettings) -> None:
             parse(getattr(settings, name))
         except ValueError as error:
             raise ValueError(
-                f"{name}={getattr(settings, name)!r} is not a valid rate; expected for example "
+                f"{name}={getattr(settings, name)!r} is not a valid rate; use a value such as "
                 "100/minute"
             ) from error

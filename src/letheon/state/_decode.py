@@ -443,7 +443,7 @@ def _verify_body(data: memoryview) -> memoryview:
         raise CorruptFileError("these bytes are not a letheon state")
     if head[0] != MAGIC:
         raise NewerFormatError(
-            f"the state has the format v{int(head[1])}, this letheon reads v1; "
+            f"the state has the format v{int(head[1])}, this version of letheon reads v1; "
             "install a newer letheon"
         )
     body = data[len(MAGIC) + 32 :]

@@ -292,7 +292,9 @@ def _check_statement(
         raise SignerRefusedError(f"the published model cannot be read: {error}") from error
     method, data = claims["method"], claims["dataset"]
     if (covered.kind == RETRAIN) != (method["name"] == RETRAIN):
-        raise SignerRefusedError(f"the statement is not about a batch of the kind {covered.kind!r}")
+        raise SignerRefusedError(
+            f"the method is {method['name']!r}, which does not fit a batch of kind {covered.kind!r}"
+        )
     reject_false_claims(built, claims)
     if method["parameters"] != method_parameters(built, method["name"]):
         raise SignerRefusedError("the parameters in the statement differ from the model's")

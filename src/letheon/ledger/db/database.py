@@ -345,13 +345,13 @@ class Database:
             )
         if revision not in KNOWN_REVISIONS:
             raise NewerLedgerError(
-                f"this ledger has tables of revision {revision!r}, and this letheon supports them "
-                f"up to {REVISION!r}; install the letheon version that wrote it. Nothing was "
+                f"this ledger has tables of revision {revision!r}; this version of letheon "
+                f"supports them up to {REVISION!r}. Install the version that wrote it. Nothing was "
                 "changed"
             )
         if revision != REVISION and not older_too:
             raise LedgerError(
-                f"this ledger has tables of revision {revision!r}, and this letheon needs "
+                f"this ledger has tables of revision {revision!r}, but letheon needs "
                 f"{REVISION!r}; run: letheon ledger upgrade"
             )
 
@@ -381,7 +381,7 @@ def _parse_url(url: str | Path) -> URL:
     if backend not in ("sqlite", "postgresql"):
         raise LedgerError(f"unsupported database {backend!r}; expected sqlite or postgresql")
     if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise LedgerError("a SQLite ledger needs a file; expected for example sqlite:///ledger.db")
+        raise LedgerError("a SQLite ledger needs a file; use a URL such as sqlite:///ledger.db")
     return parsed
 
 

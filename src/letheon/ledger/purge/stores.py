@@ -318,7 +318,7 @@ def _as_bytes(value: object) -> bytes:
 
 
 def is_in_use(core: Core, room: str) -> bool:
-    """Return whether a process has used a temporary folder of the service for less than a day."""
+    """Return whether a temporary folder of the service has been locked for less than a day."""
     try:
         descriptor = os.open(core.folder / SERVICE_FOLDERS / f"{room}{SERVICE_LOCK}", os.O_RDWR)
     except OSError:

@@ -150,7 +150,7 @@ def show_upload(visitor: ManyFiler, tenant: str | None = None) -> HTMLResponse:
 
 @router.post("/requests/upload")
 def file_from_csv(visitor: ManyFiler, form: _shared.SentForm) -> HTMLResponse:
-    """File each line of a CSV file; the form has an idempotency key."""
+    """Submit a request for each line of a CSV file; its idempotency key makes retries safe."""
     tenant = visitor.tenant_for(text_of(form, "tenant") or None)
     file = form.get("file")
     try:
