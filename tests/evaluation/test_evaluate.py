@@ -260,7 +260,7 @@ def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> N
         ({"metric": "f1"}, TypeError, "sklearn.metrics.f1_score"),
         ({"metric": get_scorer("f1")}, TypeError, "must be a function"),
         ({"metric": zero_one_loss}, ValueError, "lower values of metric"),
-        ({"metric": partial(mean_squared_error, sample_weight=None)}, ValueError, "lower values of metric"),
+        ({"metric": partial(mean_squared_error, sample_weight=None)}, ValueError, "lower values"),
         ({"attacks": [RMIA]}, TypeError, r"pass an object, RMIA\(\)"),
         ({"attacks": [3]}, TypeError, "not an attack"),
         ({"requests": 440}, ValueError, "the data has 440; use a smaller n$"),
