@@ -139,7 +139,7 @@ def test_training_that_the_noise_does_not_hide() -> None:
 REQUESTS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([99], {}, UnknownIdError, r"ids not in this model: \[99\]"),
     ([1, 99], {}, UnknownIdError, "nothing was forgotten"),
-    (["1"], {}, UnknownIdError, "has int ids, and the request has"),
+    (["1"], {}, UnknownIdError, "has int ids, but the request has"),
     (list(range(60)), {}, EmptyModelError, "own all 60 row"),
     (list(range(0, 60, 2)), {}, EmptyModelError, "only one class would remain"),
     ([1, 2], {"batch_size": 3}, ValueError, "batch_size=3, but this request removes 2 row"),

@@ -59,7 +59,7 @@ def test_models_that_cannot_tell_give_none() -> None:
 
 @pytest.mark.parametrize(
     ("gradient", "n", "text"),
-    [([1.0], 0, "n_rows must be"), ([math.nan], 1, "finite"), ([], 1, "at least one")],
+    [([1.0], 0, "n_rows must be"), ([math.nan], 1, "finite"), ([], 1, "non-empty")],
 )
 def test_bad_gradients_are_refused(gradient: Any, n: int, text: str) -> None:
     with pytest.raises(ValueError, match=text):

@@ -385,7 +385,7 @@ def test_ids_are_sorted_and_do_not_show_who_shares_a_shard() -> None:
 
 def test_ids_of_another_kind_are_named_as_such() -> None:
     model = tree().fit(*PEOPLE[:2], ids=PEOPLE.ids)
-    with pytest.raises(UnknownIdError, match="has int ids, and the request has str"):
+    with pytest.raises(UnknownIdError, match="has int ids, but the request has str"):
         model.forget(["3"])
 
 
