@@ -624,7 +624,7 @@ def test_a_loaded_store_without_its_directory_says_so(tmp_path: Path) -> None:
 def test_forged_files_of_names(change: dict[str, Any]) -> None:
     plain = {"names": ["a" * 64, None], "n_parameters": P, "file_size": 100}
     assert CheckpointStore._from_state(plain).n == 2
-    with pytest.raises(ValueError, match=r"valid checkpoint store|hexadecimal digits"):
+    with pytest.raises(ValueError, match=r"checkpoint store is not valid|hexadecimal digits"):
         CheckpointStore._from_state(plain | change)
 
 
@@ -641,7 +641,7 @@ def test_forged_files_of_names(change: dict[str, Any]) -> None:
 def test_forged_files_of_rows(change: dict[str, Any]) -> None:
     plain = {"rows": np.zeros((2, P), np.float32), "present": np.ones(2, bool)}
     assert CheckpointStore._from_state(plain).n == 2
-    with pytest.raises(ValueError, match="valid checkpoint store"):
+    with pytest.raises(ValueError, match="checkpoint store is not valid"):
         CheckpointStore._from_state(plain | change)
 
 
