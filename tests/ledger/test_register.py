@@ -49,7 +49,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "other rows": ({"X": X + 1}, LedgerError, "a fresh fit on these rows gives a different model"),
     "other order": ({"X": X[::-1], "y": Y[::-1], "ids": IDS[::-1]}, LedgerError, "a fresh fit"),
     "too few rows": ({"X": X[:9], "y": Y[:9], "ids": IDS[:9]}, LedgerError, "has 60 rows"),
-    "other people": ({"ids": np.roll(IDS, 1)[::-1] + "x"}, LedgerError, "not the ids of the model"),
+    "other people": (
+        {"ids": np.roll(IDS, 1)[::-1] + "x"},
+        LedgerError,
+        "differ from the ids of the model",
+    ),
     "other kind of ids": ({"ids": None}, LedgerError, "int ids"),
     "lengths": ({"y": Y[:-1]}, ValueError, "one target per row"),
     "stronger releases": ({"releases": "every-version"}, SignerRefusedError, "every-version"),
