@@ -111,7 +111,7 @@ def test_rows_with_risk_are_given_to_fit_again(ledger: Ledger) -> None:
 
 def test_people_who_asked_are_not_trained_on_again(ledger: Ledger) -> None:
     ledger.requests.submit([person(3)], model="risk", verified=True)
-    with pytest.raises(BlockedIdsError, match="1 of these people"):
+    with pytest.raises(BlockedIdsError, match="1 of the people"):
         ledger.models.register(fitted(), X, Y, ids=IDS, name="new")
     rest = ledger.models.without_blocked(X, Y, IDS)
     assert [len(part) for part in rest] == [58, 58, 58]
