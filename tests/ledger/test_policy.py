@@ -235,7 +235,7 @@ def test_a_pause_needs_a_failure() -> None:
         ({"max_tries": 2.5}, "max_tries=2.5"),
         ({"keep_keys_months": -1}, "at least 0"),
         ({"lease_seconds": 4}, "lease_seconds=4 must be an integer of at least 5"),
-        ({"settle": 1}, "settle=1 must be true or false"),
+        ({"settle": 1}, "settle=1 must be a bool"),
         ({"reserve": -DAY}, "non-negative"),
         ({"reserve": 7}, "non-negative timedelta"),
         ({"reserve": timedelta(seconds=1.5)}, "whole seconds"),

@@ -261,7 +261,7 @@ class Ledger:
         self.close()
 
     def plan(self, model: str | None = None, *, tenant: str = "default") -> tuple[BatchPlan, ...]:
-        """Return the next batch of each model that has waiting requests, and when it will start."""
+        """Return the plan for the next batch of each model, with its requests and its start."""
         return plan_all(self._core, None if model is None else self.models.row(model, tenant).id)
 
     def run_once(
