@@ -239,7 +239,7 @@ def test_a_pause_needs_a_failure() -> None:
         ({"reserve": -DAY}, "non-negative"),
         ({"reserve": 7}, "non-negative timedelta"),
         ({"reserve": timedelta(seconds=1.5)}, "whole seconds"),
-        ({"backoff_first": 2 * DAY}, "must not be below backoff_first=2 days"),
+        ({"backoff_first": 2 * DAY}, "must not be shorter than backoff_first=2 days"),
     ],
 )
 def test_policies_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:

@@ -115,8 +115,7 @@ class Request:
     duplicate_of : str or None
         The request that erases the same people.
     filed_by, verified_by : str or None
-        Opaque ids of the users who filed the request and who verified the identity; None if
-        unknown.
+        Opaque ids of the users who filed and who verified the request; None if unknown.
     is_extended, hold_until : bool, datetime or None
         Whether the deadline was extended, and when a hold ends.
     recipients : int
@@ -156,10 +155,7 @@ class Request:
         return self.state not in FINAL
 
     def days_left(self, now: datetime, calendar: "Calendar") -> int:
-        """Return the number of days until the deadline, in the calendar's time zone.
-
-        The number is negative if the request is overdue.
-        """
+        """Return how many days are left until the deadline; negative if overdue."""
         return (self.due_on - calendar.day_of(now)).days
 
 
@@ -260,11 +256,7 @@ class LogConsistency:
 
 
 class Checkpoint(NamedTuple):
-    """A signed state of the log.
-
-    `size` and `root` (hexadecimal) describe the tree, `note` is the signed text (C2SP), and `at` is
-    the time of signing.
-    """
+    """A signed state of the log: its size and root (hexadecimal), the signed note, and the time."""
 
     size: int
     root: str
@@ -364,8 +356,7 @@ class CertificateLine(NamedTuple):
     first : int
         Number of the first certificate.
     retrain, before : int or None
-        Numbers of the certificate of the last retraining, and of the previous certificate; None if
-        there is none.
+        Numbers of the certificates of the last retraining and of the previous version, if any.
     """
 
     first: int
@@ -518,13 +509,11 @@ class Storage:
     Attributes
     ----------
     blobs : int
-        Size of the encrypted models, rows, ids, salts and monitors of all versions that are not
-        purged.
+        Encrypted models, rows, ids, salts and monitors of all versions that are not purged.
     proofs : int
-        Size of the transition proofs, which are never deleted.
+        Transition proofs, which are never deleted.
     database : int or None
-        Estimated share of the database, in proportion to the model's share of all requests; None if
-        not shown.
+        Share of the database, estimated from the model's share of requests; None if not shown.
     """
 
     blobs: int
@@ -541,16 +530,13 @@ class Watch:
     metric : str
         Performance metric.
     tolerances : mapping of str to float
-        Largest accepted effectiveness and certifiability, smallest accepted efficiency, largest
-        accepted share of a budget, largest accepted residual. Only monitored properties are
-        included.
+        Largest effectiveness and certifiability, smallest efficiency, largest share of a budget and
+        largest residual that are accepted. Only monitored properties are included.
     limits : mapping of str to mapping
-        For each estimated property, its calibrated proxy with `score`, `factor`, `floor`, and
-        `miss`: the share of calibration streams in which the monitor missed that the tolerance was
-        exceeded.
+        The calibrated proxy of each estimated property: `score`, `factor`, `floor`, and `miss`, the
+        share of calibration streams in which the monitor missed that the tolerance was exceeded.
     assumption : str
-        What the decisions of the monitor assume about future requests; empty if they assume
-        nothing.
+        What the monitor assumes about future requests; empty if it assumes nothing.
     """
 
     metric: str
@@ -570,9 +556,8 @@ class Key:
     state : {"current", "retired", "revoked"}
         Status of the key.
     first, last : int or None
-        First and last number of the certificates that the key may sign; `last` is None for the
-        current key. Both are None for the token of a tenant, because they count certificates of all
-        tenants.
+        First and last certificate number that the key may sign; `last` is None for the current key.
+        Both are None for a tenant's token, because they count certificates of all tenants.
     """
 
     keyid: str

@@ -214,7 +214,8 @@ def _read_node(level: bytes | bytearray, place: int) -> bytes:
 def _require_slots(places: NDArray[np.int64], slots: int) -> None:
     if places.size and not (places.min() >= 0 and places.max() < slots):
         raise ValueError(
-            f"slots from {places.min()} to {places.max()} were given; expected 0 to {slots - 1}"
+            f"slots are outside of 0..{slots - 1}: the smallest is {places.min()}, the largest "
+            f"is {places.max()}"
         )
     if len(np.unique(places)) != len(places):
         raise ValueError("a slot is given twice; expected different slots")

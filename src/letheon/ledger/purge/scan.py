@@ -76,10 +76,7 @@ _MOST_PEOPLE = 5_000
 
 
 class MarkerMatch(NamedTuple):
-    """Position and kind of a marker that was found, but not the marker itself.
-
-    For an id, `id_number` is its index in `Markers.texts`.
-    """
+    """Position and kind of a marker that was found, and the index of its id in `Markers.texts`."""
 
     offset: int
     kind: str
@@ -470,9 +467,7 @@ class _Search:
             done = not piece
             buffer += piece
             if most is not None and base + len(buffer) > most:
-                raise ValueError(
-                    f"an archive member unpacks to more than {most} bytes, the limit of the search"
-                )
+                raise ValueError(f"an archive member unpacks to more than {most} bytes")
             low = margin if base else 0
             high = len(buffer) if done else len(buffer) - margin
             self._search_bytes(source, buffer, base, range(low, high))
