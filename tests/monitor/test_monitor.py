@@ -130,7 +130,7 @@ def test_test_ids_of_another_kind_are_refused() -> None:
 
 
 def test_test_labels_that_the_model_does_not_know_are_refused() -> None:
-    with pytest.raises(ValueError, match="no label of y_test"):
+    with pytest.raises(ValueError, match="no label in y_test"):
         Monitor(exact(PEOPLE), PEOPLE.X_test, PEOPLE.y_test + 7)
 
 
