@@ -233,7 +233,7 @@ def test_a_monitor_that_keeps_people_is_refused() -> None:
 
 def test_a_model_of_other_people_is_refused() -> None:
     data = pack_monitor(watched())
-    with pytest.raises(ValueError, match="not the ids of the model"):
+    with pytest.raises(ValueError, match="differ from the ids of the model"):
         unpack_monitor(data, fitted(NAMES[:29]))
 
 
