@@ -608,19 +608,19 @@ def unsorted() -> Any:
         ({"X": np.asfortranarray(np.ones((2, 2)))}, "not in C order"),
         ({"X": np.ones((3, 2))[:2]}, "a view of a larger array"),
         ({"X": read_only(np.ones((2, 2)))}, "X is read-only"),
-        ({"X": sp.csc_array(np.eye(2))}, r"X is a sparse matrix in csc format; expected CSR"),
+        ({"X": sp.csc_array(np.eye(2))}, r"X has the sparse format csc; expected CSR"),
         ({"X": sp.csr_array(np.eye(2, dtype=int))}, "X has dtype int64"),
         ({"X": unsorted()}, r"unsorted or duplicate indices; pass hold_table\(X\)"),
         ({"y": [1, 2]}, "y has the type list; expected the result of hold_target"),
         ({"y": np.ones(2, np.float32)}, "y has the type float32"),
         ({"y": np.ones(3)}, r"y has shape \(3,\)"),
         ({"ids": as_ids([1])}, "got 1 ids for 2 rows"),
-        ({"extra": {"k": np.ones(3)}}, r"extra\['k'\] has shape \(3,\); expected 2 entries"),
+        ({"extra": {"k": np.ones(3)}}, r"extra\['k'\] has shape \(3,\); expected 2 rows"),
         (
             {"extra": {"k": np.array(["a", "b"])}},
             r"extra\['k'\] is not valid; expected an array",
         ),
-        ({"extra": {"k": np.array(1.0)}}, r"extra\['k'\] has shape \(\); expected 2 entries"),
+        ({"extra": {"k": np.array(1.0)}}, r"extra\['k'\] has shape \(\); expected 2 rows"),
     ],
 )
 def test_what_cannot_be_wiped_in_place_is_refused(given: dict[str, Any], message: str) -> None:

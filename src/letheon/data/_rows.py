@@ -110,10 +110,7 @@ class Rows:
         )
 
     def slice(self, begin: int, end: int) -> tuple[Table, NDArray[Any] | None]:
-        """Return X and y of the rows from `begin` up to, but not including, `end`.
-
-        The result is for training: read-only views, or copies.
-        """
+        """Return X and y of the rows `begin` to ``end - 1``, as read-only views or copies."""
         y = None if self.y is None else read_only(self.y[begin:end])
         return slice_rows(self.X, begin, end), y
 
@@ -164,8 +161,7 @@ class SlotRows:
     how many values a sparse row had and how many bytes a text id had. The state and the pickle
     contain no slots: they are the same as if the wiped rows had never existed.
 
-    The class has no locks. Positions are valid until the next `wipe` or `append`, so hold your own
-    lock from `find` to `wipe`.
+    There are no locks. `wipe` and `append` invalidate positions: hold a lock from `find` to `wipe`.
 
     Examples
     --------
@@ -276,9 +272,7 @@ class SlotRows:
         if len(positions) > 1:
             positions = np.unique(positions)
         if len(positions) and positions[0] < 0:
-            raise IndexError(
-                f"positions contains the negative slot {positions[0]}; expected slots of at least 0"
-            )
+            raise IndexError(f"positions contains {positions[0]}; expected slots of at least 0")
         positions = positions[self.alive[positions]]
         self._zero_slots(positions)
         if (self.n_slots - self._n_rows) * _SLOTS_PER_HOLE > self.n_slots:
@@ -353,15 +347,13 @@ class SlotRows:
     ) -> None:
         """Add rows after the existing rows and remove empty slots.
 
-        All rows are copied, which takes O(n) time. The dtypes do not change. Earlier positions
-        become invalid.
+        All rows are copied (O(n) time). Dtypes do not change. Earlier positions become invalid.
 
         Raises
         ------
         ValueError
             For another kind of table, other columns, other names or dtypes in `extra`, different
-            lengths, or values that the current dtypes cannot represent. The existing rows are not
-            changed.
+            lengths, or values that the current dtypes cannot represent. No row is changed.
         IdsTypeError
             For ids of the other kind.
         """
@@ -418,10 +410,7 @@ class SlotRows:
         return self.__copy__()
 
     def _compact_parts(self) -> dict[str, Any]:
-        """Return X, y, ids and extra without empty slots.
-
-        If no slot is empty, the result shares memory with the rows.
-        """
+        """Return X, y, ids and extra without empty slots; if none is empty, memory is shared."""
         if self._n_rows < self.n_slots:
             return self.compact_copy()._compact_parts()
         return {"X": self.X, "y": self.y, "ids": self._ids, "extra": self.extra}
@@ -490,9 +479,7 @@ def _require_float(X: Any) -> None:
 def _own_csr(X: Any) -> Any:
     """Return a CSR matrix with its own buffers, and with the smallest sufficient index dtype."""
     if X.format != "csr":
-        raise ValueError(
-            f"X is a sparse matrix in {X.format} format; expected CSR format: pass X.tocsr()"
-        )
+        raise ValueError(f"X has the sparse format {X.format}; expected CSR: pass X.tocsr()")
     _require_float(X)
     if not X.has_canonical_format:
         raise ValueError("X has unsorted or duplicate indices; pass hold_table(X)")
@@ -526,10 +513,7 @@ def _require_extra(extra: Mapping[str, Any], n_rows: int) -> None:
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
             raise ValueError(f"extra[{name!r}] is not valid; expected an array of numbers")
         if values.shape[:1] != (n_rows,):
-            raise ValueError(
-                f"extra[{name!r}] has shape {values.shape}; expected {n_rows} "
-                f"entries along the first axis, one per row"
-            )
+            raise ValueError(f"extra[{name!r}] has shape {values.shape}; expected {n_rows} rows")
 
 
 def _extra_layout(extra: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -584,8 +568,7 @@ class People:
     ids : ndarray
         The id of each row.
     has_owners : bool
-        False if the rows have no ids. Then `ids` has the positions of the rows, and `without`
-        removes no row.
+        False if the rows have no ids: `ids` has their positions, and `without` removes no row.
     """
 
     X: Any
