@@ -1,4 +1,4 @@
-"""An example ledger for ``letheon serve --demo``: six weeks of requests of a small company.
+"""Example ledger for ``letheon serve --demo``: six weeks of requests to a small company.
 
 The example is created by calling the real service with a clock that starts six weeks ago and ends
 now. The people are fictional.
@@ -39,7 +39,7 @@ _APPROVE_ABOVE = 5
 
 @dataclass(frozen=True)
 class DemoInfo:
-    """Access data of the example.
+    """Tokens and receipt code for trying the example.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ def make_demo(folder: Path) -> DemoInfo:
 
 
 class _Clock:
-    """A clock that the example sets; it never runs ahead of the real time."""
+    """Clock that the example sets; it is never ahead of the real time."""
 
     def __init__(self, start: int) -> None:
         self.start = self.now = start
@@ -101,14 +101,14 @@ class _Clock:
         return self.now
 
     def move_to(self, day: float) -> None:
-        """Move forward to a time in days since the start; never back."""
+        """Move the clock forward to `day` days after the start; never move it back."""
         target = self.start + int(day * _DAY)
         self.now = max(self.now + 60, min(target, int(time.time()) - 1))
 
 
 @dataclass
 class _Story:
-    """A ledger with its clock; `ids` maps roles to token ids."""
+    """Example ledger with its clock; `ids` maps roles to token ids."""
 
     ledger: Ledger
     clock: _Clock
@@ -204,7 +204,7 @@ def _file_weekly_requests(story: _Story) -> str:
         first, code = story.ledger.requests.submit_with_code(person, model="credit")
     story.verify_request(first)
     if code is None:
-        raise RuntimeError("a new request has no receipt code")
+        raise RuntimeError("the service returned a new request without a receipt code")
     for week in range(5):
         story.clock.move_to(3 + 7 * week)
         wave = [
