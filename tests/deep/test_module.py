@@ -229,13 +229,19 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: Restless(noise=True), "different outputs for the same rows and seed"),
     (lambda: Restless(noise=False), "different outputs for the same rows and seed"),
     (lambda: nn.LazyLinear(3), "weight has no shape yet, because it belongs to a lazy layer"),
-    (lambda: nn.Linear(3, 4), r"returns \(2, 4\) for 2 rows of shape \(3,\); expected \(2, 3\)"),
+    (
+        lambda: nn.Linear(3, 4),
+        r"returns \(2, 4\) for 2 rows of shape \(3,\); expected a tensor of shape \(2, 3\)",
+    ),
     (
         lambda: nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)),
-        r"returns \(2,\) for 2 rows .*; expected \(2, 3\)",
+        r"returns \(2,\) for 2 rows .*; expected a tensor of shape \(2, 3\)",
     ),
-    (lambda: PairModule(3, 3), r"returns tuple for 2 rows .*; expected \(2, 3\)"),
-    (lambda shape: nn.Linear(3, 3), r"takes \(shape\); expected a factory that takes the shape"),
+    (lambda: PairModule(3, 3), r"returns tuple for 2 rows .*; expected a tensor of shape \(2, 3\)"),
+    (
+        lambda shape: nn.Linear(3, 3),
+        r"signature \(shape\); expected a factory that takes the shape",
+    ),
     (lambda a, b, c: nn.Linear(3, 3), "expected a factory that takes the shape of a row and"),
     (lambda: 3, "module returned a int; expected a factory"),
     (lambda: Buffered(counts=True), "buffer seen changes in training"),
