@@ -59,7 +59,9 @@ def test_defaults_claim_as_little_as_possible() -> None:
     ],
 )
 def test_unknown_words_are_refused(name: str, value: str, allowed: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name}='{value}'; expected one of .*{allowed}"):
+    with pytest.raises(
+        ValueError, match=rf"{name}='{value}' is unknown; expected one of .*{allowed}"
+    ):
         claim(**{name: value})
 
 
@@ -177,7 +179,7 @@ def test_exact_and_certificate_never_contradict(exact: bool, certificate: Any) -
 )
 def test_facts_speak_in_known_words(name: str, allowed: tuple[str, ...]) -> None:
     assert getattr(declare(**{name: allowed}), name) == allowed
-    with pytest.raises(ValueError, match=f"{name}='wooden'; expected one of"):
+    with pytest.raises(ValueError, match=f"{name}='wooden' is unknown; expected one of"):
         declare(**{name: ("wooden",)})
 
 

@@ -357,8 +357,8 @@ def test_targets_of_any_size(scale: float) -> None:
         ([f"p{i}" for i in range(60)], r"contains 'p0'; .* use the keyword ids="),
         (2, r"sample_weight=2 is a single value"),
         (np.zeros(60), "zero"),
-        (np.full(60, 2**30), "add up"),
-        (np.full(60, 2**40), "add up"),
+        (np.full(60, 2**30), "is larger than 2147483647"),
+        (np.full(60, 2**40), "is larger than 2147483647"),
     ],
 )
 def test_weights_that_make_no_sense_are_refused(weights: Any, message: str) -> None:
