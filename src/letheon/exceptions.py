@@ -10,7 +10,7 @@
     ├── TrainingError         (ValueError)   a network diverged, or cannot be trained
     ├── NoCandidateError      (ValueError)   no method is within the tolerances
     ├── DatasetMissingError   (FileNotFoundError)  files of a data set are missing
-    ├── DatasetFormatError    (ValueError)   a file differs from the published one
+    ├── DatasetFormatError    (ValueError)   a file differs from the published file
     ├── ForgetError
     │   ├── UnknownIdError    (LookupError)  an id is not in the model
     │   ├── EmptyModelError   (ValueError)   `fit` would reject the remaining rows
@@ -36,7 +36,7 @@
         ├── IdempotencyError    (ValueError)    the key was used for another request
         ├── BlockedIdsError     (ValueError)    rows of people with erasure requests
         ├── ClockError          (ValueError)    the clock is behind the ledger
-        ├── KeyFileError        (OSError)       a key is missing, damaged or readable by others
+        ├── KeyFileError        (OSError)       a key is missing, damaged or readable by other users
         ├── StaleWorkerError    (RuntimeError)  another worker took over; nothing was published
         ├── SignerRefusedError  (ValueError)    a claim stronger than the method permits
         ├── CertificateError    (ValueError)    a certificate, proof or bundle is not valid
@@ -157,7 +157,7 @@ class DatasetMissingError(LetheonError, FileNotFoundError):
 
 
 class DatasetFormatError(LetheonError, ValueError):
-    """A file differs from the published one in content, shape or values."""
+    """A data file differs from the published file in content, shape or values."""
 
 
 class ForgetError(LetheonError):
@@ -181,7 +181,7 @@ class BudgetSpentError(ForgetError, ValueError):
 
 
 class ChangedParametersError(ForgetError, ValueError):
-    """Parameters were changed after `fit`; the trained states do not match them."""
+    """Parameters were changed after `fit`, so they do not match the trained model."""
 
 
 class StateError(LetheonError):
@@ -257,11 +257,11 @@ class BlockedIdsError(LedgerError, ValueError):
 
 
 class ClockError(LedgerError, ValueError):
-    """The clock is behind the last event of the ledger; due dates would be wrong."""
+    """The clock is behind the last event of the ledger, so due dates would be wrong."""
 
 
 class KeyFileError(LedgerError, OSError):
-    """A key file is missing, damaged, or readable by others."""
+    """A key file is missing, damaged, or readable by other users."""
 
 
 class StaleWorkerError(LedgerError, RuntimeError):
@@ -289,7 +289,7 @@ class ShardingWarning(LetheonWarning):
 
 
 class CheckpointWarning(LetheonWarning):
-    """A saved state is missing or altered; it is trained again."""
+    """A checkpoint is missing or altered, so its part of the model is trained again."""
 
 
 class GuaranteeWarning(LetheonWarning):

@@ -49,8 +49,8 @@ class Guarantee:
     kind : {"exact", "certified", "empirical"}
         *exact*: the model has the bytes of a fresh `fit` on the remaining rows (survey,
         Definition 2). *certified*: the model is (epsilon, delta)-indistinguishable from a
-        retrained one (Definition 5).
-        *empirical*: measured, not proved; there is no bound on what the model reveals.
+        retrained one (Definition 5). *empirical*: measured, not proved; there is no bound on what
+        the model reveals.
     reference : str
         Theorem or paper behind the claim.
     requests : {"oblivious", "adaptive"}
@@ -58,9 +58,10 @@ class Guarantee:
     releases : {"latest-only", "every-version", "labels-only"}
         What an observer may see: only the latest model, every version, or only labels.
     assumptions : tuple of str
-        Codes of the assumptions.
+        Codes of the assumptions under which the claim holds.
     epsilon, delta, spent, budget : float or None
-        Only for certified guarantees; `spent` covers the whole sequence of requests.
+        Bounds, spent budget and budget of a certified guarantee, otherwise None. `spent` covers the
+        whole sequence of requests.
     residual_state : tuple of str
         Parts of the saved state that may still depend on forgotten rows.
     tuning : str or None
@@ -150,8 +151,8 @@ class MethodFacts:
     state_holds_rows : bool
         Whether a saved model contains its training rows and is therefore personal data.
     definition_name : str
-        Name of the definition text in `letheon.definitions`: claim, assumptions, pseudo-code,
-        proof or reference.
+        Name of the definition text in `letheon.definitions`, which states the claim, the
+        assumptions, the pseudo-code, and the proof or reference.
     definition_text : str or None
         The definition text itself, for a method outside letheon.
     families : tuple of {"any", "linear", "forest", "net"}
@@ -238,7 +239,7 @@ class MethodFacts:
 
     @property
     def definition(self) -> str:
-        """The definition text: claim, assumptions, pseudo-code, proof or reference."""
+        """Definition text with the claim, assumptions, pseudo-code, and proof or reference."""
         if self.definition_text:
             return self.definition_text
         file = resources.files("letheon.definitions") / f"{self.definition_name}.md"

@@ -85,7 +85,7 @@ def clone_with_seed(estimator: Any, seed: int, purpose: Purpose, *parts: int) ->
         if isinstance(part, FrozenEstimator):
             raise CannotForgetError(
                 f"{type(fresh).__name__} contains a FrozenEstimator, which keeps what it learned "
-                "and cannot forget; pass the estimator inside it, unfitted"
+                "and cannot forget; pass the inner estimator unfitted instead"
             )
         if params.get("noise_seed", 0) is None:
             raise CannotForgetError(
@@ -98,7 +98,7 @@ def clone_with_seed(estimator: Any, seed: int, purpose: Purpose, *parts: int) ->
 
 
 class NestedEstimator(NamedTuple):
-    """An estimator, its path in the outermost estimator, and its own parameters."""
+    """Estimator inside another one, with its path in the outermost one and its own parameters."""
 
     path: str
     estimator: Any
@@ -158,8 +158,9 @@ def refuse_nested_files(estimator: Any) -> None:
     for part in iter_estimators(estimator):
         if part.params.get("checkpoint_dir") is not None:
             raise CannotForgetError(
-                f"{type(part.estimator).__name__} inside another estimator has checkpoint_dir set; "
-                "files of a nested model cannot be destroyed reliably; set checkpoint_dir=None"
+                f"{type(part.estimator).__name__} inside another estimator has checkpoint_dir "
+                "set, but files of a nested model cannot be destroyed reliably; set "
+                "checkpoint_dir=None"
             )
 
 
@@ -428,9 +429,9 @@ def require_independence(fresh: Any, fitted: Any, X: Any, y: Any) -> None:
                 raise _no_independence(fresh, "fits on different values differ")
         after = fitted.transform(_draw_rows(X, y, few, 0)[0])
         if not _is_close(_as_array(before), _as_array(after)):
-            raise _no_independence(fresh, "fits on other rows change its output for a row")
+            raise _no_independence(fresh, "its output for a row changes with the rows of the fit")
         if state.digest(fitted) != expected:
-            raise _no_independence(fresh, "it learns when it transforms")
+            raise _no_independence(fresh, "its state changes when it transforms rows")
 
 
 def transform_alone(transformer: Any, X: Any) -> Any:

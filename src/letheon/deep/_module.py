@@ -232,7 +232,7 @@ class Template:
         for name, part in self._plain.named_parameters():
             if not part.requires_grad:
                 raise TrainingError(
-                    f"parameter {name} has requires_grad=False; make it a buffer, or use "
+                    f"parameter {name} has requires_grad=False; register it as a buffer, or use "
                     "CertifiedHeadClassifier for a frozen backbone"
                 )
             if part.dtype != torch.float32:
@@ -320,7 +320,7 @@ def _takes_shape(factory: Factory) -> bool:
 
 
 def get_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return all parameters and buffers by name, including those outside the state_dict."""
+    """Return all parameters and buffers by name, including buffers outside the state_dict."""
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
@@ -442,5 +442,7 @@ def _as_arrays(tensors: dict[str, Tensor]) -> dict[str, NDArray[Any]]:
 
 def _as_tensors(arrays: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise ValueError("not a valid network: expected arrays")
+        raise ValueError(
+            "the saved network is not valid; expected arrays of parameters and statistics"
+        )
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}

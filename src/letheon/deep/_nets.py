@@ -37,7 +37,7 @@ Shape = tuple[int, ...]
 
 
 def _extract_windows(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
-    """Return all windows of (n, h, w, c) as (n, h', w', kernel height x kernel width x c)."""
+    """Return the windows of images (n, h, w, c), shape (n, h', w', kernel height x width x c)."""
     windows = x.unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1])
     return windows.permute(0, 1, 2, 4, 5, 3).flatten(3)
 

@@ -116,11 +116,11 @@ class Blocks:
 
     @property
     def positions(self) -> Integers:
-        """Positions of all rows."""
+        """Positions of all remaining rows."""
         return np.flatnonzero(self._alive)
 
     def slots_of(self, block: int) -> Integers:
-        """Return the positions of a block's rows in slot order, -1 for empty slots."""
+        """Return the positions of a block's rows in slot order, with -1 for empty slots."""
         positions = np.flatnonzero(self._alive & (self._block == block))
         slots = np.full(self._n_slots[block], EMPTY)
         slots[self._slot[positions]] = positions
@@ -328,9 +328,9 @@ class DeepObliviateClassifier(CheckpointedNet):
         Labels of the remaining rows, sorted. When the last row of a class is removed, all blocks
         are trained again: the network loses a logit.
     block_sizes_ : ndarray of shape (B,)
-        Remaining rows of every block.
+        Number of remaining rows in every block.
     block_slots_ : ndarray of shape (B,)
-        Rows of every block at the last training from scratch.
+        Number of rows in every block at the last training from scratch.
     exact_blocks_ : int
         Number of leading blocks whose states equal those of training from scratch with the same
         slots, each block with the libraries and the device of its last training. It is B after
@@ -345,7 +345,7 @@ class DeepObliviateClassifier(CheckpointedNet):
         Relative residual of a replay of the last block without a removal; only for
         ``stop="robust"``.
     checkpoint_bytes_ : dict
-        Bytes of the states in memory and on disk.
+        Number of bytes of the states in memory and on disk.
     nets_ : Nets
         The trained network; `to_modules` returns it as a module.
     rows_, vault_
@@ -452,13 +452,13 @@ class DeepObliviateClassifier(CheckpointedNet):
 
     @property
     def block_sizes_(self) -> Integers:
-        """Remaining rows of every block."""
+        """Number of remaining rows in every block."""
         require_fitted(self)
         return Blocks(self.rows_, self.block_slots_).sizes
 
     @property
     def checkpoint_bytes_(self) -> dict[str, int]:
-        """Bytes of the states in memory and on disk."""
+        """Number of bytes of the states in memory and on disk, as a dict."""
         require_fitted(self)
         return {"memory": self.vault_.bytes_in_memory, "disk": self.vault_.bytes_on_disk}
 

@@ -50,7 +50,7 @@ class Path(RecordedPath[Tensor]):
         return cls(room[0], room[1], torch.zeros(n_steps, dtype=torch.int64))
 
     def copy_steps(self, source: "Path", n_steps: int) -> None:
-        """Copy the first steps of another path."""
+        """Copy the first `n_steps` steps of another path into this path."""
         for name in ("points", "gradients", "sizes"):
             getattr(self, name)[:n_steps].copy_(getattr(source, name)[:n_steps])
 
@@ -218,7 +218,7 @@ class NetDescent(Opaque):
         return gradient
 
     def _close_epoch(self, t: int, w: Tensor) -> None:
-        """Report the mean loss of an epoch to the callback, if this step is its last."""
+        """Report the mean loss of an epoch to the callback if step t is the last of the epoch."""
         plan = self._plan
         epoch, place = divmod(t + 1, len(plan.sizes) // plan.n_epochs)
         if place:
@@ -294,12 +294,12 @@ class NetSecants:
         self.is_trusted = False
 
     def offer_pair(self, s: Tensor, y: Tensor) -> float:
-        """Store a pair if it passes the checks; B is trusted if it also predicted the pair.
+        """Store a pair (s, y) if it passes the checks; trust B if it also predicted the pair.
 
         Returns
         -------
         float
-            ``|y - B s|`` with B before the update.
+            Error of the prediction, ``|y - B s|``, with B before the update.
         """
         missed = y - self.hessian_product(s)
         ss, sy, yy, ee = torch.stack([s @ s, s @ y, y @ y, missed @ missed]).tolist()
@@ -310,7 +310,7 @@ class NetSecants:
         return sqrt(ee)
 
     def hessian_product(self, v: Tensor) -> Tensor:
-        """Return B v; zeros before the first pair."""
+        """Return B v, the approximate product of the Hessian and v; zeros before the first pair."""
         ahead = (self._lines @ v).double()
         weights = (self._middle @ ahead).to(v.dtype)
         return torch.addmv(v, self._lines.T, weights, beta=self._scale, alpha=-1.0)
@@ -443,7 +443,7 @@ class NetReplay(NetDescent):
         return self.loss_and_gradient(w, rows, weights, total=len(rows))[1]
 
     def _product_if_trusted(self, v: Tensor) -> Tensor | None:
-        """Return B v, or None if it is not trusted."""
+        """Return B v, or None if B or the product is not trusted."""
         length = float(torch.linalg.vector_norm(v))
         # Negated, so that a number that is not finite is not trusted either.
         if not self._secants.is_trusted or not length <= self._longest:
@@ -453,4 +453,4 @@ class NetReplay(NetDescent):
         return predicted if float(torch.linalg.vector_norm(predicted)) <= most else None
 
     def _require_finite(self, w: Tensor, epoch: int, loss: float) -> None:
-        """Do nothing: a replay that is not finite is replaced by a retraining."""
+        """Do nothing, because a replay that is not finite is replaced by retraining."""

@@ -148,7 +148,7 @@ class FadingLaw:
         return FadingLaw(factor * self.a, self.alpha, factor * self.b)
 
     def _power_term(self, x: Floats) -> Floats:
-        """Return ``a x^-alpha``."""
+        """Return the fading term ``a x^-alpha``."""
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             fading: Floats = self.a * x**-self.alpha
         return fading
@@ -296,7 +296,7 @@ class StopRule(ABC):
 
     @abstractmethod
     def _should_stop(self, delta: float) -> bool:
-        """Fit the law to the finite series; return whether to stop now."""
+        """Fit the law to the residuals so far, all finite; return whether to stop now."""
 
     @property
     def slope(self) -> float | None:

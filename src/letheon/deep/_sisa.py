@@ -1,4 +1,4 @@
-"""SISA for networks: shards trained at once as one stacked network (Bourtoule et al., 2021)."""
+"""SISA for networks (Bourtoule et al., 2021); all shards are trained at once as one network."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -102,7 +102,7 @@ class DemoContext:
         print_table(self.console, table)
 
     def show_facts(self, facts: Mapping[str, str], indent: str = "") -> None:
-        """Print names with their explanations."""
+        """Print each name with its explanation."""
         grid = Table.grid(padding=(0, 2))
         for name, text in facts.items():
             grid.add_row(indent + name, text)

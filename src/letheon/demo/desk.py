@@ -116,7 +116,7 @@ class _Story:
     _next: dict[str, int] = field(default_factory=dict)
 
     def next_people(self, model: str, n: int) -> list[str]:
-        """Return `n` ids of a model that have no request yet."""
+        """Return `n` ids of a model for which there is no request yet."""
         first = self._next.get(model, 1)
         self._next[model] = first + n
         return [_person_id(model, number) for number in range(first, first + n)]
@@ -163,7 +163,7 @@ def _make_table(model: str, n_people: int) -> tuple[Any, Any, list[str]]:
 
 
 def _register_models(ledger: Ledger) -> None:
-    """Register an exact forest, exact shards, a certified model and a very small one."""
+    """Register an exact forest, an exact sharded model, a certified model and a tiny model."""
     forest = DaREForestClassifier(n_estimators=20, max_depth=8, random_state=_SEED)
     steps = InfluenceClassifier(l2=0.02, sigma=0.0125, bound="worst-case", random_state=_SEED)
     estimators: dict[str, tuple[int, Any]] = {
@@ -231,7 +231,7 @@ def _file_weekly_requests(story: _Story) -> str:
 
 
 def _make_special_cases(story: _Story) -> None:
-    """Create requests in less common states."""
+    """Create requests in less common states, such as rejected or on hold."""
     ledger = story.ledger
     story.clock.move_to(33)
     large = story.queue_request("pilot", 12)  # no rows would remain to train on
@@ -260,7 +260,7 @@ def _make_special_cases(story: _Story) -> None:
 
 
 def _leave_open_requests(story: _Story) -> None:
-    """File requests of the last two days that are still open."""
+    """File the requests of the last two days, and leave them open."""
     story.clock.move_to(_DAYS - 2)
     for name, n in (("credit", 6), ("marketing", 5)):
         story.verify_request(story.file_request(name, n))  # large requests: they need an approval

@@ -126,10 +126,10 @@ def usual_models(X: Any, *, is_regression: bool, seed: int, family: str = "any")
 
 
 def _prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
-    """Return a pipeline that can be trained on this table.
+    """Return a pipeline of encoding, optional scaling and the model for this table.
 
     Text and categorical columns are one-hot encoded, with at most 100 categories each (rare values
-    share one). Other columns are scaled if `scaled` is true.
+    share one category). Other columns are scaled if `scaled` is true.
     """
     shape = np.shape(X)
     if len(shape) != 2:
@@ -178,10 +178,10 @@ def choose_best(
     Raises
     ------
     ValueError
-        If all models fail. The first error is chained.
+        All models fail. The first error is the cause of this error.
     """
     if not models:
-        raise ValueError("ordinary is empty; expected at least one model")
+        raise ValueError("ordinary is an empty list; expected at least one model")
     values, words, failed = [], [], dict[str, Exception]()
     for model in models:
         try:

@@ -70,8 +70,8 @@ class RequestTiming(NamedTuple):
 class _ModelUse(NamedTuple):
     """Times and predictions of one use of a model: all prediction methods and one digest.
 
-    `seconds` excludes waits for a processor, `elapsed` includes them; `others` is the processor
-    time of other threads and of child processes.
+    All times are in seconds. `seconds` excludes waits for a processor, and `elapsed` includes them.
+    `others` is the processor time of other threads and of child processes.
     """
 
     seconds: float
@@ -101,7 +101,7 @@ def finish_requests(model: Any) -> None:
 
 
 class _Load(NamedTuple):
-    """State (R: running or waiting for a processor) and processor time of a thread."""
+    """State of a thread (R: running or waiting for a processor), and its processor time."""
 
     state: str
     seconds: float
@@ -207,7 +207,7 @@ class _Background:
             return own + children + sum(load.seconds for load in alive) - self.earlier_time()
 
     def own_time(self) -> float:
-        """Return the processor time of this thread, without the time for reading loads."""
+        """Return the processor time of this thread in seconds, without that for reading loads."""
         return self._clocks.thread() - self._looking_seconds
 
     @contextmanager
@@ -268,7 +268,7 @@ def _list_tasks(pid: str) -> list[Path]:
 
 
 def _list_children(parent: str = "") -> list[str]:
-    """Return the ids of all descendants of a process, by default of this one."""
+    """Return the process ids of all descendants of a process, by default of this process."""
     below: list[str] = []
     for task in _list_tasks(parent or str(os.getpid())):
         try:

@@ -178,7 +178,7 @@ class Evaluation(TextRepr):
         return EvaluationDisplay.from_evaluations(self)
 
     def __rich__(self) -> "RenderableType":
-        """Return the evaluation for a terminal."""
+        """Return the evaluation as a Rich object for a terminal."""
         from rich.console import Group
         from rich.text import Text
 

@@ -109,7 +109,8 @@ def choose_metrics(metric: Any, is_regression: bool) -> tuple[Metric, Metric, st
         if describe_function(function).endswith(_LOWER_IS_BETTER):
             raise ValueError(
                 f"lower values of metric {describe_function(function)} are better; expected a "
-                "metric whose higher values are better. Pass a function that returns its negative"
+                "metric whose higher values are better. Pass a function that returns the "
+                "negative value"
             )
         return metric, metric, describe_function(metric).replace("_score", "").replace("_", " ")
     if is_regression:
@@ -227,7 +228,7 @@ def _check_rows(name: str, X: Any, y: Any, ids: Any = None) -> People:
     if missing:
         raise IdsTypeError(
             f"{name}: ids has {len(missing):,} missing value(s), the first in row {missing[0]}; "
-            "every row needs an id"
+            "expected an id for every row"
         )
     as_ids(owners)  # Raises for other types than int and str.
     if len(owners) != len(labels):
@@ -254,8 +255,8 @@ def _require_target(name: str, y: NDArray[Any], unlearner: Any) -> None:
     words = [value for value in y.tolist() if isinstance(value, str)]
     if words:
         raise ValueError(
-            f"{name}: {type(unlearner).__name__} is a regressor, but y contains strings ("
-            f"{', '.join(map(repr, sorted(set(words))[:2]))})"
+            f"{name}: {type(unlearner).__name__} is a regressor and needs numbers, but y contains "
+            f"strings ({', '.join(map(repr, sorted(set(words))[:2]))})"
         )
 
 
@@ -326,7 +327,9 @@ class RequestPlan(NamedTuple):
         if len(ids) == 0:
             raise ValueError("requests is empty; expected at least one id")
         if len(np.unique(ids)) != len(ids):
-            raise ValueError("requests contains an id more than once; expected distinct ids")
+            raise ValueError(
+                "requests contains an id more than once; each id can be forgotten only once"
+            )
         unknown = ids[~np.isin(ids, problem.train.ids)]
         if len(unknown):
             listed = unknown[:5].tolist()

@@ -76,7 +76,7 @@ def describe_timing(clock: RequestClock) -> list[str]:
 def list_warnings(
     clock: RequestClock, trials: Sequence[Trial], attacks: Sequence[AttackResult]
 ) -> tuple[str, ...]:
-    """Return warnings about the method or its figures."""
+    """Return sentences that warn about the method or its figures."""
     n_false = sum(trial.n_false_receipts for trial in trials)
     doubts = [
         *describe_found_people(attacks),
@@ -219,7 +219,7 @@ class AttackOutcomes(NamedTuple):
 def summarise_trials(
     setup: TrialSetup, trials: tuple[Trial, ...], outcomes: AttackOutcomes, title: str | None
 ) -> Evaluation:
-    """Return the evaluation of the trials."""
+    """Return an `Evaluation` that summarises the trials and the attacks."""
     last, problem = trials[-1], setup.problem
     digests = [trial.equal_digests for trial in trials if trial.equal_digests is not None]
     is_proved = not describe_found_people(outcomes.results)

@@ -254,7 +254,7 @@ class Trial(TextRepr):
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSetup:
-    """Inputs that all trials share.
+    """Inputs that are the same for all trials.
 
     `warm_up`, `race` and `choice` are texts about the warm-up, the comparison of ways to retrain,
     and the choice of the ordinary model.
@@ -293,7 +293,7 @@ class _TrialRun:
         self.n_false_receipts = 0
 
     def remove_people(self, ids: NDArray[Any]) -> None:
-        """Remove people from the remaining rows."""
+        """Remove the rows of these people from the remaining rows."""
         self.forgotten_ids = np.concatenate([self.forgotten_ids, ids])
         self.remaining = self._setup.problem.train.without(self.forgotten_ids)
 

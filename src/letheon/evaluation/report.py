@@ -64,17 +64,17 @@ class Cell:
 
 @dataclass(frozen=True, repr=False)
 class Table(TextRepr):
-    """A titled table.
+    """Table with a title and a note.
 
     Attributes
     ----------
     title : str
         Heading or caption.
     columns : sequence of str or (str, str)
-        Names, or pairs of a group and a name.
+        Names of the columns, or pairs of a group and a name.
     rows : sequence of sequence
-        A cell is None, a text, a number, a `Measure` or a `Cell`. On an HTML page the first cell
-        of a row is its header.
+        Rows of cells. A cell is None, a text, a number, a `Measure` or a `Cell`. On an HTML page
+        the first cell of a row is its header.
     note : str
         Text below the table.
     """
@@ -98,7 +98,7 @@ class Table(TextRepr):
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns, each with its group."""
+        """Names of the columns, each with its group, if it has one."""
         return [name if isinstance(name, str) else ": ".join(name) for name in self.columns]
 
     def lines(self) -> Iterator[str]:
@@ -124,7 +124,7 @@ class Table(TextRepr):
     def to_rich(
         self, *, right: Collection[str] = (), no_wrap: Collection[str] = (), **look: Any
     ) -> "rich.table.Table":
-        """Return the table for a terminal; markup in cells is not interpreted.
+        """Return the table as a Rich table for a terminal; markup in cells is not interpreted.
 
         Parameters
         ----------
@@ -309,7 +309,7 @@ def render_page(package: str, template: str, *, is_sortable: bool = False, **val
         and `main`) and import ``parts.html`` (macros `section`, `table`, `picture` and
         `definitions`).
     template : str
-        Name of the file.
+        File name of the template.
     is_sortable : bool, default=False
         Whether the page contains the script that sorts tables.
     **values
@@ -356,7 +356,7 @@ def _read_resource(name: str) -> str:
 
 
 def _script_hash(script: str) -> str:
-    """Return the hash of a script for the content security policy."""
+    """Return the hash that the content security policy needs to allow a script."""
     return f"sha256-{b64encode(sha256(script.encode('utf-8')).digest()).decode('ascii')}"
 
 

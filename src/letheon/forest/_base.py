@@ -1,4 +1,4 @@
-"""Base class of the forests: input, requests and inspection."""
+"""Base class of the forests: input, requests, and inspection of trees."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -228,12 +228,12 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         Parameters
         ----------
         X : array-like, pandas or polars frame of shape (n_rows, n_columns)
-            Rows, as in `fit`.
+            Rows with the columns of `fit`.
 
         Returns
         -------
         ndarray of int64, shape (n_rows, n_estimators)
-            Indices of nodes in preorder, as in `tree_`.
+            Indices of nodes in preorder, as in the arrays of `tree_`.
         """
         matrix = self._prepare_matrix(X)
         return self.forest_.core.apply(matrix, threads_for(self.n_jobs))

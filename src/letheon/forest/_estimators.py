@@ -1,4 +1,4 @@
-"""Random forests that forget (Brophy and Lowd 2021)."""
+"""Random forests that forget rows exactly (Brophy and Lowd, 2021)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -136,7 +136,7 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         Parameters
         ----------
         X : array-like, pandas or polars frame of shape (n_rows, n_columns)
-            Rows, as in `fit`.
+            Rows with the columns of `fit`.
 
         Returns
         -------
@@ -154,7 +154,7 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         Parameters
         ----------
         X : array-like, pandas or polars frame of shape (n_rows, n_columns)
-            Rows, as in `fit`.
+            Rows with the columns of `fit`.
 
         Returns
         -------
@@ -240,12 +240,12 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
     y_max: float | None = None
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return the mean over trees of the mean target in each row's leaf.
+        """Return the predicted target of each row: the mean of its leaf, averaged over the trees.
 
         Parameters
         ----------
         X : array-like, pandas or polars frame of shape (n_rows, n_columns)
-            Rows, as in `fit`.
+            Rows with the columns of `fit`.
 
         Returns
         -------

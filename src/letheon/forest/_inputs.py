@@ -187,7 +187,7 @@ class ForestBatch:
         present = np.flatnonzero(self.weights)
         if len(present) == 0:
             raise ValueError(
-                "sample_weight is zero for every row; expected a positive weight for at least one row"
+                "sample_weight is zero for every row; expected at least one positive weight"
             )
         weights = self.weights[present]
         kept = None if (weights == 1).all() else weights

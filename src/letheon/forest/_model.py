@@ -70,9 +70,9 @@ class ForgetCost:
 
 
 def work_share(report: _core.Report, settings: ForestSettings, n_rows: int) -> float:
-    """Return the rows of dropped subtrees as a share of the rows of all trees.
+    """Return the work of a removal: rows of dropped subtrees as a share of the rows of all trees.
 
-    `n_rows` is the number of remaining rows.
+    `report` comes from the core, and `n_rows` is the number of remaining rows.
     """
     if report.rescaled:
         return 1.0
@@ -216,7 +216,7 @@ class ForestModel:
         table = None if classes is None else LabelTable.from_classes(classes)
         model = cls.restore(settings, batch, batch.target, table, [trees], threads_for(None))
         if table is not None and not model.core.class_counts().all():
-            raise ValueError("a class has no rows")
+            raise ValueError("classes contains a class without rows")
         return model
 
     @classmethod
@@ -291,7 +291,7 @@ def _ids_of(arrays: dict[str, Any]) -> Ids:
 
 
 def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -> None:
-    """Raise ValueError for an inconsistent state; the core checks rows and trees."""
+    """Raise `ValueError` if parts of a state do not match; the core checks rows and trees."""
     if not isinstance(settings, ForestSettings) or not isinstance(batch.ids, IntIds | TextIds):
         raise ValueError("settings is not a ForestSettings, or ids is not IntIds or TextIds")
     X = batch.X
@@ -300,7 +300,7 @@ def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -
             f"X is not a matrix with {settings.n_columns} columns, as the settings state"
         )
     if not isinstance(trees, np.ndarray) or settings.n_trees > trees.size:
-        raise ValueError("the file contains fewer trees than its settings state")
+        raise ValueError("the state contains fewer trees than its settings require")
     if not 0 < settings.subsample <= 1:
         raise ValueError(f"subsample={settings.subsample}; expected a share above 0 and at most 1")
     if settings.is_regression != (classes is None):
@@ -423,7 +423,7 @@ class ForestTree:
         return int(self.depths().max())
 
     def depths(self) -> NDArray[np.int64]:
-        """Return the depth of every node; the root has 0."""
+        """Return the depth of every node; the root has depth 0."""
         depths = np.zeros(self.n_nodes, np.int64)
         for node in np.flatnonzero(self.kind).tolist():  # a parent comes before its children
             depths[[self.left[node], self.right[node]]] = depths[node] + 1

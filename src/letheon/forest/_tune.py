@@ -169,7 +169,7 @@ def tune_random_depth(
 
 
 def _constant_score(model: Any, y: Any, scoring: Any, folds: list[Any]) -> float:
-    """Return the score of the best constant prediction; -inf if the scoring fails on it."""
+    """Return the score of the best constant prediction; -inf if the scoring fails for all."""
     rivals: list[Any] = [DummyRegressor()]
     if is_classifier(model):
         classes = np.unique(hold_target(y))

@@ -63,7 +63,7 @@ class BlobCipher(Protocol):
         """Return the encrypted bytes."""
 
     def decrypt(self, data: bytes) -> bytes:
-        """Return the plain bytes, or raise `CorruptFileError`."""
+        """Return the plain bytes; raise `CorruptFileError` if the data was changed."""
 
 
 class BlobStore:
@@ -80,7 +80,7 @@ class BlobStore:
     def path_of(self, address: str) -> Path:
         """Return the path of the blob with this address."""
         if not _ADDRESS.fullmatch(address):
-            raise ValueError(f"{address!r} is not a blob address: expected 64 hexadecimal digits")
+            raise ValueError(f"{address!r} is not a blob address; expected 64 hexadecimal digits")
         return self.folder / address
 
     def write(self, content: bytes, cipher: BlobCipher) -> str:
@@ -246,7 +246,7 @@ class Core:
     uptime: Callable[[], tuple[str, int]] | None = None
 
     def blob_store(self, key: str) -> BlobStore:
-        """Return the blob store of the model with this folder key."""
+        """Return the blob store of the model whose folder has this name."""
         return BlobStore(self.folder / "blobs" / key)
 
     def subfolder(self, kind: str) -> Path:

@@ -95,7 +95,7 @@ def _open_core(
     *,
     create: bool = False,
 ) -> Core:
-    """Return an open ledger that refuses to write to a database older than the files."""
+    """Return an open ledger; it does not write to a database that is older than the files."""
     url = database_url(folder, settings)
     database = Database.open(url, create=create, journal=settings.journal)
     database.guard = partial(require_mark, folder)

@@ -303,8 +303,9 @@ def _find_newest(conn: Connection, model: ModelRow, last: int) -> VersionRow | N
     certified = [version for version in published if (version.sequence or 0) <= last]
     if len(certified) < len(published):
         raise LedgerError(
-            f"the newest version of {model.name!r} has no certificate yet, and the version before "
-            "contains erased people; wait for the worker, then export again"
+            f"the newest version of {model.name!r} has no certificate yet, and the previous "
+            "version contains erased people; wait until the worker has issued the certificate, "
+            "then export again"
         )
     return certified[-1] if certified else None
 

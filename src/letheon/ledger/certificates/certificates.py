@@ -110,7 +110,7 @@ class Certificates:
         )
 
     def get(self, sequence: int, *, tenant: str | None = None) -> Certificate:
-        """Return the summary of one certificate, or raise `LedgerMissingError`."""
+        """Return the summary of one certificate; raise `LedgerMissingError` if there is none."""
         mine = (certificates.c.sequence == sequence) & _is_of(tenant, None)
         with self._core.database.reading() as conn:
             row = conn.execute(_certificates_query().where(mine)).first()
@@ -141,7 +141,7 @@ class Certificates:
         return self._read_envelope(purges, sequence, "purge attestation of certificate")
 
     def proof(self, sequence: int) -> bytes:
-        """Return the proof that a certificate removed exactly the erased rows."""
+        """Return the transition proof of a certificate: exactly the erased rows were removed."""
         with self._core.database.reading() as conn:
             version = self._read_version(conn, sequence)
             model = find_model_by_id(conn, version.model_id)
@@ -332,7 +332,7 @@ class Batches:
         after: str | None = None,
         limit: int = 50,
     ) -> Page[Batch]:
-        """Return one page of batches, newest first, optionally of a tenant or a model."""
+        """Return one page of batches, newest first, optionally only of a tenant or a model."""
         condition = _is_of(tenant, model)
         return _read_page(
             self._core,
@@ -351,7 +351,9 @@ class Batches:
             query = _batches_query().where(batches.c.id == str(batch_id), _is_of(tenant, None))
             row = conn.execute(query).first()
             if row is None:
-                raise LedgerMissingError("there is no batch with this id in this ledger")
+                raise LedgerMissingError(
+                    "there is no batch with this id in this ledger; check the id"
+                )
             return _make_batch(row)
 
 

@@ -326,7 +326,8 @@ def _check_statement(
     stated = (digest, data["rootBefore"], data["rootAfter"], claims["erasure"]["rows"])
     if stated != (hashlib.sha256(proof).hexdigest(), before.hex(), after.hex(), erased):
         raise SignerRefusedError(
-            f"the transition proof of version {version.number} does not match the statement"
+            f"the transition proof of version {version.number} contradicts the statement: hash, "
+            "roots or number of rows differ"
         )
 
 

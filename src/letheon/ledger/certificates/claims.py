@@ -91,7 +91,7 @@ def figure(number: float, direction: Literal["up", "down", "nearest"], *, digits
 
 
 def is_code(text: str) -> bool:
-    """Return whether a text is a code: short, in lower case, without spaces."""
+    """Return whether a text is a code: short, lower-case and without spaces."""
     return CODE.fullmatch(text) is not None
 
 
@@ -103,7 +103,7 @@ def to_code(value: str, *, longest: int = _LONGEST_TEXT) -> str:
 
 
 def class_code(value: Any) -> str:
-    """Return the module and name of a class, or of an object's class, as a code."""
+    """Return the module and the name of a class, or of the class of an object, as a code."""
     kind = value if isinstance(value, type) else type(value)
     return to_code(state.tag_of(kind).lower(), longest=128)
 
@@ -189,7 +189,7 @@ class Claim(NamedTuple):
 
 
 def make_claim(model: Any, kind: str) -> Claim:
-    """Return the strongest claim about a model after a removal (`erase`) or a `retrain`.
+    """Return the strongest permitted claim about a model after a removal or retraining (`kind`).
 
     A newly retrained model is a fresh fit on the remaining rows, whatever its method. That is an
     exact removal by the definition of naive retraining.
@@ -277,7 +277,7 @@ def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
 
 
 def adds_up(rule: str) -> bool:
-    """Return whether the spent part of the budget grows with each request under this rule."""
+    """Return whether the spent budget grows with each request under this accounting rule."""
     return rule in _rules_that_add_up()
 
 
@@ -408,7 +408,9 @@ def _check_accounts(claim: Claim, accounting: Mapping[str, Any]) -> None:
 
 def _require_equal(name: str, stated: str, permitted: str) -> None:
     if stated != permitted:
-        raise SignerRefusedError(f"{name}={stated!r}, but the model has {permitted!r}")
+        raise SignerRefusedError(
+            f"the statement has {name}={stated!r}, but the model has {permitted!r}"
+        )
 
 
 def _require_not_stronger(name: str, stated: str, permitted: str) -> None:

@@ -1,6 +1,6 @@
-"""Explanations of guarantees and codes in certificates, for readers without a technical background.
+"""Explanations of guarantees and codes in certificates for readers without technical background.
 
-The pages of the service and the HTML audit report use the same tables.
+The pages of the service and the HTML audit report use these tables.
 """
 
 from collections.abc import Mapping, Sequence

@@ -162,9 +162,9 @@ def _make_measure(
 
 
 def without_times(kind: str, measures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the measures of a certificate, without times for a certified removal.
+    """Return the measures for a certificate; those of a certified removal contain no times.
 
-    The duration depends on the removed rows, and (epsilon, delta) does not cover it.
+    The duration of a removal depends on the removed rows, and (epsilon, delta) does not cover it.
     """
     return {**measures, "efficiency": _make_measure()} if kind == "certified" else dict(measures)
 
@@ -227,7 +227,10 @@ def folder_digest(*roots: Path) -> str:
 
 @cache
 def lockfile_digest() -> str:
-    """Return the SHA-256 of the sorted lines ``name==version``; names are normalized (PEP 503)."""
+    """Return the SHA-256 of the installed packages, as sorted lines ``name==version``.
+
+    Names are normalized (PEP 503).
+    """
     packages = {
         (re.sub(r"[-_.]+", "-", package.name).lower(), package.version)
         for package in distributions()

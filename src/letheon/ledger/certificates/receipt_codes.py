@@ -39,7 +39,7 @@ _BETWEEN = re.compile(r"[\s-]+")
 
 @dataclass(frozen=True)
 class ReceiptCode:
-    """The code with which a person decrypts the receipt of one request.
+    """Code with which a person decrypts the receipt of one request.
 
     Parameters
     ----------
@@ -198,11 +198,11 @@ class OpenedReceipt:
 
     @property
     def receipt(self) -> bytes:
-        """The receipt without salts, for `letheon.verifier.check_receipt_commitment`."""
+        """Receipt without salts, the input of `letheon.verifier.check_receipt_commitment`."""
         return canonical({"certificate": self.certificate, "rows": self.rows})
 
     def with_salt(self, number: int) -> bytes:
-        """Return one row's receipt with its salt, for `letheon.verifier.check_receipt`."""
+        """Return the receipt of one row with its salt, for `letheon.verifier.check_receipt`."""
         row, opening = self.rows[number], self.openings[number]
         parts = {name: row[name] for name in ("slot", "before", "after")}
         parts |= {name: opening[name] for name in ("place", "salt")}

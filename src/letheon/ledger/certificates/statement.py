@@ -158,7 +158,7 @@ def _find_previous(conn: Connection, sequence: int) -> Any:
 
 
 def _list_requests(conn: Connection, version: "VersionRow", base: "VersionRow") -> list[Any]:
-    """Return the requests of all batches after `base`, up to this version."""
+    """Return the requests of all batches after the version `base`, up to this version."""
     mine = (versions.c.model_id == version.model_id) & (versions.c.number > base.number)
     applied = select(versions.c.batch_id).where(mine & (versions.c.number <= version.number))
     query = select(requests).where(requests.c.batch_id.in_(applied)).order_by(requests.c.id)

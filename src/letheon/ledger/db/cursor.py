@@ -1,4 +1,4 @@
-"""Cursors: encrypted and authenticated positions of the next page of a list."""
+"""Cursors of lists: encrypted and authenticated positions at which the next page starts."""
 
 import base64
 import binascii
@@ -47,7 +47,7 @@ def decode_cursor(core: Core, list_name: str, text: Any) -> Key:
 
 
 def _encode(content: bytes) -> str:
-    """Return the canonical text of a cursor."""
+    """Return the content of a cursor as URL-safe base64 text without padding."""
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 

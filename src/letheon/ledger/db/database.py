@@ -87,7 +87,7 @@ class _ThreadState(threading.local):
 
 
 class _DatabaseUse:
-    """Use of a database in this process: at most one writer, and any number of readers."""
+    """How this process uses a database: at most one writer, and any number of readers."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -185,12 +185,12 @@ class Database:
 
     @property
     def dialect(self) -> str:
-        """``sqlite`` or ``postgresql``."""
+        """Kind of database: ``sqlite`` or ``postgresql``."""
         return self.engine.dialect.name
 
     @property
     def revision(self) -> str | None:
-        """Revision of the tables after the last migration; None if there are no tables."""
+        """Revision of the tables as of the last migration; None if there are no tables."""
         with self.reading() as connection:
             if not inspect(connection).has_table("alembic_version"):
                 return None
@@ -231,7 +231,7 @@ class Database:
             use.count_reading(-1)
 
     def read(self, query: Executable) -> list[Row[Any]]:
-        """Return the rows of a query, on a separate connection."""
+        """Run a query on a separate connection and return its rows."""
         with self.reading() as connection:
             return list(connection.execute(query))
 
@@ -252,9 +252,10 @@ class Database:
                 self.guard(connection)
 
     def run_transaction(self, work: Callable[[Connection], _T]) -> _T:
-        """Return ``work(connection)`` from one transaction; retry it after a deadlock.
+        """Run ``work(connection)`` in one transaction and return its result.
 
-        `work` may run several times, so it must have no effect outside the database.
+        After a deadlock it is retried. `work` may run several times, so it must have no effect
+        outside the database.
         """
         for attempt in range(_TRIES):
             try:
@@ -400,7 +401,10 @@ def _parse_url(url: str | Path) -> URL:
     if backend not in ("sqlite", "postgresql"):
         raise LedgerError(f"unsupported database {backend!r}; expected sqlite or postgresql")
     if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise LedgerError("a SQLite ledger needs a file; use a URL such as sqlite:///ledger.db")
+        raise LedgerError(
+            "the database URL names no file, but a SQLite ledger needs one; use a URL such as "
+            "sqlite:///ledger.db"
+        )
     return parsed
 
 

@@ -46,7 +46,7 @@ class _Compiler(SQLiteCompiler):
     """SQL compiler with index hints, because SQLite without statistics chooses wrong indexes."""
 
     def get_from_hint_text(self, table: Any, text: str | None) -> str | None:  # noqa: ARG002
-        """Return the hint unchanged."""
+        """Return the text of an index hint unchanged."""
         return text
 
 
@@ -235,8 +235,8 @@ def _set_up_session(connection: Any) -> None:
         durable = cursor.execute("SHOW synchronous_commit").fetchone()[0]
         if durable == "off":
             raise LedgerError(
-                "the database server has synchronous_commit=off, so an acknowledged request could "
-                "be lost; set it to on (ALTER ROLE ... SET synchronous_commit = on)"
+                "the database server has synchronous_commit=off, so an acknowledged request "
+                "could be lost; run: ALTER ROLE ... SET synchronous_commit = on"
             )
         # Other programs may have tables named events or log, or Alembic's table.
         cursor.execute(f"SET search_path = {SCHEMA}")

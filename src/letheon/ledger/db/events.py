@@ -144,7 +144,7 @@ class Frontier:
         return type(self)(self.size + 1, (*hashes, merged))
 
     def root(self) -> bytes:
-        """Return the root of the tree."""
+        """Return the root of the Merkle tree."""
         return fold_roots(self.hashes)
 
     def to_text(self) -> str:
@@ -172,7 +172,7 @@ _by: ContextVar[str | None] = ContextVar("letheon_actor", default=None)
 
 
 def current_actor() -> str | None:
-    """Return the opaque id of the acting user in this thread or task; None if not set."""
+    """Return the opaque id of the acting user of this thread or task; None if it is not set."""
     return _by.get()
 
 
@@ -187,7 +187,8 @@ def acting(by: str) -> Iterator[None]:
     """
     if not isinstance(by, str) or not is_code(by):
         raise ValueError(
-            "`by` is not a valid id: expected an opaque id of up to 128 letters, digits and ._:/+-"
+            "`by` is not a valid id; expected an opaque id of at most 128 letters, digits and "
+            "._:/+-"
         )
     token = _by.set(by)
     try:
@@ -253,7 +254,7 @@ def record_events(
     *,
     about: str | None = None,
 ) -> None:
-    """Record several events of the same kind and time; see `record_event`."""
+    """Record several events of the same kind and time, each as `record_event` does."""
     by = current_actor()
     if by is not None:
         items = [{**body, "by": by} if "request" in body else body for body in items]
@@ -282,7 +283,10 @@ def append_events(connection: Connection, items: Sequence[Event]) -> None:
 
 
 def require_own_log(connection: Connection) -> None:
-    """Raise `OldDatabaseError` if new entries would fork the log; see `require_mark`."""
+    """Raise `OldDatabaseError` if the database is older than the files.
+
+    New entries would fork the log; see `require_mark`.
+    """
     guard = connection.get_execution_options().get("letheon_guard")
     if guard is not None:
         guard(connection)
@@ -450,7 +454,7 @@ def read_mark(folder: Path) -> LogMark | None:
         return None
     match = _LINE.fullmatch(text)
     if match is None:
-        raise _old_database_error([f"{folder / HIGH_WATER} is damaged; restore it"])
+        raise _old_database_error([f"{folder / HIGH_WATER} is damaged; restore the file"])
     return LogMark(int(match[1]), match[2])
 
 
@@ -529,7 +533,7 @@ def write_mark(core: Core, mark: LogMark | None, *, adopted: bool = False) -> No
 
 
 def mark_at(connection: Connection, size: int) -> LogMark | None:
-    """Return the mark for a log of this size; None if there is no such entry."""
+    """Return the mark for a log of this size; None if the log is shorter."""
     leaf = connection.scalar(_LEAF, {"place": size - 1})
     return None if leaf is None else LogMark(size, leaf)
 

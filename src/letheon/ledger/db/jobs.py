@@ -224,7 +224,7 @@ class Jobs(ServiceTable):
         Raises
         ------
         ValueError
-            `after` is not a cursor.
+            `after` is not a valid cursor.
         """
         wanted = _belongs_to(tenant) & jobs.c.kind.in_(list(kinds))
         if model is not None:
@@ -365,7 +365,9 @@ def _change_own(job: JobRecord, conn: Connection, **values: Any) -> None:
     """Change a job if the caller still holds its claim; raise `StaleWorkerError` otherwise."""
     mine = (jobs.c.id == job.id) & (jobs.c.owner == job.owner) & (jobs.c.state == "running")
     if conn.execute(change(jobs).where(mine).values(**values)).rowcount != 1:
-        raise StaleWorkerError("another worker took over this job, or it has ended")
+        raise StaleWorkerError(
+            "another worker took over this job, or the job has ended; nothing was changed"
+        )
 
 
 def _end_values(state: State, result: Mapping[str, Any], now: int) -> dict[str, Any]:
@@ -396,7 +398,10 @@ def _order_by_turn(conn: Connection, rows: list[Row[Any]]) -> list[Row[Any]]:
 
 
 def _require_room(conn: Connection, kind: Kind, tenant: str | None, by: str | None) -> None:
-    """Raise `JobsFullError` if too many jobs of the same group are waiting."""
+    """Raise `JobsFullError` if too many jobs are waiting, for the token, the tenant or in total.
+
+    Jobs that only read and jobs that change a model are counted separately.
+    """
     is_waiting = jobs.c.kind.in_(CHANGING_KINDS if kind in CHANGING_KINDS else READING_KINDS) & (
         jobs.c.state == "queued"
     )

@@ -90,8 +90,8 @@ def require_scopes(role: str, scopes: Iterable[str] | None) -> frozenset[str]:
     beyond = sorted(selected - ROLES[role])
     if beyond:
         raise ValueError(
-            f"scopes: role {role!r} does not have {', '.join(beyond)}; expected one or more of: "
-            f"{', '.join(sorted(ROLES[role]))}"
+            f"role {role!r} does not have the scopes {', '.join(beyond)}; expected one or more "
+            f"of: {', '.join(sorted(ROLES[role]))}"
         )
     if not selected:
         raise ValueError(
@@ -301,7 +301,7 @@ class Tokens(ServiceTable):
             return frozenset({token_id, *makers, *_with_descendants(conn, token_id)})
 
     def find_names(self, ids: Iterable[str]) -> dict[str, str]:
-        """Return the names of tokens by id."""
+        """Return a dict from the ids of these tokens to their names."""
         query = select(tokens.c.id, tokens.c.name).where(tokens.c.id.in_(list(ids)))
         return {row.id: row.name for row in self._database.read(query)}
 
@@ -342,7 +342,7 @@ def _hash_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class Session:
-    """A browser session.
+    """Browser session, which belongs to a token.
 
     Attributes
     ----------
@@ -353,7 +353,7 @@ class Session:
     csrf : str
         CSRF token that every form must send.
     expires_at, last_seen_at : int
-        Seconds since 1970.
+        When the session expires, and when it was last used, in seconds since 1970.
     """
 
     id: str

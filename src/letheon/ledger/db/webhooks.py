@@ -177,7 +177,7 @@ class Webhooks(ServiceTable):
     def add(
         self, url: str, events: Iterable[str], *, tenant: str | None = None, by: str | None = None
     ) -> Webhook:
-        """Create a webhook that receives events from now on."""
+        """Create and return a webhook that receives events from now on."""
         wanted, now = set(events), self._clock()
         values = {
             "id": secrets.token_hex(8),
@@ -211,7 +211,7 @@ class Webhooks(ServiceTable):
         return [_to_webhook(row) for row in self._database.read(_hooks_query(wanted).limit(limit))]
 
     def list_addresses(self, tenant: str) -> set[str]:
-        """Return the addresses that receive events of a tenant."""
+        """Return the webhook addresses that receive events of a tenant."""
         mine = webhooks.c.tenant.is_(None) | (webhooks.c.tenant == tenant)
         query = select(webhooks.c.url).where(mine, webhooks.c.disabled_at.is_(None))
         return {row.url for row in self._database.read(query)}

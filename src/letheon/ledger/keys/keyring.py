@@ -89,7 +89,7 @@ class Cipher(NamedTuple):
         header = bytes(text[: _HEADER.size])
         _, _, chunk, length = _HEADER.unpack(header)
         if not 0 < chunk <= _MOST_CHUNK or length > len(text):
-            raise CorruptFileError("the header of an encrypted file was changed")
+            raise CorruptFileError("an encrypted file is damaged: its header was changed")
         n_chunks = max(1, -(-length // chunk))
         if len(text) != _HEADER.size + length + n_chunks * (_NONCE + _TAG):
             raise CorruptFileError("an encrypted file is truncated, or data was added to it")
@@ -184,7 +184,7 @@ class KeyFiles:
         return self.path_of(name).exists()
 
     def list_names(self, start: str = "") -> list[str]:
-        """Return all names with this prefix, sorted."""
+        """Return the names of all keys that begin with `start`, sorted."""
         return sorted(path.stem for path in self.folder.glob(f"{start}*.key"))
 
     def read(self, name: str) -> bytes:
@@ -200,7 +200,7 @@ class KeyFiles:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             raise KeyFileError(
-                f"the key {path} is missing: it was destroyed or never existed"
+                f"the key {path} is missing; it was destroyed or never existed"
             ) from None
         except OSError as error:
             raise KeyFileError(f"the key {path} cannot be read: {error.strerror}") from None
@@ -318,7 +318,7 @@ class KeyRing:
 
     @staticmethod
     def is_complete(home: Path) -> bool:
-        """Return whether `create` has finished in this folder; otherwise it can be repeated."""
+        """Return whether this folder has a complete key ring; if not, `create` can be repeated."""
         return (home / "keys" / "current").exists()
 
     @property
@@ -342,7 +342,7 @@ class KeyRing:
         return self.signer_for(valid[-1] if valid else trust.current)
 
     def signer_for(self, keyid: str) -> Signer:
-        """Return the signing key with this id, or raise `KeyFileError`."""
+        """Return the signing key with this id; raise `KeyFileError` if there is none."""
         if keyid not in self._signers:
             self._signers[keyid] = _read_signer(self._files, keyid)
         return self._signers[keyid]
@@ -392,7 +392,7 @@ class KeyRing:
         return [name for name in names if len(name) == len(start) + 16 and name.startswith(start)]
 
     def read_secret(self, key_id: str) -> bytes:
-        """Return the secret bytes of a key, to recompute values derived from it."""
+        """Return the secret bytes of a key, with which derived values can be computed again."""
         return self._files.read(_require_key_id(key_id))
 
     def load_cipher(self, key_id: str) -> Cipher:
@@ -448,8 +448,8 @@ class KeyRing:
 
         Notes
         -----
-        The private key is on the disk before the statement, and the file of the statement makes
-        the rotation effective: after a crash either the old or the new key is current. A key
+        The private key is written before the statement, and the rotation takes effect when the file
+        of the statement exists. So after a crash, either the old or the new key is current. A key
         without a statement is destroyed by the next rotation.
         """
         with self._files.hold_lock():
@@ -511,7 +511,7 @@ class KeyRing:
             return self._known
 
     def _repair_current_file(self) -> None:
-        """Update ``keys/current`` from the statements, after a crash between the two."""
+        """Update ``keys/current`` if a crash left it behind the statements."""
         current = self._current_file.read_text("ascii", "replace").removesuffix("\n")
         chain = self._load_chain()
         if current == chain.trust.current:

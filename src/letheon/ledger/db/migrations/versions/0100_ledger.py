@@ -48,7 +48,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Raise `NotImplementedError`, because a ledger cannot be downgraded."""
-    raise NotImplementedError("the tables of a ledger cannot be removed")
+    raise NotImplementedError("a ledger cannot be downgraded, because this would remove its tables")
 
 
 def _rules(moves: str, differs: str) -> Iterator[_Trigger]:
