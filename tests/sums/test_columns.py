@@ -87,7 +87,7 @@ def test_infinity_is_refused_and_changes_nothing() -> None:
 def test_other_arrays_are_refused() -> None:
     sums = ColumnSums(2)
     with pytest.raises(TypeError):
-        sums.add(np.ones((3, 2), dtype=np.float32))  # type: ignore[arg-type]
+        sums.add(np.ones((3, 2), dtype=np.float32))
     with pytest.raises(TypeError):
         sums.add(np.ones((2, 3)).T)
     with pytest.raises(ValueError, match="number of columns"):

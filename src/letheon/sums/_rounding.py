@@ -200,7 +200,8 @@ def floor_log2(numerator: int, denominator: int = 1, *, bits: int = 0) -> int:
     (3, -2, 25)
     """
     _require_bits(bits)
-    top, bottom = numerator ** (1 << bits), denominator ** (1 << bits)
+    top: int = numerator ** (1 << bits)
+    bottom: int = denominator ** (1 << bits)
     exponent = top.bit_length() - bottom.bit_length()
     is_reached = top >= bottom << exponent if exponent >= 0 else top << -exponent >= bottom
     return exponent if is_reached else exponent - 1
