@@ -81,3 +81,7 @@ class Purpose(StrEnum):
     """The seed of the model of a world."""
     BEFORE_AFTER_ATTACKER = "before-after-attacker"
     """The seed of the attack model."""
+    ROUND_CENTRE = "round-centre"
+    """The dither of a rounded mean of a column."""
+    ROUND_SCALE = "round-scale"
+    """The dither of a rounded standard deviation of a column."""

@@ -167,7 +167,7 @@ def find_visible(caller: Principal, request_id: str) -> Request:
     """
     request = caller.ledger.requests.get(request_id, tenant=caller.tenant)
     if not caller.sees_all_requests and request.filed_by != caller.id:
-        raise UnknownRequestError("unknown request id; `letheon request list` shows all")
+        raise UnknownRequestError("unknown request id; `letheon request list` shows all requests")
     return request
 
 
