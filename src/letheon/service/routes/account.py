@@ -1,4 +1,4 @@
-"""Tokens, webhooks, public keys, health and metrics."""
+"""API routes for tokens, webhooks, public keys, health and metrics."""
 
 import secrets
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ class TokenIn(In):
     tenant : Name or None
         Tenant that the token is restricted to; null for all tenants.
     days : int or None
-        Days until the token expires.
+        Days until the token expires; null for the default of the desk.
     """
 
     name: Name
@@ -79,7 +79,7 @@ class TokenMade(Token):
 def list_tokens(
     caller: Manager, tenant: TenantFilter = None, after: AfterId = None, limit: Limit = 50
 ) -> Page[Token]:
-    """List tokens, newest first; their secrets are not stored."""
+    """List tokens, newest first, without their secrets, which are not stored."""
     wanted = caller.tenant_filter(tenant)
     with cursor_problems():
         tokens = caller.desk.tokens.list_newest(tenant=wanted, after=after, limit=limit + 1)
@@ -120,11 +120,13 @@ def revoke_token(
         bool, Query(description="Also revoke the tokens that were created with it.")
     ] = False,
 ) -> None:
-    """Revoke a token immediately, with its browser sessions."""
+    """Revoke a token immediately, and end its browser sessions."""
     tokens = caller.desk.tokens
     token = tokens.find_by_id(token_id, tenant=caller.tenant)
     if token is None or token.revoked_at is not None:
-        raise ApiProblem(404, "unknown-token", "no such token", "It may already be revoked.")
+        raise ApiProblem(
+            404, "unknown-token", "no such token", "The token may have been revoked already."
+        )
     _require_within(
         caller,
         frozenset(token.scopes),
@@ -157,7 +159,7 @@ class WebhookIn(In):
     events : list of EventName
         Events to send.
     tenant : Name or None
-        Only events of this tenant; null for all tenants.
+        Tenant whose events are sent; null for all tenants.
     """
 
     url: str = Field(min_length=8, max_length=LONGEST)
@@ -182,7 +184,7 @@ class WebhookMade(Webhook):
 def list_webhooks(
     caller: HookManager, tenant: TenantFilter = None, after: AfterId = None, limit: Limit = 50
 ) -> Page[Webhook]:
-    """List webhooks; their secrets are not stored."""
+    """List webhooks, without their secrets, which are not stored."""
     wanted = caller.tenant_filter(tenant)
     hooks = Webhooks(caller.ledger).list_webhooks(tenant=wanted, after=after, limit=limit + 1)
     return cut_page(hooks, limit, key=lambda hook: hook.id)

@@ -418,7 +418,10 @@ def _take_key(
 def _require_vouching(caller: Principal, verified: bool) -> None:
     if verified and not caller.may("requests:vouch"):
         title = "this token cannot confirm an identity"
-        words = "It needs the scope requests:vouch. Without `verified`, an operator verifies later."
+        words = (
+            "The call needs the scope requests:vouch. Leave out `verified` to let an operator "
+            "verify the identity later."
+        )
         raise ApiProblem(403, "not-allowed", title, words)
 
 
