@@ -57,7 +57,7 @@ def test_a_route_without_a_gate_is_refused(desk: Desk, monkeypatch: pytest.Monke
     def forgotten() -> None: ...
 
     monkeypatch.setattr("letheon.service.app.API", (*ROUTERS, router))
-    with pytest.raises(RuntimeError, match="/api/v1/forgotten has 0 gates"):
+    with pytest.raises(RuntimeError, match="/api/v1/forgotten declares 0 gates"):
         create_app(desk.ledger, QUICK)
 
 
