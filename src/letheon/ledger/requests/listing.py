@@ -278,7 +278,7 @@ def find_request(connection: Connection, request_id: str, *, tenant: str | None 
     is_id = isinstance(request_id, str) and request_id.isalnum()
     known = find_requests(connection, [request_id]) if is_id else {}
     if request_id not in known or tenant not in (None, known[request_id].tenant):
-        raise UnknownRequestError("unknown request id; `letheon request list` shows all")
+        raise UnknownRequestError("unknown request id; `letheon request list` shows all requests")
     return known[request_id]
 
 

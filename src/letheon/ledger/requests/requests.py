@@ -453,7 +453,7 @@ class LedgerRequests(RequestLists):
         return self._core.database.run_transaction(change)
 
 
-_UNKNOWN = "unknown request id; `letheon request list` shows all"
+_UNKNOWN = "unknown request id; `letheon request list` shows all requests"
 
 
 def _restart_clock(core: Core, row: Row[Any], now: int) -> dict[str, Any]:

@@ -235,7 +235,7 @@ FLASHES: dict[str, tuple[str, str]] = {
     "filed": ("good", "Request recorded."),
     "filed-many": (
         "warn",
-        "Request for {number} people recorded. There is no receipt code: it is for one person.",
+        "Request for {number} people recorded without a receipt code, which is for one person.",
     ),
     "filed-no-code": (
         "warn",

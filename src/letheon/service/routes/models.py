@@ -188,8 +188,8 @@ def _next_retrain(
         return guarantees.ForecastOut(on=None, words=words)
     if not budget.adds_up:
         words = (
-            "Each removal has its own proof and adds nothing to a total, so the budget does not run "
-            "out."
+            "Each removal has its own proof and adds nothing to a total, so the budget does not "
+            "run out."
         )
         return guarantees.ForecastOut(on=None, words=words)
     spent = caller.ledger.models.spending(info.name, tenant=info.tenant)
