@@ -224,7 +224,7 @@ def beginning(path: Path) -> bytes:
         (lambda _: b"name,age\nann,7\n", "this is not a letheon file", False),
         (lambda _: b"short", "this is not a letheon file", False),
         (lambda _: b"\x80\x04K\x01.", "not a letheon file but a pickle or zip file", False),
-        (checkpoint, "a checkpoint of a model; load the model file", False),
+        (checkpoint, "a checkpoint, not a model file; load the file", False),
         (foreign_safetensors, "not a letheon file but a safetensors file", False),
         (beginning, "truncated", True),
     ],
