@@ -391,7 +391,10 @@ def with_purge(number: int, change: Callable[[Statement], Any], signer: Any = RO
         (lambda s: s["predicate"]["certificate"].update(sha256="0" * 64), "to another certif"),
         (lambda s: s["predicate"]["ledger"].update(sequence=3), "belongs to another certificate"),
         (lambda s: s["predicate"]["ledger"].update(id="other"), "belongs to another certificate"),
-        (lambda s: s["predicate"]["scanner"].update(hits=1), "scanner.hits: the value violates const"),
+        (
+            lambda s: s["predicate"]["scanner"].update(hits=1),
+            "scanner.hits: the value violates const",
+        ),
         (lambda s: s["predicate"]["stores"][0].pop("at"), "stores[0]: the value violates required"),
         (lambda s: s["predicate"]["stores"][6].pop("by"), "stores[6]: the value violates required"),
     ],

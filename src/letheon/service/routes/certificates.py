@@ -166,10 +166,7 @@ def _find_certificates(caller: Principal, **filters: Any) -> Page[Certificate]:
 
 
 def _show_certificate(caller: Principal, record: Certificate) -> CertificateOut:
-    """Return a certificate as an item of a list.
-
-    A damaged certificate is listed too; its guarantee is "unreadable".
-    """
+    """Return a certificate as an item of a list, even if the certificate is damaged."""
     values = {
         "sequence": caller.numbers.tenant_number(record.sequence) or 0,
         "method": str(record.method),
@@ -265,7 +262,7 @@ def _find_attestation(certificates: Certificates, sequence: int) -> bytes | None
 
 @router.get("/api/v1/certificates/{number}/envelope", summary="Download a certificate", **_FILE)
 def download_certificate(caller: Reader, number: Number) -> Response:
-    """Download the DSSE envelope of a certificate, exactly as it was signed."""
+    """Download the DSSE envelope of a certificate, byte for byte."""
     return _send_file(caller, number, "certificate", Certificates.envelope)
 
 
@@ -568,10 +565,7 @@ def prove_inclusion(
     certificate: Annotated[int | None, Query(ge=1, le=verifier.MAX_INT)] = None,
     size: Place = None,
 ) -> InclusionOut:
-    """Return the RFC 6962 inclusion proof of an event.
-
-    The event is given by its index in the log, or by the number of the certificate it records.
-    """
+    """Return the RFC 6962 inclusion proof of an event, by its index or its certificate."""
     require_unbound(caller)
     ledger = caller.ledger
     if index is None and certificate is None:

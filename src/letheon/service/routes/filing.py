@@ -64,8 +64,7 @@ class _Erasure(In):
         Code of the legal ground, see /api/v1/grounds. The default is that consent was withdrawn
         (GDPR), or the right to delete (CCPA).
     verified : bool
-        Whether you have verified the identity of the requester; true needs the scope
-        requests:vouch.
+        Whether you have verified the identity of the requester; needs the scope requests:vouch.
     """
 
     model: views.ModelName
@@ -95,8 +94,7 @@ class RequestIn(_Erasure):
     model : str
         Name of the model; * for every model of the tenant that contains one of the ids.
     receipt : bool
-        Whether to create a receipt code, which is shown only once. The request must be about one
-        person.
+        Whether to create a receipt code, shown only once; the request must be about one person.
     receipt_key : str or None
         X25519 public key of the person, in hexadecimal digits. It replaces the receipt code.
     """
@@ -197,15 +195,14 @@ def file_requests(
 
 
 def file_one(caller: Principal, body: RequestIn, *, key: str | None = None) -> list[RequestFiled]:
-    """File a request for one model; return it in a list.
+    """File a request for one model, and return it in a list.
 
-    If the model is ``*``, file and return one request for each model that contains one of the ids.
+    If the model is ``*``, file one request for each model that contains one of the ids.
     """
     _require_vouching(caller, body.verified)
     wants_receipt = body.receipt or body.receipt_key is not None
-    if (
-        wants_receipt and not caller.sees_all_requests
-    ):  # a receipt would reveal that the ids were in the model
+    if wants_receipt and not caller.sees_all_requests:
+        # A receipt would reveal that the ids were in the model.
         title = "this token cannot request a receipt"
         words = (
             "File the request without a receipt; an operator can create a receipt code and give it "
@@ -233,10 +230,7 @@ def file_one(caller: Principal, body: RequestIn, *, key: str | None = None) -> l
 def file_everywhere(
     caller: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[LedgerRequest] = ()
 ) -> list[RequestFiled]:
-    """File the requests of one person, one for each model; return all requests of the person.
-
-    `stored` are the person's requests that exist already; they come first.
-    """
+    """File requests of one person to several models; return them after the `stored` requests."""
     with views.raise_problems():
         submitted = [submit_request(caller, item) for item in _with_approval(caller, inputs)]
         return _show_filed(caller, [*stored, *submitted])
@@ -306,10 +300,7 @@ def _ids_for(caller: Principal, entry: RequestInput, model: str) -> Sequence[int
 
 
 def derive_key(purpose: str, *parts: str) -> str:
-    """Return an idempotency key that is derived from a purpose and some texts.
-
-    It begins with a control character, so that no caller can send the same key.
-    """
+    """Derive an idempotency key that no caller can send: it begins with a control character."""
     return f"\x1f{purpose}:{digest_texts([purpose, *parts])}"
 
 
@@ -477,17 +468,13 @@ async def _read_upload(request: Request) -> Upload:
     try:
         names = [name for name, _ in form.multi_items()]
         if not set(names) <= _PARTS.keys() or len(names) != len(set(names)):
-            raise form_problem(
-                "expected only the parts `file`, `tenant` and `verified`, each at most once"
-            )
+            raise form_problem("expected only the parts file, tenant and verified, each once")
         file, tenant = form.get("file"), form.get("tenant")
         verified = form.get("verified", "false")
         if not isinstance(file, UploadFile):
             raise form_problem("the part `file` is not a file")
         if isinstance(tenant, UploadFile) or verified not in ("true", "false"):
-            raise form_problem(
-                "the part `tenant` must be a name, and `verified` must be true or false"
-            )
+            raise form_problem("`tenant` must be a name, and `verified` must be true or false")
         return Upload(await file.read(), tenant or None, verified == "true")
     finally:
         await form.close()
@@ -549,19 +536,12 @@ def _parse_row(
         return "there is no such model"
     person = parse_number(row["id"]) if is_number else row["id"]
     if person is None or person == "" or len(row["id"]) > LONGEST_ID:
-        return (
-            "id is not an integer, but the ids of the model are integers"
-            if is_number
-            else f"id is empty or has more than {LONGEST_ID} characters"
-        )
+        return "id is not an integer" if is_number else f"id must have 1 to {LONGEST_ID} characters"
     return item.model_copy(update={"ids": [person]})
 
 
 def read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number and the cells by column name of each line below the header.
-
-    Raise an `ApiProblem` if the file is not valid.
-    """
+    """Yield the number and the cells of each line; raise a problem if the file is not valid."""
     reader = csv.reader(io.StringIO(_decode_csv(data), newline=""), strict=True)
     count = 0
     try:
@@ -571,14 +551,9 @@ def read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
                 continue
             count += 1
             if count > MOST_ROWS:
-                raise _csv_problem(
-                    f"the file has more than {MOST_ROWS} lines; split it into several files",
-                    reader.line_num,
-                )
+                raise _csv_problem(f"more than {MOST_ROWS} lines; split the file", reader.line_num)
             if len(cells) != len(header):
-                raise _csv_problem(
-                    f"the line has {len(cells)} cells, expected {len(header)}", reader.line_num
-                )
+                raise _csv_problem(f"{len(cells)} cells, expected {len(header)}", reader.line_num)
             yield reader.line_num, dict(zip(header, cells, strict=True))
     except csv.Error as error:
         raise _csv_problem(
