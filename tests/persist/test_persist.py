@@ -246,7 +246,7 @@ def test_other_kind_of_file(path: Path) -> None:
 
 def test_newer_file(path: Path) -> None:
     file_of(path, None, kind="model", form="letheon-v2")
-    with pytest.raises(NewerFormatError, match=r"letheon-v2.*letheon-v1.*newer letheon"):
+    with pytest.raises(NewerFormatError, match=r"letheon-v2.*letheon-v1.*newer version of letheon"):
         load(path)
 
 

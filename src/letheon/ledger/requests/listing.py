@@ -7,7 +7,7 @@ pages: reading all pages returns each request that existed all the time exactly 
 import builtins
 import functools
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal
@@ -94,14 +94,17 @@ class RequestFilter:
     coarse: bool = False
 
     def __post_init__(self) -> None:
-        """Raise if a state is unknown."""
+        """Raise a ValueError if a state is unknown."""
         if isinstance(self.states, str):
-            raise ValueError("states is a string; give a list of states")
-        unknown = [state for state in self.states if state not in STATES]
-        if unknown:
-            raise ValueError(
-                f"{len(unknown)} unknown states; expected one or more of: {', '.join(STATES)}"
-            )
+            raise ValueError("states is a string; expected a list of states")
+        _require_states(self.states)
+
+
+def _require_states(states: Iterable[str]) -> None:
+    unknown = [state for state in states if state not in STATES]
+    if unknown:
+        names = ", ".join(map(repr, unknown[:3]))
+        raise ValueError(f"unknown state: {names}; expected one of: {', '.join(STATES)}")
 
 
 class RequestLists:
@@ -147,7 +150,12 @@ class RequestLists:
     def list(
         self, *, model: str | None = None, state: str | None = None, tenant: str | None = None
     ) -> tuple[Request, ...]:
-        """Return all requests, earliest due date first; `find` returns pages."""
+        """Return all requests, earliest due date first; `find` returns pages.
+
+        An unknown state raises `ValueError`.
+        """
+        if state is not None:
+            _require_states([state])
         with self._core.database.reading() as conn:
             return tuple(list_requests(conn, model=model, state=state, tenant=tenant))
 
