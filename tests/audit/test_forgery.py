@@ -87,7 +87,7 @@ def test_another_order_of_the_rows_fails_v2_and_v4(
         erase(ledger, kind, 3)
         report = judged(ledger, tmp_path / "bundle", "V0", "V4")
     assert verdicts(report) == {"V0": "pass", "V2": "fail", "V4": "fail"}
-    assert "not in the order of their registration" in report.failures[0].reason
+    assert "not in the order that they had at registration" in report.failures[0].reason
 
 
 def test_a_category_that_no_row_has_fails_v2(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -252,7 +252,7 @@ def test_a_frame_to_predict_is_shown_without_being_held(
         raise AssertionError("a frame was converted as if it were kept")
 
     monkeypatch.setattr(_tables, "hold_table", never)
-    monkeypatch.setattr(_tables, "_tidy_frame", never)
+    monkeypatch.setattr(_tables, "tidy_frame", never)
     frame = make(COLUMNS)
     shown = _tables.present_table(frame)
     assert type(shown) is type(frame)

@@ -116,7 +116,7 @@ def test_labels_of_object_arrays_are_compared() -> None:
         ([1, 2], [1], "same number of rows"),
         ([], [], "empty"),
         ([1.5], [1.5], "fractions, expected labels; use"),
-        (["a"], [1], "strings, those of the other are not"),
+        (["a"], [1], "strings, but those of the other are not"),
         ([math.nan], [1.0], "NaN"),
         ([[1, 2]], [[1, 2]], "one label per row"),
     ],
@@ -208,7 +208,7 @@ def test_unknown_classes_get_no_probability() -> None:
 @pytest.mark.parametrize(
     ("classes_a", "classes_b", "text"),
     [
-        (["a", "b"], [1, 2], "strings, those of the other are not"),
+        (["a", "b"], [1, 2], "strings, but those of the other are not"),
         ([1, "1"], [1, 2], "classes_a mixes strings"),
         ([1, 1], [1, 2], "distinct labels"),
         ([1, 2, 3], [1, 2], "2 columns, but there are 3 classes"),

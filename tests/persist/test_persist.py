@@ -240,7 +240,7 @@ def test_each_wrong_file_gets_its_own_advice(
 
 def test_other_kind_of_file(path: Path) -> None:
     state.write_file(path, [1], kind="ledger")
-    with pytest.raises(CorruptFileError, match="contains a ledger; expected a model"):
+    with pytest.raises(CorruptFileError, match="is a file of kind 'ledger'; expected a model"):
         load(path)
 
 
@@ -266,7 +266,7 @@ def test_other_versions_give_a_warning(path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_file_that_calls_something_else_a_model(path: Path) -> None:
     file_of(path, {"list": []}, kind="model")
-    with pytest.raises(CorruptFileError, match="contains a list, which cannot forget"):
+    with pytest.raises(CorruptFileError, match="contains a list, which is not a model"):
         load(path)
 
 

@@ -1,5 +1,6 @@
 """The rows of a model and their ids: tables, labels, ids, physical removal."""
 
+from letheon.data._frame import Frame, FrameSchema, as_frame, as_table, numbers_of, to_native
 from letheon.data._ids import IdIndex, Ids, IntIds, TextIds, as_ids, row_ids
 from letheon.data._rows import People, RowMatch, Rows, SlotRows
 from letheon.data._tables import (
@@ -14,6 +15,8 @@ from letheon.data._tables import (
 )
 
 __all__ = [
+    "Frame",
+    "FrameSchema",
     "IdIndex",
     "Ids",
     "IntIds",
@@ -22,14 +25,18 @@ __all__ = [
     "Rows",
     "SlotRows",
     "TextIds",
+    "as_frame",
     "as_ids",
+    "as_table",
     "hold_labels",
     "hold_table",
     "hold_target",
     "is_text_column",
     "join_target",
+    "numbers_of",
     "present_table",
     "require_one_kind",
     "row_ids",
     "table_length",
+    "to_native",
 ]

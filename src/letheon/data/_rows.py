@@ -5,6 +5,7 @@
 empty. Products with X need no mask: an empty slot is a row of zeros.
 """
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,9 +15,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from letheon.data._frame import Frame, as_table, to_native
 from letheon.data._ids import IdIndex, Ids
 from letheon.data._tables import (
     Table,
+    hold_target,
     join_rows,
     join_target,
     read_only,
@@ -128,13 +131,13 @@ class SlotRows:
 
     Parameters
     ----------
-    X : ndarray or CSR, shape (n, d)
-        The result of `hold_table`, float32 or float64. It is not copied: no other object may use
-        its memory. Dense: writable, in C order and not a view of a larger array; it may be uint8
-        and have more axes, like images. CSR (array or matrix): sorted indices without duplicates;
-        buffers that are views are copied.
-    y : ndarray, shape (n,)
-        float64 or int64; copied only if it is a view.
+    X : ndarray, CSR or Frame, shape (n, d)
+        The result of `as_table`. It is not copied: no other object may use its memory. Dense:
+        numbers or one column of texts, writable, in C order and not a view of a larger array; it
+        may have more axes, like images. CSR (array or matrix): float32 or float64, sorted indices
+        without duplicates; buffers that are views are copied.
+    y : ndarray, shape (n,) or (n, k), or None
+        The result of `hold_target`; copied only if it is a view.
     ids : Ids
         One per row; a person may own many rows. Copied, because an `Ids` may be shared.
     extra : mapping of str to ndarray, optional
@@ -173,17 +176,17 @@ class SlotRows:
     def __init__(
         self,
         X: Table,
-        y: NDArray[Any],
+        y: NDArray[Any] | None,
         ids: Ids,
         extra: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         self._replace_arrays(X, y, ids, dict(extra or {}))
 
     def _replace_arrays(
-        self, X: Table, y: NDArray[Any], ids: Ids, extra: dict[str, NDArray[Any]]
+        self, X: Table, y: NDArray[Any] | None, ids: Ids, extra: dict[str, NDArray[Any]]
     ) -> None:
         """Check the arrays, then replace the current ones."""
-        X = _own_csr(X) if sp.issparse(X) else _require_dense(X)
+        X = _own_table(X)
         n_slots = X.shape[0]
         _require_target(y, n_slots)
         _require_extra(extra, n_slots)
@@ -191,12 +194,13 @@ class SlotRows:
             raise IdsLengthError(f"got {len(ids)} ids for {n_slots} rows; give one id per row")
         own = {name: _ensure_owned(values) for name, values in extra.items()}
         fresh_ids = ids.take(np.arange(n_slots))
-        self._set_arrays(X, _ensure_owned(y), fresh_ids, own, np.ones(n_slots, bool))
+        target = None if y is None else _ensure_owned(y)
+        self._set_arrays(X, target, fresh_ids, own, np.ones(n_slots, bool))
 
     def _set_arrays(
         self,
         X: Table,
-        y: NDArray[Any],
+        y: Any,
         ids: Ids,
         extra: dict[str, NDArray[Any]],
         alive: NDArray[np.bool_],
@@ -208,6 +212,7 @@ class SlotRows:
         self._ids = ids
         self._n_rows = int(np.count_nonzero(alive))
         vars(self).pop("index", None)
+        vars(self).pop("n_people", None)
 
     def __len__(self) -> int:
         return self._n_rows
@@ -232,6 +237,11 @@ class SlotRows:
         index = IdIndex(self._ids)
         index.erase(np.flatnonzero(~self.alive))
         return index
+
+    @cached_property
+    def n_people(self) -> int:
+        """Number of distinct ids; counted at the first use, then kept up to date."""
+        return len(self.ids.distinct())
 
     @cached_property
     def _no_ids(self) -> Ids:
@@ -274,17 +284,30 @@ class SlotRows:
         where = int(positions[0]) if len(positions) == 1 else positions
         if isinstance(self.X, np.ndarray):
             self.X[where] = 0
+        elif isinstance(self.X, Frame):
+            self.X.wipe(positions)
         else:
             _zero_csr(self.X, positions)
-        self.y[where] = 0
+        if self.y is not None:
+            self.y[where] = 0
         for values in self.extra.values():
             values[where] = 0
+        if "n_people" in vars(self):
+            self.n_people -= self._count_last_rows(positions)
         if "index" in vars(self):
             self.index.erase(positions)
         self._ids.wipe(positions)
         # Last, so that an interrupted wipe can be repeated with the same positions.
         self.alive[where] = False
         self._n_rows -= len(positions)
+
+    def _count_last_rows(self, positions: NDArray[np.int64]) -> int:
+        """Return the number of ids all of whose rows are at these positions."""
+        owners = self._ids.take(positions).distinct()
+        return len(owners) - len(self._ids.take(self._others(owners, positions)).distinct())
+
+    def _others(self, owners: Ids, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.setdiff1d(self.find(owners).positions, positions)
 
     def _compact_slots(self) -> None:
         """Close the empty slots, in order; freed memory is overwritten with zeros."""
@@ -295,22 +318,31 @@ class SlotRows:
                 np.ones(len(slots), bool),
                 _find_runs(slots),
             )
-            rebuilt = _own_csr(take_rows(self.X, slots)) if sp.issparse(self.X) else None
+            rebuilt = None if isinstance(self.X, np.ndarray) else _own_table(self._take_X(slots))
         except MemoryError:  # nothing has moved; the next wipe tries again
             return
         if rebuilt is None:
             X = _move_down(self.X, runs)
         else:
             X = rebuilt
-            for buffer in (self.X.data, self.X.indices):
-                buffer.fill(0)  # a stale reference must not keep rows that are removed later
+            is_frame = isinstance(X, Frame)
+            for name in ("numbers", "codes") if is_frame else ("data", "indices"):
+                # A stale reference must not keep rows that are removed later.
+                getattr(self.X, name).fill(0)
         extra = {name: _move_down(values, runs) for name, values in self.extra.items()}
-        self._set_arrays(X, _move_down(self.y, runs), ids, extra, alive)
+        y = None if self.y is None else _move_down(self.y, runs)
+        self._set_arrays(X, y, ids, extra, alive)
+
+    def _take_X(self, slots: NDArray[np.int64]) -> Table:
+        """Return the table at some slots, in new memory."""
+        if isinstance(self.X, Frame):
+            return self.X.take(slots).concat(self.X.take(slots[:0]))  # without unused values
+        return take_rows(self.X, slots)
 
     def append(
         self,
         X: Table,
-        y: NDArray[Any],
+        y: NDArray[Any] | None,
         ids: Ids,
         extra: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
@@ -327,6 +359,20 @@ class SlotRows:
         IdsTypeError
             For ids of the other kind.
         """
+        joint = self.joined(X, y, ids, extra)
+        self._set_arrays(joint.X, joint.y, joint._ids, joint.extra, joint.alive)
+
+    def joined(
+        self,
+        X: Table,
+        y: NDArray[Any] | None,
+        ids: Ids,
+        extra: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Self:
+        """Return these rows followed by new ones, in new memory; `append` in place does the same.
+
+        Raises the errors of `append`.
+        """
         extra = dict(extra or {})
         n_new = X.shape[0]
         _require_target(y, n_new)
@@ -336,15 +382,17 @@ class SlotRows:
             raise ValueError(f"extra values are {layout}; expected {expected}")
         if len(ids) != n_new:
             raise IdsLengthError(f"got {len(ids)} ids for {n_new} rows; give one id per row")
-        both = Rows(**self._compact_parts()).concat(Rows(X, y, ids, extra))
-        assert both.y is not None
-        self._replace_arrays(both.X, both.y, both.ids, both.extra)
+        own = self._compact_parts()
+        table = own["X"].concat(X) if isinstance(X, Frame) else join_rows(own["X"], X)
+        joint = {name: np.concatenate([own["extra"][name], extra[name]]) for name in extra}
+        return type(self)(table, join_target(own["y"], y), own["ids"].concat(ids), joint)
 
     def compact_copy(self) -> Self:
         """Return the remaining rows without empty slots, in new memory."""
         slots = np.flatnonzero(self.alive)
         extra = {name: values[slots] for name, values in self.extra.items()}
-        return type(self)(take_rows(self.X, slots), self.y[slots], self._ids.take(slots), extra)
+        y = None if self.y is None else self.y[slots]
+        return type(self)(self._take_X(slots), y, self._ids.take(slots), extra)
 
     def __copy__(self) -> Self:
         """Return the same rows in the same slots, in new memory."""
@@ -353,10 +401,11 @@ class SlotRows:
         if sp.issparse(X):
             X = _csr_like(X, X.data.copy(), X.indices.copy(), X.indptr.copy())
         else:
-            X = X.copy()
+            X = copy.copy(X) if isinstance(X, Frame) else X.copy()
         extra = {name: values.copy() for name, values in self.extra.items()}
         ids = self._ids.take(np.arange(self.n_slots))
-        new._set_arrays(X, self.y.copy(), ids, extra, self.alive.copy())
+        y = None if self.y is None else self.y.copy()
+        new._set_arrays(X, y, ids, extra, self.alive.copy())
         return new
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
@@ -369,15 +418,18 @@ class SlotRows:
         return {"X": self.X, "y": self.y, "ids": self._ids, "extra": self.extra}
 
     def _to_state(self) -> dict[str, Any]:
-        return self._compact_parts()
+        parts = self._compact_parts()
+        if parts["y"] is not None and parts["y"].dtype.kind == "U":
+            parts["y"] = hold_target(parts["y"])  # the width shows the longest label
+        return parts | {"X": to_native(parts["X"])}
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Self:
         X = state["X"]
         # pickle and joblib pass views of their own buffers, which may be read-only.
-        if not sp.issparse(X) and not isinstance(X, np.ndarray):
-            raise ValueError(f"X is a {type(X).__name__}; expected an array or a sparse matrix")
-        X = X if sp.issparse(X) else _ensure_owned(X)
+        if not sp.issparse(X):
+            is_numbers = isinstance(X, np.ndarray) and X.dtype.kind != "O"
+            X = _ensure_owned(X) if is_numbers else as_table(X)
         return cls(X, state["y"], state["ids"], state["extra"])
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
@@ -399,11 +451,20 @@ def _ensure_owned(array: NDArray[Any]) -> NDArray[Any]:
     return array if _is_owned(array) else np.array(array, order="C", subok=False)
 
 
+def _own_table(X: Any) -> Any:
+    """Return a table whose memory the rows may overwrite."""
+    if isinstance(X, Frame):
+        return X if _is_owned(X.numbers) and _is_owned(X.codes) else copy.copy(X)
+    return _own_csr(X) if sp.issparse(X) else _require_dense(X)
+
+
 def _require_dense(X: Any) -> NDArray[Any]:
-    if not isinstance(X, np.ndarray) or X.ndim < 2:
-        raise ValueError(f"X is a {type(X).__name__}; expected an array of rows or a CSR matrix")
-    if X.dtype != np.uint8:
-        _require_float(X)
+    if not isinstance(X, np.ndarray) or (X.ndim < 2 and X.dtype.kind != "O"):
+        raise ValueError(
+            f"X is a {type(X).__name__}; expected an array of rows, a CSR matrix, a Frame or texts"
+        )
+    if X.dtype.kind not in "biufO" or not X.dtype.isnative:
+        raise ValueError(f"X has dtype {X.dtype}; expected numbers in native byte order")
     if not _is_owned(X):
         raise ValueError(
             "X is read-only, not in C order or a view of other memory; rows are wiped in place, "
@@ -439,11 +500,14 @@ def _csr_like(X: Any, data: Any, indices: Any, indptr: Any) -> Any:
 
 
 def _require_target(y: Any, n_rows: int) -> None:
-    if not isinstance(y, np.ndarray) or y.dtype not in (np.float64, np.int64):
+    if y is None:
+        return
+    kinds = (np.float64, np.int64, np.bool_)
+    if not isinstance(y, np.ndarray) or not (y.dtype in kinds or y.dtype.kind in "UO"):
         kind = getattr(y, "dtype", type(y).__name__)
-        raise ValueError(f"y is {kind}; expected an array of float64 or int64")
-    if y.shape != (n_rows,):
-        raise ValueError(f"y has shape {y.shape}; expected ({n_rows},), one label per row")
+        raise ValueError(f"y is {kind}; expected the result of hold_target")
+    if y.shape[:1] != (n_rows,):
+        raise ValueError(f"y has shape {y.shape}; expected one label for each of {n_rows} rows")
 
 
 def _require_extra(extra: Mapping[str, Any], n_rows: int) -> None:

@@ -37,7 +37,7 @@ def hold_table(X: Any) -> Table:
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
         _require_rows(frame.shape)
-        return _tidy_frame(_plain_columns(_fresh_rows(frame, list(range(len(frame))))))
+        return tidy_frame(_plain_columns(_fresh_rows(frame, list(range(len(frame))))))
     if not sp.issparse(X) and _is_text_column(X):
         return np.array([str(value) for value in X], object)
     array = check_array(
@@ -90,7 +90,7 @@ def take_rows(X: Table, positions: NDArray[np.int64]) -> Table:
         return X[positions]
     if sp.issparse(X):
         return _canonical_sparse(X[positions])
-    return _tidy_frame(_fresh_rows(nw.from_native(X, eager_only=True), positions.tolist()))
+    return tidy_frame(_fresh_rows(nw.from_native(X, eager_only=True), positions.tolist()))
 
 
 def _fresh_rows(frame: "nw.DataFrame[Any]", positions: list[int]) -> "nw.DataFrame[Any]":
@@ -131,7 +131,7 @@ def join_rows(X: Table, other: Table) -> Table:
         other = type(X)((data, other.indices, other.indptr), shape=other.shape)
         return _canonical_sparse(sp.vstack([X, other], format="csr"))
     frames = [nw.from_native(table, eager_only=True) for table in (X, other)]
-    return _tidy_frame(nw.concat(_same_categories(frames), how="vertical"))
+    return tidy_frame(nw.concat(_same_categories(frames), how="vertical"))
 
 
 def hold_target(y: Any, *, as_float: bool = False) -> NDArray[Any]:
@@ -350,7 +350,7 @@ def _plain_column(name: str, kind: "nw.dtypes.DType") -> "nw.Expr":
     return nw.when(column == 0).then(nw.lit(0.0, kind)).otherwise(missing).alias(name)
 
 
-def _tidy_frame(frame: "nw.DataFrame[Any]") -> Table:
+def tidy_frame(frame: "nw.DataFrame[Any]") -> Table:
     """Return the native frame without old row labels, unused categories and shared strings.
 
     A filtered frame keeps the labels of its rows and the *names* of categories that only forgotten

@@ -1,0 +1,456 @@
+"""`Frame`: the columns of a data frame as arrays, so that a row can be read and wiped quickly.
+
+Numbers are one float64 matrix, in which NaN means missing. Every other column is a column of codes
+with a dictionary of values. A value whose last row is wiped also leaves the dictionary.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from letheon.data._tables import Table, hold_table, present_table, tidy_frame
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+# A float64 represents every integer up to here.
+_LARGEST_INTEGER = 2**53
+_OBJECTS = "array"
+
+
+class ColumnSelection(NamedTuple):
+    """Some columns of a frame: their schema, and where they are among numbers and codes."""
+
+    schema: "FrameSchema"
+    numbers: Integers
+    codes: Integers
+
+
+@dataclass(frozen=True)
+class FrameSchema:
+    """Names and types of the columns of a frame.
+
+    Attributes
+    ----------
+    backend : str
+        Library of the frame that was given; "array" for a NumPy array of objects.
+    names : tuple of str
+        Names of the columns.
+    kinds : tuple of str
+        Data types of the columns, as the library writes them.
+    is_number : tuple of bool
+        Whether a column contains numbers.
+    """
+
+    backend: str
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    is_number: tuple[bool, ...]
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Place of each column among the numbers or among the codes."""
+        counts, places = [0, 0], []
+        for is_number in self.is_number:
+            places.append(counts[is_number])
+            counts[is_number] += 1
+        return tuple(places)
+
+    @cached_property
+    def _selections(self) -> dict[tuple[int, ...], ColumnSelection]:
+        return {}
+
+    def select(self, columns: tuple[int, ...]) -> ColumnSelection:
+        """Return the schema and places of some columns; remembered for the next call."""
+        if columns not in self._selections:
+            schema = FrameSchema(
+                self.backend,
+                tuple(self.names[j] for j in columns),
+                tuple(self.kinds[j] for j in columns),
+                tuple(self.is_number[j] for j in columns),
+            )
+            numbers = [self.places[j] for j in columns if self.is_number[j]]
+            codes = [self.places[j] for j in columns if not self.is_number[j]]
+            selection = ColumnSelection(schema, np.array(numbers, int), np.array(codes, int))
+            self._selections[columns] = selection
+        return self._selections[columns]
+
+
+class Frame:
+    """Columns of a data frame.
+
+    Parameters
+    ----------
+    schema : FrameSchema
+        Names and types of the columns.
+    numbers : ndarray of float64, shape (n_rows, n_numbers)
+        Columns of numbers, in the order of the schema; NaN is missing.
+    codes : ndarray of int32, shape (n_rows, n_others)
+        All other columns, in the order of the schema; -1 is missing.
+    values : tuple of list
+        Dictionary of each column of codes: the value of code ``k`` is ``values[j][k]``.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = as_frame(pd.DataFrame({"age": [31.0, None], "city": ["Rome", "Oslo"]}))
+    >>> frame.numbers.tolist(), frame.codes.tolist(), frame.values
+    ([[31.0], [nan]], [[1], [0]], (['Oslo', 'Rome'],))
+    """
+
+    def __init__(
+        self,
+        schema: FrameSchema,
+        numbers: Floats,
+        codes: NDArray[np.int32],
+        values: tuple[list[Any], ...],
+    ) -> None:
+        self.schema = schema
+        self.numbers = numbers
+        self.codes = codes
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and of columns."""
+        return len(self.numbers), len(self.schema.names)
+
+    def take(self, positions: Any) -> "Frame":
+        """Return some rows; the dictionaries are shared."""
+        return Frame(self.schema, self.numbers[positions], self.codes[positions], self.values)
+
+    def select(self, columns: tuple[int, ...]) -> "Frame":
+        """Return some columns, in this order."""
+        schema, numbers, codes = self.schema.select(columns)
+        values = tuple(self.values[j] for j in codes.tolist())
+        return Frame(schema, self.numbers[:, numbers], self.codes[:, codes], values)
+
+    def column_values(self, column: int) -> list[Any]:
+        """Return the values of the column at this place among the codes; None is missing."""
+        values = [*self.values[column], None]
+        return [values[code] for code in self.codes[:, column].tolist()]
+
+    def map_codes(self, column: int, numbers: "dict[Any, int]", default: int) -> NDArray[np.int32]:
+        """Return a number for each row: that of its value; `default` for other values.
+
+        Missing values have the key None.
+        """
+        values, codes = self.values[column], self.codes[:, column]
+        if len(codes) < len(values):  # a few rows: do not read the whole dictionary
+            return np.array([numbers.get(v, default) for v in self.column_values(column)], np.int32)
+        table = [*(numbers.get(value, default) for value in values), numbers.get(None, default)]
+        return np.array(table, np.int32)[codes]
+
+    def count_codes(self, column: int) -> dict[Any, int]:
+        """Return the number of rows of each value of a column; None: missing."""
+        values, codes = self.values[column], self.codes[:, column]
+        if len(codes) < len(values):
+            counts: dict[Any, int] = {}
+            for value in self.column_values(column):
+                counts[value] = counts.get(value, 0) + 1
+            return counts
+        numbers = np.bincount(codes + 1, minlength=len(values) + 1).tolist()
+        pairs = zip([None, *values], numbers, strict=True)
+        return {value: number for value, number in pairs if number}
+
+    def concat(self, other: "Frame") -> "Frame":
+        """Return these rows followed by `other`, with new dictionaries."""
+        if (self.schema.names, self.schema.is_number) != (
+            other.schema.names,
+            other.schema.is_number,
+        ):
+            raise ValueError(
+                f"new rows have the columns {_describe(other.schema)}; expected "
+                f"{_describe(self.schema)}"
+            )
+        values: list[list[Any]] = []
+        parts = []
+        for j, known in enumerate(self.values):
+            joint = {value: code for code, value in enumerate(known) if value is not None}
+            own = [value for value in known if value is not None]
+            for value in other.values[j]:
+                if value is not None and value not in joint:
+                    joint[value] = len(own)
+                    own.append(value)
+            joint = {value: code for code, value in enumerate(own)}
+            parts.append(
+                np.concatenate([self.map_codes(j, joint, -1), other.map_codes(j, joint, -1)])
+            )
+            values.append(own)
+        codes = (
+            np.stack(parts, axis=1) if parts else np.empty((len(self) + len(other), 0), np.int32)
+        )
+        numbers = np.concatenate([self.numbers, other.numbers])
+        return Frame(self.schema, numbers, codes.astype(np.int32), tuple(values))
+
+    def __copy__(self) -> Self:
+        values = tuple(list(column) for column in self.values)
+        return type(self)(self.schema, self.numbers.copy(), self.codes.copy(), values)
+
+    @cached_property
+    def _counts(self) -> tuple[Integers, Integers]:
+        """Number of rows of every code, of all columns in one array, and where a column begins."""
+        sizes = [len(column) + 1 for column in self.values]
+        begins = np.cumsum([0, *sizes])
+        counts = np.zeros(begins[-1], np.int64)
+        for j, begin in enumerate(begins[:-1].tolist()):
+            counts[begin : begin + sizes[j]] = np.bincount(self.codes[:, j] + 1, minlength=sizes[j])
+        return counts, begins[:-1] + 1
+
+    def wipe(self, positions: Integers) -> None:
+        """Overwrite rows with zeros and missing codes; drop values without rows."""
+        counts, begins = self._counts
+        places = (self.codes[positions] + begins).ravel()
+        np.subtract.at(counts, places, 1)
+        self.numbers[positions] = 0
+        self.codes[positions] = -1
+        np.add.at(counts, np.tile(begins - 1, len(positions)), 1)
+        for place in np.unique(places[counts[places] == 0]).tolist():
+            column = int(np.searchsorted(begins, place + 1, "right")) - 1
+            code = place - int(begins[column])
+            if code >= 0:
+                self.values[column][code] = None
+
+    def to_native(self) -> Any:
+        """Return the rows as the kind of table that was given, without unused values."""
+        schema, columns = self.schema, []
+        for place, kind, is_number in zip(
+            schema.places, schema.kinds, schema.is_number, strict=True
+        ):
+            columns.append(
+                _native_numbers(schema.backend, self.numbers[:, place], kind)
+                if is_number
+                else self.column_values(place)
+            )
+        if schema.backend == _OBJECTS:
+            table = np.empty(self.shape, object)
+            for j, column in enumerate(columns):
+                table[:, j] = column
+            return table
+        return tidy_frame(_build_frame(schema, columns, self))
+
+
+def _describe(schema: FrameSchema) -> str:
+    pairs = zip(schema.names, schema.kinds, strict=True)
+    return ", ".join(f"{name} ({kind})" for name, kind in pairs)
+
+
+def _native_numbers(backend: str, column: Floats, kind: str) -> Any:
+    """Return a column of numbers with the dtype that was given."""
+    if backend == _OBJECTS:
+        return column.tolist()
+    if backend != "pandas":
+        is_float = kind.startswith("Float")
+        return [None if math.isnan(v) and not is_float else v for v in column.tolist()]
+    if kind in ("Int64", "boolean") or kind.startswith(("Int", "UInt", "Float")):
+        import pandas as pd
+
+        return pd.Series([None if math.isnan(v) else v for v in column.tolist()], dtype=kind)
+    return column.astype(kind)
+
+
+def _build_frame(schema: FrameSchema, columns: list[Any], frame: Frame) -> Any:
+    backend: Any = schema.backend
+    if backend == "pandas":
+        return nw.from_native(_pandas_frame(schema, columns, frame), eager_only=True)
+    series = {}
+    for name, kind, place, column in zip(
+        schema.names, schema.kinds, schema.places, columns, strict=True
+    ):
+        known = [v for v in frame.values[place] if v is not None] if kind == "Enum" else []
+        dtype = nw.Enum(known) if kind == "Enum" else getattr(nw, kind)
+        is_text = kind in ("Enum", "String", "Categorical")
+        first = nw.String if is_text else nw.Float64
+        series[name] = nw.new_series(name, column, first, backend=backend).cast(dtype)
+    return nw.from_dict(series, backend=backend)
+
+
+def _pandas_frame(schema: FrameSchema, columns: list[Any], frame: Frame) -> Any:
+    import pandas as pd
+
+    series = {}
+    for j, kind in enumerate(schema.kinds):
+        if kind == "ordered":
+            known = [v for v in frame.values[schema.places[j]] if v is not None]
+            series[j] = pd.Series(pd.Categorical(columns[j], known, ordered=True))
+        else:
+            series[j] = pd.Series(columns[j], dtype=None if schema.is_number[j] else kind)
+    native = pd.DataFrame(series, index=range(len(frame)))
+    native.columns = list(schema.names)
+    return native
+
+
+def as_table(X: Any, *, copy: bool = True) -> Table:
+    """Return X as a model stores it: an array, a CSR matrix of floats, a `Frame` or texts.
+
+    Data frames and two-dimensional arrays of objects or strings become a `Frame`. Without `copy`,
+    for predictions, an array is copied only if needed and may be read-only.
+    """
+    if isinstance(X, Frame):
+        return X.__copy__() if copy else X
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        return as_frame(X)
+    table = hold_table(X) if copy else present_table(X)
+    if sp.issparse(table):
+        return sp.csr_array(table) if table.dtype.kind == "f" else sp.csr_array(table, dtype=float)
+    is_object = isinstance(table, np.ndarray) and table.ndim == 2 and table.dtype.kind == "O"
+    return _frame_of_objects(table) if is_object else table
+
+
+def to_native(X: Table) -> Any:
+    """Return a stored table as the kind of table that was given."""
+    return X.to_native() if isinstance(X, Frame) else X
+
+
+def as_frame(X: Any) -> Frame:
+    """Return the columns of a pandas, polars or other eager data frame.
+
+    Raises
+    ------
+    ValueError
+        A column has dates or other values that are neither numbers nor texts, or integers above
+        2**53.
+    """
+    frame = nw.from_native(hold_table(X), eager_only=True)
+    numbers, codes, values, kinds, is_number = [], [], [], [], []
+    for name, dtype in frame.schema.items():
+        series = frame.get_column(name)
+        is_number.append(dtype.is_numeric() or dtype == nw.Boolean)
+        if is_number[-1]:
+            kinds.append(_native_kind(series))
+            numbers.append(_column_numbers(series))
+        else:
+            kind, code, known = _column_codes(series)
+            kinds.append(kind)
+            codes.append(code)
+            values.append(known)
+    schema = FrameSchema(
+        str(frame.implementation.value), tuple(frame.columns), tuple(kinds), tuple(is_number)
+    )
+    n_rows = len(frame)
+    return Frame(
+        schema,
+        np.stack(numbers, axis=1) if numbers else np.empty((n_rows, 0)),
+        np.stack(codes, axis=1) if codes else np.empty((n_rows, 0), np.int32),
+        tuple(values),
+    )
+
+
+def _native_kind(series: "nw.Series[Any]") -> str:
+    if series.implementation.is_pandas():
+        return str(series.to_native().dtype)
+    return str(series.dtype)
+
+
+def _column_numbers(series: "nw.Series[Any]") -> Floats:
+    if series.dtype.is_integer() and len(series):
+        for extreme in (series.min(), series.max()):
+            if extreme is not None and abs(int(extreme)) > _LARGEST_INTEGER:
+                raise ValueError(
+                    f"column {series.name!r} contains {extreme}; expected integers of at most "
+                    "2**53. Pass the column as text or as float"
+                )
+    array = series.cast(nw.Float64).fill_null(float("nan")).to_numpy()
+    return np.ascontiguousarray(array, np.float64) + 0.0
+
+
+def _column_codes(series: "nw.Series[Any]") -> tuple[str, NDArray[np.int32], list[Any]]:
+    """Return kind, codes and dictionary of a column of texts, categories or objects."""
+    dtype, native = series.dtype, series.to_native()
+    if dtype == nw.Enum or (dtype == nw.Categorical and getattr(native.dtype, "ordered", False)):
+        known = series.cat.get_categories().to_list()
+        kind = "ordered" if series.implementation.is_pandas() else "Enum"
+    else:
+        known = None
+        kind = _native_kind(series)
+    if dtype not in (nw.String, nw.Categorical, nw.Enum, nw.Object):
+        raise ValueError(
+            f"column {series.name!r} has dtype {dtype}; expected numbers, texts, categories or "
+            "booleans. Convert the column first, for example a date to days"
+        )
+    return kind, *_encode_values(series.to_list(), known, series.name)
+
+
+def _encode_values(
+    values: Sequence[Any], known: list[Any] | None, name: str
+) -> tuple[NDArray[np.int32], list[Any]]:
+    values = [_plain_value(value, name) for value in values]
+    if {bool} < {type(value) for value in values} - {type(None), str}:
+        raise ValueError(f"column {name!r} mixes booleans and numbers; expected values of one kind")
+    if known is None:
+        known = sorted(set(values) - {None}, key=lambda value: (type(value).__name__, value))
+    numbers = {value: code for code, value in enumerate(known)}
+    numbers[None] = -1
+    return np.array([numbers[value] for value in values], np.int32), list(known)
+
+
+def _plain_value(value: Any, name: str) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        # 1.0 and 1 are equal, so one of them must represent both.
+        return None if math.isnan(value) else int(value) if value.is_integer() else value
+    if type(value).__name__ == "NAType":
+        return None
+    raise ValueError(
+        f"column {name!r} contains a value of type {type(value).__name__}; expected numbers or "
+        "texts"
+    )
+
+
+def _frame_of_objects(array: NDArray[Any]) -> Frame:
+    """Return the columns of a two-dimensional array of objects, all of them as codes."""
+    n_rows, n_columns = array.shape
+    names = tuple(f"x{j}" for j in range(n_columns))
+    columns = [_encode_values(array[:, j].tolist(), None, names[j]) for j in range(n_columns)]
+    schema = FrameSchema(_OBJECTS, names, ("object",) * n_columns, (False,) * n_columns)
+    codes = np.stack([code for code, _ in columns], axis=1)
+    return Frame(schema, np.empty((n_rows, 0)), codes, tuple(known for _, known in columns))
+
+
+def numbers_of(X: Table) -> Floats:
+    """Return a table as a float64 matrix; NaN is missing.
+
+    Raises
+    ------
+    ValueError
+        A column is not a column of numbers.
+    """
+    if not isinstance(X, Frame):
+        if sp.issparse(X):
+            raise TypeError("X is sparse; expected a dense array or a data frame")
+        return np.asarray(X, np.float64)
+    if X.codes.shape[1] == 0:
+        return X.numbers
+    parts = [
+        X.numbers[:, place] if is_number else _parse_numbers(X, place, name)
+        for place, is_number, name in zip(
+            X.schema.places, X.schema.is_number, X.schema.names, strict=True
+        )
+    ]
+    return np.stack(parts, axis=1)
+
+
+def _parse_numbers(X: Frame, place: int, name: str) -> Floats:
+    """Return a column of objects as numbers."""
+    numbers = []
+    for value in X.column_values(place):
+        if isinstance(value, str):
+            raise ValueError(
+                f"could not convert string to float: column {name!r} contains {value!r}; encode "
+                "the column first, for example with OneHotEncoder"
+            )
+        numbers.append(math.nan if value is None else float(value))
+    return np.array(numbers, np.float64)
