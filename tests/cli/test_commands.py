@@ -106,7 +106,7 @@ def test_plan_of_few_rows_drops_impossible_defaults() -> None:
     result = call("plan", "25")
     assert result.exit_code == 0
     assert {line[2] for line in numbers(result.output)} == {"1"}
-    assert "30 people are not shown: of 25 people none would remain" in plain(result.output)
+    assert "the removal of 30 people: of 25 people, none would remain" in plain(result.output)
     assert "Note" not in call("plan", "31", "--shards", "5").output
 
 
@@ -118,7 +118,7 @@ def test_more_shards_than_people_are_noted(shards: str, noted: bool) -> None:
 
 def test_empty_shards_of_the_note_are_binomial() -> None:
     output = plain(call("plan", "50", "--requests", "1", "--shards", "100").output)
-    assert f"about {100 * 0.99**50:.0f} of them would stay empty" in output
+    assert f"about {100 * 0.99**50:.0f} of them would be empty" in output
 
 
 @pytest.mark.parametrize("columns", [20, 40, 62])

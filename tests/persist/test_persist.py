@@ -154,7 +154,7 @@ def test_a_model_without_rows_is_not_saved(path: Path) -> None:
     [
         ("module.Own", r"trusted='module.Own' is a single value.*\['module.Own'\]"),
         (Majority, r"pass a list: trusted=\[Majority\]"),
-        (None, "trusted=None; expected a list"),
+        (None, "trusted=None is not a list"),
     ],
 )
 def test_trusted_is_a_list(path: Path, trusted: Any, message: str) -> None:
