@@ -67,7 +67,7 @@ def count_border(n_rows: int, min_frequency: float | None) -> int:
     return -int(-Fraction(repr(float(min_frequency))) * n_rows // 1)
 
 
-class _CategoryEncoder(StableTransformer):
+class _CategoryEncoder(OneToOneFeatureMixin, StableTransformer):
     """Base class of encoders: counts of categories, and published lists of categories."""
 
     sums_: CategoryCounts
@@ -370,7 +370,7 @@ class OneHotEncoder(_CategoryEncoder):
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return the names of the output columns: name of the input column, ``_``, category."""
-        names = OneToOneFeatureMixin.get_feature_names_out(self, input_features)
+        names = super().get_feature_names_out(input_features)
         published = self.published_
         shown = [
             dict(zip(keys, category_array(keys, kind).tolist(), strict=True))
@@ -411,7 +411,7 @@ def _has_moved_keys(old: CategoryLists, new: CategoryLists, column: int) -> bool
     return bool((rare ^ rare_before) & set(keys) & set(before))
 
 
-class OrdinalEncoder(OneToOneFeatureMixin, _CategoryEncoder):
+class OrdinalEncoder(_CategoryEncoder):
     """The number of the category in the sorted list, with the parameters of scikit-learn.
 
     Parameters
