@@ -452,6 +452,9 @@ def test_looking_after_a_request(home: Home) -> None:
     ground = ("--ground", "gdpr.art17.3.e")
     assert done("request", "reject", other["id"], *ground, *here)["state"] == "rejected"
     assert done("request", "list", "--state", "cancelled", *here)[0]["id"] == asked["id"]
+    unknown = call("request", "list", "--state", "foo", *here)
+    assert (unknown.exit_code, unknown.stdout) == (2, "")
+    assert "unknown state: 'foo'; expected one of: received, " in unknown.stderr
 
 
 def test_keys_and_stores(home: Home, tmp_path: Path) -> None:

@@ -256,9 +256,9 @@ def list_requests(
     Parameters
     ----------
     model : NAME
-        Only this model.
+        Only requests for this model.
     state : STATE
-        Only this state.
+        Only requests in this state.
     """
     with _command.wrap_usage_errors():
         entries = ledger.requests.list(model=model, state=state, tenant=tenant)
