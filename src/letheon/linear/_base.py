@@ -452,8 +452,8 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"{type(self).__name__} needs at least 2 classes in y, but y contains only "
-                f"{classes[0]}"
+                f"{type(self).__name__} needs at least 2 classes in y, but y has only one "
+                f"class: {classes[0]}"
             )
         return codes.astype(np.int64), hold_target(classes)
 
