@@ -55,7 +55,7 @@ SETTINGS = [
     ({"tol": 0.0}, r"tol=0\.0; expected a number above 0"),
     ({"max_iter": 0}, "max_iter=0; expected a whole number, 1 or more"),
     ({"noise_seed": -1}, "noise_seed must be from"),
-    ({"data_free": True}, "data_free=True needs a declared row_norm"),
+    ({"data_free": True}, "data_free=True needs row_norm"),
 ]
 
 
@@ -105,7 +105,9 @@ def test_numbers_that_are_none(bad: float, form: Any) -> None:
 
 def test_a_single_class_is_refused() -> None:
     X, _ = make_rows()
-    with pytest.raises(ValueError, match=r"needs at least 2 classes in y, but y has only one class: .*4"):
+    with pytest.raises(
+        ValueError, match=r"needs at least 2 classes in y, but y has only one class: .*4"
+    ):
         estimator().fit(X, np.full(60, 4))
 
 
@@ -145,7 +147,12 @@ REQUESTS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([1, 2], {"batch_size": 3}, ValueError, "batch_size=3 is larger than"),
     ([1, 2], {"batch_size": 0}, ValueError, "batch_size=0; expected a whole number"),
     ([1, 2], {"batch_size": "two"}, ValueError, "batch_size='two'; expected a whole number"),
-    ([1], {"X": np.zeros((1, 4)), "y": [0]}, ValueError, "X and y are for data_free=True only"),
+    (
+        [1],
+        {"X": np.zeros((1, 4)), "y": [0]},
+        ValueError,
+        "forget accepts X and y only with data_free=True",
+    ),
 ]
 
 
