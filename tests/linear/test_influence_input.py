@@ -48,7 +48,7 @@ SETTINGS = [
     ({"if_unproved": "warn"}, "if_unproved='warn'; expected one of"),
     ({"rows": "scale"}, "rows='scale'; expected one of"),
     ({"rows": "clip"}, "rows='clip' needs row_norm, a positive bound"),
-    ({"rows": "refuse", "row_norm": 0.0}, r"needs row_norm, .*got 0\.0"),
+    ({"rows": "refuse", "row_norm": 0.0}, r"needs row_norm, .*got row_norm=0\.0"),
     ({"row_norm": 2.0}, r"row_norm=2\.0 has no effect with rows='keep'"),
     ({"batch_size": 0}, "batch_size=0; expected a whole number, 1 or more"),
     ({"batch_size": 1.5}, r"batch_size=1\.5; expected a whole number"),

@@ -284,7 +284,7 @@ class ObjectiveNoise(Mechanism):
 
 
 def release_code(model: Any) -> str:
-    """Return the code of the release mechanism, for certificates."""
+    """Return the code by which certificates name the release mechanism of a model."""
     is_pure = model.delta == 0
     if getattr(model, "mechanism", None) == "objective":
         return f"objective-perturbation-{'gamma-ball' if is_pure else 'gaussian'}"

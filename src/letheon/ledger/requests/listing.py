@@ -148,7 +148,7 @@ class RequestLists:
     def list(
         self, *, model: str | None = None, state: str | None = None, tenant: str | None = None
     ) -> tuple[Request, ...]:
-        """Return all requests with this model, state and tenant, earliest due date first."""
+        """Return all requests, or those of a model, state or tenant, earliest due date first."""
         with self._core.database.reading() as conn:
             return tuple(list_requests(conn, model=model, state=state, tenant=tenant))
 
@@ -296,7 +296,7 @@ def list_requests(
     state: str | None = None,
     tenant: str | None = None,
 ) -> list[Request]:
-    """Return the requests with this model, state and tenant, earliest due date first."""
+    """Return all requests, or those of a model, state or tenant, earliest due date first."""
     filters = ((models.c.name, model), (requests.c.state, state), (requests.c.tenant, tenant))
     query = _request_query()
     query = query.where(*(column == value for column, value in filters if value is not None))
