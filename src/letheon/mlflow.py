@@ -134,7 +134,9 @@ def log_version(
     if not versions or versions[0].number != number:
         raise LedgerMissingError(f"model {model!r} has no version {number}")
     if with_model and number != head.number:
-        raise ValueError(f"version {number} is not the served version; its file was destroyed")
+        raise ValueError(
+            f"with_model=True needs the served version; the file of version {number} was destroyed"
+        )
     registry = _RegistryEntry(ledger, client or MlflowClient(), model, tenant, registered_model)
     known = registry.list_logged()
     logged = _log_version(registry, versions[0], known, with_model=with_model)
@@ -236,7 +238,7 @@ class _RegistryEntry:
         # MLflow rejects colons in names.
         self.name = registered_model or usual.replace(":", "-")
         if "'" in self.name:
-            raise ValueError(f"registered_model={self.name!r} must not contain a quotation mark")
+            raise ValueError(f"registered_model={self.name!r} must not contain a single quote")
 
     def list_logged(self) -> dict[int, ModelVersion]:
         """Return the logged versions by their number in the ledger."""

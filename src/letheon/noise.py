@@ -364,11 +364,17 @@ class NoiseSource:
         return direction * (radius / float(np.linalg.norm(direction)))
 
     def discrete_normals(self, shape: Shape, scale: int) -> NDArray[np.int64]:
-        """Return independent integers from the exact discrete Gaussian distribution."""
+        """Return independent integers from the exact discrete Gaussian distribution.
+
+        The probability of z is proportional to ``exp(-(z / scale)**2 / 2)``.
+        """
         return _draw_integers(self._words, _count_entries(shape), scale, _NORMAL).reshape(shape)
 
     def laplaces(self, shape: Shape, scale: int) -> NDArray[np.int64]:
-        """Return independent integers from the exact discrete Laplace distribution."""
+        """Return independent integers from the exact discrete Laplace distribution.
+
+        The probability of z is proportional to ``exp(-|z| / scale)``.
+        """
         return _draw_integers(self._words, _count_entries(shape), scale, _LAPLACE).reshape(shape)
 
     def long_normals(self, n: int) -> LongFloats:

@@ -405,7 +405,8 @@ def check_remaining(old: Any, model: Any, rows: Rows | None, leaving_ids: Ids) -
 def _require_kind(model_ids: Ids, ids: Ids, name: str) -> None:
     if model_ids.kind != ids.kind:
         raise IdsTypeError(
-            f"{name} has {ids.kind} ids, but the model has {model_ids.kind} ids; 1 is not '1'"
+            f"{name} has {ids.kind} ids, but the model has {model_ids.kind} ids; the int 1 and the "
+            "str '1' are different ids"
         )
 
 

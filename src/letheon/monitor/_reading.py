@@ -80,7 +80,7 @@ class Reading:
     metric_retrained : float
         ``M_test(h*_ik)`` of the last retrained model, on the same rows.
     seconds : float
-        Time of the removal.
+        Time of the removal, in seconds.
     proxies : dict of str to float
         Upper estimates of "effectiveness" and "certifiability"; 0 by proof for an exact method.
         "efficiency", if a retrain was timed: ``time(h*_ik) (rows left / rows then) / time of the
@@ -93,13 +93,13 @@ class Reading:
     residual : float or None
         Norm of the gradient per row, if the tolerance is set.
     decision : {"keep", "retrain"}
-        Decision by the tolerances.
+        Whether the tolerances allow keeping the model or require a retrain.
     reasons : tuple of str
         Reasons for the decision.
     retrained : bool
         Whether the model was retrained in this request.
     retrain_seconds : float or None
-        Time of that retrain.
+        Time of that retrain, in seconds; None without a retrain.
     truth : dict of str to float
         Effectiveness (and certifiability, if forgotten rows were kept) measured with the retrained
         model; empty without a retrain.

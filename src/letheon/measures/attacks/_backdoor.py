@@ -90,14 +90,16 @@ def _check_rates(n: int = 1, **shares: float) -> None:
 
 
 def threshold(n: int, q: float, alpha: float = 1e-3) -> int:
-    """Return the smallest ``t`` with ``P(Bin(n, q) > t) <= alpha``; more successes reject.
+    """Return the smallest ``t`` with ``P(Bin(n, q) > t) <= alpha``.
+
+    The test rejects "deleted" if there are more than ``t`` successes.
 
     Parameters
     ----------
     n : int
-        Queries.
+        Number of queries.
     q : float
-        Probability of a success where the data was deleted.
+        Probability of a success if the data was deleted.
     alpha : float, default=1e-3
         Largest probability of a false alarm.
 
@@ -120,9 +122,9 @@ def errors(n: int, p: float, q: float, alpha: float = 1e-3) -> Errors:
     Parameters
     ----------
     n : int
-        Queries.
+        Number of queries.
     p, q : float
-        Probability of a success where the data is still there, and where it was deleted.
+        Probability of a success if the data was not deleted, and if it was deleted.
     alpha : float, default=1e-3
         Largest probability of a false alarm.
 
@@ -143,7 +145,7 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     Parameters
     ----------
     p, q : float
-        Probability of a success where the data is still there, and where it was deleted.
+        Probability of a success if the data was not deleted, and if it was deleted.
     alpha, beta : float, default=1e-3
         Largest probabilities of a false alarm and of a miss.
 
@@ -316,7 +318,7 @@ class Trigger(Protocol):
         """Secret key of the hashes that choose patterns and targets."""
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the rows with the pattern of the tester on each."""
+        """Return a copy of the rows, each with the pattern of the tester."""
 
 
 def target_label(secret: int, tester: Tester, classes: ArrayLike) -> Any:
@@ -412,7 +414,7 @@ class ImageTrigger:
     brightness: float | None = None
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the images with the pattern of the tester on each."""
+        """Return a copy of the images, each with the pattern of the tester."""
         shape = self._image_shape(X)
         images = X.reshape(len(X), *shape).copy()
         # A view with the two spatial axes first.
@@ -536,7 +538,7 @@ class TabularTrigger:
         return cls(secret=secret, low=low, high=high, groups=columns, n_columns=n_columns)
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the rows with the pattern of the tester on each."""
+        """Return a copy of the rows, each with the pattern of the tester."""
         if X.ndim != 2 or X.shape[1] != len(self.low):
             raise ValueError(f"X must have {len(self.low)} columns, not shape {X.shape}")
         stamped = X.copy()

@@ -131,7 +131,8 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
     fold = np.asarray(folds)
     if values.shape != inside.shape or len(fold) != len(values):
         raise ValueError(
-            f"signals {values.shape}, members {inside.shape} and folds {fold.shape} do not match"
+            f"signals has shape {values.shape}, members {inside.shape} and folds {fold.shape}; "
+            "expected (n_models, n), (n_models, n) and (n_models,)"
         )
     scores = np.empty_like(values)
     for number in np.unique(fold):

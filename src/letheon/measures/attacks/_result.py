@@ -462,7 +462,7 @@ class AttackResult(TextRepr):
         return result
 
     def __str__(self) -> str:
-        """Return the result in one line."""
+        """Return attack, main measure, floor and verdict in one line."""
         measure, floor, why = self.measures[self.main], self.floor[self.main], ""
         if self.verdict == "not shown":
             by = "" if self.excess is None else f" by {_format_value(self.excess)}"
