@@ -98,7 +98,7 @@ def _round_up_steps(steps: float) -> int:
 
 
 def optimum_sensitivity(slope: float, strong: float, n_rows: int) -> float:
-    """Return how far the optimum can move if one of n rows is replaced: 2L / (mu n)."""
+    """Return how far the optimum can move if one of n rows changes: 2L / (mu n)."""
     return 2.0 * slope / (strong * n_rows)
 
 
@@ -239,7 +239,7 @@ class DescentPlan(ABC):
     @property
     @abstractmethod
     def training_steps(self) -> int:
-        """Steps of a fit."""
+        """Number of steps of a fit."""
 
     @abstractmethod
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
@@ -386,7 +386,7 @@ class WeakPlan(DescentPlan):
 
     @property
     def training_steps(self) -> int:
-        """Number of steps that shrink a distance of D = 2B to `left` or half a row shift."""
+        """Number of steps that shrink D = 2B to the smaller of `left` and half a row shift."""
         near = min(self.left, self.geometry.row_shift(self.n_rows) / 2)
         return steps_between(2.0 * self.geometry.radius, near, self.geometry)
 

@@ -167,9 +167,8 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         two.
     epsilon_ : float
         Smallest epsilon that is proved for the current model at this delta.
-        kl_bound_ : float
-            Bound on the Kullback-Leibler divergence between this model and a retrained model, in
-            nats.
+    kl_bound_ : float
+        Bound on the Kullback-Leibler divergence between this model and a retrained model, in nats.
     optimum_ : SecretArray or None
         With ``state="secret"``, the parameters before noise and the gradient there. They are part
         of the model file, so keep the file private, or call `settle` first.
