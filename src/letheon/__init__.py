@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 # Module of each public name; the imports above are for type checkers and editors.
-_EXPORTS = class_paths() | {
+_EXPORTS = class_paths(exported_only=True) | {
     "DataIndependent": "letheon.compose",
     "Evaluation": "letheon.evaluation",
     "ForgetMixin": "letheon.base",
@@ -123,6 +123,7 @@ _MODULES = frozenset(
         "parallel",
         "persist",
         "plot",
+        "preprocessing",
         "receipt",
         "seeds",
         "select",
