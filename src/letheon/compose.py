@@ -1,7 +1,7 @@
 """Pipelines that forget: every step can forget or is independent of the data.
 
-A scaler or encoder in front of a model also learns from the rows. In a plain `Pipeline` it would
-keep what it learned from forgotten rows. Here every step hands the change of its output to the next
+A scaler or encoder in front of a model also learns from the rows. In a plain `Pipeline`, such a
+step would keep what it learned from forgotten rows. Here every step hands the change of its output to the next
 step (`letheon.delta`), so that a request costs little more than the removal from the last step.
 """
 
@@ -90,20 +90,20 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
     ------
     CannotForgetError
         The model cannot forget, such as a plain `Pipeline`, whose scaler would keep what it learned
-        from the forgotten rows. The text says what to do instead.
+        from the forgotten rows. The message says what to do instead.
     """
     if isinstance(model, ForgetMixin):
         return model.forget(ids, digest=digest)
     if isinstance(model, Pipeline):
         raise CannotForgetError(
-            "a plain Pipeline cannot forget: its steps keep what they learned from the rows. "
-            "Put the Pipeline inside (SISAClassifier(pipeline) or NaiveUnlearner(pipeline)), which "
-            "is fastest, or build a letheon.ForgetPipeline from steps that can forget."
+            "a plain Pipeline cannot forget: its steps keep what they learned from the rows. Wrap "
+            "the whole pipeline (SISAClassifier(pipeline) or NaiveUnlearner(pipeline)), or build "
+            "a letheon.ForgetPipeline from steps that can forget."
         )
     kind = type(model).__name__
     raise CannotForgetError(
-        f"{kind} cannot forget; wrap it before fitting, e.g. "
-        f"SISAClassifier({kind}(...)) or NaiveUnlearner({kind}(...))"
+        f"{kind} cannot forget; wrap it before fitting, for example SISAClassifier({kind}(...)) "
+        f"or NaiveUnlearner({kind}(...))"
     )
 
 
@@ -119,13 +119,16 @@ class _DeltaChange(NamedTuple):
 
 
 def _last_step(pipeline: "ForgetPipeline") -> Any:
-    """Return the last step, the fitted one after `fit`."""
+    """Return the last step: the fitted step if the pipeline is fitted."""
     fitted: FittedSteps | None = vars(pipeline).get("fitted_")
     return pipeline.steps[-1][1] if fitted is None else fitted.model
 
 
 class _PipelineFacts:
-    """Facts of pipelines in general; for one pipeline, limited by the facts of its steps."""
+    """Descriptor of the facts of a pipeline, which depend on the facts of its steps.
+
+    On the class, it returns the facts of pipelines in general.
+    """
 
     def __init__(self, **facts: Any) -> None:
         self._general = MethodFacts(**facts)
@@ -261,27 +264,27 @@ class ForgetPipeline(
 
     @available_from(_last_step)
     def predict(self, X: Any) -> Any:
-        """Transform and predict with the last step."""
+        """Return the predictions of the last step for the transformed rows."""
         return self._apply_method("predict", X)
 
     @available_from(_last_step)
     def predict_proba(self, X: Any) -> Any:
-        """Transform and return the last step's class probabilities."""
+        """Return the class probabilities of the last step for the transformed rows."""
         return self._apply_method("predict_proba", X)
 
     @available_from(_last_step)
     def decision_function(self, X: Any) -> Any:
-        """Transform and return the last step's decision values."""
+        """Return the decision values of the last step for the transformed rows."""
         return self._apply_method("decision_function", X)
 
     @available_from(_last_step)
     def transform(self, X: Any) -> Any:
-        """Transform with all steps, the last included."""
+        """Return X, transformed by all steps, including the last."""
         return self._apply_method("transform", X)
 
     @available_from(_last_step)
     def score(self, X: Any, y: Any = None) -> float:
-        """Transform and score with the last step."""
+        """Return the score of the last step on the transformed rows."""
         return float(self._apply_method("score", X, y))
 
     @available_from(_last_step)
@@ -361,17 +364,21 @@ class ForgetPipeline(
 
     def _check_steps(self) -> None:
         if not all(isinstance(step, list | tuple) and len(step) == 2 for step in self.steps):
-            raise ValueError(f"steps must be a list of (name, step); got {self.steps!r}")
+            raise ValueError(f"steps={self.steps!r} is not valid; expected a list of (name, step)")
         names = [name for name, _ in self.steps]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"steps needs at least one step, and distinct names; got {names}")
+            raise ValueError(
+                f"the names of steps are {names}; expected at least one step, and distinct names"
+            )
         if any(name == "steps" or "__" in name for name in names):
-            raise ValueError(f"names of steps must not be 'steps' or contain '__'; got {names}")
+            raise ValueError(
+                f"the names of steps are {names}; a name must not be 'steps' or contain '__'"
+            )
         *early, (last_name, last) = self.steps
         if not isinstance(last, ForgetMixin):
             kind = type(last).__name__
             raise CannotForgetError(
-                f"the last step {last_name!r} cannot forget: {last!r}; use "
+                f"the last step {last_name!r} ({last!r}) cannot forget; use "
                 f"NaiveUnlearner({kind}(...)) or another forgetting estimator"
             )
         for name, step in early:
@@ -405,7 +412,10 @@ class ForgetPipeline(
     def _fit_steps(
         self, steps: Steps, rows: SlotRows | Rows, config: dict[str, Any]
     ) -> FittedSteps:
-        """Fit unfitted steps on the rows; store the raw rows only if they are needed."""
+        """Fit unfitted steps on the rows, in order, and return them.
+
+        The raw rows are stored only if a step before the last must be refitted by `forget`.
+        """
         is_needed = not all(is_data_independent(step) for _, step in self.steps[:-1])
         fitted = FittedSteps(tuple(steps), rows if is_needed else None)
         try:

@@ -29,7 +29,7 @@ from letheon.seeds import Purpose, library_seed, seed_from
 
 
 class DataIndependent(TransformerMixin, BaseEstimator):
-    """A transformer that the caller declares to learn nothing from data.
+    """A wrapper that declares that a transformer learns nothing from data.
 
     Use it for steps whose `fit` ignores values (a fixed projection, a hashing vectoriser, a column
     selection by name), if each output row depends on one input row only. A function that subtracts
@@ -45,7 +45,7 @@ class DataIndependent(TransformerMixin, BaseEstimator):
     ----------
     transformer : transformer
         Never fitted itself: one clone is fitted on all rows, and further clones on a few of them.
-        You assert that a fitted clone stores no value of a row.
+        By using this class, you declare that a fitted clone stores no value of a row.
 
     Raises
     ------
@@ -66,7 +66,7 @@ class DataIndependent(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> Any:
-        """Transform with the fitted clone."""
+        """Return X, transformed by the fitted clone."""
         check_is_fitted(self)
         return self.transformer_.transform(X)
 
@@ -92,7 +92,7 @@ def passes_through(step: Any) -> bool:
 
 
 def is_data_independent(step: Any) -> bool:
-    """Return whether a step learns nothing from data, by declaration or by its tags."""
+    """Return whether a step learns nothing from data, according to its class or its tags."""
     if passes_through(step) or isinstance(step, DataIndependent):
         return True
     learns = isinstance(step, ForgetMixin | FunctionTransformer) or get_tags(step).requires_fit
@@ -329,7 +329,7 @@ class FittedSteps:
         return [as_delta_step(step) for _, step in self.steps[:-1]]
 
     def transform(self, X: Any) -> Any:
-        """Transform with every step but the last."""
+        """Return X, transformed by every step except the last."""
         if isinstance(self.rows, SlotRows):
             table = as_table(X, copy=False)
             for step in self.early:
@@ -340,7 +340,7 @@ class FittedSteps:
         return X
 
     def destroy_files(self) -> list[str]:
-        """Destroy files of the steps; return warnings."""
+        """Destroy the files of all steps; return a warning for each file that remains."""
         forgetting = [step for _, step in self.steps if isinstance(step, ForgetMixin)]
         return [message for step in forgetting for message in step._destroy_files()]
 

@@ -346,7 +346,7 @@ def test_a_certificate_of_this_number_from_a_fork_is_noticed(
 
 def test_a_database_that_contradicts_itself_is_not_signed(ledger: Ledger) -> None:
     edited(ledger, lambda facts: facts.update(rows=7))
-    refused(ledger, "stated 7, but the versions give", CertificateError)
+    refused(ledger, "is 7 in the facts of the model, but", CertificateError)
 
 
 def test_a_statement_outside_the_schema_is_not_signed(ledger: Ledger) -> None:

@@ -413,7 +413,7 @@ def test_planted_bugs_make_the_signer_refuse(
     steps = sqlite_ledger.run_once(force=True)
     failed = [step.detail for step in steps if step.what == "failed"]
     assert len(failed) > 0
-    assert "a row of a person to be erased" in failed[0]
+    assert "a row of an erased person" in failed[0]
     assert counted(sqlite_ledger) == (0, 0)
 
 

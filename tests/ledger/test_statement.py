@@ -155,7 +155,7 @@ def test_facts_that_contradict_the_versions_are_refused(ledger: Ledger, path: An
     else:
         place[path[-1]] += 1
     execute(ledger, update(versions).values(facts=canonical(facts).decode()))
-    with pytest.raises(CertificateError, match="but the versions give"):
+    with pytest.raises(CertificateError, match="in the facts of the model, but"):
         statement(ledger)
 
 
