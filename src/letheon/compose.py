@@ -1,8 +1,9 @@
 """Pipelines that forget: every step can forget or is independent of the data.
 
 A scaler or encoder in front of a model also learns from the rows. In a plain `Pipeline`, such a
-step would keep what it learned from forgotten rows. Here every step hands the change of its output to the next
-step (`letheon.delta`), so that a request costs little more than the removal from the last step.
+step would keep what it learned from forgotten rows. Here every step hands the change of its output
+to the next step (`letheon.delta`), so that a request costs little more than the removal from the
+last step.
 """
 
 from dataclasses import replace
@@ -321,9 +322,8 @@ class ForgetPipeline(
 
     @property
     def named_steps(self) -> dict[str, Any]:
-        """Steps by name: the fitted ones after `fit`."""
-        fitted: FittedSteps | None = vars(self).get("fitted_")
-        return dict(self.steps if fitted is None else fitted.steps)
+        """Steps by name: the fitted steps if the pipeline is fitted."""
+        return {name: self[name] for name, _ in self.steps}
 
     @property
     def account_(self) -> Any:
