@@ -37,7 +37,7 @@ from letheon.delta import (
     take_block,
 )
 from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
-from letheon.guarantee import KINDS, Guarantee, Kind, MethodFacts
+from letheon.guarantee import KINDS, Guarantee
 from letheon.inner_estimator import (
     available_from,
     fix_environment,
@@ -57,6 +57,7 @@ from letheon.steps import (
     DataIndependent,
     FittedSteps,
     NamedStepsMixin,
+    PipelineFacts,
     apply_chain,
     as_delta_step,
     clone_step,
@@ -125,36 +126,6 @@ def _last_step(pipeline: "ForgetPipeline") -> Any:
     return pipeline.steps[-1][1] if fitted is None else fitted.model
 
 
-class _PipelineFacts:
-    """Descriptor of the facts of a pipeline, which depend on the facts of its steps.
-
-    On the class, it returns the facts of pipelines in general.
-    """
-
-    def __init__(self, **facts: Any) -> None:
-        self._general = MethodFacts(**facts)
-
-    def __get__(self, pipeline: Any, owner: type) -> MethodFacts:
-        if pipeline is None:
-            return self._general
-        steps = [step.facts for _, step in pipeline.steps if isinstance(step, ForgetMixin)]
-        last = steps[-1] if steps else self._general
-        # A pipeline can claim no more than its weakest step.
-        kinds: list[Kind] = [facts.certificate for facts in steps]
-        weakest: Kind = max(kinds, key=KINDS.index, default="exact")
-        return replace(
-            self._general,
-            exact=weakest == "exact",
-            certificate=weakest,
-            requests=last.requests,
-            releases=last.releases,
-            families=last.families,
-            tasks=last.tasks,
-            needs=last.needs,
-            batches=last.batches,
-        )
-
-
 class ForgetPipeline(
     NamedStepsMixin, ChainStepMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator
 ):
@@ -198,7 +169,7 @@ class ForgetPipeline(
     {'steps': 2}
     """
 
-    facts: ClassVar[Any] = _PipelineFacts(
+    facts: ClassVar[Any] = PipelineFacts(
         method="pipeline",
         applicability="steps that can forget",
         exact=True,

@@ -5,7 +5,7 @@ of such steps is a step again, so pipelines and column transformers can contain 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from letheon.base import ForgetMixin
 from letheon.data import Rows, SlotRows, as_table, to_native
 from letheon.delta import Block, Delta, DeltaMixin, ReplacedRows, RowSource, StepPlan, Table
+from letheon.guarantee import KINDS, Kind, MethodFacts
 from letheon.inner_estimator import (
     inherit_tags,
     inner_training,
@@ -343,6 +344,36 @@ class FittedSteps:
         """Destroy the files of all steps; return a warning for each file that remains."""
         forgetting = [step for _, step in self.steps if isinstance(step, ForgetMixin)]
         return [message for step in forgetting for message in step._destroy_files()]
+
+
+class PipelineFacts:
+    """Descriptor of the facts of a pipeline, which depend on the facts of its steps.
+
+    On the class, it returns the facts of pipelines in general.
+    """
+
+    def __init__(self, **facts: Any) -> None:
+        self._general = MethodFacts(**facts)
+
+    def __get__(self, pipeline: Any, owner: type) -> MethodFacts:
+        if pipeline is None:
+            return self._general
+        steps = [step.facts for _, step in pipeline.steps if isinstance(step, ForgetMixin)]
+        last = steps[-1] if steps else self._general
+        # A pipeline can claim no more than its weakest step.
+        kinds: list[Kind] = [facts.certificate for facts in steps]
+        weakest: Kind = max(kinds, key=KINDS.index, default="exact")
+        return replace(
+            self._general,
+            exact=weakest == "exact",
+            certificate=weakest,
+            requests=last.requests,
+            releases=last.releases,
+            families=last.families,
+            tasks=last.tasks,
+            needs=last.needs,
+            batches=last.batches,
+        )
 
 
 class NamedStepsMixin:
