@@ -229,7 +229,7 @@ class Panel:
         )
 
     def compute_value(self, model: Any, rows: Rows) -> float:
-        """Return the performance M of a model on `rows`, with the variance of the test set."""
+        """Return the performance M of a model on `rows`; R² uses the variance of the test set."""
         assert rows.y is not None
         return self.judge.compute_metric(
             rows.y, self.judge.compute_outputs(model, rows), self.spread
