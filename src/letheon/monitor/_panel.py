@@ -335,7 +335,10 @@ def check_same_ids(model: Any, rows: Rows, *, were_named: bool) -> None:
 
 
 def get_ids(model: Any) -> Ids | None:
-    """Return the ids of a model's rows (of some models each id once), or None without `ids_`."""
+    """Return the ids of a model's rows, or None if the model has no `ids_`.
+
+    Some models list each id only once.
+    """
     if isinstance(model, ForgetMixin):
         return model._get_ids()
     return as_ids(model.ids_) if hasattr(model, "ids_") else None
