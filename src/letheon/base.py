@@ -150,7 +150,7 @@ class ForgetMixin:
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise for a certified method of this package that is not registered."""
+        """Raise `TypeError` if a method of this package is not registered correctly."""
         super().__init_subclass__(**kwargs)
         require_registered(cls)
 
@@ -278,7 +278,7 @@ class ForgetMixin:
         }
 
     def _describe_environment(self) -> dict[str, str]:
-        """Return versions and builds that affect results; a method may add to them."""
+        """Return versions and builds that affect results; a subclass may add entries."""
         return state.environment()
 
     def _digest_parameters(self) -> str:
@@ -305,7 +305,7 @@ class ForgetMixin:
         return {name: value for name, value in vars(self).items() if name not in skipped}
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Return whether the model is fitted: `fit` sets `seed_`."""
+        """Return whether the model is fitted, that is, whether it has `seed_`."""
         return "seed_" in vars(self)
 
     def _learn_rows(self, ids: Any, prepare: Callable[[], Any]) -> Self:
@@ -324,7 +324,7 @@ class ForgetMixin:
         return []
 
     def _finish_pending(self) -> None:
-        """Do the work that earlier requests postponed; change no prediction and no digest.
+        """Do the work that earlier requests postponed; predictions and digest do not change.
 
         Code that measures the time of a request calls this before it stops the clock. Otherwise a
         lazy method would look faster than it is.
@@ -352,7 +352,7 @@ class ForgetMixin:
         raise NotImplementedError(f"{type(self).__name__} must implement _prepare")
 
     def _commit(self, plan: Any) -> Outcome:
-        """Install the replacements and destroy states that depend on the rows. Cannot fail."""
+        """Install the replacements and destroy states that depend on removed rows. Cannot fail."""
         raise NotImplementedError(f"{type(self).__name__} must implement _commit")
 
 
@@ -385,7 +385,7 @@ class InPlaceMixin:
         return duplicate
 
     def _in_place_attributes(self) -> tuple[str, ...]:
-        """Return the names of attributes whose memory a request writes into."""
+        """Return the names of attributes whose memory a request overwrites."""
         raise NotImplementedError(f"{type(self).__name__} must implement _in_place_attributes")
 
 
@@ -440,7 +440,7 @@ def _note_verified(model: ForgetMixin, recorded: Any) -> None:
 
 
 def require_registered(cls: type) -> None:
-    """Raise for a class of this package whose facts differ from the registry.
+    """Raise `TypeError` if the facts of a class of this package differ from the registry.
 
     Raises
     ------

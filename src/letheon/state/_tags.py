@@ -79,6 +79,10 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.deep._path": ("letheon.deep._replay", "Path"),
     "letheon.deep._sisa": ("letheon.deep._sisa", "SISANetClassifier"),
     "letheon.deep._trained": ("letheon.deep._module", "Nets"),
+    "letheon.preprocessing._categories": (
+        "letheon.preprocessing._categories",
+        "CategoryCounts CategoryLists",
+    ),
     "letheon.deep._vault": ("letheon.deep._checkpoints", "Vault=CheckpointStore"),
 }
 
