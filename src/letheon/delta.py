@@ -44,10 +44,10 @@ _BLOCK_ROWS = 1 << 16
 _WEIGHT = "weight"
 
 
-class Block(NamedTuple):
-    """Some rows: table, targets, ids and weights.
+class Block:
+    """Some rows, in the form that a step gets them.
 
-    Attributes
+    Parameters
     ----------
     X : ndarray, CSR array, Frame or texts
         The rows.
@@ -59,10 +59,19 @@ class Block(NamedTuple):
         Their weights.
     """
 
-    X: Table
-    y: NDArray[Any] | None
-    ids: Ids
-    weights: NDArray[np.float64] | None = None
+    __slots__ = ("X", "ids", "weights", "y")
+
+    def __init__(
+        self,
+        X: Table,
+        y: NDArray[Any] | None,
+        ids: Ids,
+        weights: NDArray[np.float64] | None = None,
+    ) -> None:
+        self.X = X
+        self.y = y
+        self.ids = ids
+        self.weights = weights
 
     @property
     def n_rows(self) -> int:
@@ -160,7 +169,7 @@ class RowSource:
         return block
 
 
-class Replacement(NamedTuple):
+class ReplacedRows(NamedTuple):
     """Rows that stay but have other values now: ranks, and the old and new rows."""
 
     ranks: Ranks
@@ -193,7 +202,7 @@ class Delta:
 
     removed: Block | None = None
     added: Block | None = None
-    replaced: Replacement | None = None
+    replaced: ReplacedRows | None = None
     columns: Columns = ()
     layout: NDArray[np.int64] | None = None
     before: RowSource
@@ -204,7 +213,7 @@ class Delta:
         """Whether rows only leave or arrive, and all other values are the same."""
         return self.replaced is None and not self.columns and self.layout is None
 
-    def signed_blocks(self) -> Iterator[tuple[int, Block]]:
+    def iter_signed(self) -> Iterator[tuple[int, Block]]:
         """Iterate over the rows to subtract (-1) and to add (+1), without those in `columns`."""
         if self.removed is not None:
             yield -1, self.removed
@@ -342,6 +351,8 @@ class DeltaMixin(ForgetMixin):
         first = next(iter(source.blocks()))
         if len(first.X.shape) == 2:
             self.n_features_in_ = int(first.X.shape[1])
+        if isinstance(first.X, Frame) and first.X.schema.has_names:
+            self.feature_names_in_ = np.array(first.X.schema.names, object)
         self._install(sums, published, seed)
         return self
 
@@ -373,7 +384,7 @@ class DeltaMixin(ForgetMixin):
             added = self._convert_rows(X, y, ids, weights)
             rows = self.rows_
             extra = {} if added.weights is None else {_WEIGHT: added.weights}
-            joined = rows.joined(added.X, added.y, added.ids, extra)
+            joined = rows.join(added.X, added.y, added.ids, extra)
             delta = Delta(added=added, before=RowSource(rows), source=RowSource(rows, added=added))
             return _StoredChange(self._prepare_delta(delta), None, joined)
 

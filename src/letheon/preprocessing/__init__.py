@@ -18,6 +18,7 @@ Examples
 ['city_Rome', 'sex_f', 'sex_nan']
 """
 
+from letheon.preprocessing._columns import ForgetColumnTransformer
 from letheon.preprocessing._encode import OneHotEncoder, OrdinalEncoder
 
-__all__ = ["OneHotEncoder", "OrdinalEncoder"]
+__all__ = ["ForgetColumnTransformer", "OneHotEncoder", "OrdinalEncoder"]
