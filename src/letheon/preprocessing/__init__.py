@@ -19,5 +19,6 @@ Examples
 """
 
 from letheon.preprocessing._encode import OneHotEncoder, OrdinalEncoder
+from letheon.preprocessing._scale import RobustScaler, StandardScaler
 
-__all__ = ["OneHotEncoder", "OrdinalEncoder"]
+__all__ = ["OneHotEncoder", "OrdinalEncoder", "RobustScaler", "StandardScaler"]
