@@ -151,7 +151,10 @@ _EXTRAS = {
 
 
 def _import_module(module: str) -> Any:
-    """Import a module of this package; raise with installation advice if a package is missing."""
+    """Import a module of this package.
+
+    Raise `ImportError` with the ``pip install`` command if a required package is missing.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -178,5 +181,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names and modules, imported or not."""
+    """List all public names and modules, including those not imported yet."""
     return sorted({*__all__, *_MODULES})

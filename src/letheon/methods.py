@@ -98,7 +98,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "stable-preprocessing",
         "letheon.preprocessing",
-        "OneHotEncoder OrdinalEncoder RobustScaler StandardScaler",
+        "ForgetColumnTransformer OneHotEncoder OrdinalEncoder RobustScaler StandardScaler",
         "exact",
         is_candidate=False,
         is_exported=False,

@@ -378,8 +378,9 @@ class NoiseSource:
         return _draw_integers(self._words, _count_entries(shape), scale, _LAPLACE).reshape(shape)
 
     def long_normals(self, n: int) -> LongFloats:
-        """Return n multiples z of ``2**-LONG_BITS``, with probability ~ ``exp(-z**2 / 2)``.
+        """Return n multiples z of ``2**-LONG_BITS`` with a normal distribution.
 
+        The probability of z is proportional to ``exp(-z**2 / 2)``.
         A normal number rounded to a multiple of ``2**-LONG_BITS`` has this distribution up to a
         total variation distance of less than ``2**-200``. The results are sums of two floats.
         """

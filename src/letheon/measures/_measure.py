@@ -44,7 +44,7 @@ def as_numbers(
 def check_predictions(name: str, y: ArrayLike) -> NDArray[Any]:
     """Return labels, values or scores as an array, or raise if it is empty or a value is missing.
 
-    The array has one entry per row, or one row of scores per row.
+    Its shape is (n,), or (n, k) for k scores per row.
     """
     values = np.asarray(y)
     if values.ndim not in (1, 2):

@@ -83,13 +83,13 @@ class Reading:
         Time of the removal, in seconds.
     proxies : dict of str to float
         Upper estimates of "effectiveness" and "certifiability"; 0 by proof for an exact method.
-        "efficiency", if a retrain was timed: ``time(h*_ik) (rows left / rows then) / time of the
-        removal``. The survey omits the ratio of rows and calls this conservative. It is not: a
+        If a retrain was timed, also "efficiency": ``time(h*_ik) (rows left / rows then) / time of
+        the removal``. The survey omits the ratio of rows and calls this conservative. It is not: a
         retrain now would have fewer rows than the timed retrain and be faster.
     guarantee : str
         Kind of the model's guarantee, "exact", "certified" or "empirical".
     spent, budget : float or None
-        Account of a certified guarantee.
+        How much of the budget of a certified guarantee is spent, and the budget.
     residual : float or None
         Norm of the gradient per row, if the tolerance is set.
     decision : {"keep", "retrain"}
@@ -153,7 +153,7 @@ class Reading:
         return reading
 
     def __str__(self) -> str:
-        """Return the reading in one line."""
+        """Return estimates, decision and reasons in one line."""
         proxies = ", ".join(f"{name} {value:.3g}" for name, value in self.proxies.items())
         done = "retrained" if self.retrained else self.decision
         return f"request {self.request}: {proxies}: {done} ({'; '.join(self.reasons)})"

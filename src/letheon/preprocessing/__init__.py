@@ -18,7 +18,14 @@ Examples
 ['city_Rome', 'sex_f', 'sex_nan']
 """
 
+from letheon.preprocessing._columns import ForgetColumnTransformer
 from letheon.preprocessing._encode import OneHotEncoder, OrdinalEncoder
 from letheon.preprocessing._scale import RobustScaler, StandardScaler
 
-__all__ = ["OneHotEncoder", "OrdinalEncoder", "RobustScaler", "StandardScaler"]
+__all__ = [
+    "ForgetColumnTransformer",
+    "OneHotEncoder",
+    "OrdinalEncoder",
+    "RobustScaler",
+    "StandardScaler",
+]

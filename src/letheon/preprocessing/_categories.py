@@ -170,7 +170,7 @@ class CategoryCounts:
 
     def compare(self, delta: Delta, skipped: tuple[int, ...] = ()) -> tuple[int, list[Change]]:
         """Return the number of rows after a change, and the counts that change."""
-        blocks = list(delta.signed_blocks())
+        blocks = list(delta.iter_signed())
         n_rows = self.n_rows + sum(sign * block.n_rows for sign, block in blocks)
         if n_rows == self.n_rows - 1 and len(blocks) == 1 and not skipped:  # the usual request
             row = next(list_rows(blocks[0][1].X))

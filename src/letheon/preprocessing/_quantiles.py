@@ -225,7 +225,7 @@ class QuantileSums:
         """Return the samples after a change; the same object if they do not change."""
         samples, n_sampled, is_full = self.samples, self.n_sampled, self._is_full(self.n_sampled)
         has_full = bool(is_full.any())
-        for sign, block in delta.signed_blocks():
+        for sign, block in delta.iter_signed():
             sampled = find_sampled(block.ids, seed, Purpose.QUANTILE_SAMPLE, self.border)
             if not (has_full or sampled.any()):
                 continue
@@ -325,7 +325,7 @@ def _find_places(X: Floats, grid: GridScale, seed: int) -> Ints:
 def _join_places(delta: Delta, read: Read, grid: GridScale, seed: int) -> tuple[Ints, Ints]:
     """Return the places of all values that are subtracted or added, and their signs."""
     places, signs = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for sign, block in delta.signed_blocks():
+    for sign, block in delta.iter_signed():
         own = _find_places(read(block.X), grid, seed)
         places.append(own)
         signs.append(np.full(len(own), sign, np.int64))

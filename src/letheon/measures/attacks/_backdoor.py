@@ -69,7 +69,9 @@ class QueryCounts(NamedTuple):
                 f"{made.successes.shape} and {made.queries.shape}"
             )
         if made.queries.sum() < 1 or (made.successes < 0).any():
-            raise ValueError("at least one query is required, and counts must not be negative")
+            raise ValueError(
+                "queries must contain at least one query, and counts must not be negative"
+            )
         if (made.successes > made.queries).any():
             raise ValueError("successes must not exceed queries")
         return made
@@ -161,7 +163,7 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     """
     _check_rates(p=p, q=q, alpha=alpha, beta=beta)
     if p <= q:
-        raise ValueError(f"p must be above q, not p={p} and q={q}: no test can separate them")
+        raise ValueError(f"p must be above q for any test to work, not p={p} and q={q}")
     t = 0
     for n in range(1, _MOST_QUERIES + 1):
         # The threshold never decreases with the number of queries.
@@ -169,7 +171,9 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
             t += 1
         if bdtr(t, n, p) <= beta:
             return n
-    raise ValueError(f"p={p} and q={q} are too close: they need over {_MOST_QUERIES:,} queries")
+    raise ValueError(
+        f"p={p} and q={q} are too close: the test would need more than {_MOST_QUERIES:,} queries"
+    )
 
 
 def majority_errors(single: Errors, n_users: int) -> Errors:
@@ -237,7 +241,7 @@ def success_rate(
     successes, queries : int or array-like of int
         Counts, one of each per tester.
     better : {"lower", "higher"}, default="lower"
-        Which way is better.
+        Which direction is better.
     confidence : float, default=0.95
         Coverage of the interval: Clopper and Pearson's, widened if testers differ more than a
         binomial distribution allows (Korn and Graubard, 1998). If fewer than five of several
@@ -344,7 +348,9 @@ def plant_backdoors(
     classes: ArrayLike,
     fraction: float = 0.5,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-    """Return copies of X and y with backdoors in some rows of each tester, and the mask of rows.
+    """Return copies of X and y with backdoors in some rows of each tester.
+
+    The third result is a mask of the rows with a backdoor.
 
     Parameters
     ----------

@@ -499,8 +499,8 @@ class ForgettingQuality(_DistributionAttack):
 def _accuracy_ratio(samples: MarginSamples, index: int) -> float | None:
     """Return the factor ``RA_U / RA_R * TA_U / TA_R`` of the final score.
 
-    `index` chooses the set of models in `samples.hits`. None if an accuracy of the retrained models
-    is 0, as in regression.
+    `index` chooses the set of models in `samples.hits`. Return None if an accuracy of the retrained
+    models is 0, as in regression.
     """
     probe, kept = samples.probe, samples.people["retained"]
     shares = [
