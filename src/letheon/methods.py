@@ -98,7 +98,8 @@ METHODS: tuple[Method, ...] = (
     Method(
         "stable-preprocessing",
         "letheon.preprocessing",
-        "ForgetColumnTransformer OneHotEncoder OrdinalEncoder RobustScaler StandardScaler",
+        "ForgetColumnTransformer OneHotEncoder OrdinalEncoder RobustScaler SimpleImputer "
+        "StandardScaler",
         "exact",
         is_candidate=False,
         is_exported=False,

@@ -20,6 +20,7 @@ Examples
 
 from letheon.preprocessing._columns import ForgetColumnTransformer
 from letheon.preprocessing._encode import OneHotEncoder, OrdinalEncoder
+from letheon.preprocessing._impute import SimpleImputer
 from letheon.preprocessing._scale import RobustScaler, StandardScaler
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "OneHotEncoder",
     "OrdinalEncoder",
     "RobustScaler",
+    "SimpleImputer",
     "StandardScaler",
 ]

@@ -28,7 +28,6 @@ _MIDDLE = 4096
 _N_CELLS = 2 * _MIDDLE + 1
 # The centre of the cells is a multiple of 2**10 steps.
 _CENTRE_BITS = 10
-_STEPS_PER_SPREAD = 64
 _N_SAMPLED = 1023
 # With fewer sampled values, all values of a column decide its grid.
 _FEW_VALUES = 16
@@ -37,6 +36,19 @@ _WIDER: tuple[Fractions, ...] = (
     (Fraction(1, 100), Fraction(99, 100)),
     (Fraction(0), Fraction(1)),
 )
+
+
+class QuantileRule(NamedTuple):
+    """Which quantiles are computed, and on which grid.
+
+    A step of the grid is a power of two near ``2**-step_bits`` of the distance between the
+    quantiles `low` and `high`.
+    """
+
+    fractions: Fractions
+    low: Fraction = Fraction(1, 4)
+    high: Fraction = Fraction(3, 4)
+    step_bits: int = 6
 
 
 def sample_border(n_people: int, size: int) -> int:
@@ -61,19 +73,18 @@ class GridScale(NamedTuple):
     centres: Floats
 
 
-def choose_grid(samples: list[Floats], spread: Fractions, seed: int) -> GridScale:
+def choose_grid(samples: list[Floats], rule: QuantileRule, seed: int) -> GridScale:
     """Return the grid of each column, from sorted values of a sample.
 
-    A step is a power of two near 1/64 of the distance between the two quantiles of `spread`. If
-    they are equal, quantiles further apart are used. If all values are equal, they are multiples
-    of the step.
+    If the two quantiles of the rule are equal, others further apart are used. If all values are
+    equal, they are multiples of the step.
     """
-    distances = np.array([_measure_spread(values, spread) for values in samples])
+    distances = np.array([_measure_spread(values, rule) for values in samples])
     medians = np.array([_order_statistic(values, Fraction(1, 2)) for values in samples])
     dithers = keyed_dither(seed, Purpose.QUANTILE_STEP, len(samples))
     has_spread = distances > 0
     exponents = round_exponents(np.where(has_spread, distances, 1.0), dithers)
-    exponents -= _STEPS_PER_SPREAD.bit_length() - 1
+    exponents -= rule.step_bits
     lowest = np.array([_lowest_bit(median) for median in medians.tolist()], np.int32)
     exponents = np.where(has_spread, exponents, lowest).astype(np.int32)
     exponents = np.maximum(exponents, -1074).astype(np.int32)
@@ -86,8 +97,8 @@ def _order_statistic(values: Floats, fraction: Fraction) -> float:
     return float(values[place]) if len(values) else 0.0
 
 
-def _measure_spread(values: Floats, spread: Fractions) -> float:
-    for low, high in (spread, *_WIDER):
+def _measure_spread(values: Floats, rule: QuantileRule) -> float:
+    for low, high in ((rule.low, rule.high), *_WIDER):
         begin, end = _order_statistic(values, low), _order_statistic(values, high)
         if begin < end:
             return min(end - begin, float(np.finfo(np.float64).max))
@@ -117,7 +128,7 @@ class QuantileChange(NamedTuple):
 class Quantiles(NamedTuple):
     """For each quantile and column, its value, its cell and the number of values below the cell.
 
-    The cell is -1 if the quantile is between two cells or there are no values.
+    The cell is -1 if the quantile is between two distant cells or there are no values.
     """
 
     values: Floats
@@ -139,11 +150,11 @@ class QuantileSums:
     quantiles: Quantiles | None = None
 
     @classmethod
-    def from_source(cls, source: RowSource, read: Read, spread: Fractions, seed: int) -> Self:
+    def from_source(cls, source: RowSource, read: Read, rule: QuantileRule, seed: int) -> Self:
         """Sample people, choose the grids and count all values."""
         border = sample_border(source.n_people, _N_SAMPLED)
         samples, n_sampled = _collect_samples(source, read, border, seed)
-        grid = choose_grid(samples, spread, seed)
+        grid = choose_grid(samples, rule, seed)
         counts = np.zeros((len(samples), _N_CELLS), np.int64)
         for block in source.blocks():
             places = _find_places(read(block.X), grid, seed)
@@ -156,11 +167,10 @@ class QuantileSums:
             columns = range(len(self.counts))
             parts = [self._compute_column(j, self.counts[j], fractions) for j in columns]
             shape = len(self.counts), len(fractions)
-            values, cells, below = (
-                np.array([part[k] for part in parts], kind).reshape(shape).T.copy()
-                for k, kind in enumerate((np.float64, np.int64, np.int64))
-            )
-            self.quantiles = Quantiles(values, cells, below)
+            values = np.array([part[0] for part in parts], np.float64).reshape(shape)
+            cells = np.array([part[1] for part in parts], np.int64).reshape(shape)
+            below = np.array([part[2] for part in parts], np.int64).reshape(shape)
+            self.quantiles = Quantiles(values.T.copy(), cells.T.copy(), below.T.copy())
         return self.quantiles
 
     def _compute_column(
@@ -178,24 +188,27 @@ class QuantileSums:
             rank, rest = divmod((n_values - 1) * fraction, 1)
             ranks = [rank, min(rank + (rest > 0), n_values - 1)]
             low, high = np.searchsorted(cumulative, ranks, "right").tolist()
-            values.append(float(centre + step * (low - _MIDDLE + rest * (high - low))))
-            cells.append(low if low == high else -1)
+            # Between neighbouring cells the lower one, since most removals would move the value.
+            between = rest * (high - low) if high > low + 1 else 0
+            values.append(float(centre + step * (low - _MIDDLE + between)))
+            cells.append(low if high <= low + 1 else -1)
             belows.append(int(cumulative[low] - counts[low]))
         return values, cells, belows
 
     def prepare(
-        self, delta: Delta, read: Read, spread: Fractions, fractions: Fractions, seed: int
+        self, delta: Delta, read: Read, rule: QuantileRule, seed: int
     ) -> QuantileChange | None:
         """Return what a change of rows does, or None if all rows must be counted again."""
         if sample_border(delta.source.n_people, _N_SAMPLED) != self.border:
             return None
         samples, n_sampled = self._update_samples(delta, read, seed)
-        if samples is not self.samples and not self._keeps_grid(samples, n_sampled, spread, seed):
+        if samples is not self.samples and not self._keeps_grid(samples, n_sampled, rule, seed):
             return None
         places, signs = _join_places(delta, read, self.grid, seed)
         columns, cells = np.divmod(places, _N_CELLS)
         n_values = self.n_values.copy()
         np.add.at(n_values, columns, signs)
+        fractions = rule.fractions
         values, known, below = self.compute(fractions)
         below = below.copy()
         at = self.counts[np.arange(len(n_values)), known]
@@ -245,12 +258,13 @@ class QuantileSums:
         return (n_sampled < _FEW_VALUES) & (self.border < 2**64)
 
     def _keeps_grid(
-        self, samples: list[Floats], n_sampled: Ints, spread: Fractions, seed: int
+        self, samples: list[Floats], n_sampled: Ints, rule: QuantileRule, seed: int
     ) -> bool:
         if not np.array_equal(self._is_full(n_sampled), self._is_full(self.n_sampled)):
             return False
-        grid = choose_grid(samples, spread, seed)
-        return all(np.array_equal(a, b) for a, b in zip(grid, self.grid, strict=True))
+        exponents, centres = choose_grid(samples, rule, seed)
+        is_same = np.array_equal(exponents, self.grid.exponents)
+        return is_same and np.array_equal(centres, self.grid.centres)
 
     def __copy__(self) -> Self:
         return type(self)(

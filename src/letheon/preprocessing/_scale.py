@@ -16,8 +16,15 @@ from letheon.data import as_table, numbers_of
 from letheon.delta import Delta, RowSource, StableTransformer, StepPlan, Table
 from letheon.guarantee import MethodFacts
 from letheon.preprocessing._facts import make_facts
-from letheon.preprocessing._quantiles import Fractions, QuantileSums
-from letheon.sums import ColumnSums, round_location_scale
+from letheon.preprocessing._quantiles import QuantileRule, QuantileSums
+from letheon.seeds import Purpose
+from letheon.sums import (
+    ColumnSums,
+    keyed_dither,
+    round_exponents,
+    round_location_scale,
+    round_values,
+)
 from letheon.validation import Boolean, Rules, is_number, validate_parameters
 
 Floats = NDArray[np.float64]
@@ -29,6 +36,8 @@ _DENSE_SIZE = 1 << 22
 
 def to_numbers(X: Any, *, copy: bool) -> Table:
     """Return X as a float64 array or CSR array; refuse infinity and other values than numbers."""
+    if isinstance(X, np.ndarray) and X.dtype.kind == "O":
+        X = X.astype(np.float64)
     table = as_table(X, copy=copy)
     if sp.issparse(table):
         assert_all_finite(table.data, allow_nan=True, input_name="X")
@@ -71,6 +80,8 @@ def count_sums(source: RowSource) -> ColumnSums:
 
 def find_stale(delta: Delta) -> Ints:
     """Return the columns that must be counted again: changed or new ones, in new numbering."""
+    if delta.only_rows:
+        return np.empty(0, np.int64)
     new = () if delta.layout is None else np.flatnonzero(delta.layout < 0)
     return np.union1d(np.array(delta.columns, np.int64), np.array(new, np.int64))
 
@@ -150,11 +161,10 @@ class _Scaler(OneToOneFeatureMixin, StableTransformer):
 
     def _plan(self, delta: Delta, published: Scaling, apply: Any, work: float) -> StepPlan:
         """Return the plan for new published values."""
-        old = self.published_
-        changed = np.union1d(published.compare(old, delta.layout), find_stale(delta))
-        if delta.layout is None and not len(published.compare(old, None)):
-            published = old
-        columns = tuple(changed.tolist())
+        changed = published.compare(self.published_, delta.layout)
+        if delta.layout is None and not len(changed):
+            published = self.published_
+        columns = tuple(sorted({*changed.tolist(), *find_stale(delta).tolist()}))
         return StepPlan(
             published=published, apply=apply, columns=columns, layout=delta.layout, work=work
         )
@@ -235,9 +245,9 @@ class StandardScaler(_Scaler):
     >>> from letheon.preprocessing import StandardScaler
     >>> model = StandardScaler(random_state=0).fit([[1.0], [2.0], [6.0]], ids=["a", "b", "c"])
     >>> model.mean_.tolist(), model.scale_.tolist()
-    ([4.0], [2.0])
+    ([4.0], [4.0])
     >>> model.transform([[6.0]]).tolist()
-    [[1.0]]
+    [[0.5]]
     >>> model.forget(["c"]).n_rows
     1
     """
@@ -308,18 +318,20 @@ class RobustScaler(_Scaler):
     Attributes
     ----------
     center_ : ndarray of shape (n_features,) or None
-        Median of each column, rounded to about 1/64 of the distance of the quantiles.
+        Centre of each column: a multiple of the scale that is about one scale or less away from
+        the median. The median itself if the scale is 1 because the quantiles are equal.
     scale_ : ndarray of shape (n_features,)
-        Distance of the quantiles, each rounded in the same way; 1 if it is 0.
+        Scale of each column: a power of two between half and twice the distance of the quantiles;
+        1 if they are equal.
     n_features_in_ : int
         Number of columns.
 
     Notes
     -----
-    Differences from scikit-learn: values are rounded to a grid, which follows from about 1,023
-    people drawn with the seed, before their quantiles are computed. A removal changes a quantile
-    with probability about 64 / n for n rows. ``unit_variance`` and sparse tables are not supported.
-    NaN is skipped and stays NaN.
+    Differences from scikit-learn: the quantiles are rounded to 1/64 of their distance, on a grid
+    that follows from about 1,023 people drawn with the seed. Centre and scale are then rounded
+    again, as in `StandardScaler`, so that they rarely change. ``unit_variance`` and sparse tables
+    are not supported. NaN is skipped and stays NaN.
 
     Guarantee: exact. Values are counted on a grid.
 
@@ -328,7 +340,7 @@ class RobustScaler(_Scaler):
     >>> from letheon.preprocessing import RobustScaler
     >>> model = RobustScaler(random_state=0).fit([[1.0], [2.0], [3.0], [4.0], [1e300]])
     >>> model.center_.tolist(), model.scale_.tolist()
-    ([3.0], [2.0])
+    ([4.0], [2.0])
     """
 
     sums_: QuantileSums
@@ -363,33 +375,36 @@ class RobustScaler(_Scaler):
             raise TypeError("Sparse data was passed for X, but dense data is required")
 
     @property
-    def _fractions(self) -> Fractions:
+    def _rule(self) -> QuantileRule:
         low, high = (Fraction(repr(float(end))) / 100 for end in self.quantile_range)
-        return low, Fraction(1, 2), high
+        return QuantileRule((low, Fraction(1, 2), high), low, high)
 
     def _count(self, source: RowSource, seed: int) -> tuple[QuantileSums, Scaling]:
-        low, middle, high = self._fractions
-        sums = QuantileSums.from_source(source, read_numbers, (low, high), seed)
-        return sums, self._publish(sums.compute((low, middle, high)).values)
+        sums = QuantileSums.from_source(source, read_numbers, self._rule, seed)
+        return sums, self._publish(sums.compute(self._rule.fractions).values, seed)
 
-    def _publish(self, quantiles: Floats) -> Scaling:
+    def _publish(self, quantiles: Floats, seed: int) -> Scaling:
         low, middle, high = quantiles
         distance = np.minimum(high - low, np.finfo(np.float64).max)
-        has_values = ~np.isnan(middle)
-        is_centred, is_scaled = has_values & self.with_centering, has_values & self.with_scaling
+        has_distance = distance > 0
+        exponents = round_exponents(
+            np.where(has_distance, distance, 1.0),
+            keyed_dither(seed, Purpose.ROUND_SCALE, len(low)),
+        )
+        exponents = np.clip(exponents, -1022, 1022)
+        dithers = keyed_dither(seed, Purpose.ROUND_CENTRE, len(low))
+        centre = np.where(has_distance, round_values(middle, exponents, dithers), middle)
+        scale = np.where(has_distance, np.ldexp(1.0, exponents), 1.0)
         return Scaling(
-            np.where(is_centred, middle, 0.0),
-            np.where(is_scaled & (distance > 0), distance, 1.0),
+            np.where(np.isnan(middle) | (not self.with_centering), 0.0, centre),
+            scale if self.with_scaling else np.ones_like(scale),
         )
 
     def _prepare_delta(self, delta: Delta) -> StepPlan:
-        fractions, sums = self._fractions, self.sums_
-        change = None
-        if delta.only_rows:
-            spread = fractions[0], fractions[2]
-            change = sums.prepare(delta, read_numbers, spread, fractions, self.seed_)
+        sums, seed = self.sums_, self.seed_
+        change = sums.prepare(delta, read_numbers, self._rule, seed) if delta.only_rows else None
         if change is None:
-            counted, published = self._count(delta.source, self.seed_)
+            counted, published = self._count(delta.source, seed)
 
             def replace() -> None:
                 self.sums_ = counted
@@ -399,7 +414,9 @@ class RobustScaler(_Scaler):
         def apply() -> None:
             sums.apply(change)
 
-        return self._plan(delta, self._publish(change.quantiles.values), apply, 0.0)
+        if change.quantiles.values is sums.compute(self._rule.fractions).values:
+            return StepPlan(published=self.published_, apply=apply)
+        return self._plan(delta, self._publish(change.quantiles.values, seed), apply, 0.0)
 
     @property
     def center_(self) -> Floats | None:
