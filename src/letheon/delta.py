@@ -59,7 +59,7 @@ class Block:
         Their weights.
     """
 
-    __slots__ = ("X", "ids", "weights", "y")
+    __slots__ = ("_X", "_view", "ids", "weights", "y")
 
     def __init__(
         self,
@@ -68,19 +68,33 @@ class Block:
         ids: Ids,
         weights: NDArray[np.float64] | None = None,
     ) -> None:
-        self.X = X
+        self._X = X
+        self._view: Callable[[], Table] | None = None
         self.y = y
         self.ids = ids
         self.weights = weights
 
     @property
+    def X(self) -> Table:
+        """The rows; transformed at the first use."""
+        if self._view is not None:
+            self._X, self._view = self._view(), None
+        return self._X
+
+    @property
     def n_rows(self) -> int:
         """Number of rows."""
-        return table_length(self.X)
+        return len(self.ids)
 
     def with_table(self, X: Table) -> "Block":
         """Return the same rows with another table."""
         return Block(X, self.y, self.ids, self.weights)
+
+    def through(self, view: "View") -> "Block":
+        """Return the same rows behind a transform, which runs at the first use of the table."""
+        block = Block(None, self.y, self.ids, self.weights)
+        block._view = lambda: view(self)
+        return block
 
 
 View = Callable[[Block], Table]
@@ -165,7 +179,7 @@ class RowSource:
 
     def _look(self, block: Block) -> Block:
         for view in self.views:
-            block = block.with_table(view(block))
+            block = block.through(view)
         return block
 
 

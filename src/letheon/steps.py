@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from letheon.base import ForgetMixin
 from letheon.data import Rows, SlotRows, as_table, to_native
-from letheon.delta import Block, Delta, DeltaMixin, ReplacedRows, RowSource, StepPlan, Table
+from letheon.delta import Block, Delta, DeltaMixin, ReplacedRows, RowSource, StepPlan, Table, View
 from letheon.guarantee import KINDS, Kind, MethodFacts
 from letheon.inner_estimator import (
     inherit_tags,
@@ -218,15 +218,10 @@ def count_columns(source: RowSource) -> int:
 
 def pass_on(step: Any, plan: StepPlan, delta: Delta) -> Delta:
     """Return the change of the output of a step, which is the input of the next one."""
-
-    def look(published: Any, block: Block | None) -> Block | None:
-        if block is None:
-            return None
-        return block.with_table(step._transform_training(published, block))
-
     old, new = step.published_, plan.published
-    before = delta.before.through(lambda block: step._transform_training(old, block))
-    source = delta.source.through(lambda block: step._transform_training(new, block))
+    old_view: View = lambda block: step._transform_training(old, block)  # noqa: E731
+    new_view: View = lambda block: step._transform_training(new, block)  # noqa: E731
+    before, source = delta.before.through(old_view), delta.source.through(new_view)
     parts = [plan.rows, None if delta.replaced is None else delta.replaced.ranks]
     ranks = [part for part in parts if part is not None and len(part)]
     replaced = None
@@ -234,8 +229,8 @@ def pass_on(step: Any, plan: StepPlan, delta: Delta) -> Delta:
         changed = np.unique(np.concatenate(ranks))
         replaced = ReplacedRows(changed, before.take(changed), source.take(changed))
     return Delta(
-        removed=look(old, delta.removed),
-        added=look(new, delta.added),
+        removed=None if delta.removed is None else delta.removed.through(old_view),
+        added=None if delta.added is None else delta.added.through(new_view),
         replaced=replaced,
         columns=plan.columns,
         layout=plan.layout,
