@@ -100,13 +100,16 @@ def lock_for_change(model: object) -> Iterator[None]:
 
 
 def require_fitted(model: "ForgetMixin") -> None:
-    """Raise `NotFittedError` unless the model is fitted."""
+    """Raise `NotFittedError` if the model is not fitted."""
     if not model.__sklearn_is_fitted__():
         check_is_fitted(model)
 
 
 class Removal(NamedTuple):
-    """Rows to remove: numbers of ids and rows, and where the rows are, as the method stores it."""
+    """Rows to remove: number of ids, number of rows, and where the rows are.
+
+    The type of `where` depends on the method.
+    """
 
     n_ids: int
     n_rows: int
@@ -114,7 +117,10 @@ class Removal(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Result of a commit: work as a share of retraining, parts rebuilt, warnings, estimates."""
+    """Result of a commit.
+
+    `work` is a share of the cost of naive retraining; `rebuilt` counts the rebuilt parts by kind.
+    """
 
     work: float
     rebuilt: Mapping[str, int] = MappingProxyType({})
@@ -125,9 +131,9 @@ class Outcome(NamedTuple):
 class ForgetMixin:
     """Mixin for estimators that forget. A new estimator must implement the last six methods.
 
-    After a successful training, `fit` sets `seed_`, the rows, the model, and the attributes that
-    `_remember_settings` returns. A commit replaces one attribute (or updates ``__dict__`` in one
-    call), so a concurrent `predict` uses the model before or after the change, never a mixture.
+    At the end of a successful training, `fit` sets `seed_`, the rows, the model, and the attributes
+    that `_remember_settings` returns. A commit replaces one attribute (or updates ``__dict__`` in
+    one call), so a concurrent `predict` uses the model before or after the change, never a mixture.
 
     Attributes
     ----------
@@ -173,7 +179,10 @@ class ForgetMixin:
         return self._answer_request(ids, digest, self._prepare)
 
     def _answer_request(self, ids: Any, digest: bool, prepare: Callable[[Removal], Any]) -> Receipt:
-        """Run `forget`; methods with more arguments than `ids` and `digest` pass a `prepare`."""
+        """Remove the rows of `ids` and return the receipt; see `forget`.
+
+        A method whose `forget` has more arguments passes its own `prepare`.
+        """
         require_fitted(self)
         requested = as_ids(ids).distinct()
         with lock_for_change(self):
@@ -288,7 +297,10 @@ class ForgetMixin:
         _note_verified(self, recorded)
 
     def _digest_state(self) -> dict[str, Any]:
-        """Return the state without settings that do not affect the result."""
+        """Return the state that the digest covers.
+
+        Settings that do not affect the result are omitted.
+        """
         skipped = neutral_parameters(self) | self._not_digested
         return {name: value for name, value in vars(self).items() if name not in skipped}
 
@@ -297,7 +309,7 @@ class ForgetMixin:
         return "seed_" in vars(self)
 
     def _learn_rows(self, ids: Any, prepare: Callable[[], Any]) -> Self:
-        """Run `learn`: prepare a plan and commit it, as in `forget`."""
+        """Add rows for `learn`: call `prepare`, then commit the plan that it returns."""
         require_fitted(self)
         if ids is None:
             raise IdsTypeError("learn got ids=None; expected one id per row")
@@ -308,7 +320,7 @@ class ForgetMixin:
         return self
 
     def _destroy_files(self) -> list[str]:
-        """Destroy files of the model; return warnings."""
+        """Destroy the files of the model; return a warning for each file that remains."""
         return []
 
     def _finish_pending(self) -> None:
@@ -321,31 +333,34 @@ class ForgetMixin:
     @property
     def n_rows_(self) -> int:
         """Number of remaining rows."""
-        raise NotImplementedError(f"{type(self).__name__} must return the number of its rows")
+        raise NotImplementedError(f"{type(self).__name__} must implement n_rows_")
 
     def _get_ids(self) -> Ids:
         """Return the id of every remaining row."""
-        raise NotImplementedError(f"{type(self).__name__} must return the ids of its rows")
+        raise NotImplementedError(f"{type(self).__name__} must implement _get_ids")
 
     def _make_guarantee(self) -> Guarantee:
         """Return the guarantee of the model in its current state."""
-        raise NotImplementedError(f"{type(self).__name__} must return its guarantee")
+        raise NotImplementedError(f"{type(self).__name__} must implement _make_guarantee")
 
     def _locate_rows(self, ids: Ids) -> Removal:
         """Find the rows of these ids; raise `UnknownIdError` for ids that are not in the model."""
-        raise NotImplementedError(f"{type(self).__name__} must find the rows of ids")
+        raise NotImplementedError(f"{type(self).__name__} must implement _locate_rows")
 
     def _prepare(self, removal: Removal) -> Any:
         """Train replacements without changing the model. May fail."""
-        raise NotImplementedError(f"{type(self).__name__} must prepare a removal")
+        raise NotImplementedError(f"{type(self).__name__} must implement _prepare")
 
     def _commit(self, plan: Any) -> Outcome:
         """Install the replacements and destroy states that depend on the rows. Cannot fail."""
-        raise NotImplementedError(f"{type(self).__name__} must commit a removal")
+        raise NotImplementedError(f"{type(self).__name__} must implement _commit")
 
 
 class KeywordScoreMixin:
-    """Mixin whose `score` takes weights by keyword only; list it before scikit-learn's mixin."""
+    """Mixin whose `score` has `sample_weight` as a keyword-only argument.
+
+    List it before scikit-learn's mixin.
+    """
 
     def score(self, X: Any, y: Any, *, sample_weight: Any = None) -> float:
         """Return the mean accuracy of a classifier, or R squared of a regressor."""
@@ -354,7 +369,10 @@ class KeywordScoreMixin:
 
 
 class InPlaceMixin:
-    """Mixin for models that requests change in place; list it before `ForgetMixin`."""
+    """Mixin for models that a request changes in place; list it before `ForgetMixin`.
+
+    Copies of such a model get their own memory for the attributes that change.
+    """
 
     def __copy__(self) -> Self:
         """Return a copy with its own memory for attributes that change in place."""
@@ -368,7 +386,7 @@ class InPlaceMixin:
 
     def _in_place_attributes(self) -> tuple[str, ...]:
         """Return the names of attributes whose memory a request writes into."""
-        raise NotImplementedError(f"{type(self).__name__} must list attributes changed in place")
+        raise NotImplementedError(f"{type(self).__name__} must implement _in_place_attributes")
 
 
 def _has_directory(model: ForgetMixin) -> bool:
@@ -380,7 +398,10 @@ def _has_directory(model: ForgetMixin) -> bool:
 
 
 def require_known(missing: Ids, remaining: Ids, *, done: str = "nothing was forgotten, ") -> None:
-    """Raise `UnknownIdError` that shows up to five of the missing ids."""
+    """Raise `UnknownIdError` if any ids are missing; the message shows up to five of them.
+
+    `remaining` are the ids of the model. `done` says in the message what was not done.
+    """
     if len(missing) == 0:
         return
     hint = ""
@@ -401,7 +422,10 @@ def locate_in(rows: Rows | SlotRows, ids: Ids) -> Removal:
 
 
 def _note_verified(model: ForgetMixin, recorded: Any) -> None:
-    """Remember that these parameters matched those of the fit, if all of them are immutable."""
+    """Cache that the current parameters match those of the fit, if all are immutable.
+
+    Later requests then compare the values instead of hashing them.
+    """
     if type(model)._digest_parameters is not ForgetMixin._digest_parameters or not hasattr(
         model, "get_params"
     ):
@@ -433,7 +457,7 @@ def require_registered(cls: type) -> None:
         registered = "not registered" if method is None else f"registered as {method.certificate}"
         raise TypeError(
             f"{cls.__name__} declares the {facts.certificate} method {facts.method!r}, which is "
-            f"{registered} in letheon.methods; add or correct its line there"
+            f"{registered} in letheon.methods; add or correct its entry there"
         )
 
 
@@ -457,6 +481,9 @@ def _parameters_as_data(value: Any) -> Any:
 
 
 def warn_all(warnings: tuple[Warning, ...]) -> None:
-    """Issue warnings after a change, since a filter may turn them into errors."""
+    """Issue warnings.
+
+    Call this after a change is complete, because a warning filter may turn a warning into an error.
+    """
     for warning in warnings:
         warn_caller(str(warning), type(warning))

@@ -1,7 +1,7 @@
 """Pipelines that forget: every step either can forget or is independent of the data.
 
-A scaler or encoder in front of a model also learns from the rows. In a plain `Pipeline` it would
-keep what it learned from forgotten rows.
+A scaler or encoder in front of a model also learns from the rows. In a plain `Pipeline`, such a
+step would keep what it learned from forgotten rows.
 """
 
 from dataclasses import dataclass, replace
@@ -58,25 +58,25 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
     ------
     CannotForgetError
         The model cannot forget, such as a plain `Pipeline`, whose scaler would keep what it learned
-        from the forgotten rows. The text says what to do instead.
+        from the forgotten rows. The message says what to do instead.
     """
     if isinstance(model, ForgetMixin):
         return model.forget(ids, digest=digest)
     if isinstance(model, Pipeline):
         raise CannotForgetError(
-            "a plain Pipeline cannot forget: its steps keep what they learned from the rows. "
-            "Put the Pipeline inside (SISAClassifier(pipeline) or NaiveUnlearner(pipeline)), which "
-            "is fastest, or build a letheon.ForgetPipeline from steps that can forget."
+            "a plain Pipeline cannot forget: its steps keep what they learned from the rows. Wrap "
+            "the whole pipeline (SISAClassifier(pipeline) or NaiveUnlearner(pipeline)), or build "
+            "a letheon.ForgetPipeline from steps that can forget."
         )
     kind = type(model).__name__
     raise CannotForgetError(
-        f"{kind} cannot forget; wrap it before fitting, e.g. "
-        f"SISAClassifier({kind}(...)) or NaiveUnlearner({kind}(...))"
+        f"{kind} cannot forget; wrap it before fitting, for example SISAClassifier({kind}(...)) "
+        f"or NaiveUnlearner({kind}(...))"
     )
 
 
 class DataIndependent(TransformerMixin, BaseEstimator):
-    """A transformer that the caller declares to learn nothing from data.
+    """A wrapper that declares that a transformer learns nothing from data.
 
     Use it for steps whose `fit` ignores values (a fixed projection, a hashing vectoriser, a column
     selection by name), if each output row depends on one input row only. A function that subtracts
@@ -92,7 +92,7 @@ class DataIndependent(TransformerMixin, BaseEstimator):
     ----------
     transformer : transformer
         Never fitted itself: one clone is fitted on all rows, and further clones on a few of them.
-        You assert that a fitted clone stores no value of a row.
+        By using this class, you declare that a fitted clone stores no value of a row.
 
     Raises
     ------
@@ -113,7 +113,7 @@ class DataIndependent(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> Any:
-        """Transform with the fitted clone."""
+        """Return X, transformed by the fitted clone."""
         check_is_fitted(self)
         return self.transformer_.transform(X)
 
@@ -129,7 +129,7 @@ class DataIndependent(TransformerMixin, BaseEstimator):
 
 
 def is_data_independent(step: Any) -> bool:
-    """Return whether a step learns nothing from data, by declaration or by its tags."""
+    """Return whether a step learns nothing from data, according to its class or its tags."""
     if _passes_through(step) or isinstance(step, DataIndependent):
         return True
     learns = isinstance(step, ForgetMixin | FunctionTransformer) or get_tags(step).requires_fit
@@ -153,25 +153,28 @@ class FittedSteps:
         return self.steps[-1][1]
 
     def transform(self, X: Any) -> Any:
-        """Transform with every step but the last."""
+        """Return X, transformed by every step except the last."""
         for _, step in self.steps[:-1]:
             X = X if _passes_through(step) else step.transform(X)
         return X
 
     def destroy_files(self) -> list[str]:
-        """Destroy files of the steps; return warnings."""
+        """Destroy the files of all steps; return a warning for each file that remains."""
         forgetting = [step for _, step in self.steps if isinstance(step, ForgetMixin)]
         return [message for step in forgetting for message in step._destroy_files()]
 
 
 def _last_step(pipeline: "ForgetPipeline") -> Any:
-    """Return the last step, the fitted one after `fit`."""
+    """Return the last step: the fitted step if the pipeline is fitted."""
     fitted: FittedSteps | None = vars(pipeline).get("fitted_")
     return pipeline.steps[-1][1] if fitted is None else fitted.model
 
 
 class _PipelineFacts:
-    """Facts of pipelines in general; for one pipeline, limited by the facts of its steps."""
+    """Descriptor of the facts of a pipeline, which depend on the facts of its steps.
+
+    On the class, it returns the facts of pipelines in general.
+    """
 
     def __init__(self, **facts: Any) -> None:
         self._general = MethodFacts(**facts)
@@ -201,8 +204,8 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     """A pipeline of steps that can forget, with a forgetting estimator as the last step.
 
     If a step before the last learns from data, `forget` refits all steps. If all steps before the
-    last are data-independent, only the last step forgets, at its usual speed. A plain `Pipeline`
-    *inside* `SISAClassifier` is faster than steps that are refitted.
+    last are data-independent, only the last step forgets, at its usual speed. If steps must be
+    refitted, a plain `Pipeline` inside `SISAClassifier` is faster.
 
     Parameters
     ----------
@@ -290,27 +293,27 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     @available_from(_last_step)
     def predict(self, X: Any) -> Any:
-        """Transform and predict with the last step."""
+        """Return the predictions of the last step for the transformed rows."""
         return self._apply_method("predict", X)
 
     @available_from(_last_step)
     def predict_proba(self, X: Any) -> Any:
-        """Transform and return the last step's class probabilities."""
+        """Return the class probabilities of the last step for the transformed rows."""
         return self._apply_method("predict_proba", X)
 
     @available_from(_last_step)
     def decision_function(self, X: Any) -> Any:
-        """Transform and return the last step's decision values."""
+        """Return the decision values of the last step for the transformed rows."""
         return self._apply_method("decision_function", X)
 
     @available_from(_last_step)
     def transform(self, X: Any) -> Any:
-        """Transform with all steps, the last included."""
+        """Return X, transformed by all steps, including the last."""
         return self._apply_method("transform", X)
 
     @available_from(_last_step)
     def score(self, X: Any, y: Any = None) -> float:
-        """Transform and score with the last step."""
+        """Return the score of the last step on the transformed rows."""
         return float(self._apply_method("score", X, y))
 
     @property
@@ -362,17 +365,21 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _check_steps(self) -> None:
         if not all(isinstance(step, list | tuple) and len(step) == 2 for step in self.steps):
-            raise ValueError(f"steps must be a list of (name, step); got {self.steps!r}")
+            raise ValueError(f"steps={self.steps!r} is not valid; expected a list of (name, step)")
         names = [name for name, _ in self.steps]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"steps needs at least one step, and distinct names; got {names}")
+            raise ValueError(
+                f"the names of steps are {names}; expected at least one step, and distinct names"
+            )
         if any(name == "steps" or "__" in name for name in names):
-            raise ValueError(f"names of steps must not be 'steps' or contain '__'; got {names}")
+            raise ValueError(
+                f"the names of steps are {names}; a name must not be 'steps' or contain '__'"
+            )
         *early, (last_name, last) = self.steps
         if not isinstance(last, ForgetMixin):
             kind = type(last).__name__
             raise CannotForgetError(
-                f"the last step {last_name!r} cannot forget: {last!r}; use "
+                f"the last step {last_name!r} ({last!r}) cannot forget; use "
                 f"NaiveUnlearner({kind}(...)) or another forgetting estimator"
             )
         for name, step in early:
@@ -381,13 +388,16 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             if not isinstance(step, ForgetMixin) and not is_data_independent(step):
                 kind = type(step).__name__
                 raise CannotForgetError(
-                    f"step {name!r} learns from data and cannot forget: use "
+                    f"step {name!r} learns from data and cannot forget; use "
                     f"NaiveUnlearner({kind}(...)), or DataIndependent({kind}(...)) if it learns "
                     "nothing from the rows"
                 )
 
     def _fit_steps(self, steps: Steps, rows: Rows, config: dict[str, Any]) -> FittedSteps:
-        """Fit unfitted steps on the rows; store the raw rows only if they are needed."""
+        """Fit unfitted steps on the rows, in order, and return them.
+
+        The raw rows are stored only if a step before the last must be refitted by `forget`.
+        """
         is_needed = not all(is_data_independent(step) for _, step in self.steps[:-1])
         fitted = FittedSteps(tuple(steps), rows if is_needed else None)
         X, _ = rows.slice(0, len(rows))  # a copy: a step may work in place
@@ -435,7 +445,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return removal
 
     def _prepare(self, removal: Removal) -> Any:
-        """Return new fitted steps, or a plan of the last step only."""
+        """Return refitted steps, or the plan of the last step if no other step learns from data."""
         rows = self.fitted_.rows
         if rows is None:
             self.fitted_.model._require_same_parameters()

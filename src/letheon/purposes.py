@@ -5,7 +5,7 @@ from enum import StrEnum, unique
 
 @unique
 class Purpose(StrEnum):
-    """Purpose of a random decision. No two uses share a purpose, so they share no numbers."""
+    """Purpose of a random decision. Each use has its own purpose, and so its own numbers."""
 
     SHARD = "shard"
     """The shard of an id's rows."""

@@ -294,9 +294,11 @@ def test_unknown_ids_are_an_error(tmp_path: Path) -> None:
         public = ledger.export(tmp_path / "public")
     X, y = table(20)
     planted = Canaries(X[:10], y[:10], X[10:], y[10:])
-    with pytest.raises(ValueError, match=r"for \['typo'\]; expected names from \['naive'\]"):
+    with pytest.raises(
+        ValueError, match=r"models \['typo'\]; models with certificates: \['naive'\]"
+    ):
         audit(bundle, key=key, model="typo")
-    with pytest.raises(ValueError, match=r"for \['typo'\]"):
+    with pytest.raises(ValueError, match=r"models \['typo'\]"):
         audit(bundle, key=key, canaries={"typo": planted})
     measures: dict[str, Any] = {"fails": lambda *_: False}
     report = audit(

@@ -116,9 +116,9 @@ def seven_logits(shape: Any, n_classes: int) -> nn.Module:
         ({"module": nn.Linear}, "module is a torch layer \\(Linear\\); expected a factory"),
         (
             {"module": MLP(batch_norm=True), "batch_size": 1},
-            "BatchNorm needs a batch_size of 2 or more",
+            "BatchNorm needs at least 2",
         ),
-        ({"device": "tpu"}, "device='tpu'; expected one of"),
+        ({"device": "tpu"}, "device='tpu' is unknown; expected one of"),
         ({"precision": "float16"}, "precision='float16'"),
         ({"max_memory": -1}, "max_memory=-1"),
         ({"module": seven_logits}, "expected \\(2, 3\\): one logit"),

@@ -263,11 +263,11 @@ def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> N
         ({"metric": partial(mean_squared_error, sample_weight=None)}, ValueError, "lower values"),
         ({"attacks": [RMIA]}, TypeError, r"pass an instance, for example RMIA\(\)"),
         ({"attacks": [3]}, TypeError, "expected an attack"),
-        ({"requests": 440}, ValueError, "the data has 440; use a smaller n$"),
+        ({"requests": 440}, ValueError, "the data has only 440; use a smaller n$"),
         (
             {"requests": 440, "test": None},
             ValueError,
-            "the data has 330; use a smaller n .110 of 440",
+            "the data has only 330; use a smaller n .110 of 440",
         ),
         (
             {"ordinary": Ridge()},

@@ -54,7 +54,7 @@ SETTINGS = [
     ({"batch_size": 1.5}, r"batch_size=1\.5; expected a whole number"),
     ({"tol": 0.0}, r"tol=0\.0; expected a number above 0"),
     ({"max_iter": 0}, "max_iter=0; expected a whole number, 1 or more"),
-    ({"noise_seed": -1}, "noise_seed must be in"),
+    ({"noise_seed": -1}, "noise_seed must be from 0"),
     ({"data_free": True}, "data_free=True needs a declared row_norm"),
 ]
 

@@ -571,7 +571,7 @@ def test_the_plot_shows_the_proxies_and_the_retrains() -> None:
 
 
 def test_an_unknown_kind_is_refused_before_any_rehearsal() -> None:
-    with pytest.raises(ValueError, match="kind='unifrom' is not one of"):
+    with pytest.raises(ValueError, match="kind='unifrom' is unknown"):
         Calibration(kinds=("uniform", "unifrom"))
     with pytest.raises(ValueError, match=r"a tuple of kinds: kinds=\('uniform',\)"):
         Calibration(kinds="uniform")  # type: ignore[arg-type]

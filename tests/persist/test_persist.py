@@ -154,7 +154,7 @@ def test_a_model_without_rows_is_not_saved(path: Path) -> None:
     [
         ("module.Own", r"trusted='module.Own' is a single value.*\['module.Own'\]"),
         (Majority, r"pass a list: trusted=\[Majority\]"),
-        (None, "trusted=None; expected a list"),
+        (None, "trusted=None is not a list"),
     ],
 )
 def test_trusted_is_a_list(path: Path, trusted: Any, message: str) -> None:
@@ -224,7 +224,7 @@ def beginning(path: Path) -> bytes:
         (lambda _: b"name,age\nann,7\n", "this is not a letheon file", False),
         (lambda _: b"short", "this is not a letheon file", False),
         (lambda _: b"\x80\x04K\x01.", "not a letheon file but a pickle or zip file", False),
-        (checkpoint, "a checkpoint of a model; load the model file", False),
+        (checkpoint, "a checkpoint, not a model file; load the file", False),
         (foreign_safetensors, "not a letheon file but a safetensors file", False),
         (beginning, "truncated", True),
     ],
@@ -246,7 +246,7 @@ def test_other_kind_of_file(path: Path) -> None:
 
 def test_newer_file(path: Path) -> None:
     file_of(path, None, kind="model", form="letheon-v2")
-    with pytest.raises(NewerFormatError, match=r"letheon-v2.*letheon-v1.*newer letheon"):
+    with pytest.raises(NewerFormatError, match=r"letheon-v2.*letheon-v1.*newer version of letheon"):
         load(path)
 
 

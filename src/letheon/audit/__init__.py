@@ -13,8 +13,8 @@ V5     (epsilon, delta) follows          an auditor's bundle; certified methods
 V6     erased canaries look unseen       canaries that the auditor planted
 ====== ================================= ========================================
 
-The verdict of a report is "passed", "failed" or "incomplete". A report passes only if no level is
-skipped that the tier of the bundle promises.
+The verdict of a report is "passed", "failed" or "incomplete". A report passes only if no level
+failed and every level that the tier of the bundle promises was checked.
 """
 
 from letheon.audit._audit import audit

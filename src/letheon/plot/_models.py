@@ -326,10 +326,10 @@ _FRAMES: tuple[dict[str, Any], ...] = (
 class ForestTreeDisplay(SingleDisplay):
     """The upper levels of one tree, with split, number of rows and prediction of each node.
 
-    Best splits have a solid frame, random splits a dashed frame, leaves none; a node whose subtree
-    is not drawn ends in dots. "missing: no" means that missing values follow the branch "no". The
-    colour is that of the most frequent class, darker for purer nodes; for regression it shows the
-    mean.
+    Best splits have a solid frame, random splits have a dashed frame, and leaves have no frame. A
+    node whose subtree is not drawn ends in dots. "missing: no" means that missing values follow the
+    branch "no". The colour is that of the most frequent class, darker for purer nodes; for
+    regression it shows the mean.
 
     Parameters
     ----------
@@ -422,7 +422,10 @@ class ForestTreeDisplay(SingleDisplay):
         return self.tree.kind[node] != 0 and (self.max_depth is None or depth < self.max_depth)
 
     def _node_positions(self) -> dict[int, tuple[float, int]]:
-        """Return the positions of nodes: ends in a row, parents centred above their children."""
+        """Return position (x, depth) of each drawn node; parents are centred above their children.
+
+        The nodes whose children are not drawn have the positions x = 0, 1, ... from left to right.
+        """
         depths = self.tree.depths().tolist()
         places: dict[int, tuple[float, int]] = {}
         ends = 0
@@ -448,7 +451,7 @@ class ForestTreeDisplay(SingleDisplay):
                 ax.text((x + to_x) / 2, (y + to_y) / 2, word, **_WORD)
 
     def _draw_legend(self, ax: "Axes") -> None:
-        """Draw a legend for dashed frames, if there are any."""
+        """Draw a legend that explains dashed frames, if there are any."""
         from matplotlib.patches import Patch
 
         if any(self.tree.kind[node] == 2 for node in self.boxes_):
@@ -475,7 +478,7 @@ class ForestTreeDisplay(SingleDisplay):
         return "\n".join(lines)
 
     def _node_colour(self, node: int) -> tuple[float, ...]:
-        """Return the colour of the prediction of a node, mixed with white."""
+        """Return the colour of a node: that of its prediction, mixed with white."""
         from matplotlib.colors import to_rgb
 
         if self.tree.n[node] == 0:
@@ -500,12 +503,15 @@ _WORD: dict[str, Any] = {
 
 
 def _relative_value(values: NDArray[np.float64], node: int) -> float:
-    """Return the mean of a node, relative to the smallest and largest mean of the tree."""
+    """Return the mean of a node, scaled so that the means of the tree range from 0 to 1."""
     least, greatest = float(values.min()), float(values.max())
     return 0.5 if least == greatest else float((values[node] - least) / (greatest - least))
 
 
 def _mix_with_white(colour: tuple[float, ...], strength: float) -> tuple[float, ...]:
-    """Return a colour mixed with white, light enough for black text."""
+    """Return a colour mixed with white, light enough for black text.
+
+    `strength` ranges from 0 (palest) to 1.
+    """
     share = _PALEST + (0.55 - _PALEST) * min(max(float(strength), 0.0), 1.0)
     return tuple(1 - share * (1 - part) for part in colour)

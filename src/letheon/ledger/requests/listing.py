@@ -7,7 +7,7 @@ pages. A request that exists while all pages are read is returned exactly once.
 import builtins
 import functools
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal
@@ -97,12 +97,14 @@ class RequestFilter:
         """Raise `ValueError` if a state is unknown."""
         if isinstance(self.states, str):
             raise ValueError("states is a string; pass a list of states")
-        unknown = [state for state in self.states if state not in STATES]
-        if unknown:
-            raise ValueError(
-                f"states contains {len(unknown)} unknown states; expected one or more of: "
-                f"{', '.join(STATES)}"
-            )
+        _require_states(self.states)
+
+
+def _require_states(states: Iterable[str]) -> None:
+    unknown = [state for state in states if state not in STATES]
+    if unknown:
+        names = ", ".join(map(repr, unknown[:3]))
+        raise ValueError(f"unknown state: {names}; expected one of: {', '.join(STATES)}")
 
 
 class RequestLists:
@@ -148,7 +150,12 @@ class RequestLists:
     def list(
         self, *, model: str | None = None, state: str | None = None, tenant: str | None = None
     ) -> tuple[Request, ...]:
-        """Return all requests with this model, state and tenant, earliest due date first."""
+        """Return all requests with this model, state and tenant, earliest due date first.
+
+        An unknown state raises `ValueError`.
+        """
+        if state is not None:
+            _require_states([state])
         with self._core.database.reading() as conn:
             return tuple(list_requests(conn, model=model, state=state, tenant=tenant))
 
