@@ -90,6 +90,7 @@ METHODS: tuple[Method, ...] = (
         "inner",
         is_candidate=False,
     ),
+    Method("sums", "letheon.sums", "Ridge RidgeClassifier", "exact", is_candidate=False),
     Method("pipeline", "letheon.compose", "ForgetPipeline", "exact", is_candidate=False),
 )
 

@@ -79,6 +79,9 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.deep._path": ("letheon.deep._replay", "Path"),
     "letheon.deep._sisa": ("letheon.deep._sisa", "SISANetClassifier"),
     "letheon.deep._trained": ("letheon.deep._module", "Nets"),
+    "letheon.sums._columns": ("letheon.sums._columns", "ColumnSums"),
+    "letheon.sums._gram": ("letheon.sums._gram", "Gram"),
+    "letheon.sums._table_sums": ("letheon.sums._table_sums", "Grid TableSums"),
     "letheon.deep._vault": ("letheon.deep._checkpoints", "Vault=CheckpointStore"),
 }
 

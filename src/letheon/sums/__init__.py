@@ -16,6 +16,8 @@ array([1.])
 """
 
 from letheon.sums._columns import ColumnSums
+from letheon.sums._gram import Gram
+from letheon.sums._ridge import Ridge, RidgeClassifier
 from letheon.sums._rounding import (
     LocationScale,
     floor_log2,
@@ -30,7 +32,10 @@ from letheon.sums._rounding import (
 
 __all__ = [
     "ColumnSums",
+    "Gram",
     "LocationScale",
+    "Ridge",
+    "RidgeClassifier",
     "floor_log2",
     "keyed_dither",
     "round_exponents",
