@@ -94,6 +94,7 @@ METHODS: tuple[Method, ...] = (
         "inner",
         is_candidate=False,
     ),
+    Method("forget-search", "letheon.search", "ForgetSearchCV", "exact", is_candidate=False),
     Method("pipeline", "letheon.compose", "ForgetPipeline", "exact", is_candidate=False),
     Method(
         "stable-preprocessing",

@@ -72,6 +72,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         "FineTuneOnly KeepsEverything",
     ),
     "letheon.preprocessing": ("letheon.preprocessing._columns", "ColumnPart"),
+    "letheon.search": ("letheon.search", "SearchScores"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
     "letheon.deep._deltagrad": ("letheon.deep._deltagrad", "DeltaGradNetClassifier"),
     "letheon.deep._fisher": ("letheon.deep._fisher", "FisherNetClassifier"),

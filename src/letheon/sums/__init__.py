@@ -27,10 +27,12 @@ from letheon.sums._rounding import (
     round_values,
     rounded_count,
 )
+from letheon.sums._sample import draw_sample, sample_border
 
 __all__ = [
     "ColumnSums",
     "LocationScale",
+    "draw_sample",
     "floor_log2",
     "keyed_dither",
     "round_exponents",
@@ -39,4 +41,5 @@ __all__ = [
     "round_ratios",
     "round_values",
     "rounded_count",
+    "sample_border",
 ]
