@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from inspect import signature
 from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -150,7 +152,7 @@ class ForgetMixin:
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise for a certified method of this package that is not registered."""
+        """Raise `TypeError` if a method of this package is not registered correctly."""
         super().__init_subclass__(**kwargs)
         require_registered(cls)
 
@@ -278,7 +280,7 @@ class ForgetMixin:
         }
 
     def _describe_environment(self) -> dict[str, str]:
-        """Return versions and builds that affect results; a method may add to them."""
+        """Return versions and builds that affect results; a subclass may add entries."""
         return state.environment()
 
     def _digest_parameters(self) -> str:
@@ -305,7 +307,7 @@ class ForgetMixin:
         return {name: value for name, value in vars(self).items() if name not in skipped}
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Return whether the model is fitted: `fit` sets `seed_`."""
+        """Return whether the model is fitted, that is, whether it has `seed_`."""
         return "seed_" in vars(self)
 
     def _learn_rows(self, ids: Any, prepare: Callable[[], Any]) -> Self:
@@ -324,7 +326,7 @@ class ForgetMixin:
         return []
 
     def _finish_pending(self) -> None:
-        """Do the work that earlier requests postponed; change no prediction and no digest.
+        """Do the work that earlier requests postponed; predictions and digest do not change.
 
         Code that measures the time of a request calls this before it stops the clock. Otherwise a
         lazy method would look faster than it is.
@@ -352,7 +354,7 @@ class ForgetMixin:
         raise NotImplementedError(f"{type(self).__name__} must implement _prepare")
 
     def _commit(self, plan: Any) -> Outcome:
-        """Install the replacements and destroy states that depend on the rows. Cannot fail."""
+        """Install the replacements and destroy states that depend on removed rows. Cannot fail."""
         raise NotImplementedError(f"{type(self).__name__} must implement _commit")
 
 
@@ -385,7 +387,7 @@ class InPlaceMixin:
         return duplicate
 
     def _in_place_attributes(self) -> tuple[str, ...]:
-        """Return the names of attributes whose memory a request writes into."""
+        """Return the names of attributes whose memory a request overwrites."""
         raise NotImplementedError(f"{type(self).__name__} must implement _in_place_attributes")
 
 
@@ -433,14 +435,57 @@ def _note_verified(model: ForgetMixin, recorded: Any) -> None:
     params = model.get_params(deep=False)
     names = [name for name in params if name not in neutral_parameters(model)]
     values = tuple(params[name] for name in names)
-    # With one name `attrgetter` does not return a tuple; such a model is hashed every time.
+    runtime = _get_runtime_state(model)
+    # With one name `attrgetter` does not return a tuple.
     if len(names) > 1 and all(type(value) in _CONSTANTS for value in values):
-        runtime = _get_runtime_state(model)
         runtime.read, runtime.values, runtime.recorded = attrgetter(*names), values, recorded
+        return
+    nested = _list_parameters(model)
+    if _NEVER not in nested:
+        runtime.read, runtime.values, runtime.recorded = _list_parameters, nested, recorded
+
+
+def _list_parameters(model: Any) -> tuple[Any, ...]:
+    """Return all parameters, including those of nested estimators, as one flat tuple.
+
+    It contains `_NEVER` if a value may change in place.
+    """
+    values: list[Any] = []
+    _append_parameters(model, values)
+    return tuple(values)
+
+
+def _append_parameters(value: Any, values: list[Any]) -> None:
+    kind = type(value)
+    if kind in _CONSTANTS:
+        values.append(value)
+    elif kind is list or kind is tuple:
+        values += (kind, len(value))
+        for part in value:
+            _append_parameters(part, values)
+    else:
+        names = _parameter_names(kind)  # type: ignore[arg-type]
+        attributes = getattr(value, "__dict__", {})
+        if names is None or not names <= attributes.keys():
+            values.append(_NEVER)
+            return
+        values.append(kind)
+        for name in names:
+            _append_parameters(attributes[name], values)
+
+
+@cache
+def _parameter_names(kind: type) -> frozenset[str] | None:
+    """Return the parameters of an estimator that affect its result; None for any other class."""
+    if not hasattr(kind, "get_params"):
+        return None
+    names = signature(kind).parameters.keys()
+    neutral = NEUTRAL_PARAMETERS | getattr(kind, "_neutral_parameters", frozenset())
+    return frozenset(names) - neutral
 
 
 def require_registered(cls: type) -> None:
-    """Raise for a class of this package whose facts differ from the registry.
+    """Raise `TypeError` if the facts of a class of this package differ from the registry.
 
     Raises
     ------

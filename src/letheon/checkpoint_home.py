@@ -172,7 +172,7 @@ class HomeMixin:
         return str(Path(self.checkpoint_dir).absolute() / Path(home).name)
 
     def _require_home_in_place(self) -> None:
-        """Raise if `checkpoint_dir` was changed but the states were not moved."""
+        """Raise an error if `checkpoint_dir` was changed but the states were not moved to it."""
         home = self.checkpoint_home_
         if home is not None and home != self._current_home() and Path(home).exists():
             raise ChangedParametersError(

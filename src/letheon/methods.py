@@ -33,6 +33,9 @@ class Method:
         certified method needs a bound, so that no certificate relies on the method alone.
     is_candidate : bool, default=True
         Whether `letheon.select` tries the method by default.
+    is_exported : bool, default=True
+        Whether `letheon` exports the classes. Classes with the names of scikit-learn's are only
+        available from their own module.
 
     Raises
     ------
@@ -46,6 +49,7 @@ class Method:
     certificate: Certificate
     bound: str | None = None
     is_candidate: bool = True
+    is_exported: bool = True
 
     def __post_init__(self) -> None:
         """Raise if a certified method has no bound that audits can check."""
@@ -90,8 +94,24 @@ METHODS: tuple[Method, ...] = (
         "inner",
         is_candidate=False,
     ),
-    Method("sums", "letheon.sums", "Ridge RidgeClassifier", "exact", is_candidate=False),
+    Method(
+        "sums",
+        "letheon.sums",
+        "Ridge RidgeClassifier",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
+    Method("forget-search", "letheon.search", "ForgetSearchCV", "exact", is_candidate=False),
     Method("pipeline", "letheon.compose", "ForgetPipeline", "exact", is_candidate=False),
+    Method(
+        "stable-preprocessing",
+        "letheon.preprocessing",
+        "ForgetColumnTransformer OneHotEncoder OrdinalEncoder",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
 )
 
 
@@ -100,6 +120,7 @@ def find_method(name: str) -> Method | None:
     return next((method for method in METHODS if method.name == name), None)
 
 
-def class_paths() -> dict[str, str]:
+def class_paths(*, exported_only: bool = False) -> dict[str, str]:
     """Return a dict from the class name of every registered estimator to its public module."""
-    return {name: method.module for method in METHODS for name in method.class_names}
+    methods = [method for method in METHODS if method.is_exported or not exported_only]
+    return {name: method.module for method in methods for name in method.class_names}

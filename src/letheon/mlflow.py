@@ -56,7 +56,7 @@ class LoggedVersion:
     Attributes
     ----------
     model, tenant : str
-        The model in the ledger.
+        Name and tenant of the model in the ledger.
     version : int
         Number of the version in the ledger.
     certificate : int or None
@@ -105,18 +105,18 @@ def log_version(
     ledger : Ledger
         The ledger of the model.
     model, tenant : str
-        The model.
+        Name and tenant of the model.
     registered_model : str, optional
         Name in the registry of MLflow; by default ``model``, or ``tenant.model`` if the tenant is
         not "default".
     version : int, optional
-        The version; by default the served one.
+        Number of the version; by default the served version.
     client : MlflowClient, optional
         By default a client for the configured tracking server.
     with_model : bool, default=False
-        Also log the file of the model. Only for the served version; the file is removed from its
-        run when a later version is logged. It may contain personal data, and no purge of the
-        ledger destroys it.
+        Whether to log the file of the model too. This works only for the served version; the file
+        is removed from its run when a later version is logged. It may contain personal data, and
+        no purge of the ledger destroys it.
 
     Warns
     -----
@@ -134,7 +134,9 @@ def log_version(
     if not versions or versions[0].number != number:
         raise LedgerMissingError(f"model {model!r} has no version {number}")
     if with_model and number != head.number:
-        raise ValueError(f"version {number} is not the served version; its file was destroyed")
+        raise ValueError(
+            f"with_model=True needs the served version; the file of version {number} was destroyed"
+        )
     registry = _RegistryEntry(ledger, client or MlflowClient(), model, tenant, registered_model)
     known = registry.list_logged()
     logged = _log_version(registry, versions[0], known, with_model=with_model)
@@ -221,7 +223,7 @@ def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) 
 
 
 class _RegistryEntry:
-    """The registered model in MLflow of one model of a ledger."""
+    """The registered model in MLflow that belongs to a model of a ledger."""
 
     def __init__(
         self,
@@ -236,7 +238,7 @@ class _RegistryEntry:
         # MLflow rejects colons in names.
         self.name = registered_model or usual.replace(":", "-")
         if "'" in self.name:
-            raise ValueError(f"registered_model={self.name!r} must not contain a quotation mark")
+            raise ValueError(f"registered_model={self.name!r} must not contain a single quote")
 
     def list_logged(self) -> dict[int, ModelVersion]:
         """Return the logged versions by their number in the ledger."""

@@ -185,7 +185,7 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     @available_from(_inner_estimator)
     def inverse_transform(self, X: Any) -> Any:
-        """Return the original rows for transformed rows X, by the fitted estimator."""
+        """Return the rows in X, transformed back by the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.inverse_transform(present_table(X))
 

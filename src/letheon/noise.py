@@ -364,16 +364,23 @@ class NoiseSource:
         return direction * (radius / float(np.linalg.norm(direction)))
 
     def discrete_normals(self, shape: Shape, scale: int) -> NDArray[np.int64]:
-        """Return independent integers from the exact discrete Gaussian distribution."""
+        """Return independent integers from the exact discrete Gaussian distribution.
+
+        The probability of z is proportional to ``exp(-(z / scale)**2 / 2)``.
+        """
         return _draw_integers(self._words, _count_entries(shape), scale, _NORMAL).reshape(shape)
 
     def laplaces(self, shape: Shape, scale: int) -> NDArray[np.int64]:
-        """Return independent integers from the exact discrete Laplace distribution."""
+        """Return independent integers from the exact discrete Laplace distribution.
+
+        The probability of z is proportional to ``exp(-|z| / scale)``.
+        """
         return _draw_integers(self._words, _count_entries(shape), scale, _LAPLACE).reshape(shape)
 
     def long_normals(self, n: int) -> LongFloats:
-        """Return n multiples z of ``2**-LONG_BITS``, with probability ~ ``exp(-z**2 / 2)``.
+        """Return n multiples z of ``2**-LONG_BITS`` with a normal distribution.
 
+        The probability of z is proportional to ``exp(-z**2 / 2)``.
         A normal number rounded to a multiple of ``2**-LONG_BITS`` has this distribution up to a
         total variation distance of less than ``2**-200``. The results are sums of two floats.
         """

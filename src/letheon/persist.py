@@ -93,7 +93,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
     model : estimator of letheon, or any object with `forget` and `digest`
         The model.
     path : str or path-like
-        The file; an existing one is replaced.
+        The file; an existing file is replaced.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
     NotFittedError
         If the model is not fitted.
     UnsupportedStateError
-        If something in the model has no canonical bytes.
+        If a value in the model has no canonical bytes.
     OSError
         If the file cannot be written; an existing file is not changed.
     """

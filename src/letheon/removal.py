@@ -152,7 +152,7 @@ class RowsMixin(InPlaceMixin, ForgetMixin):
     def _counts_after(self, removed: NDArray[Any]) -> Counts:
         """Return the number of rows per class after a removal; raise if only one class remains.
 
-        `removed` contains the class codes of the removed rows. None for regression.
+        `removed` contains the class codes of the removed rows. For regression, return None.
         """
         if self.counts_ is None:
             return None

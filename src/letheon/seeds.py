@@ -468,7 +468,10 @@ def _sip_rounds_numpy(
 def _half_round(
     a: _UInt64Array, b: _UInt64Array, c: _UInt64Array, d: _UInt64Array, left: int, right: int
 ) -> None:
-    """Apply half of SipRound in place; both halves differ only in the order and the rotations."""
+    """Apply half of SipRound in place.
+
+    The halves differ only in the order of the arguments and in the rotations.
+    """
     a += b
     _rotate_left(b, left)
     b ^= a

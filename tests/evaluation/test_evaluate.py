@@ -279,7 +279,7 @@ def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> N
             ValueError,
             "have the class 0.0; a classifier needs at least two",
         ),
-        ({"ordinary": []}, ValueError, "ordinary is empty"),
+        ({"ordinary": []}, ValueError, "ordinary is an empty list"),
         ({"seeds": 0}, ValueError, "seeds=0 is invalid"),
         ({"seeds": [1, 1]}, ValueError, "distinct"),
         ({"comparisons": 0}, ValueError, "at least 1"),

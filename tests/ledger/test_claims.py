@@ -310,11 +310,11 @@ def test_no_limit_can_be_left_out(maker: Maker) -> None:
         claims["notClaimed"] = [other for other in codes if other != code]
         if code in ("batch-of-one", "guarantee-of-the-version-before"):
             continue
-        with pytest.raises(SignerRefusedError, match=f"omits {code}"):
+        with pytest.raises(SignerRefusedError, match=f"must also list {code}"):
             reject_false_claims(model, claims)
     claims |= {"notClaimed": codes, "erasure": claims["erasure"] | {"rows": 1}}
     if "batch-of-one" not in codes:
-        with pytest.raises(SignerRefusedError, match="omits batch-of-one"):
+        with pytest.raises(SignerRefusedError, match="must also list batch-of-one"):
             reject_false_claims(model, claims)
 
 

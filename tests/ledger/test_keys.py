@@ -348,7 +348,7 @@ def test_an_altered_statement_stops_the_ring(home: Path) -> None:
 def test_a_statement_that_was_taken_away_stops_the_ring(home: Path) -> None:
     KeyRing(home).rotate(LEDGER, 1)
     (home / "public" / "keys" / "0001.json").unlink()
-    with pytest.raises(KeyFileError, match="restore the newer statements"):
+    with pytest.raises(KeyFileError, match="restore the missing statements"):
         KeyRing(home)
 
 

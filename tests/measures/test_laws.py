@@ -127,7 +127,7 @@ def test_few_models_have_no_floor_and_say_so() -> None:
         ([[1], [2]], [[1, 2], [1, 2]], {}, "equal n_rows"),
         ([1, 2], [1, 2], {}, "equal n_rows"),
         ([[1]], [[1], [2]], {}, "at least 2 models"),
-        ([[0.5], [0.1]], [[0.5], [0.1]], {}, "fractions, expected labels"),
+        ([[0.5], [0.1]], [[0.5], [0.1]], {}, "fractions, but must contain labels"),
         ([["a"], ["b"]], [[1], [2]], {}, "strings, but those of the other are not"),
         ([[1.0]] * 3, [[1.0]] * 4, {"law": "gaussian"}, "at least 4 models"),
         ([[1.0]] * 5, [[2.0]] * 5, {"law": "free"}, "needs continuous draws"),

@@ -152,7 +152,7 @@ def audit(
     levels : iterable of str, optional
         Levels to check, ``"V0"`` to ``"V6"`` and ``"own"``; all by default.
     seen : str or path, optional
-        A checkpoint from an earlier audit, as text or file. The log must continue it.
+        A checkpoint from an earlier audit, as text or file. The log of the bundle must extend it.
     witnesses : iterable of str
         Verifier keys of witnesses that must have signed the newest checkpoint.
     stores : mapping or pairs of name and path
@@ -361,7 +361,7 @@ def _audit_in_sandbox(
     seconds: float,
     stop: threading.Event | None,
 ) -> None:
-    """Audit one model in a sandboxed process."""
+    """Audit one model in a sandboxed process; call `add` with each result."""
     name = inputs.audited.name
     received: list[LevelResult] = []
     most = _MOST_RESULTS + len(inputs.options.measures)

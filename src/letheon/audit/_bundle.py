@@ -98,7 +98,7 @@ class LevelResult:
         return f"{self.level} {self.name}{model}: {self.verdict} ({self.reason})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+        """Return the result as a dict of plain values, ready for JSON."""
         return {**vars(self), "name": self.name, "details": dict(self.details)}
 
 
@@ -183,7 +183,7 @@ class AuditReport:
         return tuple(result for result in self.results if result.level == level)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+        """Return the report as a dict of plain values, ready for JSON."""
         return {
             "verdict": self.verdict,
             "passed": self.passed,
@@ -355,13 +355,13 @@ class AuditedModel:
 
 
 class Commitment(NamedTuple):
-    """An event of the log that commits to a training key, or registers a model with one."""
+    """An event of the log that commits to a training key, or registers a model that has one."""
 
     place: int
     event: dict[str, Any]
 
     def is_registration_of(self, subject: str) -> bool:
-        """Return whether the event is the registration of this file."""
+        """Return whether the event registers the model file with this SHA-256."""
         return self.event.get("kind") == "registered" and self.event.get("subject") == subject
 
 
@@ -373,9 +373,9 @@ class LogFacts(NamedTuple):
     commitments : tuple of Commitment
         Events about training keys, in the order of the log.
     checkpoint_sizes : dict of str to int
-        Sizes of the checkpoints by the digest of their signed text.
+        Number of events that each checkpoint covers, by the SHA-256 of its signed text.
     published : dict of str to int
-        Position of the publication of each batch.
+        Position in the log of the event that published each batch.
     unused_training_keys : int
         Number of committed keys that no registration or certificate uses: the batch of the key is
         still open or has failed, or an operator discarded the key.
@@ -401,12 +401,12 @@ class Bundle:
 
     @cached_property
     def chain(self) -> list[SignedStatement]:
-        """All certificates, opened and checked."""
+        """All certificates of the bundle, verified as one chain."""
         return verifier.check_chain(self._read_all("certificates"), self.trust)
 
     @property
     def ledger(self) -> str:
-        """Name of the ledger, as signed."""
+        """Name of the ledger, as its certificates state it."""
         return str(self.chain[0].predicate["ledger"]["id"]) if self.chain else ""
 
     @cached_property

@@ -281,7 +281,7 @@ def names_another_environment(model: Any, rederived: Any) -> bool:
 def _is_environment(environment: Any, rederived: Any) -> bool:
     """Return whether an environment has the expected keys, each with a version or a short name.
 
-    The entry of letheon must equal the one of this machine, so that it cannot hide data.
+    The value for letheon must equal that of this machine, so that it cannot hide data.
     """
     own = _get_environment(rederived)
     if type(environment) is not dict or environment.keys() != own.keys():

@@ -240,7 +240,7 @@ def iter_fitted_parts(model: Any, fresh: Any, place: str = "") -> Iterator[Fitte
 
 
 def _iter_estimators(audited: Any, fresh: Any, X: Any, y: Any, place: str) -> Iterator[FittedPart]:
-    """Yield an estimator of scikit-learn, or the steps of its pipeline."""
+    """Yield a scikit-learn estimator as one part, or each step of a scikit-learn pipeline."""
     if type(fresh) is not Pipeline:
         yield FittedPart(place, audited, fresh, X, y)
         return

@@ -104,7 +104,7 @@ def write_results(
 
 
 def _make_summary(records: Sequence[Record], options: BenchmarkOptions) -> list[str]:
-    """Return the sentences before the first table."""
+    """Return the sentences of the report that come before the first table."""
     n_failed = sum(record["error"] is not None for record in records)
     n_attacked = sum(bool(record["attacks"]) for record in records)
     size = (

@@ -42,18 +42,18 @@ class PublishedLine:
     efficiency : Spread or str
         Time to retrain divided by time to forget; a formula if it was not measured.
     effectiveness : str
-        As printed: a bound over experiments, with an outlier in brackets.
+        The printed text: a bound over experiments, with an outlier in brackets.
     efficiency_against, effectiveness_against : str
         The baseline that the number belongs to. Papers on exact methods compare accuracy with an
-        ordinary model, and the SISA paper compares times with one too.
+        ordinary model; the SISA paper also compares times with an ordinary model.
     consistency : Spread, str or None
-        None: not reported.
+        The printed values; None if not reported.
     consistency_name : str
         The kind of consistency in the survey.
     certificate : str
-        Table 2's last column.
+        The entry in the last column of Table 2.
     certifiability : float or None
-        Per cent, SAPE on deleted rows: Table 2, geometric mean over data sets.
+        SAPE on deleted rows in per cent, from Table 2: the geometric mean over data sets.
     note : str
         Caveats for comparisons, and printing errors.
     """

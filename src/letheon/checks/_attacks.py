@@ -95,6 +95,7 @@ class AttackCase:
     Attributes
     ----------
     name : str
+        Name of the case, for the result.
     X, y : ndarray
         Rows and targets. The id of a row is its position.
     leaving : tuple of int
@@ -200,9 +201,9 @@ class ClaimAttackResult:
     bound : float
         Lower bound on epsilon at this delta, too large with a probability of at most `level`.
     level : float
-        See `bound`.
+        Largest probability that `bound` is too large.
     n_runs : int
-        Runs in each world, or requests.
+        Number of runs in each world; for `attack_account`, number of requests.
     details : dict of str to float
         Further numbers of the attack.
     """
@@ -258,7 +259,7 @@ class _WorldRuns(NamedTuple):
 
 @dataclass(frozen=True)
 class Releases:
-    """Runs of both worlds, for several attacks; see `play_worlds`."""
+    """Runs of both worlds from `play_worlds`, which several attacks can share."""
 
     case: AttackCase
     forgot: _WorldRuns

@@ -45,8 +45,8 @@ def epsilon_lower_bound(
     -------
     float
         The larger bound of two events, each of the form "the score exceeds a threshold"; at least
-        0. A third of the samples (half of them with `has_folds`) is used to choose the score and
-        the thresholds. Only the other samples are counted, so the choice does not affect the
+        0. A third of the samples (half with `has_folds`) is used to choose the score and the
+        thresholds. Only the other samples are counted, so the choice does not affect the
         confidence. Four bounds at ``level / 4`` (Clopper and Pearson, 1934) hold together by the
         union bound.
     """

@@ -105,7 +105,7 @@ def has_secret_noise(estimator: Any) -> bool:
 
 
 def get_outputs(model: Any, X: NDArray[Any]) -> NDArray[Any]:
-    """Return the outputs of the model: probabilities if it has them."""
+    """Return class probabilities if the model has them, else predictions or transformed rows."""
     for method in ("predict_proba", "predict", "transform"):
         if hasattr(model, method):
             outputs = getattr(model, method)(X)

@@ -57,7 +57,7 @@ def check_canary_bytes_absent_from_saved_model(estimator: Any) -> None:
 
 
 def check_aggregates_do_not_reveal_the_row(estimator: Any) -> None:
-    """Check that a stored aggregate minus that of the remaining rows is not the forgotten row.
+    """Check that no stored aggregate, such as a sum, reveals the forgotten row.
 
     Every stored vector of the right length is compared with sums, means and X'y of the remaining
     rows. Every square matrix is compared with their second moments and covariance, with and without
@@ -131,7 +131,10 @@ def find_revealing_aggregate(array: NDArray[Any], row: Floats, rest: People) -> 
 
 
 def _iter_leftovers(array: NDArray[Any], rest: People) -> Iterator[tuple[str, Floats]]:
-    """Yield kind and difference for each aggregate of the remaining rows that fits an array."""
+    """Yield each kind of aggregate that an array may contain, and what it would reveal.
+
+    That is the difference between the array and the same aggregate of the remaining rows.
+    """
     p, n_before = rest.X.shape[1], len(rest.X) + 1.0
     # vectors of length p, along the last axis or the first, with an intercept or without
     for side in [array, array.T] if array.ndim == 2 else [array]:

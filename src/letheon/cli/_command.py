@@ -33,7 +33,7 @@ INTERNAL = 70
 
 
 class UsageError(ValueError):
-    """A value on the command line, or in a file that it names, is not valid."""
+    """Error: a value on the command line, or in a file that it names, is not valid."""
 
 
 # The first match decides, so subclasses come before their base classes.
@@ -171,12 +171,12 @@ def make_group(name: str, about: str, **options: Any) -> typer.Typer:
 
 
 class Listing:
-    """A table for people.
+    """A table in the output for people.
 
     Parameters
     ----------
     columns, rows : sequence
-        Names and cells; None is an empty cell.
+        Column names, and the cells of each row; None is an empty cell.
     empty : str
         Text that is printed instead of an empty table.
     folds : str
@@ -228,7 +228,7 @@ class CommandOutput:
     document : object
         Output for programs, printed with ``--json``.
     *parts : str or Listing
-        For people.
+        Output for people, printed without ``--json``.
     status : int, default=0
         Exit status.
     """

@@ -188,7 +188,7 @@ def export_bundle(
         The auditor tier contains rows, salts and models: personal data.
     model : NAME
         Export this model only, in the auditor tier.
-    tenant : NAME, by default all; default with --model
+    tenant : NAME, by default all tenants; the tenant "default" with --model
         Export this tenant only.
     """
     if model is not None:
@@ -321,7 +321,7 @@ def rotate_key(ledger: "Ledger") -> CommandOutput:
 def revoke_key(
     ledger: "Ledger", keyid: str, *, after: Annotated[int, typer.Option(min=0)]
 ) -> CommandOutput:
-    """Stop trusting a key after a certificate; rotate the key first.
+    """Revoke a key: later certificates with its signature are not trusted. Rotate the key first.
 
     Example: letheon key revoke
     9b241b61c3c1262035366773f02a8643883e04ddc8d123c8b5876423598f7ba9 --after 41

@@ -111,9 +111,9 @@ def worker(
     Several workers may run at once. SIGTERM and SIGINT stop a worker after its current step, at
     most 10 seconds later; a longer computation is stopped and repeated at the next run. No data is
     lost if a worker is killed. Failed steps are retried at the next poll; with --once the exit
-    status reports them. An internal error ends the worker with status 70, and files that are newer
-    than the database with status 4; nothing is deleted then. If letheon[service] is installed, the
-    worker also runs the jobs of the desk, such as audits.
+    status reports them. An internal error ends the worker with status 70. If files are newer than
+    the database, the worker ends with status 4 and deletes nothing. If letheon[service] is
+    installed, the worker also runs the jobs of the desk, such as audits.
 
     Requests wait until a batch has enough rows or a time limit is reached. The worker prints
     once how long they wait; `letheon batch apply --force` applies them now.
@@ -127,7 +127,7 @@ def worker(
     once : bool
         Poll once, then exit.
     as_json : bool
-        Print one JSON document per step, one per line.
+        Print one JSON document per step, each on its own line.
     """
     with (
         _command.report_errors(as_json),

@@ -75,7 +75,7 @@ def plan(
     rows_per_person : X
         Mean number of rows per person.
     state_bytes : N
-        Size of a saved state; adds a storage column.
+        Size of a saved state in bytes; adds a column for storage.
     """
     from letheon.sharded import compare_plans
     from letheon.terminal import PlainConsole, print_table

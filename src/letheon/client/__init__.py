@@ -303,11 +303,11 @@ class Client:
         return self._take_action(request_id, "answer", {"recipients": recipients})
 
     def models(self, **filters: Any) -> list[Json]:
-        """Return the models."""
+        """Return all models, as a list of dicts."""
         return list(self._iterate_pages("/api/v1/models", filters))
 
     def model(self, name: str, **filters: Any) -> Json:
-        """Return one model."""
+        """Return the model with this name."""
         return self._get_json(f"/api/v1/models/{_quote_segment(name)}", filters)
 
     def history(self, model: str, **filters: Any) -> Json:
@@ -328,11 +328,14 @@ class Client:
         )
 
     def apply(self, model: str, *, wait: bool = True, **options: Any) -> Json:
-        """Apply the queued requests of a model now."""
+        """Apply the queued requests of a model now; with `wait`, return the finished job."""
         return self._start_job(f"/api/v1/models/{_quote_segment(model)}/apply", options, wait=wait)
 
     def retrain(self, model: str, *, wait: bool = True, **options: Any) -> Json:
-        """Retrain a model on the remaining rows, and apply its queued requests."""
+        """Retrain a model on the remaining rows, and apply its queued requests.
+
+        With `wait`, return the finished job; otherwise return the started job.
+        """
         return self._start_job(
             f"/api/v1/models/{_quote_segment(model)}/retrain", options, wait=wait
         )

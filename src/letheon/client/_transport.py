@@ -25,7 +25,7 @@ _NOT_DONE = frozenset({429, 503})
 
 
 class DeskError(LetheonError):
-    """A call to the desk failed.
+    """Error of a call to the desk.
 
     Attributes
     ----------
@@ -46,19 +46,19 @@ class DeskError(LetheonError):
 
 
 class NotAllowed(DeskError):  # noqa: N818
-    """The token is not valid or lacks a scope."""
+    """Error: the token is not valid or lacks a scope."""
 
 
 class NotFound(DeskError):  # noqa: N818
-    """There is no such object, or it belongs to another tenant."""
+    """Error: there is no such object, or it belongs to another tenant."""
 
 
 class CallRefused(DeskError):  # noqa: N818
-    """The call is not valid, or not possible in the current state of the object."""
+    """Error: the call is not valid, or not possible in the current state of the object."""
 
 
 class TryAgain(DeskError):  # noqa: N818
-    """The desk is busy or cannot be reached; try again later."""
+    """Error: the desk is busy or cannot be reached; try again later."""
 
 
 _KINDS: dict[int, type[DeskError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound}

@@ -414,7 +414,7 @@ class IdIndex:
     def _overwrite_all_erased(self) -> None:
         """Overwrite the hash of every erased entry with that of a remaining entry.
 
-        It is the last remaining entry before it, or the first one if there is none before.
+        It is the last remaining entry before the erased one, or else the first remaining entry.
         """
         remaining = self._order >= 0
         if not remaining.any():

@@ -303,10 +303,8 @@ class SlotRows:
     def _count_last_rows(self, positions: NDArray[np.int64]) -> int:
         """Return the number of ids all of whose rows are at these positions."""
         owners = self._ids.take(positions).distinct()
-        return len(owners) - len(self._ids.take(self._others(owners, positions)).distinct())
-
-    def _others(self, owners: Ids, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.setdiff1d(self.find(owners).positions, positions)
+        others = np.setdiff1d(self.find(owners).positions, positions)
+        return len(owners) - len(self._ids.take(others).distinct())
 
     def _compact_slots(self) -> None:
         """Remove the empty slots, keeping the order; overwrite the freed memory with zeros."""
@@ -357,20 +355,17 @@ class SlotRows:
         IdsTypeError
             For ids of the other kind.
         """
-        joint = self.joined(X, y, ids, extra)
+        joint = self.join(X, y, ids, extra)
         self._set_arrays(joint.X, joint.y, joint._ids, joint.extra, joint.alive)
 
-    def joined(
+    def join(
         self,
         X: Table,
         y: NDArray[Any] | None,
         ids: Ids,
         extra: Mapping[str, NDArray[Any]] | None = None,
     ) -> Self:
-        """Return these rows followed by new ones, in new memory; `append` in place does the same.
-
-        Raises the errors of `append`.
-        """
+        """Return these rows followed by new ones, in new memory; raises the errors of `append`."""
         extra = dict(extra or {})
         n_new = X.shape[0]
         _require_target(y, n_new)

@@ -81,7 +81,7 @@ class Requests:
             raise ValueError(f"candidates={self.candidates!r} is not valid; expected at least 1")
 
     def sizes(self, n_people: int) -> list[int]:
-        """Return the number of people in each request, for a total of `n_people`.
+        """Return the number of people in each request, if the data has `n_people` people.
 
         Raises
         ------

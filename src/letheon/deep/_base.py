@@ -380,13 +380,13 @@ class NetBase(
         validate_parameters(self)
         if callable(optimizer) and self.schedule != "constant":
             raise ValueError(
-                f"schedule={self.schedule!r} needs an optimizer by name, one of {OPTIMIZERS}: a "
-                "custom optimizer has its own learning rate"
+                f"schedule={self.schedule!r} needs an optimizer that is given by name, one of "
+                f"{OPTIMIZERS}; a custom optimizer has its own learning rate"
             )
         if isinstance(loss, nn.Module):
             raise ValueError(
-                f"loss is a module ({type(loss).__name__}); expected a function, such as one of "
-                "torch.nn.functional"
+                f"loss is a module ({type(loss).__name__}); expected a function, such as "
+                f"torch.nn.functional.cross_entropy"
             )
         if isinstance(module, nn.Module):
             raise ValueError(
@@ -440,7 +440,7 @@ class NetBase(
             )
 
     def _new_context(self, data: TrainingRows, seed: int) -> TrainingContext:
-        """Return the context for rows that are about to be trained on."""
+        """Return a new training context for rows that are about to be trained on."""
         assert data.classes is not None
         template = Template(self._module_factory, data.rows.X.shape[1:], len(data.classes), seed)
         if template.has_batch_norm and self.batch_size < 2:
@@ -456,7 +456,10 @@ class NetBase(
         )
 
     def _current_context(self) -> TrainingContext:
-        """Return the context of the remaining rows, rebuilt after a load or a compaction."""
+        """Return the training context of the remaining rows.
+
+        The context is rebuilt after the model was loaded or its rows were compacted.
+        """
         context = self.cache_.content
         if context is not None and context.is_valid_for(self.rows_, self._torch_device()):
             return context

@@ -79,7 +79,7 @@ class MemoryStore:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the vectors are in a file of the parent process, before a fork."""
+        """Whether the vectors are in a file that belongs to the parent process, after a fork."""
         return self.is_mapped and self._owner != os.getpid()
 
     @property
@@ -322,7 +322,7 @@ class CheckpointStore:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether entries are in an unnamed file of the parent process, before a fork."""
+        """Whether entries are in an unnamed file that belongs to the parent of a forked process."""
         return bool(self._store.is_foreign)
 
     def get(self, i: int) -> Tensor | None:

@@ -3,7 +3,7 @@
 A lease only avoids duplicate work. It may expire while its holder still computes, for example
 because the process was paused, the clock jumped or the connection was lost. The fence decides which
 worker may publish: it is a number that grows with every lease, and the transaction that publishes a
-version compares it.
+version checks it.
 """
 
 import contextlib
@@ -72,8 +72,8 @@ def is_dead(owner: str) -> bool:
 def is_current(until: int, now: int, seconds: int) -> bool:
     """Return whether a lease that ends at `until` has not expired at `now`, in seconds since 1970.
 
-    A lease lasts `seconds`, and the clocks of two hosts may differ by as much. A later `until` was
-    set by a wrong clock, so the lease counts as expired.
+    A lease lasts `seconds`, and the clocks of two hosts may differ by the same time. If `until` is
+    later than both allow, a wrong clock set it, and the lease counts as expired.
     """
     return now < until <= now + 2 * seconds
 

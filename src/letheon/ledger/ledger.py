@@ -123,11 +123,11 @@ class Ledger:
     Attributes
     ----------
     folder : Path
-        Home of the ledger.
+        Folder of the ledger.
     name : str
         Name of the ledger in certificates.
     requests : LedgerRequests
-        File, handle and list erasure requests.
+        The erasure requests: file, handle and list them.
     models : Models
         Registered models and their versions.
     batches : Batches
@@ -202,20 +202,21 @@ class Ledger:
         Parameters
         ----------
         folder : path
-            Home of the ledger: settings, keys, blobs, certificates. Only its owner can read it.
+            Folder of the ledger, for settings, keys, blobs and certificates. Only its owner can
+            read it.
         name : str
-            Name in certificates: lower-case letters, digits and ``._:-``.
+            Name of the ledger in certificates: lower-case letters, digits and ``._:-``.
         database : str, optional
             URL of a PostgreSQL database, ``postgresql://user@host/name``. Default: a SQLite file
             in the folder.
         policy : Policy, optional
-            Batching, retries, leases.
+            Settings for batching, retries and leases.
         calendar : Calendar, optional
             Time zone and holidays of the controller's seat.
         image : str, optional
             SHA-256 of the container image that workers run in.
         clock : callable, optional
-            Seconds since 1970, UTC; for tests.
+            Returns the time in seconds since 1970 (UTC); for tests.
         """
         settings = Settings(
             name=name,

@@ -481,7 +481,7 @@ class Model:
     head : Version
         The current version.
     registered_at : datetime
-        When it was registered.
+        When the model was registered.
     """
 
     name: str

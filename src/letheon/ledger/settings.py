@@ -43,7 +43,7 @@ class Settings:
         URL of the database; None for a SQLite file in the ledger's folder. The URL may contain a
         password, so only the owner can read ``letheon.toml``.
     policy : Policy, optional
-        Batching, retries, leases.
+        Settings for batching, retries and leases.
     calendar : Calendar, optional
         Time zone and holidays of the controller.
     image : str or None, default=None

@@ -548,7 +548,7 @@ def compute_ridge(l2: float, reg: str, n_rows: int) -> float:
 
 
 def n_stored(X: Any) -> int:
-    """Return the number of stored entries of X: for sparse X, without the zeros."""
+    """Return the number of stored entries of X: all entries if X is dense."""
     return int(X.nnz if sp.issparse(X) else X.size)
 
 

@@ -3,11 +3,11 @@
 *Batches.* The steps are divided into epochs of n_batches steps. In every epoch a row belongs to one
 batch::
 
-    key(row)    = mix64(keyed_hash(seed, "batch", id of the row), number of the row among its id's)
+    key(row)    = mix64(keyed_hash(seed, "batch", id of the row), number of the row within its id)
     batch(row)  = mix64(keyed_hash(seed, "batch-epoch", epoch), key(row)) mod n_batches
 
-The batch depends only on the row's own id, the seed and the epoch, so a removal moves no other row.
-Sizes of batches vary; a batch may be empty.
+The batch depends only on the row's own id, the seed and the epoch, so a removal does not move other
+rows. Sizes of batches vary; a batch may be empty.
 
 *Replay by secants.* Gradients use the mean objective F = S / n, whose regulariser has the weight
 lam = ridge / n. For a mini-batch of b rows, r of which are removed, the mean gradient over the
@@ -15,13 +15,13 @@ remaining rows is::
 
     g'(w) = (b g(w) - sum of the removed rows' gradients at w) / (b - r)
 
-with the regulariser of g replaced by the one after the removal. If all rows of a batch are removed,
+with the regulariser of g replaced by that after the removal. If all rows of a batch are removed,
 the step is skipped. Parameters are vectors here, score after score. Products with the Hessian come
 from L-BFGS in compact form; `letheon.removal.secant_matrix` has the formula.
 
-*Replay by Hessians* at a few points of the descent, which reads no other rows. With H the Hessian
-of the remaining rows near w_t, and g'_t their mean gradient at w_t, the descent without the removed
-rows keeps the distance v_t = w'_t - w_t, where::
+*Replay by Hessians.* Hessians at a few points of the descent are stored, so a removal reads only
+the removed rows. Let H be the Hessian of the remaining rows near w_t, and g'_t their mean gradient
+at w_t. The distance v_t = w'_t - w_t of the descent without the removed rows follows from::
 
     g'(w'_t) ~ g'_t + H v_t,        v_(t+1) = v_t - rate (g'_t - g_t + H v_t)
 """
@@ -332,7 +332,7 @@ class RowRemoval:
     def own_gradient(self, W: Floats, step: int) -> Floats | None:
         """Return the sum of the gradients at W of the removed rows that a step used.
 
-        The regulariser is not included. None if the step used no removed row.
+        The regulariser is not included. If the step used no removed row, return None.
         """
         members = self.rows_in_step(step)
         if not len(members):
@@ -354,7 +354,10 @@ class RowRemoval:
         return adjusted
 
     def adjust_path(self, path: Trajectory, begin: int, end: int) -> Floats:
-        """Return `adjust_gradient` of the recorded gradients of the steps from `begin` to `end`."""
+        """Apply `adjust_gradient` to the recorded gradients of the steps `begin` to `end - 1`.
+
+        Return one adjusted gradient per row.
+        """
         points, span = path.points[begin:end], slice(begin, end)
         adjusted = self._stretch[span, None] * path.gradients[span]
         if self._shrinkage[span].any():

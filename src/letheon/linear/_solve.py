@@ -25,7 +25,7 @@ _MOST_IDLE = 3
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution(Opaque):
-    """Parameters, the gradient at them, floating-point operations, and number of iterations."""
+    """Parameters, the gradient at them, and the numbers of operations and iterations used."""
 
     W: Floats
     gradient: Floats
@@ -47,7 +47,8 @@ def block_size(problem: FitProblem) -> int:
 def is_dense(problem: FitProblem) -> bool:
     """Return whether the blocks of the Hessian are small enough to be formed.
 
-    Small blocks always are. Larger blocks must be within `DENSE_LIMIT` and not much larger than X.
+    Small blocks are always formed. Larger blocks must be within `DENSE_LIMIT` and not much larger
+    than X.
     """
     size = block_size(problem)
     return size <= _SMALL_BLOCK or (

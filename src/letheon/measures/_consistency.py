@@ -107,7 +107,7 @@ Parameters = ArrayLike | Sequence[ArrayLike]
 
 
 def _check_parameters(name: str, theta: Parameters) -> list[Floats]:
-    """Return the parameters as a list of finite arrays."""
+    """Return the parameters as a list of arrays, or raise unless all are finite real numbers."""
     parts = theta if isinstance(theta, list | tuple) else [theta]
     arrays = [np.asarray(part) for part in parts]
     if any(array.dtype.kind not in "biuf" for array in arrays):
@@ -148,7 +148,10 @@ def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) 
         )
     for i, (a, b) in enumerate(zip(unlearned, naive, strict=True)):
         if a.shape != b.shape:
-            raise ValueError(f"parameter array {i} has shapes {a.shape} and {b.shape}")
+            raise ValueError(
+                f"parameter array {i} must have the same shape in both models, not {a.shape} and "
+                f"{b.shape}"
+            )
     if sum(block.size for block in unlearned) == 0:
         raise ValueError("theta_unlearned and theta_naive are empty")
     gaps = np.concatenate([(a - b).ravel() for a, b in zip(unlearned, naive, strict=True)])
@@ -190,7 +193,10 @@ def output_consistency(
     naive = check_predictions("pred_naive", pred_naive)
     require_same_length(pred_unlearned=unlearned, pred_naive=naive)
     if unlearned.ndim != 1 or naive.ndim != 1:
-        raise ValueError(f"expected one label per row, not {unlearned.shape} and {naive.shape}")
+        raise ValueError(
+            "pred_unlearned and pred_naive must have one label per row, not shapes "
+            f"{unlearned.shape} and {naive.shape}"
+        )
     hint = "use `prediction_gap` for regression"
     require_labels(hint, pred_unlearned=unlearned, pred_naive=naive)
     return _agreement_measure("output consistency", unlearned == naive, confidence)
@@ -354,8 +360,8 @@ def agreement_within(
 ) -> Measure:
     """Return the percentage of rows on which two regression models agree within a tolerance.
 
-    ``100 / n * #{i : |y_U_i - y_*_i| <= tolerance}``, the survey's output consistency (equation
-    3.4) with a tolerance.
+    This is ``100 / n * #{i : |y_U_i - y_*_i| <= tolerance}``, the survey's output consistency
+    (equation 3.4) with a tolerance.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ def as_numbers(
 def check_predictions(name: str, y: ArrayLike) -> NDArray[Any]:
     """Return labels, values or scores as an array, or raise if it is empty or a value is missing.
 
-    The array has one entry per row, or one row of scores per row.
+    Its shape is (n,), or (n, k) for k scores per row.
     """
     values = np.asarray(y)
     if values.ndim not in (1, 2):
@@ -80,7 +80,7 @@ def require_labels(hint: str, **arrays: NDArray[Any]) -> None:
     """
     for name, values in arrays.items():
         if values.dtype.kind == "f" and (values != np.round(values)).any():
-            raise ValueError(f"{name} contains fractions, expected labels; {hint}")
+            raise ValueError(f"{name} contains fractions, but must contain labels; {hint}")
     require_one_kind("labels", *arrays.values())
 
 
@@ -152,7 +152,7 @@ class Measure(TextRepr):
     n : int
         Number of observations.
     better : {"lower", "higher"}
-        Which way is better.
+        Which direction is better.
     basis : {"measured", "proxy", "by proof"}
         `measured`: the quantity itself was observed. `proxy`: a related quantity was observed,
         which can mislead. `by proof`: the value follows from a theorem about the method.

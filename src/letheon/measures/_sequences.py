@@ -114,7 +114,8 @@ def _encode_draws(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Dra
     p, q = check_predictions("draws_unlearned", unlearned), check_predictions("draws_naive", naive)
     if p.ndim != 2 or q.ndim != 2 or p.shape[1] != q.shape[1] or p.shape[1] == 0:
         raise ValueError(
-            f"draws must have shape (n_models, n_rows) with equal n_rows, not {p.shape}, {q.shape}"
+            "draws_unlearned and draws_naive must have shape (n_models, n_rows) with equal n_rows, "
+            f"not {p.shape} and {q.shape}"
         )
     if law != "labels":
         p = as_numbers("draws_unlearned", p, "numbers", ndim=2)
@@ -342,7 +343,7 @@ class Strength(TextRepr):
         return strength
 
     def __str__(self) -> str:
-        """Return the result in one line."""
+        """Return kind, exponent and decision rule in one line."""
         return f"{self.kind}: {self.exponent}; {self.rule}"
 
 

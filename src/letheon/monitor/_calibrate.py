@@ -28,7 +28,7 @@ class Calibration:
     some removals, and a quarter are used only to choose the score.
 
     A stream costs at most `n_requests` removals and `n_looks` retrains, so the default of four
-    kinds costs up to 1,680 trainings before the first request. This pays off for long streams of
+    kinds costs up to 1,660 trainings before the first request. This pays off for long streams of
     requests and for models that train quickly.
 
     Parameters
@@ -120,9 +120,9 @@ class Calibration:
         return values | {"requests": kept or None}
 
     def n_removed(self, n_people: int) -> int:
-        """Return the number of people removed in a rehearsal, also the most between two retrains.
+        """Return how many of `n_people` people a rehearsal removes.
 
-        `n_people` is the number of people at the start.
+        In use, this is also the largest number of people between two retrains.
         """
         return max(1, min(int(self.horizon * n_people), self.n_requests * self.batch, n_people - 2))
 

@@ -58,7 +58,7 @@ class Tally:
 
 
 def compute_gap(name: str, metric: float, other: float) -> float:
-    """Return the difference of two performances: the SAPE (certifiability) or absolute value."""
+    """Return the gap between two performances: SAPE for certifiability, or |metric - other|."""
     return sape(metric, other) if name == "certifiability" else abs(metric - other)
 
 

@@ -64,7 +64,7 @@ class Monitor:
     tolerances : MonitorTolerances, optional
         The limits to enforce.
     on_breach : {"retrain", "advise"}, default="retrain"
-        Retrain when a tolerance may be exceeded, or only report it.
+        Whether to retrain when a tolerance may be exceeded, or only to report it.
     retrain_with : (X, y) or (X, y, ids), optional
         The training rows, as passed to `fit`. They are kept in memory; rows of forgotten people are
         removed. Required for every method that is not exact.
@@ -72,9 +72,9 @@ class Monitor:
         Settings of the rehearsals. None means no rehearsals: the survey's proxy is used with c = e
         = 1 until the first retrain, and may miss the first breach.
     hold_forgotten_until_retrain : bool, default=False
-        Keep the rows of forgotten people until the next retrain, to measure certifiability on
-        them. Until then these rows are not erased. By default no row of a forgotten person is
-        kept, and certifiability is recalibrated on remaining people.
+        Whether to keep the rows of forgotten people until the next retrain, to measure
+        certifiability on them. Until then these rows are not erased. By default no row of a
+        forgotten person is kept, and certifiability is recalibrated on remaining people.
     folder : path, optional
         Directory to which model, rows and history are written after every request. It contains
         personal data.
@@ -541,7 +541,7 @@ class Monitor:
     def _replace_model(
         self, model: Any, panel: Panel, truth: Mapping[str, float], seconds: float | None
     ) -> None:
-        """Replace the model with a retrained one; raise the limits if true values exceed them."""
+        """Replace the model with a retrained one; raise a factor if a true value was higher."""
         for name, limit in self.limits.items():
             if name in truth and name in self._interval.peaks:
                 self.limits[name] = limit.raise_factor(truth[name], self._interval.peaks[name])

@@ -229,7 +229,7 @@ class Panel:
         )
 
     def compute_value(self, model: Any, rows: Rows) -> float:
-        """Return the performance M of a model on `rows`, with the variance of the test set."""
+        """Return the performance M of a model on `rows`; R² uses the variance of the test set."""
         assert rows.y is not None
         return self.judge.compute_metric(
             rows.y, self.judge.compute_outputs(model, rows), self.spread
@@ -335,7 +335,10 @@ def check_same_ids(model: Any, rows: Rows, *, were_named: bool) -> None:
 
 
 def get_ids(model: Any) -> Ids | None:
-    """Return the ids of a model's rows (of some models each id once), or None without `ids_`."""
+    """Return the ids of a model's rows, or None if the model has no `ids_`.
+
+    Some models list each id only once.
+    """
     if isinstance(model, ForgetMixin):
         return model._get_ids()
     return as_ids(model.ids_) if hasattr(model, "ids_") else None
@@ -405,7 +408,8 @@ def check_remaining(old: Any, model: Any, rows: Rows | None, leaving_ids: Ids) -
 def _require_kind(model_ids: Ids, ids: Ids, name: str) -> None:
     if model_ids.kind != ids.kind:
         raise IdsTypeError(
-            f"{name} has {ids.kind} ids, but the model has {model_ids.kind} ids; 1 is not '1'"
+            f"{name} has {ids.kind} ids, but the model has {model_ids.kind} ids; the int 1 and the "
+            "str '1' are different ids"
         )
 
 

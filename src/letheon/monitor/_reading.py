@@ -80,26 +80,26 @@ class Reading:
     metric_retrained : float
         ``M_test(h*_ik)`` of the last retrained model, on the same rows.
     seconds : float
-        Time of the removal.
+        Time of the removal, in seconds.
     proxies : dict of str to float
         Upper estimates of "effectiveness" and "certifiability"; 0 by proof for an exact method.
-        "efficiency", if a retrain was timed: ``time(h*_ik) (rows left / rows then) / time of the
-        removal``. The survey omits the ratio of rows and calls this conservative. It is not: a
+        If a retrain was timed, also "efficiency": ``time(h*_ik) (rows left / rows then) / time of
+        the removal``. The survey omits the ratio of rows and calls this conservative. It is not: a
         retrain now would have fewer rows than the timed retrain and be faster.
     guarantee : str
         Kind of the model's guarantee, "exact", "certified" or "empirical".
     spent, budget : float or None
-        Account of a certified guarantee.
+        How much of the budget of a certified guarantee is spent, and the budget.
     residual : float or None
         Norm of the gradient per row, if the tolerance is set.
     decision : {"keep", "retrain"}
-        Decision by the tolerances.
+        Whether the tolerances allow keeping the model or require a retrain.
     reasons : tuple of str
         Reasons for the decision.
     retrained : bool
         Whether the model was retrained in this request.
     retrain_seconds : float or None
-        Time of that retrain.
+        Time of that retrain, in seconds; None without a retrain.
     truth : dict of str to float
         Effectiveness (and certifiability, if forgotten rows were kept) measured with the retrained
         model; empty without a retrain.
@@ -153,7 +153,7 @@ class Reading:
         return reading
 
     def __str__(self) -> str:
-        """Return the reading in one line."""
+        """Return estimates, decision and reasons in one line."""
         proxies = ", ".join(f"{name} {value:.3g}" for name, value in self.proxies.items())
         done = "retrained" if self.retrained else self.decision
         return f"request {self.request}: {proxies}: {done} ({'; '.join(self.reasons)})"

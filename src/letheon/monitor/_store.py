@@ -177,7 +177,7 @@ def warn_about_files(resisting: Iterable[str]) -> None:
 
 
 def destroy_model_files(model: Any) -> list[str]:
-    """Delete the files of a replaced model; return texts of warnings, for files that remain."""
+    """Delete the files of a replaced model; return a warning for each file that remains."""
     destroy = getattr(model, "_destroy_files", None)
     return [] if destroy is None else list(destroy())
 

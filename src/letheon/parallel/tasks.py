@@ -19,9 +19,9 @@ from letheon.parallel.threads import one_thread
 class Parcel:
     """A pickled value whose large arrays are stored outside the pickle.
 
-    Packing copies no array. Opening copies only arrays that arrived read-only. Ray's arrays are
-    read-only views into its object store: estimators that write to them would fail, and personal
-    data would stay in the store as long as the model exists.
+    Packing does not copy arrays. Opening copies only arrays that arrived read-only. Arrays from Ray
+    are read-only views into its object store: without a copy, estimators that write to them would
+    fail, and personal data would stay in the store as long as the model exists.
 
     Parameters
     ----------

@@ -70,7 +70,7 @@ class CallerEnvironment:
     folder: str
 
     def apply_here(self) -> None:
-        """Set environment variables and working directory of this process to these values."""
+        """Set the environment variables and the working directory of this process."""
         os.environ.clear()
         os.environ.update(self.environment)
         with contextlib.suppress(OSError):

@@ -29,6 +29,7 @@ _PUBLIC = tuple(f"letheon.{name}." for name in _PACKAGES.split())
 # Start of the tags -> module of the classes today, and the last part of each tag. A class with
 # another name today is written as ``tag=name``.
 _TABLE: dict[str, tuple[str, str]] = {
+    "letheon.compose": ("letheon.steps", "DataIndependent FittedSteps"),
     "letheon.rows._ids": ("letheon.data._ids", "IntIds TextIds"),
     "letheon.rows._rows": ("letheon.data._rows", "Rows"),
     "letheon.rows._slots": ("letheon.data._rows", "SlotRows"),
@@ -70,6 +71,8 @@ _TABLE: dict[str, tuple[str, str]] = {
         "letheon.measures.attacks._controls",
         "FineTuneOnly KeepsEverything",
     ),
+    "letheon.preprocessing": ("letheon.preprocessing._columns", "ColumnPart"),
+    "letheon.search": ("letheon.search", "SearchScores"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
     "letheon.deep._deltagrad": ("letheon.deep._deltagrad", "DeltaGradNetClassifier"),
     "letheon.deep._fisher": ("letheon.deep._fisher", "FisherNetClassifier"),
@@ -82,6 +85,10 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.sums._columns": ("letheon.sums._columns", "ColumnSums"),
     "letheon.sums._gram": ("letheon.sums._gram", "Gram"),
     "letheon.sums._table_sums": ("letheon.sums._table_sums", "Grid TableSums"),
+    "letheon.preprocessing._categories": (
+        "letheon.preprocessing._categories",
+        "CategoryCounts CategoryLists",
+    ),
     "letheon.deep._vault": ("letheon.deep._checkpoints", "Vault=CheckpointStore"),
 }
 

@@ -29,6 +29,7 @@ from letheon.sums._rounding import (
     round_values,
     rounded_count,
 )
+from letheon.sums._sample import draw_sample, sample_border
 
 __all__ = [
     "ColumnSums",
@@ -36,6 +37,7 @@ __all__ = [
     "LocationScale",
     "Ridge",
     "RidgeClassifier",
+    "draw_sample",
     "floor_log2",
     "keyed_dither",
     "round_exponents",
@@ -44,4 +46,5 @@ __all__ = [
     "round_ratios",
     "round_values",
     "rounded_count",
+    "sample_border",
 ]

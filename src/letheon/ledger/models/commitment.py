@@ -159,7 +159,7 @@ def transition_between(after: SlotTree, old_leaves: Mapping[int, bytes]) -> byte
     """
     places = sorted(old_leaves)
     if not places:
-        raise ValueError("old_leaves is empty; there is nothing to prove")
+        raise ValueError("old_leaves is empty; expected at least one leaf")
     _require_slots(np.array(places, np.int64), after.slots)
     for place in places:
         _require_leaf(old_leaves[place])
@@ -420,9 +420,9 @@ class RowSlots(NamedTuple):
     """Slot, salt, place and ranks of every row, in the order of the rows.
 
     The place is the position of the row at registration. The place never changes, and places
-    increase strictly, so the remaining rows cannot be reordered. The ranks are those at
-    registration of the cells in columns with ordered categories; they are kept because removing a
-    category would change them.
+    increase strictly, so the remaining rows cannot be reordered. The ranks are those that cells in
+    columns with ordered categories had at registration. They are stored because removing a category
+    would change them.
     """
 
     slots: NDArray[np.int64]
@@ -431,7 +431,7 @@ class RowSlots(NamedTuple):
     ranks: NDArray[np.int64]
 
     def take(self, positions: NDArray[np.int64]) -> "RowSlots":
-        """Return the values of the rows at these positions."""
+        """Return the slots, salts, places and ranks of the rows at these positions."""
         return RowSlots(**{name: part[positions] for name, part in self._asdict().items()})
 
 

@@ -247,7 +247,7 @@ def examine_files(
     LetheonError, TableFileError
         The files are not valid; see `letheon.load` and `examine_model`.
     SandboxError
-        The process exceeded its limits, or failed otherwise.
+        The process exceeded its limits, or failed for another reason.
     """
     size = len(files.model) + len(files.rows[1]) + (len(files.test[1]) if files.test else 0)
     start = time.monotonic()

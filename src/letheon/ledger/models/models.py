@@ -179,7 +179,7 @@ class Models:
         LetheonError, TableFileError
             The files are not valid.
         SandboxError
-            The process exceeded its limits, or failed otherwise.
+            The process exceeded its limits, or failed for another reason.
         """
         examined, rows, judged = examine_files(files, seconds=seconds, stop=stop)
         origin: Literal["own", "outside"] = "own" if files.trusted else "outside"
@@ -205,8 +205,9 @@ class Models:
         """Train a model with a seed that the operator cannot choose, and register it.
 
         The log commits to a random key, a checkpoint of the log is signed, and the seed is derived
-        from both. The operator therefore cannot try several seeds and choose one. If a witness
-        co-signs the checkpoints, this is proved; otherwise the certificates state that it is not.
+        from both. The operator therefore cannot try several seeds and choose one. Certificates
+        prove this if a witness co-signs the checkpoints; otherwise they state that it is not
+        proved.
 
         Parameters
         ----------
@@ -315,7 +316,7 @@ class Models:
         return tuple(_to_full_version(model_row, row) for row in rows)
 
     def version_facts(self, model: str, number: int, *, tenant: str = "default") -> dict[str, Any]:
-        """Return the facts of a version: the content of its present or future certificate.
+        """Return the facts of a version that its certificate states, or will state.
 
         The keys are `number`, `kind` (``registration``, ``erase`` or ``retrain``), `n_erased`,
         `seconds`, and, except for a registration, `method`, `guarantee` with its `accounting`,
@@ -336,7 +337,7 @@ class Models:
     def sequences(
         self, model: str, first: int, last: int, *, tenant: str = "default"
     ) -> tuple[int, ...]:
-        """Return the numbers of the certificates of versions after `first`, up to `last`."""
+        """Return the certificate numbers of the versions from `first` + 1 to `last`."""
         with self._core.database.reading() as conn:
             row = find_model(conn, model, tenant)
             query = select(versions.c.sequence).where(
@@ -385,7 +386,7 @@ class Models:
         return tuple(spent)
 
     def run_facts(self, model: str, *, tenant: str = "default") -> dict[str, Any]:
-        """Return facts about the whole history: retrainings, their duration, training seeds."""
+        """Return facts about all versions: retrainings, their duration, choice of the seed."""
         row = self.row(model, tenant)
         with self._core.database.reading() as conn:
             return find_head(conn, row.id).run

@@ -1,6 +1,6 @@
 """Monitors that are stored with the versions of a model in a ledger.
 
-A monitor only recommends a retrain; the retrain is a batch like any other.
+A monitor only recommends a retraining. The ledger retrains the model in a batch of its own.
 """
 
 import hashlib

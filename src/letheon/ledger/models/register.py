@@ -95,9 +95,10 @@ def register_fitted(
 def register_trained(
     core: Core, estimator: Any, rows: Rows, model: ModelRow, test: tuple[Any, ...] | None
 ) -> int:
-    """Train a model with a seed that no one can choose, and register it; return its database key.
+    """Train a model with a seed that the operator cannot choose, and register it.
 
     The log commits to a random key, a checkpoint is signed, and the seed is derived from both.
+    Return the key of the model in the database.
     """
     require_kind(estimator)
     with new_folder(core) as folder:

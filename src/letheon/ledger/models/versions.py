@@ -397,8 +397,8 @@ def _compute_pin_end(core: Core, seconds: int) -> int:
     longest = _longest_pin(core)
     if seconds > longest:
         raise ValueError(
-            f"seconds={seconds} is too long for a pin; expected at most {longest}, renew the pin "
-            "before it expires"
+            f"seconds={seconds} is too long for a pin; expected at most {longest}. Renew the "
+            "pin to keep it longer"
         )
     return core.clock() + seconds
 

@@ -128,10 +128,10 @@ def purge_next(core: Core, batch_id: str) -> bool:
 
     Guarantee
     ---------
-    A request is purged only after a search for the ids, salts and rows of its people in every file
-    of the ledger's folder and in every registered store found nothing. The attestation counts files
-    that cannot be searched, and does not claim that their store is purged. If the process is killed
-    at any point, a later call continues the purge.
+    A request becomes purged only if a search found no id, salt or row of its people in any file of
+    the ledger's folder and of the registered stores. The attestation counts files that cannot be
+    searched, and does not claim that their store is purged. If the process is killed at any point,
+    a later call continues the purge.
     """
     with lock_purges(core) as is_locked:
         if not is_locked:
@@ -345,7 +345,7 @@ def _count_evidence(result: ScanResult, n_words: int) -> Evidence:
 def _search_without_own_words(
     core: Core, markers: Markers, search: Callable[[Markers], ScanResult]
 ) -> tuple[ScanResult, int]:
-    """Search without ids that are words which the ledger itself writes.
+    """Search for the markers, except ids that are words which the ledger itself writes.
 
     Found ids that are such words are excluded, and the search is repeated. Return the last result
     and the number of excluded ids.

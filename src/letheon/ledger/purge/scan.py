@@ -346,8 +346,8 @@ class ScanResult:
 def scan_files(targets: Iterable[ScanTarget | tuple[str, Path]], markers: Markers) -> ScanResult:
     """Search for the markers in all files of the targets, and in file names.
 
-    Links are not followed. The target of a link is searched where it is, if it is inside the
-    searched folder; a link to the outside, a pipe, a socket or a device is reported as unread.
+    Links are not followed, because a linked file inside the searched folder is searched anyway. A
+    link to the outside, a pipe, a socket or a device is reported as unread.
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ class UnsearchableError(Exception):
 
 
 class _WindowShape(NamedTuple):
-    """Width of the windows that strings are looked up by, and the distance between their starts."""
+    """Width of a window (a piece of a string) in bytes, and distance between window starts."""
 
     width: int
     stride: int
@@ -92,7 +92,7 @@ _SHAPES = (_WindowShape(8, 8), _WindowShape(8, 2), _WindowShape(4, 2))
 
 
 class Searcher:
-    """Finds all occurrences of strings of at least `SHORTEST` bytes.
+    """A search for all occurrences of strings that have at least `SHORTEST` bytes.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ class _Column:
 
 
 class IdValues:
-    """Search for erased ids among the values of data files.
+    """A search for erased ids among the values of data files.
 
     Parameters
     ----------

@@ -77,7 +77,7 @@ class Calendar:
     holidays: tuple[date, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise if the seat, the time zone or a holiday is not valid."""
+        """Raise `ValueError` if the seat, the time zone or a holiday is not valid."""
         for name in ("seat", "timezone"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(
@@ -292,7 +292,7 @@ def _require_regime(regime: str) -> str:
 def end_of_hold(until: Any, calendar: Calendar) -> int:
     """Return the end of a hold in seconds since 1970.
 
-    `until` is a datetime, or a date (also as a string) on which the hold ends at 0:00.
+    `until` is a datetime, or a date (or string YYYY-MM-DD) at the start of which the hold ends.
     """
     if isinstance(until, datetime):
         if until.tzinfo is None:

@@ -150,7 +150,7 @@ class RequestLists:
     def list(
         self, *, model: str | None = None, state: str | None = None, tenant: str | None = None
     ) -> tuple[Request, ...]:
-        """Return all requests with this model, state and tenant, earliest due date first.
+        """Return all requests, or those of a model, state or tenant, earliest due date first.
 
         An unknown state raises `ValueError`.
         """
@@ -303,7 +303,7 @@ def list_requests(
     state: str | None = None,
     tenant: str | None = None,
 ) -> list[Request]:
-    """Return the requests with this model, state and tenant, earliest due date first."""
+    """Return all requests, or those of a model, state or tenant, earliest due date first."""
     filters = ((models.c.name, model), (requests.c.state, state), (requests.c.tenant, tenant))
     query = _request_query()
     query = query.where(*(column == value for column, value in filters if value is not None))

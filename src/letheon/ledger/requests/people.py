@@ -412,7 +412,7 @@ def _is_person(model_id: int, tag: Any) -> ColumnElement[bool]:
 def _take_over(connection: Connection, claims: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
     """Release claimed people whose owner waits for an approval.
 
-    Return (request, tag) for each released person and the request that owns the person from now on.
+    Return (id of the new owner, tag) for each released person.
     """
     firsts: dict[tuple[int, str], str] = {}
     for row in claims:

@@ -198,8 +198,8 @@ class LedgerRequests(RequestLists):
 
         A pause of the deadline ends. If other requests erase all its people, the request becomes a
         duplicate. If it needs an approval, because of its size or `needs_approval`, it stays in the
-        state verified, and its rows are blocked until then. Unknown ids are ignored; a request
-        without known ids is rejected.
+        state verified, with its rows blocked. Unknown ids are ignored; a request without known ids
+        is rejected.
         """
         request = self.get(request_id, tenant=tenant)
         people = self._models.get_ids_index(self._models.row(request.model, request.tenant))
@@ -325,7 +325,7 @@ class LedgerRequests(RequestLists):
         return self._change_request("hold", request_id, tenant, apply_change, lock="model")
 
     def release(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """End a hold."""
+        """End the hold of a request and queue the request."""
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             columns = {"hold_ground": None, "hold_until": None, "reason": None}
@@ -379,7 +379,7 @@ class LedgerRequests(RequestLists):
     def record_recipients(
         self, request_id: str, recipients: int, *, tenant: str | None = None
     ) -> Request:
-        """Record how many recipients of the data were notified (Article 19) of an open request.
+        """Record that more recipients of the data were notified of the erasure (Article 19).
 
         The purge attestation states how many recipients were recorded before it was signed.
         """

@@ -1,7 +1,7 @@
 """The state machine of requests: label, meaning, actions and successors of each state.
 
 The database stores the same pairs of (state, next state), and a trigger rejects every other change.
-``NEW`` stands before the first state of a request.
+``NEW`` is the state before a request is recorded.
 """
 
 from typing import NamedTuple

@@ -45,8 +45,8 @@ class Policy:
     oldest_wait : timedelta, default=72 h
         Longest time that a request waits for more requests.
     reserve : timedelta, default=7 d
-        A batch starts at the latest this long, plus three times the duration of a batch, before its
-        earliest deadline.
+        Safety margin: a batch starts no later than this time, plus three times the duration of a
+        batch, before its earliest deadline.
     backoff_first, backoff_longest : timedelta, default=1 s, 1 h
         First and longest pause after a failure.
     max_tries : int, default=8

@@ -239,8 +239,8 @@ def is_first_look(core: Core, model: ModelRow) -> bool:
 def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
     """Destroy blobs, keys and proofs of a model that no version refers to; return their number.
 
-    The row of the model in `heads` stays locked until then. So a delayed worker cannot destroy
-    files that its successor has published or is about to publish.
+    The row of the model in `heads` stays locked during the sweep. So a delayed worker cannot
+    destroy files that its successor has published or is about to publish.
 
     Raises
     ------
@@ -354,8 +354,8 @@ class Adoption:
 def adopt_database(core: Core, *, yes: bool) -> Adoption:
     """Return what is lost by continuing with this database; continue with it if `yes` is True.
 
-    ``high-water.txt`` is written last. If the process is killed before, the ledger still rejects
-    all writes, and the call can be repeated.
+    ``high-water.txt`` is written last. If the process is killed before that, the ledger still
+    rejects all writes, and the call can be repeated.
     """
     try:
         texts = find_differences(core)

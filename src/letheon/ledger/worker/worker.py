@@ -1,4 +1,4 @@
-"""The worker: does all due work of every model, each step exactly once."""
+"""The worker, which does all due work of every model, each step exactly once."""
 
 import json
 import random

@@ -69,7 +69,9 @@ class QueryCounts(NamedTuple):
                 f"{made.successes.shape} and {made.queries.shape}"
             )
         if made.queries.sum() < 1 or (made.successes < 0).any():
-            raise ValueError("at least one query is required, and counts must not be negative")
+            raise ValueError(
+                "queries must contain at least one query, and counts must not be negative"
+            )
         if (made.successes > made.queries).any():
             raise ValueError("successes must not exceed queries")
         return made
@@ -90,14 +92,16 @@ def _check_rates(n: int = 1, **shares: float) -> None:
 
 
 def threshold(n: int, q: float, alpha: float = 1e-3) -> int:
-    """Return the smallest ``t`` with ``P(Bin(n, q) > t) <= alpha``; more successes reject.
+    """Return the smallest ``t`` with ``P(Bin(n, q) > t) <= alpha``.
+
+    The test rejects "deleted" if there are more than ``t`` successes.
 
     Parameters
     ----------
     n : int
-        Queries.
+        Number of queries.
     q : float
-        Probability of a success where the data was deleted.
+        Probability of a success if the data was deleted.
     alpha : float, default=1e-3
         Largest probability of a false alarm.
 
@@ -120,9 +124,9 @@ def errors(n: int, p: float, q: float, alpha: float = 1e-3) -> Errors:
     Parameters
     ----------
     n : int
-        Queries.
+        Number of queries.
     p, q : float
-        Probability of a success where the data is still there, and where it was deleted.
+        Probability of a success if the data was not deleted, and if it was deleted.
     alpha : float, default=1e-3
         Largest probability of a false alarm.
 
@@ -143,7 +147,7 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     Parameters
     ----------
     p, q : float
-        Probability of a success where the data is still there, and where it was deleted.
+        Probability of a success if the data was not deleted, and if it was deleted.
     alpha, beta : float, default=1e-3
         Largest probabilities of a false alarm and of a miss.
 
@@ -159,7 +163,7 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     """
     _check_rates(p=p, q=q, alpha=alpha, beta=beta)
     if p <= q:
-        raise ValueError(f"p must be above q, not p={p} and q={q}: no test can separate them")
+        raise ValueError(f"p must be above q for any test to work, not p={p} and q={q}")
     t = 0
     for n in range(1, _MOST_QUERIES + 1):
         # The threshold never decreases with the number of queries.
@@ -167,7 +171,9 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
             t += 1
         if bdtr(t, n, p) <= beta:
             return n
-    raise ValueError(f"p={p} and q={q} are too close: they need over {_MOST_QUERIES:,} queries")
+    raise ValueError(
+        f"p={p} and q={q} are too close: the test would need more than {_MOST_QUERIES:,} queries"
+    )
 
 
 def majority_errors(single: Errors, n_users: int) -> Errors:
@@ -235,7 +241,7 @@ def success_rate(
     successes, queries : int or array-like of int
         Counts, one of each per tester.
     better : {"lower", "higher"}, default="lower"
-        Which way is better.
+        Which direction is better.
     confidence : float, default=0.95
         Coverage of the interval: Clopper and Pearson's, widened if testers differ more than a
         binomial distribution allows (Korn and Graubard, 1998). If fewer than five of several
@@ -316,7 +322,7 @@ class Trigger(Protocol):
         """Secret key of the hashes that choose patterns and targets."""
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the rows with the pattern of the tester on each."""
+        """Return a copy of the rows, each with the pattern of the tester."""
 
 
 def target_label(secret: int, tester: Tester, classes: ArrayLike) -> Any:
@@ -342,7 +348,9 @@ def plant_backdoors(
     classes: ArrayLike,
     fraction: float = 0.5,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-    """Return copies of X and y with backdoors in some rows of each tester, and the mask of rows.
+    """Return copies of X and y with backdoors in some rows of each tester.
+
+    The third result is a mask of the rows with a backdoor.
 
     Parameters
     ----------
@@ -412,7 +420,7 @@ class ImageTrigger:
     brightness: float | None = None
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the images with the pattern of the tester on each."""
+        """Return a copy of the images, each with the pattern of the tester."""
         shape = self._image_shape(X)
         images = X.reshape(len(X), *shape).copy()
         # A view with the two spatial axes first.
@@ -536,7 +544,7 @@ class TabularTrigger:
         return cls(secret=secret, low=low, high=high, groups=columns, n_columns=n_columns)
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the rows with the pattern of the tester on each."""
+        """Return a copy of the rows, each with the pattern of the tester."""
         if X.ndim != 2 or X.shape[1] != len(self.low):
             raise ValueError(f"X must have {len(self.low)} columns, not shape {X.shape}")
         stamped = X.copy()

@@ -78,7 +78,9 @@ def posterior_features(
     """
     p, q = np.asarray(before, np.float64), np.asarray(after, np.float64)
     if p.ndim != 2 or p.shape != q.shape:
-        raise ValueError(f"before and after must have the same shape, not {p.shape}, {q.shape}")
+        raise ValueError(
+            f"before and after must have the same shape (n, n_classes), not {p.shape} and {q.shape}"
+        )
     unknown = set(features) - set(FEATURES)
     if unknown or not features:
         raise ValueError(f"features must be from {FEATURES}, not {tuple(features)}")
@@ -229,7 +231,7 @@ class BeforeAfter(Attack):
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        """Raise for invalid settings."""
+        """Raise if a setting is invalid."""
         if self.attacker not in ("forest", "logistic"):
             raise ValueError(f'attacker must be "forest" or "logistic", not {self.attacker!r}')
         for setting in ("n_shadows", "n_targets", "n_removals", "batch"):

@@ -45,7 +45,7 @@ class _Control(NaiveUnlearner):
 
     @available_if(lambda _: False)
     def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
-        """Raise AttributeError: learning would fit the estimator again, and the control forget."""
+        """Raise AttributeError: to learn, the estimator would be fitted again and would forget."""
         raise NotImplementedError
 
     def _make_guarantee(self) -> Guarantee:

@@ -131,7 +131,8 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
     fold = np.asarray(folds)
     if values.shape != inside.shape or len(fold) != len(values):
         raise ValueError(
-            f"signals {values.shape}, members {inside.shape} and folds {fold.shape} do not match"
+            f"signals has shape {values.shape}, members {inside.shape} and folds {fold.shape}; "
+            "expected (n_models, n), (n_models, n) and (n_models,)"
         )
     scores = np.empty_like(values)
     for number in np.unique(fold):
@@ -331,7 +332,7 @@ class ULiRA(Attack):
     Every shadow model trains on a random half of the retained people and a random half of the
     people to be forgotten, and then forgets the latter in one request. The floor is the same attack
     on a fresh fit, with another seed, on the retained people of the same half. Signals of a person
-    with several rows are averaged. Regressors: the signal is minus the squared error.
+    with several rows are averaged. For regressors, the signal is minus the squared error.
 
     The AUC compares the two models of each pair, so that chance is exactly 1/2 on average, even for
     a single person. Its interval treats people and pairs as sampled units. `found` depends on the

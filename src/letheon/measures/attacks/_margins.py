@@ -82,7 +82,10 @@ def klom(
     u = np.clip(np.asarray(unlearned, np.float64), -clip, clip)
     o = np.clip(np.asarray(oracle, np.float64), -clip, clip)
     if u.ndim != 2 or o.ndim != 2 or u.shape[1] != o.shape[1]:
-        raise ValueError(f"expected two arrays of shape (n_models, n), not {u.shape}, {o.shape}")
+        raise ValueError(
+            "unlearned and oracle must have shape (n_models, n) with equal n, not "
+            f"{u.shape} and {o.shape}"
+        )
     low = np.minimum(u.min(axis=0), o.min(axis=0))
     width = np.maximum(u.max(axis=0), o.max(axis=0)) - low
     p, q = (_margin_histogram(values, low, width, bins) for values in (u, o))
@@ -355,7 +358,8 @@ def forgetting_epsilon(
     u, r = np.asarray(unlearned, np.float64), np.asarray(retrained, np.float64)
     if u.ndim != 2 or u.shape != r.shape:
         raise ValueError(
-            f"expected two arrays of equal shape (n_models, n), not {u.shape} and {r.shape}"
+            "unlearned and retrained must have the same shape (n_models, n), not "
+            f"{u.shape} and {r.shape}"
         )
     return np.array([_example_epsilon(u[:, k], r[:, k], double) for k in range(u.shape[1])])
 
@@ -495,8 +499,8 @@ class ForgettingQuality(_DistributionAttack):
 def _accuracy_ratio(samples: MarginSamples, index: int) -> float | None:
     """Return the factor ``RA_U / RA_R * TA_U / TA_R`` of the final score.
 
-    `index` chooses the set of models in `samples.hits`. None if an accuracy of the retrained models
-    is 0, as in regression.
+    `index` chooses the set of models in `samples.hits`. Return None if an accuracy of the retrained
+    models is 0, as in regression.
     """
     probe, kept = samples.probe, samples.people["retained"]
     shares = [

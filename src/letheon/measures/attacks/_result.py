@@ -67,7 +67,8 @@ def _placement_values(values: Floats, positive: Bools) -> Floats:
 def variance_of_sum(parts: Floats, groups: Ints | None = None) -> float:
     """Return an estimate of the variance of the sum of `parts`, whose mean is 0.
 
-    Terms are independent, or with `groups` (a number per term) only terms of different groups.
+    Without `groups`, all terms are independent. With `groups` (a number per term), only terms of
+    different groups are.
     """
     sums = parts if groups is None else np.bincount(groups, weights=parts)
     n = len(sums)
@@ -296,7 +297,8 @@ def beyond_floor_by_unit(gaps: Floats, *, confidence: float = 0.95, note: str = 
     -------
     Measure
         There is no interval for a single unit. If all units have the same difference (not 0),
-        there is an interval only if the units are too many for chance (a sign test: ``2**-n``).
+        there is an interval only if there are enough units to rule out chance (a sign test:
+        ``2**-n``).
     """
     n, value = len(gaps), float(gaps.mean())
     if np.ptp(gaps) > _ROUNDING:
@@ -462,7 +464,7 @@ class AttackResult(TextRepr):
         return result
 
     def __str__(self) -> str:
-        """Return the result in one line."""
+        """Return attack, main measure, floor and verdict in one line."""
         measure, floor, why = self.measures[self.main], self.floor[self.main], ""
         if self.verdict == "not shown":
             by = "" if self.excess is None else f" by {_format_value(self.excess)}"

@@ -290,7 +290,7 @@ class RMIA(Attack):
             Probabilities for these rows under at least two models that were retrained without the
             forgotten people.
         owners : array-like of shape (n,), optional
-            Person of each forgotten row; by default each row is another person.
+            Person of each forgotten row; by default each row belongs to a different person.
 
         Returns
         -------
