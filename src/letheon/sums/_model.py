@@ -146,7 +146,7 @@ class SumsModel(DeltaMixin, BaseEstimator):
     def _prepare_delta(self, delta: Delta) -> StepPlan:
         changes: Signed = [
             (sign, part)
-            for sign, block in delta.signed_blocks()
+            for sign, block in delta.iter_signed()
             for part in split_block(block, self._role)
         ]
         if delta.only_rows:
