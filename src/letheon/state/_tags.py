@@ -72,6 +72,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         "FineTuneOnly KeepsEverything",
     ),
     "letheon.preprocessing": ("letheon.preprocessing._columns", "ColumnPart"),
+    "letheon.search": ("letheon.search", "SearchScores"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
     "letheon.deep._deltagrad": ("letheon.deep._deltagrad", "DeltaGradNetClassifier"),
     "letheon.deep._fisher": ("letheon.deep._fisher", "FisherNetClassifier"),
@@ -81,6 +82,9 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.deep._path": ("letheon.deep._replay", "Path"),
     "letheon.deep._sisa": ("letheon.deep._sisa", "SISANetClassifier"),
     "letheon.deep._trained": ("letheon.deep._module", "Nets"),
+    "letheon.sums._columns": ("letheon.sums._columns", "ColumnSums"),
+    "letheon.sums._gram": ("letheon.sums._gram", "Gram"),
+    "letheon.sums._table_sums": ("letheon.sums._table_sums", "Grid TableSums"),
     "letheon.preprocessing._categories": (
         "letheon.preprocessing._categories",
         "CategoryCounts CategoryLists",
