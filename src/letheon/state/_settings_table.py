@@ -303,6 +303,7 @@ ARRAYS OBJECTS TEXT: classes index method score weights link features scores sta
 CLASSES OBJECTS: factory module
 CLASSES adam adamw sgd: optimizer
 FUNCTIONS OBJECTS cross_entropy pseudo_huber squared: loss
+OBJECTS drop passthrough: step
 NONE: checkpoint_dir checkpoint_given_ checkpoint_home_
 <device>: device
 <name>: definition_name
