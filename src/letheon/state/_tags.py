@@ -95,7 +95,6 @@ _TABLE: dict[str, tuple[str, str]] = {
     ),
     "letheon.preprocessing._quantiles": ("letheon.preprocessing._quantiles", "QuantileSums"),
     "letheon.preprocessing._scale": ("letheon.preprocessing._scale", "Scaling"),
-    "letheon.sums._columns": ("letheon.sums._columns", "ColumnSums"),
     "letheon.deep._vault": ("letheon.deep._checkpoints", "Vault=CheckpointStore"),
 }
 
