@@ -304,6 +304,7 @@ OBJECTS passthrough: ColumnPart.step
 CLASSES OBJECTS: factory module
 CLASSES adam adamw sgd: optimizer
 FUNCTIONS OBJECTS cross_entropy pseudo_huber squared: loss
+OBJECTS drop passthrough: step
 NONE: checkpoint_dir checkpoint_given_ checkpoint_home_
 <device>: device
 <name>: definition_name
