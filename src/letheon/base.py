@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from inspect import signature
 from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -433,10 +435,53 @@ def _note_verified(model: ForgetMixin, recorded: Any) -> None:
     params = model.get_params(deep=False)
     names = [name for name in params if name not in neutral_parameters(model)]
     values = tuple(params[name] for name in names)
-    # With one name `attrgetter` does not return a tuple; such a model is hashed every time.
+    runtime = _get_runtime_state(model)
+    # With one name `attrgetter` does not return a tuple.
     if len(names) > 1 and all(type(value) in _CONSTANTS for value in values):
-        runtime = _get_runtime_state(model)
         runtime.read, runtime.values, runtime.recorded = attrgetter(*names), values, recorded
+        return
+    nested = _list_parameters(model)
+    if _NEVER not in nested:
+        runtime.read, runtime.values, runtime.recorded = _list_parameters, nested, recorded
+
+
+def _list_parameters(model: Any) -> tuple[Any, ...]:
+    """Return all parameters, including those of nested estimators, as one flat tuple.
+
+    It contains `_NEVER` if a value may change in place.
+    """
+    values: list[Any] = []
+    _append_parameters(model, values)
+    return tuple(values)
+
+
+def _append_parameters(value: Any, values: list[Any]) -> None:
+    kind = type(value)
+    if kind in _CONSTANTS:
+        values.append(value)
+    elif kind is list or kind is tuple:
+        values += (kind, len(value))
+        for part in value:
+            _append_parameters(part, values)
+    else:
+        names = _parameter_names(kind)  # type: ignore[arg-type]
+        attributes = getattr(value, "__dict__", {})
+        if names is None or not names <= attributes.keys():
+            values.append(_NEVER)
+            return
+        values.append(kind)
+        for name in names:
+            _append_parameters(attributes[name], values)
+
+
+@cache
+def _parameter_names(kind: type) -> frozenset[str] | None:
+    """Return the parameters of an estimator that affect its result; None for any other class."""
+    if not hasattr(kind, "get_params"):
+        return None
+    names = signature(kind).parameters.keys()
+    neutral = NEUTRAL_PARAMETERS | getattr(kind, "_neutral_parameters", frozenset())
+    return frozenset(names) - neutral
 
 
 def require_registered(cls: type) -> None:

@@ -16,7 +16,7 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from letheon import state
-from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model
+from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model, require_fitted
 from letheon.data import (
     Ids,
     Rows,
@@ -56,8 +56,8 @@ from letheon.steps import (
     ChainStepMixin,
     DataIndependent,
     FittedSteps,
+    InnerFacts,
     NamedStepsMixin,
-    PipelineFacts,
     apply_chain,
     as_delta_step,
     clone_step,
@@ -169,7 +169,8 @@ class ForgetPipeline(
     {'steps': 2}
     """
 
-    facts: ClassVar[Any] = PipelineFacts(
+    facts: ClassVar[Any] = InnerFacts(
+        lambda pipeline: [step for _, step in pipeline.steps if isinstance(step, ForgetMixin)],
         method="pipeline",
         applicability="steps that can forget",
         exact=True,
@@ -317,7 +318,7 @@ class ForgetPipeline(
     @property
     def n_rows_(self) -> int:
         """Number of remaining rows."""
-        check_is_fitted(self)
+        require_fitted(self)
         rows = self.fitted_.rows
         return int(self.fitted_.model.n_rows_) if rows is None else len(rows)
 

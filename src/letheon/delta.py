@@ -59,7 +59,7 @@ class Block:
         Their weights.
     """
 
-    __slots__ = ("X", "ids", "weights", "y")
+    __slots__ = ("_X", "_view", "ids", "weights", "y")
 
     def __init__(
         self,
@@ -68,19 +68,33 @@ class Block:
         ids: Ids,
         weights: NDArray[np.float64] | None = None,
     ) -> None:
-        self.X = X
+        self._X = X
+        self._view: Callable[[], Table] | None = None
         self.y = y
         self.ids = ids
         self.weights = weights
 
     @property
+    def X(self) -> Table:
+        """The rows; transformed at the first use."""
+        if self._view is not None:
+            self._X, self._view = self._view(), None
+        return self._X
+
+    @property
     def n_rows(self) -> int:
         """Number of rows."""
-        return table_length(self.X)
+        return len(self.ids)
 
     def with_table(self, X: Table) -> "Block":
         """Return the same rows with another table."""
         return Block(X, self.y, self.ids, self.weights)
+
+    def through(self, view: "View") -> "Block":
+        """Return the same rows behind a transform, which runs at the first use of the table."""
+        block = Block(None, self.y, self.ids, self.weights)
+        block._view = lambda: view(self)
+        return block
 
 
 View = Callable[[Block], Table]
@@ -165,7 +179,7 @@ class RowSource:
 
     def _look(self, block: Block) -> Block:
         for view in self.views:
-            block = block.with_table(view(block))
+            block = block.through(view)
         return block
 
 
@@ -305,6 +319,10 @@ class DeltaMixin(ForgetMixin):
         """Return y in canonical form, checked for this estimator."""
         return None if y is None else hold_target(y)
 
+    def _draw_seed(self) -> int:
+        """Return the seed of a fit; 0 for an estimator without anything random."""
+        return seed_from(self.random_state) if hasattr(self, "random_state") else 0
+
     def _rebuild_plan(self, delta: Delta) -> StepPlan:
         """Return a plan that counts all rows again; the whole output may change."""
         sums, published = self._count(delta.source, self.seed_)
@@ -332,7 +350,7 @@ class DeltaMixin(ForgetMixin):
         """Fit on rows that this estimator stores."""
         with lock_model(self):
             self._check_parameters()
-            seed = seed_from(getattr(self, "random_state", None))
+            seed = self._draw_seed()
             block = self._convert_rows(X, y, ids, weights)
             extra = {} if block.weights is None else {_WEIGHT: block.weights}
             rows = SlotRows(block.X, block.y, block.ids, extra)
@@ -346,7 +364,7 @@ class DeltaMixin(ForgetMixin):
     def _fit_source(self, source: RowSource) -> Self:
         """Fit in a pipeline, which stores the rows."""
         self._check_parameters()
-        seed = seed_from(getattr(self, "random_state", None))
+        seed = self._draw_seed()
         sums, published = self._count(source, seed)
         first = next(iter(source.blocks()))
         if len(first.X.shape) == 2:

@@ -94,11 +94,21 @@ METHODS: tuple[Method, ...] = (
         "inner",
         is_candidate=False,
     ),
+    Method(
+        "sums",
+        "letheon.sums",
+        "Ridge RidgeClassifier",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
+    Method("forget-search", "letheon.search", "ForgetSearchCV", "exact", is_candidate=False),
     Method("pipeline", "letheon.compose", "ForgetPipeline", "exact", is_candidate=False),
     Method(
         "stable-preprocessing",
         "letheon.preprocessing",
-        "ForgetColumnTransformer OneHotEncoder OrdinalEncoder",
+        "ForgetColumnTransformer OneHotEncoder OrdinalEncoder RobustScaler SimpleImputer "
+        "StandardScaler",
         "exact",
         is_candidate=False,
         is_exported=False,

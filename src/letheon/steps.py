@@ -4,7 +4,7 @@ A step that passes changes on implements the protocol of `letheon.delta.StableTr
 of such steps is a step again, so pipelines and column transformers can contain each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from letheon.base import ForgetMixin
 from letheon.data import Rows, SlotRows, as_table, to_native
-from letheon.delta import Block, Delta, DeltaMixin, ReplacedRows, RowSource, StepPlan, Table
+from letheon.delta import Block, Delta, DeltaMixin, ReplacedRows, RowSource, StepPlan, Table, View
 from letheon.guarantee import KINDS, Kind, MethodFacts
 from letheon.inner_estimator import (
     inherit_tags,
@@ -186,7 +186,11 @@ def as_delta_step(step: Any) -> Any:
 
 def collect_rows(source: RowSource) -> Block:
     """Return all rows of a source as one block."""
-    blocks = list(source.blocks())
+    return join_blocks(list(source.blocks()))
+
+
+def join_blocks(blocks: Sequence[Block]) -> Block:
+    """Return blocks of rows as one block."""
     first = blocks[0]
     if len(blocks) == 1:
         return first
@@ -218,15 +222,10 @@ def count_columns(source: RowSource) -> int:
 
 def pass_on(step: Any, plan: StepPlan, delta: Delta) -> Delta:
     """Return the change of the output of a step, which is the input of the next one."""
-
-    def look(published: Any, block: Block | None) -> Block | None:
-        if block is None:
-            return None
-        return block.with_table(step._transform_training(published, block))
-
     old, new = step.published_, plan.published
-    before = delta.before.through(lambda block: step._transform_training(old, block))
-    source = delta.source.through(lambda block: step._transform_training(new, block))
+    old_view: View = lambda block: step._transform_training(old, block)  # noqa: E731
+    new_view: View = lambda block: step._transform_training(new, block)  # noqa: E731
+    before, source = delta.before.through(old_view), delta.source.through(new_view)
     parts = [plan.rows, None if delta.replaced is None else delta.replaced.ranks]
     ranks = [part for part in parts if part is not None and len(part)]
     replaced = None
@@ -234,8 +233,8 @@ def pass_on(step: Any, plan: StepPlan, delta: Delta) -> Delta:
         changed = np.unique(np.concatenate(ranks))
         replaced = ReplacedRows(changed, before.take(changed), source.take(changed))
     return Delta(
-        removed=look(old, delta.removed),
-        added=look(new, delta.added),
+        removed=None if delta.removed is None else delta.removed.through(old_view),
+        added=None if delta.added is None else delta.added.through(new_view),
         replaced=replaced,
         columns=plan.columns,
         layout=plan.layout,
@@ -346,21 +345,29 @@ class FittedSteps:
         return [message for step in forgetting for message in step._destroy_files()]
 
 
-class PipelineFacts:
-    """Descriptor of the facts of a pipeline, which depend on the facts of its steps.
+class InnerFacts:
+    """Descriptor of the facts of an estimator made of others, which depend on their facts.
 
-    On the class, it returns the facts of pipelines in general.
+    On the class, it returns the facts of the class in general.
+
+    Parameters
+    ----------
+    list_parts : callable
+        Function from an estimator to its parts that forget, the model last.
+    **facts
+        The facts in general.
     """
 
-    def __init__(self, **facts: Any) -> None:
+    def __init__(self, list_parts: Callable[[Any], list[Any]], **facts: Any) -> None:
+        self._list_parts = list_parts
         self._general = MethodFacts(**facts)
 
-    def __get__(self, pipeline: Any, owner: type) -> MethodFacts:
-        if pipeline is None:
+    def __get__(self, model: Any, owner: type) -> MethodFacts:
+        if model is None:
             return self._general
-        steps = [step.facts for _, step in pipeline.steps if isinstance(step, ForgetMixin)]
+        steps = [part.facts for part in self._list_parts(model)]
         last = steps[-1] if steps else self._general
-        # A pipeline can claim no more than its weakest step.
+        # The whole can claim no more than its weakest part.
         kinds: list[Kind] = [facts.certificate for facts in steps]
         weakest: Kind = max(kinds, key=KINDS.index, default="exact")
         return replace(

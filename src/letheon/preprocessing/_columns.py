@@ -126,6 +126,8 @@ class ForgetColumnTransformer(NamedStepsMixin, StableTransformer):
         replay="bitwise",
     )
     _steps_name: ClassVar[str] = "transformers"
+    # Only the transformers have seeds.
+    random_state = 0
 
     parts_: tuple[ColumnPart, ...]
 
@@ -391,15 +393,11 @@ def _selector(columns: Columns, is_text: bool) -> Any:
     return lambda block: select_columns(block.X, columns, is_text)
 
 
-def _selector_block(block: Block, columns: Columns, is_text: bool) -> Block:
-    return block.with_table(select_columns(block.X, columns, is_text))
-
-
 def _select_delta(delta: Delta, columns: Columns, is_text: bool) -> Delta:
     """Return a change as the columns of one transformer see it."""
 
     def select(block: Block | None) -> Any:
-        return None if block is None else _selector_block(block, columns, is_text)
+        return None if block is None else block.through(_selector(columns, is_text))
 
     replaced = delta.replaced
     if replaced is not None:

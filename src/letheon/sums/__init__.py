@@ -16,6 +16,8 @@ array([1.])
 """
 
 from letheon.sums._columns import ColumnSums
+from letheon.sums._gram import Gram
+from letheon.sums._ridge import Ridge, RidgeClassifier
 from letheon.sums._rounding import (
     LocationScale,
     floor_log2,
@@ -27,10 +29,15 @@ from letheon.sums._rounding import (
     round_values,
     rounded_count,
 )
+from letheon.sums._sample import draw_sample, sample_border
 
 __all__ = [
     "ColumnSums",
+    "Gram",
     "LocationScale",
+    "Ridge",
+    "RidgeClassifier",
+    "draw_sample",
     "floor_log2",
     "keyed_dither",
     "round_exponents",
@@ -39,4 +46,5 @@ __all__ = [
     "round_ratios",
     "round_values",
     "rounded_count",
+    "sample_border",
 ]
