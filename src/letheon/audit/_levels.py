@@ -310,7 +310,7 @@ def _has_seed(model: Any, seed: int) -> bool:
 
 
 def _has_same_seeds(fitted: Any, fresh: Any) -> bool:
-    """Return whether every part of a fitted pipeline has the seed of the part of an unfitted one."""
+    """Return whether the parts of a fitted pipeline have the seeds of those of an unfitted one."""
     if hasattr(fitted, "steps_"):
         steps, wanted = dict(fitted.steps_), dict(fresh.steps)
     elif hasattr(fitted, "transformers_"):

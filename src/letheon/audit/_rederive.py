@@ -57,7 +57,7 @@ _MOST_BYTES = 2**48
 _MOST_ROWS = 2**32
 _WORDS = frozenset({"default", "pandas", "polars", "diagram", "text", "spmatrix", "sparray"})
 _DEVICE = re.compile("auto|cpu|mps|cuda(:[0-9]{1,2})?")
-# Parameters, and fitted steps of pipelines and column transformers, which keep their seed parameter.
+# Paths to parameters, and to fitted steps, which keep their seed parameter.
 _STEPS = re.compile(r"(fitted_/steps/|parts_/step/|[a-z]([a-z0-9_]*[a-z0-9])?/)*")
 
 
