@@ -16,7 +16,13 @@ array([1.])
 """
 
 from letheon.sums._columns import ColumnSums
+from letheon.sums._discriminant import (
+    GaussianNB,
+    LinearDiscriminantAnalysis,
+    QuadraticDiscriminantAnalysis,
+)
 from letheon.sums._gram import Gram
+from letheon.sums._pca import PCA
 from letheon.sums._ridge import Ridge, RidgeClassifier
 from letheon.sums._rounding import (
     LocationScale,
@@ -32,9 +38,13 @@ from letheon.sums._rounding import (
 from letheon.sums._sample import draw_sample, sample_border
 
 __all__ = [
+    "PCA",
     "ColumnSums",
+    "GaussianNB",
     "Gram",
+    "LinearDiscriminantAnalysis",
     "LocationScale",
+    "QuadraticDiscriminantAnalysis",
     "Ridge",
     "RidgeClassifier",
     "draw_sample",
