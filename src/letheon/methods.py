@@ -90,6 +90,20 @@ METHODS: tuple[Method, ...] = (
         "inner",
         is_candidate=False,
     ),
+    Method(
+        "naive-bayes",
+        "letheon.sums",
+        "MultinomialNB ComplementNB BernoulliNB CategoricalNB",
+        "exact",
+        is_candidate=False,
+    ),
+    Method(
+        "text-counts",
+        "letheon.preprocessing",
+        "CountVectorizer TfidfVectorizer",
+        "exact",
+        is_candidate=False,
+    ),
     Method("pipeline", "letheon.compose", "ForgetPipeline", "exact", is_candidate=False),
 )
 

@@ -70,6 +70,8 @@ _TABLE: dict[str, tuple[str, str]] = {
         "letheon.measures.attacks._controls",
         "FineTuneOnly KeepsEverything",
     ),
+    "letheon.preprocessing.terms": ("letheon.preprocessing._terms", "TermCounts Vocabulary"),
+    "letheon.sums.bayes": ("letheon.sums._bayes", "CategorySums FeatureSums"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
     "letheon.deep._deltagrad": ("letheon.deep._deltagrad", "DeltaGradNetClassifier"),
     "letheon.deep._fisher": ("letheon.deep._fisher", "FisherNetClassifier"),
