@@ -267,7 +267,7 @@ PARTS = {
 }
 
 
-class Block(NamedTuple):
+class ConvolutionBlock(NamedTuple):
     """Rows of one shard as the inner learner sees them, and the seeds of all its calls."""
 
     X: Any
@@ -326,7 +326,7 @@ def _check_overhead(what: str, overhead: float) -> TargetCheck:
     return TargetCheck(what, f"{overhead:+.1%}", "<= 5 %", overhead <= MOST_OVERHEAD)
 
 
-def prepare_blocks(model: SISAClassifier, setting: Setting) -> list[Block]:
+def prepare_blocks(model: SISAClassifier, setting: Setting) -> list[ConvolutionBlock]:
     """Return the inputs of the bare loop, prepared before timing starts."""
     blocks = []
     for shard in model.ensemble_.shards:
@@ -337,7 +337,7 @@ def prepare_blocks(model: SISAClassifier, setting: Setting) -> list[Block]:
             [_make_seed(model, shard.number, stage, epoch) for epoch in range(count)]
             for stage, count in enumerate(passes)
         ]
-        blocks.append(Block(rows.X, rows.y, ends.tolist(), seeds))
+        blocks.append(ConvolutionBlock(rows.X, rows.y, ends.tolist(), seeds))
     return blocks
 
 
@@ -345,7 +345,7 @@ def _make_seed(model: SISAClassifier, shard: int, stage: int, epoch: int) -> int
     return library_seed(model.seed_, Purpose.STAGE, shard, stage, epoch, "random_state")
 
 
-def run_bare_loop(setting: Setting, blocks: list[Block]) -> list[Any]:
+def run_bare_loop(setting: Setting, blocks: list[ConvolutionBlock]) -> list[Any]:
     """Train all shards in a plain loop, without states or hashes."""
     learner = setting.learner()
     with one_thread():
@@ -357,7 +357,7 @@ def run_bare_loop(setting: Setting, blocks: list[Block]) -> list[Any]:
         return [_train_bare_stages(clone(learner), block) for block in blocks]
 
 
-def _train_bare_stages(model: Any, block: Block) -> Any:
+def _train_bare_stages(model: Any, block: ConvolutionBlock) -> Any:
     classes = np.unique(block.y)
     for end, seeds in zip(block.ends, block.seeds, strict=True):
         for seed in seeds if end else ():

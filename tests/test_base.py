@@ -193,7 +193,7 @@ def test_digests_frame_the_request() -> None:
         ),
         ([1], UnknownIdError, r"\[1\].*has str ids, but the request has int ids .1 is not '1'."),
         (["a", "b", "c"], EmptyModelError, r"3 id\(s\) own all 4 row\(s\).*Delete the model"),
-        ("a", IdsTypeError, r"give a list of ids: \['a'\]"),
+        ("a", IdsTypeError, r"pass a list: \['a'\]"),
         (["a", None], IdsTypeError, "NoneType"),
     ],
 )
@@ -558,12 +558,12 @@ def test_what_is_beside_a_model_neither_travels_nor_stays() -> None:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda model: model.n_rows_, "must return the number of its rows"),
-        (lambda model: model.ids_, "must return the ids of its rows"),
-        (lambda model: model.guarantee_, "must return its guarantee"),
-        (lambda model: model.forget([1]), "must find the rows of ids"),
-        (lambda model: model._prepare(Removal(1, 1, None)), "must prepare a removal"),
-        (lambda model: model._commit(None), "must commit a removal"),
+        (lambda model: model.n_rows_, "must implement n_rows_"),
+        (lambda model: model.ids_, "must implement _get_ids"),
+        (lambda model: model.guarantee_, "must implement _make_guarantee"),
+        (lambda model: model.forget([1]), "must implement _locate_rows"),
+        (lambda model: model._prepare(Removal(1, 1, None)), "must implement _prepare"),
+        (lambda model: model._commit(None), "must implement _commit"),
     ],
 )
 def test_what_a_family_lacks_is_said_in_a_sentence(call: Any, sentence: str) -> None:

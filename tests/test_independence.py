@@ -291,8 +291,8 @@ def test_every_statistic_of_rows_is_noticed(rows: Any, statistic: str) -> None:
 @pytest.mark.parametrize(
     ("transformer", "reason"),
     [
-        (SharedMean(), "fits on other rows change"),
-        (LateMean(), "it learns when it transforms"),
+        (SharedMean(), "its output for a row changes with"),
+        (LateMean(), "its state changes when it"),
         (FunctionTransformer(centred_when_long), "depends on other rows"),
     ],
 )

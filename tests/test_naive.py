@@ -368,9 +368,9 @@ def test_forgotten_numbers_are_nowhere_in_the_model(inner: Any) -> None:
         (
             {"X": [[1.0, 2.0]]},
             ValueError,
-            r"new rows are .* 2\); this model was fitted with .* 3\)",
+            r"X has the layout .* 2\); this model was fitted with .* 3\)",
         ),
-        ({"X": pd.DataFrame([[1.0, 2.0, 3.0]])}, ValueError, "new rows are .*pandas"),
+        ({"X": pd.DataFrame([[1.0, 2.0, 3.0]])}, ValueError, "X has the layout .*pandas"),
         ({"y": [1]}, ValueError, r"new labels are numbers \(int64\); .* fitted with strings"),
         ({"y": None}, ValueError, "requires y"),
         ({"y": ["yes", "no"]}, ValueError, "inconsistent numbers of samples"),

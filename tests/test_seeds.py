@@ -384,7 +384,7 @@ def test_seed_from_refuses_other_kinds(wrong: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 2**128])
 def test_seed_from_refuses_ints_beyond_128_bits(wrong: int) -> None:
-    with pytest.raises(ValueError, match="random_state must be in"):
+    with pytest.raises(ValueError, match="random_state must be from 0"):
         seed_from(wrong)
 
 

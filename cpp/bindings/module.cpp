@@ -22,6 +22,7 @@
 #include "letheon/forest/codec.hpp"
 #include "letheon/forest/forest.hpp"
 #include "letheon/keyed_hash.hpp"
+#include "letheon/sums.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -492,6 +493,99 @@ void bind_forest(nb::module_& m) {
       .def_prop_ro("n_bytes", &Forest::n_bytes, nb::call_guard<nb::gil_scoped_release>());
 }
 
+// Sums --------------------------------------------------------------------------------------------
+
+using letheon::sums::ColumnSums;
+using Doubles = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+letheon::sums::Block block_of(const ColumnSums& self, const Doubles& X) {
+  if (X.shape(1) != self.n_columns()) {
+    throw std::invalid_argument("X has another number of columns than the sums");
+  }
+  return {X.data(), X.shape(0)};
+}
+
+void add_rows(ColumnSums& self, const Doubles& X) {
+  const letheon::sums::Block block = block_of(self, X);
+  nb::gil_scoped_release release;
+  self.add(block);
+}
+
+void subtract_rows(ColumnSums& self, const Doubles& X) {
+  const letheon::sums::Block block = block_of(self, X);
+  nb::gil_scoped_release release;
+  self.subtract(block);
+}
+
+// Runs a const method that returns a vector without the GIL; `width` values per column.
+template <typename T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> vector_of(const ColumnSums& self,
+                                                 std::vector<T> (ColumnSums::*method)() const) {
+  std::vector<T> values;
+  {
+    nb::gil_scoped_release release;
+    values = (self.*method)();
+  }
+  const std::size_t n = values.size();
+  return owned(std::move(values), {n});
+}
+
+auto counts_of(const ColumnSums& self) {
+  std::vector<std::int64_t> counts(self.counts().begin(), self.counts().end());
+  const std::size_t n = counts.size();
+  return owned(std::move(counts), {n});
+}
+
+nb::tuple round_columns(const ColumnSums& self, const Input<std::uint64_t>& scale_dithers,
+                        const Input<std::uint64_t>& centre_dithers, int centre_bits) {
+  letheon::sums::LocationScale rounded;
+  {
+    nb::gil_scoped_release release;
+    rounded = self.round(view(scale_dithers), view(centre_dithers), centre_bits);
+  }
+  const std::size_t n = self.n_columns();
+  return nb::make_tuple(owned(std::move(rounded.centres), {n}),
+                        owned(std::move(rounded.exponents), {n}));
+}
+
+Hashes powers_of_two(const Input<std::uint64_t>& dithers) {
+  const auto values = view(dithers);
+  return filled(values.size(), [&](auto out) {
+    std::transform(values.begin(), values.end(), out.begin(), letheon::sums::power_of_two);
+  });
+}
+
+void bind_sums(nb::module_& m) {
+  m.def("powers_of_two", &powers_of_two, "dithers"_a.noconvert(),
+        "2^(dither / 2^64) of each value, in units of 2^-63, by integer arithmetic.");
+  nb::class_<ColumnSums>(m, "ColumnSums", "Exact sums of columns; see letheon.sums.")
+      .def(nb::init<std::size_t>(), "n_columns"_a)
+      .def_static("from_bytes",
+                  [](const Input<std::int64_t>& counts, const Input<std::uint8_t>& sums,
+                     const Input<std::uint8_t>& squares) {
+                    return ColumnSums(view(counts), view(sums), view(squares));
+                  },
+                  "counts"_a.noconvert(), "sums"_a.noconvert(), "squares"_a.noconvert())
+      .def("add", &add_rows, "X"_a.noconvert())
+      .def("subtract", &subtract_rows, "X"_a.noconvert())
+      .def("select",
+           [](const ColumnSums& self, const Input<std::int64_t>& columns) {
+             return self.select(view(columns));
+           },
+           "columns"_a.noconvert())
+      .def("counts", &counts_of)
+      .def("sum_bytes", [](const ColumnSums& self) { return vector_of(self, &ColumnSums::sum_bytes); })
+      .def("square_bytes",
+           [](const ColumnSums& self) { return vector_of(self, &ColumnSums::square_bytes); })
+      .def("sums", [](const ColumnSums& self) { return vector_of(self, &ColumnSums::sums); })
+      .def("means", [](const ColumnSums& self) { return vector_of(self, &ColumnSums::means); })
+      .def("variances",
+           [](const ColumnSums& self) { return vector_of(self, &ColumnSums::variances); })
+      .def("round", &round_columns, "scale_dithers"_a.noconvert(), "centre_dithers"_a.noconvert(),
+           "centre_bits"_a)
+      .def_prop_ro("n_columns", &ColumnSums::n_columns);
+}
+
 // Integers of a discrete law: as many as are wanted, or those before one that floats cannot decide.
 nb::object keep_candidates(bool is_normal, std::int64_t scale, const Input<std::uint64_t>& words,
                            std::size_t n_wanted) {
@@ -521,4 +615,5 @@ NB_MODULE(_core, m) {
   m.def("keep_candidates", &keep_candidates, "is_normal"_a, "scale"_a, "words"_a.noconvert(),
         "n_wanted"_a, "Integers of a discrete law, of two candidates for every three words.");
   bind_forest(m);
+  bind_sums(m);
 }

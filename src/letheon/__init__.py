@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 # Module of each public name; the imports above are for type checkers and editors.
-_EXPORTS = class_paths() | {
+_EXPORTS = class_paths(exported_only=True) | {
     "DataIndependent": "letheon.compose",
     "Evaluation": "letheon.evaluation",
     "ForgetMixin": "letheon.base",
@@ -123,6 +123,7 @@ _MODULES = frozenset(
         "parallel",
         "persist",
         "plot",
+        "preprocessing",
         "receipt",
         "seeds",
         "select",
@@ -150,7 +151,10 @@ _EXTRAS = {
 
 
 def _import_module(module: str) -> Any:
-    """Import a module of this package; raise with installation advice if a package is missing."""
+    """Import a module of this package.
+
+    Raise `ImportError` with the ``pip install`` command if a required package is missing.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -177,5 +181,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names and modules, imported or not."""
+    """List all public names and modules, including those not imported yet."""
     return sorted({*__all__, *_MODULES})

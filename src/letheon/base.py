@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from inspect import signature
 from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -100,13 +102,16 @@ def lock_for_change(model: object) -> Iterator[None]:
 
 
 def require_fitted(model: "ForgetMixin") -> None:
-    """Raise `NotFittedError` unless the model is fitted."""
+    """Raise `NotFittedError` if the model is not fitted."""
     if not model.__sklearn_is_fitted__():
         check_is_fitted(model)
 
 
 class Removal(NamedTuple):
-    """Rows to remove: numbers of ids and rows, and where the rows are, as the method stores it."""
+    """Rows to remove: number of ids, number of rows, and where the rows are.
+
+    The type of `where` depends on the method.
+    """
 
     n_ids: int
     n_rows: int
@@ -114,7 +119,10 @@ class Removal(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Result of a commit: work as a share of retraining, parts rebuilt, warnings, estimates."""
+    """Result of a commit.
+
+    `work` is a share of the cost of naive retraining; `rebuilt` counts the rebuilt parts by kind.
+    """
 
     work: float
     rebuilt: Mapping[str, int] = MappingProxyType({})
@@ -125,9 +133,9 @@ class Outcome(NamedTuple):
 class ForgetMixin:
     """Mixin for estimators that forget. A new estimator must implement the last six methods.
 
-    After a successful training, `fit` sets `seed_`, the rows, the model, and the attributes that
-    `_remember_settings` returns. A commit replaces one attribute (or updates ``__dict__`` in one
-    call), so a concurrent `predict` uses the model before or after the change, never a mixture.
+    At the end of a successful training, `fit` sets `seed_`, the rows, the model, and the attributes
+    that `_remember_settings` returns. A commit replaces one attribute (or updates ``__dict__`` in
+    one call), so a concurrent `predict` uses the model before or after the change, never a mixture.
 
     Attributes
     ----------
@@ -144,7 +152,7 @@ class ForgetMixin:
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise for a certified method of this package that is not registered."""
+        """Raise `TypeError` if a method of this package is not registered correctly."""
         super().__init_subclass__(**kwargs)
         require_registered(cls)
 
@@ -173,7 +181,10 @@ class ForgetMixin:
         return self._answer_request(ids, digest, self._prepare)
 
     def _answer_request(self, ids: Any, digest: bool, prepare: Callable[[Removal], Any]) -> Receipt:
-        """Run `forget`; methods with more arguments than `ids` and `digest` pass a `prepare`."""
+        """Remove the rows of `ids` and return the receipt; see `forget`.
+
+        A method whose `forget` has more arguments passes its own `prepare`.
+        """
         require_fitted(self)
         requested = as_ids(ids).distinct()
         with lock_for_change(self):
@@ -269,7 +280,7 @@ class ForgetMixin:
         }
 
     def _describe_environment(self) -> dict[str, str]:
-        """Return versions and builds that affect results; a method may add to them."""
+        """Return versions and builds that affect results; a subclass may add entries."""
         return state.environment()
 
     def _digest_parameters(self) -> str:
@@ -288,16 +299,19 @@ class ForgetMixin:
         _note_verified(self, recorded)
 
     def _digest_state(self) -> dict[str, Any]:
-        """Return the state without settings that do not affect the result."""
+        """Return the state that the digest covers.
+
+        Settings that do not affect the result are omitted.
+        """
         skipped = neutral_parameters(self) | self._not_digested
         return {name: value for name, value in vars(self).items() if name not in skipped}
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Return whether the model is fitted: `fit` sets `seed_`."""
+        """Return whether the model is fitted, that is, whether it has `seed_`."""
         return "seed_" in vars(self)
 
     def _learn_rows(self, ids: Any, prepare: Callable[[], Any]) -> Self:
-        """Run `learn`: prepare a plan and commit it, as in `forget`."""
+        """Add rows for `learn`: call `prepare`, then commit the plan that it returns."""
         require_fitted(self)
         if ids is None:
             raise IdsTypeError("learn got ids=None; expected one id per row")
@@ -308,11 +322,11 @@ class ForgetMixin:
         return self
 
     def _destroy_files(self) -> list[str]:
-        """Destroy files of the model; return warnings."""
+        """Destroy the files of the model; return a warning for each file that remains."""
         return []
 
     def _finish_pending(self) -> None:
-        """Do the work that earlier requests postponed; change no prediction and no digest.
+        """Do the work that earlier requests postponed; predictions and digest do not change.
 
         Code that measures the time of a request calls this before it stops the clock. Otherwise a
         lazy method would look faster than it is.
@@ -321,31 +335,34 @@ class ForgetMixin:
     @property
     def n_rows_(self) -> int:
         """Number of remaining rows."""
-        raise NotImplementedError(f"{type(self).__name__} must return the number of its rows")
+        raise NotImplementedError(f"{type(self).__name__} must implement n_rows_")
 
     def _get_ids(self) -> Ids:
         """Return the id of every remaining row."""
-        raise NotImplementedError(f"{type(self).__name__} must return the ids of its rows")
+        raise NotImplementedError(f"{type(self).__name__} must implement _get_ids")
 
     def _make_guarantee(self) -> Guarantee:
         """Return the guarantee of the model in its current state."""
-        raise NotImplementedError(f"{type(self).__name__} must return its guarantee")
+        raise NotImplementedError(f"{type(self).__name__} must implement _make_guarantee")
 
     def _locate_rows(self, ids: Ids) -> Removal:
         """Find the rows of these ids; raise `UnknownIdError` for ids that are not in the model."""
-        raise NotImplementedError(f"{type(self).__name__} must find the rows of ids")
+        raise NotImplementedError(f"{type(self).__name__} must implement _locate_rows")
 
     def _prepare(self, removal: Removal) -> Any:
         """Train replacements without changing the model. May fail."""
-        raise NotImplementedError(f"{type(self).__name__} must prepare a removal")
+        raise NotImplementedError(f"{type(self).__name__} must implement _prepare")
 
     def _commit(self, plan: Any) -> Outcome:
-        """Install the replacements and destroy states that depend on the rows. Cannot fail."""
-        raise NotImplementedError(f"{type(self).__name__} must commit a removal")
+        """Install the replacements and destroy states that depend on removed rows. Cannot fail."""
+        raise NotImplementedError(f"{type(self).__name__} must implement _commit")
 
 
 class KeywordScoreMixin:
-    """Mixin whose `score` takes weights by keyword only; list it before scikit-learn's mixin."""
+    """Mixin whose `score` has `sample_weight` as a keyword-only argument.
+
+    List it before scikit-learn's mixin.
+    """
 
     def score(self, X: Any, y: Any, *, sample_weight: Any = None) -> float:
         """Return the mean accuracy of a classifier, or R squared of a regressor."""
@@ -354,7 +371,10 @@ class KeywordScoreMixin:
 
 
 class InPlaceMixin:
-    """Mixin for models that requests change in place; list it before `ForgetMixin`."""
+    """Mixin for models that a request changes in place; list it before `ForgetMixin`.
+
+    Copies of such a model get their own memory for the attributes that change.
+    """
 
     def __copy__(self) -> Self:
         """Return a copy with its own memory for attributes that change in place."""
@@ -367,8 +387,8 @@ class InPlaceMixin:
         return duplicate
 
     def _in_place_attributes(self) -> tuple[str, ...]:
-        """Return the names of attributes whose memory a request writes into."""
-        raise NotImplementedError(f"{type(self).__name__} must list attributes changed in place")
+        """Return the names of attributes whose memory a request overwrites."""
+        raise NotImplementedError(f"{type(self).__name__} must implement _in_place_attributes")
 
 
 def _has_directory(model: ForgetMixin) -> bool:
@@ -380,7 +400,10 @@ def _has_directory(model: ForgetMixin) -> bool:
 
 
 def require_known(missing: Ids, remaining: Ids, *, done: str = "nothing was forgotten, ") -> None:
-    """Raise `UnknownIdError` that shows up to five of the missing ids."""
+    """Raise `UnknownIdError` if any ids are missing; the message shows up to five of them.
+
+    `remaining` are the ids of the model. `done` says in the message what was not done.
+    """
     if len(missing) == 0:
         return
     hint = ""
@@ -401,7 +424,10 @@ def locate_in(rows: Rows | SlotRows, ids: Ids) -> Removal:
 
 
 def _note_verified(model: ForgetMixin, recorded: Any) -> None:
-    """Remember that these parameters matched those of the fit, if all of them are immutable."""
+    """Cache that the current parameters match those of the fit, if all are immutable.
+
+    Later requests then compare the values instead of hashing them.
+    """
     if type(model)._digest_parameters is not ForgetMixin._digest_parameters or not hasattr(
         model, "get_params"
     ):
@@ -409,14 +435,57 @@ def _note_verified(model: ForgetMixin, recorded: Any) -> None:
     params = model.get_params(deep=False)
     names = [name for name in params if name not in neutral_parameters(model)]
     values = tuple(params[name] for name in names)
-    # With one name `attrgetter` does not return a tuple; such a model is hashed every time.
+    runtime = _get_runtime_state(model)
+    # With one name `attrgetter` does not return a tuple.
     if len(names) > 1 and all(type(value) in _CONSTANTS for value in values):
-        runtime = _get_runtime_state(model)
         runtime.read, runtime.values, runtime.recorded = attrgetter(*names), values, recorded
+        return
+    nested = _list_parameters(model)
+    if _NEVER not in nested:
+        runtime.read, runtime.values, runtime.recorded = _list_parameters, nested, recorded
+
+
+def _list_parameters(model: Any) -> tuple[Any, ...]:
+    """Return all parameters, including those of nested estimators, as one flat tuple.
+
+    It contains `_NEVER` if a value may change in place.
+    """
+    values: list[Any] = []
+    _append_parameters(model, values)
+    return tuple(values)
+
+
+def _append_parameters(value: Any, values: list[Any]) -> None:
+    kind = type(value)
+    if kind in _CONSTANTS:
+        values.append(value)
+    elif kind is list or kind is tuple:
+        values += (kind, len(value))
+        for part in value:
+            _append_parameters(part, values)
+    else:
+        names = _parameter_names(kind)  # type: ignore[arg-type]
+        attributes = getattr(value, "__dict__", {})
+        if names is None or not names <= attributes.keys():
+            values.append(_NEVER)
+            return
+        values.append(kind)
+        for name in names:
+            _append_parameters(attributes[name], values)
+
+
+@cache
+def _parameter_names(kind: type) -> frozenset[str] | None:
+    """Return the parameters of an estimator that affect its result; None for any other class."""
+    if not hasattr(kind, "get_params"):
+        return None
+    names = signature(kind).parameters.keys()
+    neutral = NEUTRAL_PARAMETERS | getattr(kind, "_neutral_parameters", frozenset())
+    return frozenset(names) - neutral
 
 
 def require_registered(cls: type) -> None:
-    """Raise for a class of this package whose facts differ from the registry.
+    """Raise `TypeError` if the facts of a class of this package differ from the registry.
 
     Raises
     ------
@@ -433,7 +502,7 @@ def require_registered(cls: type) -> None:
         registered = "not registered" if method is None else f"registered as {method.certificate}"
         raise TypeError(
             f"{cls.__name__} declares the {facts.certificate} method {facts.method!r}, which is "
-            f"{registered} in letheon.methods; add or correct its line there"
+            f"{registered} in letheon.methods; add or correct its entry there"
         )
 
 
@@ -457,6 +526,9 @@ def _parameters_as_data(value: Any) -> Any:
 
 
 def warn_all(warnings: tuple[Warning, ...]) -> None:
-    """Issue warnings after a change, since a filter may turn them into errors."""
+    """Issue warnings.
+
+    Call this after a change is complete, because a warning filter may turn a warning into an error.
+    """
     for warning in warnings:
         warn_caller(str(warning), type(warning))

@@ -1,4 +1,4 @@
-"""Nearest-centroid classification that forgets exactly, class by class."""
+"""Nearest-centroid classification with exact forgetting."""
 
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class _CentroidUpdate(NamedTuple):
-    """Remaining rows, labels and centroids, and the numbers of averaged rows and classes."""
+    """A prepared removal: the remaining rows, labels and centroids, and the work that it took."""
 
     rows: Rows
     classes: NDArray[Any]
@@ -77,7 +77,7 @@ class NearestCentroid(KeywordScoreMixin, ClassifierMixin, ForgetMixin, BaseEstim
     centroids_: Floats
 
     def fit(self, X: Any, y: Any, *, ids: Any = None) -> Self:
-        """Average every class and store the rows.
+        """Compute the mean of every class and store the rows.
 
         Parameters
         ----------

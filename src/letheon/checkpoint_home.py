@@ -2,7 +2,7 @@
 
 The home is a sub-directory of `checkpoint_dir` with a random name that `fit` draws, so its files
 belong to one model. After a commit, all files that the model does not refer to are destroyed,
-including those of killed processes. A later `fit` never reuses files.
+including files that interrupted processes left. A later `fit` never reuses files.
 """
 
 import os
@@ -25,7 +25,9 @@ def is_home(path: Path) -> bool:
 
 
 def sweep_checkpoints(checkpoint_dir: str | os.PathLike[str], *, keep: Iterable[Any] = ()) -> int:
-    """Destroy saved states of models that no longer exist, such as those of a search or killed fit.
+    """Destroy the saved states of models that no longer exist.
+
+    Such states remain after a parameter search, or when a process is killed during `fit`.
 
     Parameters
     ----------
@@ -42,7 +44,7 @@ def sweep_checkpoints(checkpoint_dir: str | os.PathLike[str], *, keep: Iterable[
     Raises
     ------
     CheckpointError
-        Some files could not be destroyed; all others were.
+        Some files could not be destroyed; all others were destroyed.
     """
     kept = {Path(model.checkpoint_home_).name for model in keep if model.checkpoint_home_}
     orphans = [
@@ -55,13 +57,13 @@ def sweep_checkpoints(checkpoint_dir: str | os.PathLike[str], *, keep: Iterable[
     ]
     if undestroyed:
         raise CheckpointError(
-            f"these files could not be destroyed: {', '.join(undestroyed)}; delete them"
+            f"these files could not be destroyed: {', '.join(undestroyed)}; delete them yourself"
         )
     return len(orphans)
 
 
 class DestructionReport(NamedTuple):
-    """States that could not be destroyed."""
+    """States that could not be destroyed, or were missing."""
 
     missing: tuple[str, ...] = ()
     """Names of states to destroy that do not exist: perhaps moved or copied elsewhere."""
@@ -70,14 +72,14 @@ class DestructionReport(NamedTuple):
 
 
 class CheckpointDirectory:
-    """The checkpoint home of one model; without a home it is always empty.
+    """The checkpoint home of one model. If the model has no home, it contains no states.
 
     Attributes
     ----------
     home : str or None
-        The directory; None without a home.
+        The directory; None if the model has no home.
     store : DirectoryStore or None
-        Reads and writes the files in it.
+        The store that reads and writes the files in the directory.
     """
 
     def __init__(self, home: str | None) -> None:
@@ -90,7 +92,7 @@ class CheckpointDirectory:
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Run a block; if it fails, destroy the states that it wrote.
+        """Run the ``with`` block; if it raises, destroy the states that it wrote.
 
         Raises `CheckpointError` before the block if states cannot be written.
         """
@@ -108,7 +110,10 @@ class CheckpointDirectory:
         return () if self.store is None else self.store.keep_only(names)
 
     def purge(self, before: frozenset[str], after: frozenset[str]) -> DestructionReport:
-        """Destroy all states except `after`; report states in `before` that are missing."""
+        """Destroy all states except `after`.
+
+        The report names the states in `before` that were to be destroyed but do not exist.
+        """
         missing = sorted(before - after - self.names())
         return DestructionReport(tuple(missing), self.destroy_all_but(after))
 
@@ -116,9 +121,9 @@ class CheckpointDirectory:
 class HomeMixin:
     """Mixin for models with a parameter `checkpoint_dir`; list it before `ForgetMixin`.
 
-    A method adds `home_attributes` to `_not_digested`, calls `_require_home_in_place` before a
-    request, installs the attributes of `_describe_home` together with its model, and ends with
-    `_record_destruction`.
+    An estimator adds `home_attributes` to `_not_digested` and calls `_require_home_in_place` before
+    a request. It installs the attributes that `_describe_home` returns together with the new model,
+    and calls `_record_destruction` last.
 
     Attributes
     ----------
@@ -127,9 +132,10 @@ class HomeMixin:
     checkpoint_given_ : str or None
         Value of `checkpoint_dir` when that directory was created.
     undestroyed_ : tuple of str
-        Files with forgotten rows that could not be destroyed.
+        Files that may contain forgotten rows and could not be destroyed.
     unaccounted_ : tuple of str
-        Names of states with forgotten rows that were missing.
+        Names of states that may contain forgotten rows and were missing when they should be
+        destroyed.
     """
 
     home_attributes: ClassVar[frozenset[str]] = frozenset(
@@ -143,24 +149,30 @@ class HomeMixin:
     unaccounted_: tuple[str, ...]
 
     def _new_home(self) -> str | None:
-        """Return a new directory for the states of a fit, or None without `checkpoint_dir`."""
+        """Return a path for the states of a new fit, or None if `checkpoint_dir` is None."""
         if self.checkpoint_dir is None:
             return None
         return str(Path(self.checkpoint_dir).absolute() / secrets.token_hex(16))
 
     def _current_home(self) -> str | None:
-        """Return the directory of the states; it moves with a changed `checkpoint_dir`."""
+        """Return the directory of the states.
+
+        If `checkpoint_dir` was changed after `fit`, it is the same sub-directory of the new one.
+        """
         home = self.checkpoint_home_
         if home is None or self.checkpoint_dir is None:
             return self._new_home()
         if not is_home(Path(home)):  # the attribute may come from a file
-            raise CorruptFileError(f"checkpoint_home_={home!r} is not a checkpoint directory")
+            raise CorruptFileError(
+                f"checkpoint_home_={home!r} is not a checkpoint home: expected "
+                f"a directory name of 32 hexadecimal digits"
+            )
         if os.fspath(self.checkpoint_dir) == self.checkpoint_given_:
             return home
         return str(Path(self.checkpoint_dir).absolute() / Path(home).name)
 
     def _require_home_in_place(self) -> None:
-        """Raise if `checkpoint_dir` was changed but the states were not moved."""
+        """Raise an error if `checkpoint_dir` was changed but the states were not moved to it."""
         home = self.checkpoint_home_
         if home is not None and home != self._current_home() and Path(home).exists():
             raise ChangedParametersError(
@@ -184,7 +196,7 @@ class HomeMixin:
         ]
 
     def _list_residue(self) -> tuple[str, ...]:
-        """Return descriptions of states of forgotten rows that may still be on disk."""
+        """Return one text for each state that may still contain forgotten rows on disk."""
         attributes = vars(self)
         return (
             *(f"{file} could not be destroyed" for file in attributes.get("undestroyed_", ())),
@@ -192,11 +204,14 @@ class HomeMixin:
         )
 
     def _destroy_files(self) -> list[str]:
-        """Destroy the states on disk and return warnings; the caller replaces the object."""
+        """Destroy all states on disk; return a warning for each file that remains."""
         return [message for home in self._old_homes() for message in destroy_home(home)]
 
     def _old_homes(self) -> list[str]:
-        """Return the directories that may contain states: from `fit`, and after a move."""
+        """Return the directories that may contain states.
+
+        These are the directory of the last `fit`, and its new path if `checkpoint_dir` was changed.
+        """
         home = vars(self).get("checkpoint_home_")
         if home is None:
             return []
@@ -207,7 +222,7 @@ class HomeMixin:
 
 
 def destroy_home(home: str | None) -> list[str]:
-    """Destroy all states in a model's directory, if it has one; return warnings."""
+    """Destroy all states in a checkpoint home; return a warning for each file that remains."""
     if home is None or not is_home(Path(home)):
         return []
     return _warn_undestroyed(CheckpointDirectory(home).destroy_all_but(frozenset()))

@@ -1,38 +1,43 @@
-"""Pipelines that forget: every step either can forget or is independent of the data.
+"""Pipelines that forget: every step can forget or is independent of the data.
 
-A scaler or encoder in front of a model also learns from the rows. In a plain `Pipeline` it would
-keep what it learned from forgotten rows.
+A scaler or encoder in front of a model also learns from the rows. In a plain `Pipeline`, such a
+step would keep what it learned from forgotten rows. Here every step hands the change of its output
+to the next step (`letheon.delta`), so that a request costs little more than the removal from the
+last step.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 from sklearn import get_config
-from sklearn.base import (
-    BaseEstimator,
-    MetaEstimatorMixin,
-    TransformerMixin,
-    clone,
-    is_regressor,
-)
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_regressor
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from letheon import state
-from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model
+from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model, require_fitted
 from letheon.data import (
     Ids,
     Rows,
+    SlotRows,
+    as_table,
     hold_table,
     hold_target,
     present_table,
     row_ids,
     table_length,
+    to_native,
+)
+from letheon.delta import (
+    Block,
+    Delta,
+    RowSource,
+    refuse_impossible_removals,
+    take_block,
 )
 from letheon.exceptions import CannotForgetError, CheckpointWarning, warn_caller
-from letheon.guarantee import KINDS, Guarantee, Kind, MethodFacts
+from letheon.guarantee import KINDS, Guarantee
 from letheon.inner_estimator import (
     available_from,
     fix_environment,
@@ -40,13 +45,42 @@ from letheon.inner_estimator import (
     inner_training,
     refuse_learner,
     remember_features,
-    require_independence,
-    transform_alone,
+    require_features,
     translate_fit_errors,
     versions_of,
 )
 from letheon.receipt import Receipt
-from letheon.seeds import Purpose, library_seed, seed_from
+from letheon.seeds import Purpose, library_seed
+from letheon.steps import (
+    ChainPlan,
+    ChainStepMixin,
+    DataIndependent,
+    FittedSteps,
+    NamedStepsMixin,
+    PipelineFacts,
+    apply_chain,
+    as_delta_step,
+    clone_step,
+    clone_unfitted,
+    clone_with_seeds,
+    fit_chain,
+    fit_in_order,
+    fit_model,
+    is_data_independent,
+    passes_deltas,
+    prepare_chain,
+    sum_counts,
+    takes_deltas,
+)
+
+__all__ = [
+    "DataIndependent",
+    "FittedSteps",
+    "ForgetPipeline",
+    "clone_unfitted",
+    "forget",
+    "is_data_independent",
+]
 
 Steps = list[tuple[str, Any]]
 
@@ -58,158 +92,56 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
     ------
     CannotForgetError
         The model cannot forget, such as a plain `Pipeline`, whose scaler would keep what it learned
-        from the forgotten rows. The text says what to do instead.
+        from the forgotten rows. The message says what to do instead.
     """
     if isinstance(model, ForgetMixin):
         return model.forget(ids, digest=digest)
     if isinstance(model, Pipeline):
         raise CannotForgetError(
-            "a plain Pipeline cannot forget: its steps keep what they learned from the rows. "
-            "Put the Pipeline inside (SISAClassifier(pipeline) or NaiveUnlearner(pipeline)), which "
-            "is fastest, or build a letheon.ForgetPipeline from steps that can forget."
+            "a plain Pipeline cannot forget: its steps keep what they learned from the rows. Wrap "
+            "the whole pipeline (SISAClassifier(pipeline) or NaiveUnlearner(pipeline)), or build "
+            "a letheon.ForgetPipeline from steps that can forget."
         )
     kind = type(model).__name__
     raise CannotForgetError(
-        f"{kind} cannot forget; wrap it before fitting, e.g. "
-        f"SISAClassifier({kind}(...)) or NaiveUnlearner({kind}(...))"
+        f"{kind} cannot forget; wrap it before fitting, for example SISAClassifier({kind}(...)) "
+        f"or NaiveUnlearner({kind}(...))"
     )
 
 
-class DataIndependent(TransformerMixin, BaseEstimator):
-    """A transformer that the caller declares to learn nothing from data.
+class _DeltaChange(NamedTuple):
+    """A change of a pipeline whose steps pass changes on."""
 
-    Use it for steps whose `fit` ignores values (a fixed projection, a hashing vectoriser, a column
-    selection by name), if each output row depends on one input row only. A function that subtracts
-    the mean of its input is stateless, but it mixes rows. The stateless transformers of
-    scikit-learn need no declaration, except `FunctionTransformer`: its function may do anything.
-
-    The declaration is checked. Of the transformers of scikit-learn, only those whose `fit` can
-    ignore values are accepted, with suitable settings (``OneHotEncoder(categories=...)``). Every
-    transformer is also fitted on samples of a few rows. It is rejected if the states differ, or if
-    the output for a row depends on other rows.
-
-    Parameters
-    ----------
-    transformer : transformer
-        Never fitted itself: one clone is fitted on all rows, and further clones on a few of them.
-        You assert that a fitted clone stores no value of a row.
-
-    Raises
-    ------
-    CannotForgetError
-        From `fit`: the transformer learns from rows, or mixes them.
-    """
-
-    def __init__(self, transformer: Any) -> None:
-        self.transformer = transformer
-
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Fit a clone of the transformer."""
-        refuse_learner(self.transformer)
-        fresh = _clone_with_seeds(self.transformer)
-        fitted = clone(fresh).fit(X, y)
-        require_independence(fresh, fitted, X, y)
-        self.transformer_ = fitted
-        return self
-
-    def transform(self, X: Any) -> Any:
-        """Transform with the fitted clone."""
-        check_is_fitted(self)
-        return self.transformer_.transform(X)
-
-    @property
-    def n_features_in_(self) -> int:
-        """Number of columns of the transformer, if it has `n_features_in_`."""
-        check_is_fitted(self)
-        return int(self.transformer_.n_features_in_)
-
-    def __sklearn_tags__(self) -> Tags:
-        """Return the tags of the inner transformer."""
-        return inherit_tags(super().__sklearn_tags__(), self.transformer)
-
-
-def is_data_independent(step: Any) -> bool:
-    """Return whether a step learns nothing from data, by declaration or by its tags."""
-    if _passes_through(step) or isinstance(step, DataIndependent):
-        return True
-    learns = isinstance(step, ForgetMixin | FunctionTransformer) or get_tags(step).requires_fit
-    return not learns
-
-
-def _passes_through(step: Any) -> bool:
-    return step is None or (isinstance(step, str) and step == "passthrough")
-
-
-@dataclass(frozen=True)
-class FittedSteps:
-    """The fitted steps, and the raw rows if a step before the last one learns from data."""
-
-    steps: tuple[tuple[str, Any], ...]
-    rows: Rows | None
-
-    @property
-    def model(self) -> Any:
-        """The last step."""
-        return self.steps[-1][1]
-
-    def transform(self, X: Any) -> Any:
-        """Transform with every step but the last."""
-        for _, step in self.steps[:-1]:
-            X = X if _passes_through(step) else step.transform(X)
-        return X
-
-    def destroy_files(self) -> list[str]:
-        """Destroy files of the steps; return warnings."""
-        forgetting = [step for _, step in self.steps if isinstance(step, ForgetMixin)]
-        return [message for step in forgetting for message in step._destroy_files()]
+    chain: ChainPlan
+    model: Any
+    plan: Any
+    outcome: Outcome | None
+    slots: Any
+    joined: SlotRows | None
 
 
 def _last_step(pipeline: "ForgetPipeline") -> Any:
-    """Return the last step, the fitted one after `fit`."""
+    """Return the last step: the fitted step if the pipeline is fitted."""
     fitted: FittedSteps | None = vars(pipeline).get("fitted_")
     return pipeline.steps[-1][1] if fitted is None else fitted.model
 
 
-class _PipelineFacts:
-    """Facts of pipelines in general; for one pipeline, limited by the facts of its steps."""
-
-    def __init__(self, **facts: Any) -> None:
-        self._general = MethodFacts(**facts)
-
-    def __get__(self, pipeline: Any, owner: type) -> MethodFacts:
-        if pipeline is None:
-            return self._general
-        steps = [step.facts for _, step in pipeline.steps if isinstance(step, ForgetMixin)]
-        last = steps[-1] if steps else self._general
-        # A pipeline can claim no more than its weakest step.
-        kinds: list[Kind] = [facts.certificate for facts in steps]
-        weakest: Kind = max(kinds, key=KINDS.index, default="exact")
-        return replace(
-            self._general,
-            exact=weakest == "exact",
-            certificate=weakest,
-            requests=last.requests,
-            releases=last.releases,
-            families=last.families,
-            tasks=last.tasks,
-            needs=last.needs,
-            batches=last.batches,
-        )
-
-
-class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
+class ForgetPipeline(
+    NamedStepsMixin, ChainStepMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator
+):
     """A pipeline of steps that can forget, with a forgetting estimator as the last step.
 
-    If a step before the last learns from data, `forget` refits all steps. If all steps before the
-    last are data-independent, only the last step forgets, at its usual speed. A plain `Pipeline`
-    *inside* `SISAClassifier` is faster than steps that are refitted.
+    Steps of `letheon.preprocessing` pass changes on: a request subtracts the removed rows from
+    every step, and the last step forgets at its own speed. A published value of a step changes
+    rarely; then the rows or columns concerned are replaced in the next step, or the last step is
+    retrained. With any other forgetting step in front, such as
+    ``NaiveUnlearner(StandardScaler())``, a request refits all steps.
 
     Parameters
     ----------
     steps : list of (name, step)
-        Each step is a forgetting estimator (such as `NaiveUnlearner(StandardScaler())`), a
-        stateless transformer of scikit-learn, or a `DataIndependent`. The last step must be a
-        forgetting estimator.
+        Each step is a forgetting estimator, a stateless transformer of scikit-learn, or a
+        `DataIndependent`. The last step must be a forgetting estimator.
 
     Attributes
     ----------
@@ -237,7 +169,7 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     {'steps': 2}
     """
 
-    facts: ClassVar[Any] = _PipelineFacts(
+    facts: ClassVar[Any] = PipelineFacts(
         method="pipeline",
         applicability="steps that can forget",
         exact=True,
@@ -273,12 +205,9 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         """
         with lock_model(self):
             self._check_steps()
-            table, is_number = hold_table(X), is_regressor(self.steps[-1][1])
-            target = None if y is None else hold_target(y, as_float=is_number)
-            state.ensure_supported((list(self.steps), table, target))
-            rows = Rows(table, target, row_ids(ids, table_length(table)))
-            config = get_config()
-            steps = [(name, _clone_with_seeds(step)) for name, step in self.steps]
+            state.ensure_supported(list(self.steps))
+            rows, config = self._collect_rows(X, y, ids), get_config()
+            steps = [(name, clone_with_seeds(step)) for name, step in self.steps]
             fitted = self._fit_steps(steps, rows, config)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
@@ -289,29 +218,89 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     @available_from(_last_step)
+    def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
+        """Add rows; a known id keeps its earlier rows.
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`, with the same columns.
+        ids : sequence of int or of str
+            Id of each new row.
+
+        Returns
+        -------
+        self
+        """
+        return self._learn_rows(ids, lambda: self._prepare_learn(X, y, ids))
+
+    @available_from(_last_step)
     def predict(self, X: Any) -> Any:
-        """Transform and predict with the last step."""
+        """Return the predictions of the last step for the transformed rows."""
         return self._apply_method("predict", X)
 
     @available_from(_last_step)
     def predict_proba(self, X: Any) -> Any:
-        """Transform and return the last step's class probabilities."""
+        """Return the class probabilities of the last step for the transformed rows."""
         return self._apply_method("predict_proba", X)
 
     @available_from(_last_step)
     def decision_function(self, X: Any) -> Any:
-        """Transform and return the last step's decision values."""
+        """Return the decision values of the last step for the transformed rows."""
         return self._apply_method("decision_function", X)
 
     @available_from(_last_step)
     def transform(self, X: Any) -> Any:
-        """Transform with all steps, the last included."""
+        """Return X, transformed by all steps, including the last."""
         return self._apply_method("transform", X)
 
     @available_from(_last_step)
     def score(self, X: Any, y: Any = None) -> float:
-        """Transform and score with the last step."""
+        """Return the score of the last step on the transformed rows."""
         return float(self._apply_method("score", X, y))
+
+    @available_from(_last_step)
+    def settle(self) -> Any:
+        """Let the last step finish the work that it postponed."""
+        check_is_fitted(self)
+        return self.fitted_.model.settle()
+
+    @available_from(_last_step)
+    def publish(self, *args: Any, **options: Any) -> Any:
+        """Publish the last step; see its `publish`."""
+        check_is_fitted(self)
+        return self.fitted_.model.publish(*args, **options)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Return the names of the columns that the steps before the last return.
+
+        If the last step is a transformer, its columns.
+        """
+        check_is_fitted(self)
+        names = input_features
+        if names is None:
+            names = getattr(self, "feature_names_in_", None)
+        for _, step in self.steps_:
+            if hasattr(step, "get_feature_names_out"):
+                names = step.get_feature_names_out(names)
+        return names
+
+    def __getitem__(self, key: str | int) -> Any:
+        """Return a step by its name or number: the fitted one after `fit`."""
+        fitted: FittedSteps | None = vars(self).get("fitted_")
+        steps = self.steps if fitted is None else fitted.steps
+        return dict(steps)[key] if isinstance(key, str) else steps[key][1]
+
+    @property
+    def named_steps(self) -> dict[str, Any]:
+        """Steps by name: the fitted steps if the pipeline is fitted."""
+        return {name: self[name] for name, _ in self.steps}
+
+    @property
+    def account_(self) -> Any:
+        """Privacy account of the last step."""
+        check_is_fitted(self)
+        return self.fitted_.model.account_
 
     @property
     def steps_(self) -> tuple[tuple[str, Any], ...]:
@@ -328,51 +317,39 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     @property
     def n_rows_(self) -> int:
         """Number of remaining rows."""
-        check_is_fitted(self)
-        return int(self.fitted_.model.n_rows_)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters of the pipeline and of its steps, like `Pipeline`."""
-        params: dict[str, Any] = {"steps": self.steps}
-        if not deep or not isinstance(self.steps, list | tuple):
-            return params
-        params.update(dict(self.steps))
-        for name, step in self.steps:
-            if hasattr(step, "get_params"):
-                params.update(
-                    {f"{name}__{key}": value for key, value in step.get_params(deep=True).items()}
-                )
-        return params
-
-    def set_params(self, **params: Any) -> Self:
-        """Set `steps`, a whole step by its name, or a parameter of a step."""
-        if "steps" in params:
-            self.steps = params.pop("steps")
-        names = [name for name, _ in self.steps] if params else []
-        for name in [key for key in params if key in names]:
-            step = params.pop(name)
-            self.steps = [(key, step if key == name else old) for key, old in self.steps]
-        super().set_params(**params)
-        return self
+        require_fitted(self)
+        rows = self.fitted_.rows
+        return int(self.fitted_.model.n_rows_) if rows is None else len(rows)
 
     def _apply_method(self, method: str, X: Any, *more: Any) -> Any:
         check_is_fitted(self)
         fitted = self.fitted_  # read once: a concurrent commit may replace it
-        return getattr(fitted.model, method)(fitted.transform(present_table(X)), *more)
+        if not isinstance(fitted.rows, SlotRows):
+            return getattr(fitted.model, method)(fitted.transform(present_table(X)), *more)
+        require_features(self, X)
+        answer = getattr(fitted.model, method)(fitted.transform(X), *more)
+        if self.fitted_ is fitted:
+            return answer
+        with lock_model(self):  # a commit changed steps meanwhile: the answer may be a mixture
+            return getattr(self.fitted_.model, method)(self.fitted_.transform(X), *more)
 
     def _check_steps(self) -> None:
         if not all(isinstance(step, list | tuple) and len(step) == 2 for step in self.steps):
-            raise ValueError(f"steps must be a list of (name, step); got {self.steps!r}")
+            raise ValueError(f"steps={self.steps!r} is not valid; expected a list of (name, step)")
         names = [name for name, _ in self.steps]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"steps needs at least one step, and distinct names; got {names}")
+            raise ValueError(
+                f"the names of steps are {names}; expected at least one step, and distinct names"
+            )
         if any(name == "steps" or "__" in name for name in names):
-            raise ValueError(f"names of steps must not be 'steps' or contain '__'; got {names}")
+            raise ValueError(
+                f"the names of steps are {names}; a name must not be 'steps' or contain '__'"
+            )
         *early, (last_name, last) = self.steps
         if not isinstance(last, ForgetMixin):
             kind = type(last).__name__
             raise CannotForgetError(
-                f"the last step {last_name!r} cannot forget: {last!r}; use "
+                f"the last step {last_name!r} ({last!r}) cannot forget; use "
                 f"NaiveUnlearner({kind}(...)) or another forgetting estimator"
             )
         for name, step in early:
@@ -381,24 +358,48 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             if not isinstance(step, ForgetMixin) and not is_data_independent(step):
                 kind = type(step).__name__
                 raise CannotForgetError(
-                    f"step {name!r} learns from data and cannot forget: use "
-                    f"NaiveUnlearner({kind}(...)), or DataIndependent({kind}(...)) if it learns "
-                    "nothing from the rows"
+                    f"step {name!r} learns from data and cannot forget: use a transformer of "
+                    f"letheon.preprocessing, NaiveUnlearner({kind}(...)), or "
+                    f"DataIndependent({kind}(...)) if it learns nothing from the rows"
                 )
 
-    def _fit_steps(self, steps: Steps, rows: Rows, config: dict[str, Any]) -> FittedSteps:
-        """Fit unfitted steps on the rows; store the raw rows only if they are needed."""
+    def _collect_rows(self, X: Any, y: Any, ids: Any) -> SlotRows | Rows:
+        """Return the raw rows, in slots if all steps pass changes on."""
+        in_slots = self._keeps_slots()
+        table = as_table(X) if in_slots else hold_table(X)
+        as_float = is_regressor(self.steps[-1][1])
+        target = None if y is None else hold_target(y, as_float=as_float)
+        owners = row_ids(ids, table_length(table))
+        if in_slots:
+            return SlotRows(table, target, owners)
+        state.ensure_supported((table, target))
+        return Rows(table, target, owners)
+
+    def _keeps_slots(self) -> bool:
+        """Return whether some step before the last learns, and all of them pass changes on."""
+        early = [step for _, step in self.steps[:-1]]
+        return all(map(passes_deltas, early)) and not all(map(is_data_independent, early))
+
+    def _fit_steps(
+        self, steps: Steps, rows: SlotRows | Rows, config: dict[str, Any]
+    ) -> FittedSteps:
+        """Fit unfitted steps on the rows, in order, and return them.
+
+        The raw rows are stored only if a step before the last must be refitted by `forget`.
+        """
         is_needed = not all(is_data_independent(step) for _, step in self.steps[:-1])
         fitted = FittedSteps(tuple(steps), rows if is_needed else None)
-        X, _ = rows.slice(0, len(rows))  # a copy: a step may work in place
         try:
             with fix_environment(config, library_seed(0, Purpose.STEP)):
-                for name, step in steps:
-                    with inner_training(f"step {name!r}"):
-                        _fit_step(step, X, rows)
-                        if step is not fitted.model and not _passes_through(step):
-                            can_forget = isinstance(step, ForgetMixin)
-                            X = step.transform(X) if can_forget else transform_alone(step, X)
+                if isinstance(rows, SlotRows):
+                    source = RowSource(rows)
+                    for (name, _), step in zip(steps, fitted.early, strict=False):
+                        with inner_training(f"step {name!r}"):
+                            source = fit_chain([step], source)
+                    with inner_training(f"step {steps[-1][0]!r}"):
+                        fit_model(fitted.model, source)
+                else:
+                    fit_in_order(steps, rows)
         except BaseException:
             fitted.destroy_files()
             raise
@@ -421,12 +422,23 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return super()._describe_environment() | versions_of(self)
 
     def _get_ids(self) -> Ids:
-        ids: Ids = self.fitted_.model._get_ids()
+        rows = self.fitted_.rows
+        ids: Ids = self.fitted_.model._get_ids() if rows is None else rows.ids
         return ids
 
     def _make_guarantee(self) -> Guarantee:
-        claim: Guarantee = self.fitted_.model.guarantee_
-        return claim
+        """Return the guarantee of the last step, or of a weaker step before it."""
+        claims: list[Guarantee] = [
+            step.guarantee_ for _, step in self.fitted_.steps if isinstance(step, ForgetMixin)
+        ]
+        weakest = max(claims, key=lambda claim: KINDS.index(claim.kind))
+        return claims[-1] if claims[-1].kind == weakest.kind else weakest
+
+    def _require_same_parameters(self) -> None:
+        super()._require_same_parameters()
+        for _, step in self.fitted_.steps:
+            if isinstance(step, ForgetMixin):
+                step._require_same_parameters()
 
     def _locate_rows(self, ids: Ids) -> Removal:
         if self.fitted_.rows is not None:
@@ -435,22 +447,114 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return removal
 
     def _prepare(self, removal: Removal) -> Any:
-        """Return new fitted steps, or a plan of the last step only."""
+        """Return a change of all steps, new fitted steps, or a plan of the last step only."""
         rows = self.fitted_.rows
         if rows is None:
-            self.fitted_.model._require_same_parameters()
             return self.fitted_.model._prepare(removal)
-        steps = [(name, clone_unfitted(step)) for name, step in self.fitted_.steps]
+        if isinstance(rows, SlotRows):
+            remaining = RowSource(rows, removal.where)
+            removed = take_block(rows, removal.where)
+            delta = Delta(removed=removed, before=remaining, source=remaining)
+            with refuse_impossible_removals():
+                return self._prepare_change(delta, removal.where, None)
         with translate_fit_errors():
-            return self._fit_steps(steps, rows.without(removal.where), self.config_)
+            return self._refit_steps(rows.without(removal.where))
+
+    def _refit_steps(self, rows: Rows) -> FittedSteps:
+        steps = [(name, clone_unfitted(step)) for name, step in self.fitted_.steps]
+        return self._fit_steps(steps, rows, self.config_)
+
+    def _prepare_change(self, delta: Delta, slots: Any, joined: SlotRows | None) -> _DeltaChange:
+        """Return what a change does in all steps."""
+        model = self.fitted_.model
+        chain = prepare_chain(self.fitted_.early, delta)
+        output = chain.output
+        if takes_deltas(model):
+            return _DeltaChange(chain, model, model._prepare_delta(output), None, slots, joined)
+        if not output.only_rows or (output.added is not None and not hasattr(model, "learn")):
+            fresh = clone_unfitted(model)
+            environment = fix_environment(self.config_, library_seed(0, Purpose.STEP))
+            with translate_fit_errors(), environment, inner_training("the last step"):
+                fit_model(fresh, output.source)
+            outcome = Outcome(1.0, {"models": 1})
+            return _DeltaChange(chain, fresh, None, outcome, slots, joined)
+        if output.added is not None:
+            added = output.added
+            # The last thing that can fail. It is atomic, and the commit follows at once.
+            model.learn(to_native(added.X), added.y, ids=added.ids.to_array())
+            return _DeltaChange(chain, model, None, Outcome(0.0), slots, joined)
+        assert output.removed is not None
+        plan = model._prepare(model._locate_rows(output.removed.ids.distinct()))
+        return _DeltaChange(chain, model, plan, None, slots, joined)
+
+    def _prepare_learn(self, X: Any, y: Any, ids: Any) -> Any:
+        fitted, model = self.fitted_, self.fitted_.model
+        if fitted.rows is None:
+            model.learn(fitted.transform(present_table(X)), y, ids=ids)
+            return None
+        require_features(self, X)
+        new = self._collect_rows(X, y, ids)
+        if isinstance(fitted.rows, SlotRows):
+            rows, added = fitted.rows, Block(new.X, new.y, new.ids)
+            joined = rows.join(new.X, new.y, new.ids)
+            delta = Delta(added=added, before=RowSource(rows), source=RowSource(rows, added=added))
+            return self._prepare_change(delta, None, joined)
+        assert isinstance(new, Rows)
+        return self._refit_steps(fitted.rows.concat(new))
 
     def _commit(self, plan: Any) -> Outcome:
+        if isinstance(plan, _DeltaChange):
+            return self._commit_change(plan)
+        if plan is None:  # learned by the last step alone
+            return Outcome(0.0)
         if self.fitted_.rows is None:
             outcome: Outcome = self.fitted_.model._commit(plan)
             return outcome
         warnings = tuple(CheckpointWarning(message) for message in self._destroy_files())
         self._install_steps(plan, self.config_)
         return Outcome(1.0, {"steps": len(plan.steps)}, warnings)
+
+    def _commit_change(self, change: _DeltaChange) -> Outcome:
+        fitted, chain = self.fitted_, change.chain
+        rows = fitted.rows if change.joined is None else change.joined
+        assert isinstance(rows, SlotRows)
+        steps = (*fitted.steps[:-1], (fitted.steps[-1][0], change.model))
+        messages: list[str] = []
+        # A new object before and after: `_apply_method` then knows that the steps changed.
+        self.fitted_ = replace(fitted)
+        apply_chain(fitted.early, chain.plans)
+        if change.model is not fitted.model:
+            messages = fitted.model._destroy_files()
+        outcome = change.outcome or change.model._commit(change.plan)
+        if change.slots is not None:
+            rows.wipe(change.slots)
+        self.fitted_ = FittedSteps(steps, rows)
+        return Outcome(
+            max(outcome.work, chain.work),
+            sum_counts([chain.rebuilt, outcome.rebuilt]),
+            (*outcome.warnings, *map(CheckpointWarning, messages)),
+            outcome.estimates,
+        )
+
+    def _inner_steps(self) -> list[Any]:
+        return [as_delta_step(step) for _, step in self.fitted_.steps]
+
+    def _fit_source(self, source: RowSource) -> Self:
+        self._check_steps()
+        steps = [(name, clone_with_seeds(step)) for name, step in self.steps]
+        fitted = FittedSteps(tuple(steps), None)
+        fit_chain([as_delta_step(step) for _, step in fitted.steps], source)
+        self._install_steps(fitted, get_config())
+        return self
+
+    @property
+    def passes_deltas(self) -> bool:
+        """Whether this pipeline can be a step that passes changes on: all its steps do."""
+        return all(passes_deltas(step) for _, step in self.steps)
+
+    def _clone_unfitted(self) -> Any:
+        steps = [(name, clone_unfitted(part)) for name, part in self.steps_]
+        return clone_step(self).set_params(steps=steps)
 
     def __sklearn_tags__(self) -> Tags:
         """Return the tags of the last step with the input tags of the first."""
@@ -468,42 +572,3 @@ class ForgetPipeline(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             sparse=all(step.sparse for step in inputs),
         )
         return tags
-
-
-def _clone_step(step: Any) -> Any:
-    return step if _passes_through(step) else clone(step)
-
-
-def _clone_with_seeds(step: Any) -> Any:
-    """Return an unfitted clone with fixed seeds, so that later fits use the same seeds."""
-    fresh = _clone_step(step)
-    if fresh is None or isinstance(fresh, str | ForgetMixin):
-        return fresh
-    unset = {
-        name: library_seed(seed_from(value), Purpose.STEP, name)
-        for name, value in fresh.get_params(deep=True).items()
-        if name.rpartition("__")[2] == "random_state" and not isinstance(value, int)
-    }
-    return fresh.set_params(**unset)
-
-
-def clone_unfitted(step: Any) -> Any:
-    """Return an unfitted clone with the seeds of the fitted step."""
-    fresh = _clone_step(step)
-    if isinstance(step, ForgetPipeline):
-        return fresh.set_params(steps=[(name, clone_unfitted(part)) for name, part in step.steps_])
-    if isinstance(step, ForgetMixin) and "random_state" in fresh.get_params(deep=False):
-        fresh.set_params(random_state=step.seed_)  # type: ignore[attr-defined]
-    return fresh
-
-
-def _fit_step(step: Any, X: Any, rows: Rows) -> None:
-    if _passes_through(step):
-        return
-    if isinstance(step, ForgetMixin):
-        step.fit(X, rows.y, ids=rows.ids)  # type: ignore[attr-defined]
-    else:
-        fresh = clone(step)
-        step.fit(X, rows.y)
-        if not isinstance(step, DataIndependent):
-            require_independence(fresh, step, X, rows.y)

@@ -44,10 +44,10 @@ _BLOCK_ROWS = 1 << 16
 _WEIGHT = "weight"
 
 
-class Block(NamedTuple):
-    """Some rows: table, targets, ids and weights.
+class Block:
+    """Some rows, in the form that a step gets them.
 
-    Attributes
+    Parameters
     ----------
     X : ndarray, CSR array, Frame or texts
         The rows.
@@ -59,19 +59,42 @@ class Block(NamedTuple):
         Their weights.
     """
 
-    X: Table
-    y: NDArray[Any] | None
-    ids: Ids
-    weights: NDArray[np.float64] | None = None
+    __slots__ = ("_X", "_view", "ids", "weights", "y")
+
+    def __init__(
+        self,
+        X: Table,
+        y: NDArray[Any] | None,
+        ids: Ids,
+        weights: NDArray[np.float64] | None = None,
+    ) -> None:
+        self._X = X
+        self._view: Callable[[], Table] | None = None
+        self.y = y
+        self.ids = ids
+        self.weights = weights
+
+    @property
+    def X(self) -> Table:
+        """The rows; transformed at the first use."""
+        if self._view is not None:
+            self._X, self._view = self._view(), None
+        return self._X
 
     @property
     def n_rows(self) -> int:
         """Number of rows."""
-        return table_length(self.X)
+        return len(self.ids)
 
     def with_table(self, X: Table) -> "Block":
         """Return the same rows with another table."""
         return Block(X, self.y, self.ids, self.weights)
+
+    def through(self, view: "View") -> "Block":
+        """Return the same rows behind a transform, which runs at the first use of the table."""
+        block = Block(None, self.y, self.ids, self.weights)
+        block._view = lambda: view(self)
+        return block
 
 
 View = Callable[[Block], Table]
@@ -156,11 +179,11 @@ class RowSource:
 
     def _look(self, block: Block) -> Block:
         for view in self.views:
-            block = block.with_table(view(block))
+            block = block.through(view)
         return block
 
 
-class Replacement(NamedTuple):
+class ReplacedRows(NamedTuple):
     """Rows that stay but have other values now: ranks, and the old and new rows."""
 
     ranks: Ranks
@@ -193,7 +216,7 @@ class Delta:
 
     removed: Block | None = None
     added: Block | None = None
-    replaced: Replacement | None = None
+    replaced: ReplacedRows | None = None
     columns: Columns = ()
     layout: NDArray[np.int64] | None = None
     before: RowSource
@@ -204,7 +227,7 @@ class Delta:
         """Whether rows only leave or arrive, and all other values are the same."""
         return self.replaced is None and not self.columns and self.layout is None
 
-    def signed_blocks(self) -> Iterator[tuple[int, Block]]:
+    def iter_signed(self) -> Iterator[tuple[int, Block]]:
         """Iterate over the rows to subtract (-1) and to add (+1), without those in `columns`."""
         if self.removed is not None:
             yield -1, self.removed
@@ -342,6 +365,8 @@ class DeltaMixin(ForgetMixin):
         first = next(iter(source.blocks()))
         if len(first.X.shape) == 2:
             self.n_features_in_ = int(first.X.shape[1])
+        if isinstance(first.X, Frame) and first.X.schema.has_names:
+            self.feature_names_in_ = np.array(first.X.schema.names, object)
         self._install(sums, published, seed)
         return self
 
@@ -373,7 +398,7 @@ class DeltaMixin(ForgetMixin):
             added = self._convert_rows(X, y, ids, weights)
             rows = self.rows_
             extra = {} if added.weights is None else {_WEIGHT: added.weights}
-            joined = rows.joined(added.X, added.y, added.ids, extra)
+            joined = rows.join(added.X, added.y, added.ids, extra)
             delta = Delta(added=added, before=RowSource(rows), source=RowSource(rows, added=added))
             return _StoredChange(self._prepare_delta(delta), None, joined)
 

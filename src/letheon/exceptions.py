@@ -4,13 +4,13 @@
 
     LetheonError
     ├── IdsTypeError          (TypeError)    ids of a wrong kind, or of mixed kinds
-    ├── IdsLengthError        (ValueError)   not one id per row
+    ├── IdsLengthError        (ValueError)   the number of ids is not the number of rows
     ├── InvalidParameterError (ValueError, TypeError)  a parameter of a wrong type or value
     ├── AssumptionError       (ValueError)   an assumption of a guarantee does not hold
     ├── TrainingError         (ValueError)   a network diverged, or cannot be trained
     ├── NoCandidateError      (ValueError)   no method is within the tolerances
     ├── DatasetMissingError   (FileNotFoundError)  files of a data set are missing
-    ├── DatasetFormatError    (ValueError)   a file differs from the published one
+    ├── DatasetFormatError    (ValueError)   a file differs from the published file
     ├── ForgetError
     │   ├── UnknownIdError    (LookupError)  an id is not in the model
     │   ├── EmptyModelError   (ValueError)   `fit` would reject the remaining rows
@@ -18,25 +18,25 @@
     │   ├── BudgetSpentError  (ValueError)   the budget allows no further removal
     │   └── ChangedParametersError (ValueError)  parameters were changed after fit
     ├── StateError
-    │   ├── UnsupportedStateError (TypeError)   a value without canonical bytes
-    │   ├── CorruptFileError      (ValueError)  truncated or altered
-    │   │   └── MemoryLimitError               reading it would take too much memory
-    │   ├── NewerFormatError      (ValueError)  written by a later version of letheon
-    │   ├── UntrustedClassError   (ValueError)  contains a class or setting not allowed
+    │   ├── UnsupportedStateError (TypeError)   a value has no canonical bytes
+    │   ├── CorruptFileError      (ValueError)  a file is truncated or altered
+    │   │   └── MemoryLimitError               reading the file would take too much memory
+    │   ├── NewerFormatError      (ValueError)  a file written by a later version of letheon
+    │   ├── UntrustedClassError   (ValueError)  a file contains a class or setting not allowed
     │   └── CheckpointError       (OSError)     a checkpoint cannot be written
     └── LedgerError
         ├── LedgerMissingError  (FileNotFoundError)  no ledger in that folder
-        ├── NewerLedgerError    (ValueError)    written by a later version of letheon
+        ├── NewerLedgerError    (ValueError)    a ledger written by a later version of letheon
         ├── OldDatabaseError    (RuntimeError)  the files are newer than the database
-        ├── LedgerBusyError     (RuntimeError)  another process uses it
-        ├── LedgerUnwritableError (OSError)     its disk is full or read-only; reading works
+        ├── LedgerBusyError     (RuntimeError)  another process works on the same object
+        ├── LedgerUnwritableError (OSError)     the disk is full or read-only; reading works
         ├── UnknownModelError   (LookupError)   no model with that name
         ├── UnknownRequestError (LookupError)   no request with that id
-        ├── RequestStateError   (ValueError)    not possible in the state of the request
+        ├── RequestStateError   (ValueError)    the state of the request does not allow the change
         ├── IdempotencyError    (ValueError)    the key was used for another request
         ├── BlockedIdsError     (ValueError)    rows of people with erasure requests
         ├── ClockError          (ValueError)    the clock is behind the ledger
-        ├── KeyFileError        (OSError)       a key is missing, damaged or readable by others
+        ├── KeyFileError        (OSError)       a key is missing, damaged or readable by other users
         ├── StaleWorkerError    (RuntimeError)  another worker took over; nothing was published
         ├── SignerRefusedError  (ValueError)    a claim stronger than the method permits
         ├── CertificateError    (ValueError)    a certificate, proof or bundle is not valid
@@ -113,7 +113,7 @@ __all__ = [
 
 
 def find_own_line(error: BaseException) -> tuple[str, int] | None:
-    """Return file name and line of the last letheon frame in a traceback, or None."""
+    """Return the file name and line of the last letheon frame in a traceback, or None."""
     trace, place = error.__traceback__, None
     while trace is not None:
         if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] == "letheon":
@@ -127,7 +127,7 @@ class LetheonError(Exception):
 
 
 class IdsTypeError(LetheonError, TypeError):
-    """Ids are not all int (64 bits) or all str."""
+    """The ids are neither all 64-bit integers nor all strings."""
 
 
 class IdsLengthError(LetheonError, ValueError):
@@ -135,7 +135,7 @@ class IdsLengthError(LetheonError, ValueError):
 
 
 class InvalidParameterError(LetheonError, ValueError, TypeError):
-    """A parameter has a wrong type or value; the text states the value and what is expected."""
+    """A parameter has a wrong type or value; the message states the value and what is expected."""
 
 
 class AssumptionError(LetheonError, ValueError):
@@ -143,21 +143,21 @@ class AssumptionError(LetheonError, ValueError):
 
 
 class TrainingError(LetheonError, ValueError):
-    """A network diverged, or does not have the form that training needs; nothing was changed."""
+    """A network diverged or cannot be trained; nothing was changed."""
 
 
 class NoCandidateError(LetheonError, ValueError):
-    """No compared method is within the tolerances; the text says why each one failed."""
+    """No compared method is within the tolerances; the message says why each method failed."""
 
 
 class DatasetMissingError(LetheonError, FileNotFoundError):
-    """Files of a data set are missing; the text says which, their source and destination."""
+    """Files of a data set are missing; the message names them, their source and their folder."""
 
     # An OSError with one argument prints its text; `filename` stays None.
 
 
 class DatasetFormatError(LetheonError, ValueError):
-    """A file differs from the published one in content, shape or values."""
+    """A data file differs from the published file in content, shape or values."""
 
 
 class ForgetError(LetheonError):
@@ -169,11 +169,11 @@ class UnknownIdError(ForgetError, LookupError):
 
 
 class EmptyModelError(ForgetError, ValueError):
-    """`fit` on the remaining rows would raise, so nothing was forgotten."""
+    """`fit` would reject the remaining rows, so nothing was forgotten."""
 
 
 class CannotForgetError(ForgetError, TypeError):
-    """The object, or a step of it, is not a forgetting estimator."""
+    """The object, or a step of a pipeline, is not a forgetting estimator."""
 
 
 class BudgetSpentError(ForgetError, ValueError):
@@ -181,11 +181,11 @@ class BudgetSpentError(ForgetError, ValueError):
 
 
 class ChangedParametersError(ForgetError, ValueError):
-    """Parameters were changed after `fit`; the trained states do not match them."""
+    """Parameters were changed after `fit`, so they do not match the trained model."""
 
 
 class StateError(LetheonError):
-    """A model could not be turned into canonical bytes, or back."""
+    """Base class of errors when a model is encoded, saved or loaded."""
 
 
 class UnsupportedStateError(StateError, TypeError):
@@ -197,11 +197,11 @@ class CorruptFileError(StateError, ValueError):
 
 
 class MemoryLimitError(CorruptFileError):
-    """Reading a file would take more memory than allowed; `max_memory` raises the limit."""
+    """Reading a file would take more memory than allowed; pass a larger `max_memory`."""
 
 
 class NewerFormatError(StateError, ValueError):
-    """A file has a format that this version does not support."""
+    """A file has a format that this version of letheon does not support."""
 
 
 class UntrustedClassError(StateError, ValueError):
@@ -213,7 +213,7 @@ class CheckpointError(StateError, OSError):
 
 
 class LedgerError(LetheonError):
-    """Base class of errors of an erasure ledger; nothing was recorded unless the text says so."""
+    """Base class of errors of a ledger; nothing was recorded unless the message says so."""
 
 
 class LedgerMissingError(LedgerError, FileNotFoundError):
@@ -229,11 +229,11 @@ class OldDatabaseError(LedgerError, RuntimeError):
 
 
 class LedgerBusyError(LedgerError, RuntimeError):
-    """Another process works on the same object; try again."""
+    """Another process works on the same object; try again later."""
 
 
 class LedgerUnwritableError(LedgerError, OSError):
-    """The disk of the ledger is full or read-only; nothing was recorded, and reading works."""
+    """The disk of the ledger is full or read-only; nothing was recorded. Reading still works."""
 
 
 class UnknownModelError(LedgerError, LookupError):
@@ -245,7 +245,7 @@ class UnknownRequestError(LedgerError, LookupError):
 
 
 class RequestStateError(LedgerError, ValueError):
-    """A request cannot change from its state to the requested one."""
+    """A request cannot change from its current state to the requested state."""
 
 
 class IdempotencyError(LedgerError, ValueError):
@@ -257,11 +257,11 @@ class BlockedIdsError(LedgerError, ValueError):
 
 
 class ClockError(LedgerError, ValueError):
-    """The clock is behind the last event of the ledger; due dates would be wrong."""
+    """The clock is behind the last event of the ledger, so due dates would be wrong."""
 
 
 class KeyFileError(LedgerError, OSError):
-    """A key file is missing, damaged, or readable by others."""
+    """A key file is missing, damaged, or readable by other users."""
 
 
 class StaleWorkerError(LedgerError, RuntimeError):
@@ -273,7 +273,7 @@ class SignerRefusedError(LedgerError, ValueError):
 
 
 class CertificateError(LedgerError, ValueError):
-    """A certificate, proof or bundle is not valid; the text says where."""
+    """A certificate, proof or bundle is not valid; the message says which part."""
 
 
 class ResidueError(LedgerError, RuntimeError):
@@ -289,11 +289,11 @@ class ShardingWarning(LetheonWarning):
 
 
 class CheckpointWarning(LetheonWarning):
-    """A saved state is missing or altered; it is trained again."""
+    """A checkpoint is missing or altered, so its part of the model is trained again."""
 
 
 class GuaranteeWarning(LetheonWarning):
-    """A model has a weaker guarantee than requested; the text says why."""
+    """A model has a weaker guarantee than requested; the message says why."""
 
 
 class PrecisionWarning(LetheonWarning):
@@ -305,11 +305,11 @@ class EnvironmentWarning(LetheonWarning):
 
 
 class SearchWarning(LetheonWarning):
-    """Files of a registered store cannot be searched for erased ids; the text names some."""
+    """Files of a registered store cannot be searched for erased ids; the message names some."""
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
-    """Warn with the location of the first line outside this package."""
+    """Issue a warning that points to the first caller outside this package."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
@@ -321,7 +321,7 @@ def _is_ours(module: str) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    """Return scikit-learn's `NotFittedError` without importing it earlier."""
+    """Return scikit-learn's `NotFittedError`, which is imported only when it is needed."""
     if name == "NotFittedError":
         from sklearn.exceptions import NotFittedError
 

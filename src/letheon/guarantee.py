@@ -1,4 +1,4 @@
-"""`Guarantee`: the claim about a model. `MethodFacts`: facts about a method."""
+"""Claims about a model (`Guarantee`) and facts about a method (`MethodFacts`)."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -49,8 +49,8 @@ class Guarantee:
     kind : {"exact", "certified", "empirical"}
         *exact*: the model has the bytes of a fresh `fit` on the remaining rows (survey,
         Definition 2). *certified*: the model is (epsilon, delta)-indistinguishable from a
-        retrained one (Definition 5).
-        *empirical*: measured, not proved; there is no bound on what the model reveals.
+        retrained one (Definition 5). *empirical*: measured, not proved; there is no bound on what
+        the model reveals.
     reference : str
         Theorem or paper behind the claim.
     requests : {"oblivious", "adaptive"}
@@ -58,9 +58,10 @@ class Guarantee:
     releases : {"latest-only", "every-version", "labels-only"}
         What an observer may see: only the latest model, every version, or only labels.
     assumptions : tuple of str
-        Codes of the assumptions.
+        Codes of the assumptions under which the claim holds.
     epsilon, delta, spent, budget : float or None
-        Only for certified guarantees; `spent` covers the whole sequence of requests.
+        Bounds, spent budget and budget of a certified guarantee, otherwise None. `spent` covers the
+        whole sequence of requests.
     residual_state : tuple of str
         Parts of the saved state that may still depend on forgotten rows.
     tuning : str or None
@@ -81,28 +82,29 @@ class Guarantee:
     tuning: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise for fields that contradict each other."""
+        """Raise `ValueError` if a field is invalid or fields contradict each other."""
         _require_one_of("kind", self.kind, KINDS)
         _require_one_of("requests", self.requests, REQUESTS)
         _require_one_of("releases", self.releases, RELEASES)
         accounting = (self.epsilon, self.delta, self.spent, self.budget)
         if self.kind == "certified":
             if self.epsilon is None or self.delta is None:
-                raise ValueError("a certified guarantee needs epsilon and delta; got None")
+                raise ValueError("epsilon or delta is None; kind='certified' requires both")
             if not (self.epsilon >= 0 and 0 <= self.delta < 1):
                 bounds = f"epsilon={self.epsilon}, delta={self.delta}"
                 raise ValueError(f"{bounds}; expected epsilon >= 0 and 0 <= delta < 1")
         elif any(number is not None for number in accounting):
             raise ValueError(
-                f"epsilon, delta, spent and budget need kind='certified'; got {self.kind!r}"
+                f"kind={self.kind!r} has epsilon, delta, spent or budget; they require "
+                "kind='certified'"
             )
 
     def with_tuning(self, tuning: str | None) -> Self:
-        """Return the same guarantee with a text on how hyper-parameters were chosen."""
+        """Return a copy of the guarantee with a text on how hyper-parameters were chosen."""
         return replace(self, tuning=tuning)
 
     def __str__(self) -> str:
-        """Return one line of text."""
+        """Return the guarantee as one line of text."""
         parts = [f"{self.kind}, {self.requests} requests, {self.releases}"]
         if self.kind == "certified":
             parts.append(f"epsilon {self.epsilon:g}, delta {self.delta:g}")
@@ -112,7 +114,7 @@ class Guarantee:
 
 
 class TrainingSize(NamedTuple):
-    """Size of a problem: training ids, ids in the smallest request, levels of a tree."""
+    """Size of a problem: number of training ids, ids in the smallest request, and tree levels."""
 
     n_people: int
     n_together: int
@@ -120,7 +122,7 @@ class TrainingSize(NamedTuple):
 
 
 class SearchRanges(NamedTuple):
-    """Values to try for each parameter; efficiency parameters are ordered from slow to fast."""
+    """Parameter values to try; those of efficiency parameters are ordered from slow to fast."""
 
     efficiency: Mapping[str, tuple[Any, ...]] = {}
     certifiability: Mapping[str, tuple[Any, ...]] = {}
@@ -128,9 +130,9 @@ class SearchRanges(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MethodFacts:
-    """Facts about a method, as data.
+    """Facts about a method in machine-readable form.
 
-    Used for the survey's Table 2, for candidate selection and for certificates.
+    They are used for the survey's Table 2, for `letheon.select` and for certificates.
 
     Attributes
     ----------
@@ -147,19 +149,19 @@ class MethodFacts:
     requests, releases : str
         The strongest claims that a model of this method can make; by default the weakest ones.
     state_holds_rows : bool
-        Whether a saved model contains its training rows, and so is personal data.
+        Whether a saved model contains its training rows and is therefore personal data.
     definition_name : str
-        Name of the definition text in `letheon.definitions`: claim, assumptions, pseudo-code,
-        proof or reference.
+        Name of the definition text in `letheon.definitions`, which states the claim, the
+        assumptions, the pseudo-code, and the proof or reference.
     definition_text : str or None
         The definition text itself, for a method outside letheon.
     families : tuple of {"any", "linear", "forest", "net"}
-        Families of models that the method applies to. Empty: not stated.
+        Families of models that the method applies to. Empty if not stated.
     tasks : tuple of {"classification", "regression"}
-        Tasks of its models. Empty: not stated.
+        Tasks that the models of the method solve. Empty if not stated.
     needs : tuple of str
         Properties of the loss and of training that the method requires, as keys of `NEEDS`. The
-        losses of letheon's classes have them.
+        losses of letheon's classes have these properties.
     certificate : {"exact", "certified", "empirical"}
         The strongest kind of guarantee that a model of this method may have. By default "exact"
         or "empirical", according to `exact`; it is "exact" if and only if `exact` is true.
@@ -169,14 +171,14 @@ class MethodFacts:
         Code of the rule by which a certified model counts its privacy loss, or a function of the
         model that returns it.
     adds_up : bool
-        Whether the privacy loss accumulates over requests under that rule.
+        Whether the privacy loss accumulates over requests under the accounting rule.
     noise : str or callable
         Code of the mechanism that adds noise, or a function of the model that returns it.
     has_noise_at_fit : bool
         Whether a fresh fit also adds noise.
     replay : {"bitwise", "bitwise-same-kernel"}
-        Where a fresh fit gives the same bytes: on every machine (no use of BLAS and libm), or only
-        on machines with the same kernels.
+        Where a fresh fit gives the same bytes: on every machine, because neither BLAS nor libm is
+        used ("bitwise"), or only on machines with the same kernels ("bitwise-same-kernel").
     search_ranges : callable, optional
         Function from a `TrainingSize` to the values of parameters that `letheon.select` tries.
     """
@@ -205,10 +207,11 @@ class MethodFacts:
     search_ranges: Callable[[TrainingSize], SearchRanges] | None = None
 
     def __post_init__(self) -> None:
-        """Raise unless there is one definition text, and all codes are valid and consistent."""
+        """Raise `ValueError` unless there is one definition text and all codes are consistent."""
         if bool(self.definition_name) == bool(self.definition_text):
             raise ValueError(
-                "expected either definition_name (a text of letheon) or definition_text"
+                "both or neither of definition_name and definition_text are set; expected "
+                "definition_name for a text in letheon, or definition_text for your own text"
             )
         for name, allowed in (("families", FAMILIES), ("tasks", TASKS), ("needs", tuple(NEEDS))):
             for word in getattr(self, name):
@@ -218,7 +221,8 @@ class MethodFacts:
         _require_one_of("certificate", self.certificate, KINDS)
         if self.exact != (self.certificate == "exact"):
             raise ValueError(
-                f"exact={self.exact} and certificate={self.certificate!r} contradict each other"
+                f"exact={self.exact} contradicts certificate={self.certificate!r}; certificate "
+                "must be 'exact' if and only if exact is True"
             )
 
     def accounting_code(self, model: Any) -> str:
@@ -235,7 +239,7 @@ class MethodFacts:
 
     @property
     def definition(self) -> str:
-        """The definition text: claim, assumptions, pseudo-code, proof or reference."""
+        """Definition text with the claim, assumptions, pseudo-code, and proof or reference."""
         if self.definition_text:
             return self.definition_text
         file = resources.files("letheon.definitions") / f"{self.definition_name}.md"
@@ -249,4 +253,4 @@ class MethodFacts:
 
 def _require_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"{name}={value!r}; expected one of {allowed}")
+        raise ValueError(f"{name}={value!r} is unknown; expected one of {allowed}")

@@ -1,8 +1,8 @@
 """Helpers for wrappers of an inner estimator: clones, seeds, errors, tags, data independence.
 
-A transformer may be declared to learn nothing from rows. The declaration is compared with a list of
-known classes and tested: clones fitted on different rows must have equal states, and the output
-for a row must not depend on other rows.
+A transformer can be declared as data-independent: it learns nothing from the rows. The declaration
+is compared with a list of known classes and tested: clones fitted on different rows must have equal
+states, and the output for a row must not depend on other rows.
 """
 
 import random
@@ -69,32 +69,36 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def clone_with_seed(estimator: Any, seed: int, purpose: Purpose, *parts: int) -> Any:
-    """Return an unfitted clone; every `random_state` in it is derived from the keyed hash.
+    """Return an unfitted clone with derived seeds.
+
+    Every `random_state` in the clone is derived from a keyed hash of the seed, the purpose, `parts`
+    and the parameter's path.
 
     Raises
     ------
     CannotForgetError
-        A nested estimator stays fitted in a clone, so a retrain would keep what it learned; or its
-        noise cannot be repeated, so a retrained model could not be compared.
+        A nested estimator stays fitted in a clone, so retraining would keep what it learned; or a
+        nested estimator draws noise that cannot be repeated, so a retrained model would differ.
     """
     fresh = clone(estimator)
     for _, part, params in iter_estimators(fresh):
         if isinstance(part, FrozenEstimator):
             raise CannotForgetError(
                 f"{type(fresh).__name__} contains a FrozenEstimator, which keeps what it learned "
-                "and cannot forget; pass the estimator inside it, unfitted"
+                "and cannot forget; pass the inner estimator unfitted instead"
             )
         if params.get("noise_seed", 0) is None:
             raise CannotForgetError(
-                f"{type(part).__name__} draws secret noise, so no two fits are equal, and an exact "
-                "method cannot wrap it. It can forget without a wrapper: use it directly"
+                f"{type(part).__name__} draws secret noise, so no two fits are equal, and an "
+                f"exact method cannot wrap it. Use {type(part).__name__} without a wrapper, "
+                "because it can forget"
             )
     SeedSlots(fresh).fill(seed, purpose, *parts)
     return fresh
 
 
 class NestedEstimator(NamedTuple):
-    """An estimator, its path in the outermost estimator, and its own parameters."""
+    """Estimator inside another one, with its path in the outermost one and its own parameters."""
 
     path: str
     estimator: Any
@@ -102,7 +106,7 @@ class NestedEstimator(NamedTuple):
 
 
 def iter_estimators(estimator: Any, path: str = "") -> Iterator[NestedEstimator]:
-    """Yield an estimator and all estimators in its parameters, including lists and dicts."""
+    """Yield an estimator and all estimators nested in its parameters, even in lists and dicts."""
     params = estimator.get_params(deep=False)
     yield NestedEstimator(path, estimator, params)
     for name in sorted(params):
@@ -125,7 +129,8 @@ def _iter_nested(value: Any, path: str) -> Iterator[NestedEstimator]:
 class SeedSlots:
     """All `random_state` parameters in an estimator.
 
-    Splitters among the parameters (such as a shuffled `KFold`) are replaced by copies.
+    Splitters among the parameters (such as a shuffled `KFold`) are replaced with copies, so that
+    their seeds can be set.
     """
 
     def __init__(self, estimator: Any) -> None:
@@ -140,27 +145,31 @@ class SeedSlots:
                     self._slots.append((path + name, splitter))
 
     def fill(self, seed: int, purpose: Purpose, *parts: int) -> None:
-        """Set every slot from (seed, purpose, parts, path in the estimator)."""
+        """Set every `random_state` to a hash of the seed, the purpose, `parts` and its path."""
         for path, owner in self._slots:
             owner.random_state = library_seed(seed, purpose, *parts, path)
 
 
 def refuse_nested_files(estimator: Any) -> None:
-    """Raise for a nested estimator with files, because they cannot be destroyed reliably."""
+    """Raise `CannotForgetError` if a nested estimator stores its states in files.
+
+    Files of a nested model cannot be destroyed reliably.
+    """
     for part in iter_estimators(estimator):
         if part.params.get("checkpoint_dir") is not None:
             raise CannotForgetError(
-                f"{type(part.estimator).__name__} inside another estimator has checkpoint_dir set; "
-                "files of a nested model cannot be destroyed reliably; set checkpoint_dir=None"
+                f"{type(part.estimator).__name__} inside another estimator has checkpoint_dir "
+                "set, but files of a nested model cannot be destroyed reliably; set "
+                "checkpoint_dir=None"
             )
 
 
 def refuse_unencodable(estimator: Any, rows: Rows, seed: int, config: dict[str, Any]) -> None:
-    """Raise before training if the trained model would have no digest, or not a repeatable one.
+    """Raise an error before training if the trained model would have no repeatable digest.
 
-    The state of a class that is not on the allow-list is known only after a fit. So two clones are
-    fitted on a few rows; their digests must be equal. If a trial fails (for example with too few
-    rows), `require_encodable` still checks the trained model.
+    The state of a class that is not on the allow-list is known only after a fit. Therefore two
+    clones are fitted on a few rows, and their digests must be equal. If such a trial fails (for
+    example because it has too few rows), `require_encodable` still checks the trained model.
     """
     state.ensure_supported(estimator)
     if len(rows) <= _FEW_ROWS or _is_surely_encodable(estimator, rows):
@@ -189,7 +198,10 @@ def _fit_trial(estimator: Any, few: Rows, seed: int, config: dict[str, Any]) -> 
 
 
 def require_encodable(model: Any, estimator: Any, rows: Rows) -> None:
-    """Raise unless `model`, trained from `estimator` on these rows, can have a digest."""
+    """Raise `UnsupportedStateError` unless a trained model can be saved and have a digest.
+
+    `model` is the result of fitting `estimator` on these rows.
+    """
     if _is_surely_encodable(estimator, rows):
         return
     try:
@@ -202,7 +214,7 @@ def require_encodable(model: Any, estimator: Any, rows: Rows) -> None:
 
 
 def _is_surely_encodable(estimator: Any, rows: Rows) -> bool:
-    """Return whether the classes and the kind of rows alone show that there is a digest."""
+    """Return whether the classes and the type of the rows guarantee that there is a digest."""
     is_array = isinstance(rows.X, np.ndarray) or sp.issparse(rows.X)
     return is_array and state.has_listed_classes(estimator)
 
@@ -222,10 +234,10 @@ def versions_of(estimator: Any) -> dict[str, str]:
 def fix_environment(config: dict[str, Any], seed: int) -> Iterator[None]:
     """Fix everything outside an estimator that could change what it learns.
 
-    One BLAS and OpenMP thread; no parallel loops (the order of sums would vary); the scikit-learn
-    settings of the first fit; global generators of Python and NumPy seeded, and restored
-    afterwards. The generators are global, so models in threads of one process train one after the
-    other.
+    Inside the context, BLAS and OpenMP use one thread, joblib runs no parallel loops (the order of
+    sums would vary), and scikit-learn has the settings of the first fit. The global generators of
+    Python and NumPy are seeded, and restored afterwards. Because they are global, only one thread
+    of a process can train at a time.
     """
     shared = check_random_state(None)
     with (
@@ -244,7 +256,7 @@ def fix_environment(config: dict[str, Any], seed: int) -> Iterator[None]:
 
 
 def seed_globally(seed: int) -> None:
-    """Seed Python's and NumPy's global generators; inside `fix_environment` only."""
+    """Seed Python's and NumPy's global generators. Use it only inside `fix_environment`."""
     check_random_state(None).seed(seed)  # the generator of np.random.rand etc.
     random.seed(seed)
 
@@ -254,7 +266,7 @@ _NOTE = "raised by the estimator inside"
 
 @contextmanager
 def inner_training(name: str) -> Iterator[None]:
-    """Add a note to errors of the inner estimator that says where they came from."""
+    """Add a note to errors of the inner estimator that names the wrapper `name`."""
     try:
         yield
     except Exception as error:
@@ -264,7 +276,10 @@ def inner_training(name: str) -> Iterator[None]:
 
 @contextmanager
 def translate_fit_errors() -> Iterator[None]:
-    """Turn errors of the inner `fit` into `EmptyModelError`: a fresh fit would raise too."""
+    """Turn errors of the inner `fit` into `EmptyModelError`.
+
+    A fresh fit on the remaining rows would fail too.
+    """
     try:
         yield
     except (LetheonError, OSError, MemoryError):
@@ -278,7 +293,7 @@ def translate_fit_errors() -> Iterator[None]:
 
 
 def available_from(find: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
-    """Return a decorator that hides a method unless the object from `find` has it."""
+    """Return a decorator that hides a method unless the object from `find` has the same method."""
 
     def decorate(method: _Method) -> _Method:
         def has_method(model: Any) -> bool:
@@ -292,9 +307,9 @@ def available_from(find: Callable[[Any], Any]) -> Callable[[_Method], _Method]:
 
 
 def require_acceptable(estimator: Any, X: Any) -> None:
-    """Raise for NaN and infinity if the tags of the estimator do not allow them.
+    """Raise `ValueError` for NaN and infinity if the tags of the estimator do not allow them.
 
-    Use it for rows that are not passed to the estimator itself.
+    Use this function for rows that are not passed to the estimator itself.
     """
     numeric = sp.issparse(X) or (isinstance(X, np.ndarray) and X.dtype.kind == "f")
     if numeric and not get_tags(estimator).input_tags.allow_nan:
@@ -302,7 +317,7 @@ def require_acceptable(estimator: Any, X: Any) -> None:
 
 
 def inherit_tags(tags: Tags, estimator: Any) -> Tags:
-    """Copy the tags of the inner estimator into the tags of the wrapper."""
+    """Copy the tags of the inner estimator into the tags of the wrapper, and return these."""
     inner = get_tags(estimator)
     tags.input_tags = inner.input_tags
     tags.target_tags = inner.target_tags
@@ -314,24 +329,24 @@ def inherit_tags(tags: Tags, estimator: Any) -> Tags:
 
 
 def require_features(model: Any, X: Any) -> None:
-    """Raise unless X has the columns that the model was fitted with."""
+    """Raise `ValueError` unless X has the columns that the model was fitted with."""
     if not is_text_column(X):
         validate_data(model, X, skip_check_array=True, reset=False)
 
 
 def remember_features(model: Any, X: Any) -> None:
-    """Set `n_features_in_` and `feature_names_in_`, like scikit-learn."""
+    """Set `n_features_in_` and `feature_names_in_` of the model from X, like scikit-learn."""
     if not is_text_column(X):
         validate_data(model, X, skip_check_array=True, reset=True)
 
 
 def require_copy(prototype: Any, copy: Any) -> Any:
-    """Return a clone, or raise if it is not another object of the same class."""
+    """Return the clone `copy`; raise `TypeError` if it is not a new object of the same class."""
     if copy is prototype or type(copy) is not type(prototype):
         name = type(prototype).__name__
         returned = "the same object" if copy is prototype else f"a {type(copy).__name__}"
         raise TypeError(
-            f"clone of a {name} returned {returned}; expected a new {name}. Remove "
+            f"clone of a {name} returned {returned}; expected a new {name}. Remove or correct "
             f"{name}.__sklearn_clone__"
         )
     return copy
@@ -340,16 +355,16 @@ def require_copy(prototype: Any, copy: Any) -> Any:
 def fresh_copy(prototype: Any, seed: int) -> Any:
     """Return an unfitted copy with this seed and without a checkpoint directory.
 
-    A copy may be trained on rows that the original forgets later, or never had. So it must not
-    write states to the `checkpoint_dir` of the original, at any depth.
+    The copy may be trained on rows that the original forgets later or never had. Therefore neither
+    the copy nor a nested estimator may write states to the `checkpoint_dir` of the original.
 
     Parameters
     ----------
     prototype : estimator
-        Cloned, never changed.
+        The estimator to clone; it is not changed.
     seed : int
-        Becomes the `random_state`. If the estimator has none (a pipeline), every `random_state`
-        inside it is derived from the seed and its path.
+        The new `random_state`. If the estimator has no such parameter (a pipeline), every nested
+        `random_state` is derived from the seed and the path of the parameter.
 
     Returns
     -------
@@ -367,7 +382,7 @@ def fresh_copy(prototype: Any, seed: int) -> Any:
 
 
 def refuse_learner(transformer: Any) -> None:
-    """Raise for a transformer that is known to learn from rows, at any depth of nesting."""
+    """Raise `CannotForgetError` if the transformer or a part of it is known to learn from rows."""
     for _, part, params in iter_estimators(transformer):
         if not type(part).__module__.startswith("sklearn."):
             continue
@@ -392,7 +407,11 @@ def _no_independence(transformer: Any, reason: str) -> CannotForgetError:
 
 
 def require_independence(fresh: Any, fitted: Any, X: Any, y: Any) -> None:
-    """Raise if clones of `fresh` differ after fits on different rows, or if rows are mixed."""
+    """Raise `CannotForgetError` if a transformer is not data-independent.
+
+    Clones of `fresh` must be equal after fits on different rows, and the output of `fitted` for a
+    row must not depend on other rows.
+    """
     expected = state.digest(fitted)
     X, y = indexable(X, y)
     few = min(_TRIAL_ROWS, _count_rows(X))
@@ -410,13 +429,16 @@ def require_independence(fresh: Any, fitted: Any, X: Any, y: Any) -> None:
                 raise _no_independence(fresh, "fits on different values differ")
         after = fitted.transform(_draw_rows(X, y, few, 0)[0])
         if not _is_close(_as_array(before), _as_array(after)):
-            raise _no_independence(fresh, "fits on other rows change its output for a row")
+            raise _no_independence(fresh, "its output for a row changes with the rows of the fit")
         if state.digest(fitted) != expected:
-            raise _no_independence(fresh, "it learns when it transforms")
+            raise _no_independence(fresh, "its state changes when it transforms rows")
 
 
 def transform_alone(transformer: Any, X: Any) -> Any:
-    """Transform all rows; raise if the output for a row depends on other rows."""
+    """Transform all rows and return the output.
+
+    Raise `CannotForgetError` if the output for a row depends on other rows.
+    """
     n_rows = _count_rows(X)
     # `shuffle` copies: a transformer may work in place.
     rows, positions = shuffle(X, np.arange(n_rows), n_samples=min(_ALONE, n_rows), random_state=0)
@@ -442,7 +464,7 @@ def _draw_rows(X: Any, y: Any, size: int, seed: int) -> tuple[Any, Any]:
 
 
 def _digest_of_fit(fresh: Any, X: Any, y: Any) -> str | None:
-    """Return the digest of a clone fitted on these rows, None if the fit fails."""
+    """Return the digest of a clone fitted on these rows, or None if the fit fails."""
     try:
         return state.digest(clone(fresh).fit(X, y))
     except Exception:  # noqa: BLE001 - a trial may have too few rows

@@ -1,8 +1,8 @@
-"""The registry of methods: one line per method, read by every other part of the package.
+"""The registry of methods: one entry per method, read by every other part of the package.
 
 Exports of `letheon`, type tags of files, certificates, audits, candidate selection, benchmarks and
-generated pages use this table and the `MethodFacts` of its classes. The table imports nothing, so
-that all of them can import it.
+generated pages use this table and the `MethodFacts` of its classes. This module imports no other
+part of the package, so that all parts can import it.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Certificate = Literal["exact", "certified", "empirical"]
 
 @dataclass(frozen=True)
 class Method:
-    """One method.
+    """A registered method: its name, its estimators and its kind of guarantee.
 
     Parameters
     ----------
@@ -30,9 +30,12 @@ class Method:
     bound : str, optional
         Name of the function in `letheon.audit` that recomputes (epsilon, delta) of a model with
         independent formulas; ``"inner"`` if the inner model is certified and checked. Every
-        certified method has one, so that no certificate relies on the method alone.
+        certified method needs a bound, so that no certificate relies on the method alone.
     is_candidate : bool, default=True
-        Whether `letheon.select` tries it with its defaults.
+        Whether `letheon.select` tries the method by default.
+    is_exported : bool, default=True
+        Whether `letheon` exports the classes. Classes with the names of scikit-learn's are only
+        available from their own module.
 
     Raises
     ------
@@ -46,9 +49,10 @@ class Method:
     certificate: Certificate
     bound: str | None = None
     is_candidate: bool = True
+    is_exported: bool = True
 
     def __post_init__(self) -> None:
-        """Raise for a certified method without a bound that audits can check."""
+        """Raise if a certified method has no bound that audits can check."""
         if self.certificate == "certified" and not self.bound:
             raise ValueError(
                 f"the certified method {self.name!r} has no bound; add one to letheon.audit and "
@@ -57,7 +61,7 @@ class Method:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the estimators."""
+        """Names of the estimators as a tuple."""
         return tuple(self.classes.split())
 
 
@@ -90,12 +94,22 @@ METHODS: tuple[Method, ...] = (
         "inner",
         is_candidate=False,
     ),
+    Method("pipeline", "letheon.compose", "ForgetPipeline", "exact", is_candidate=False),
+    Method(
+        "stable-preprocessing",
+        "letheon.preprocessing",
+        "ForgetColumnTransformer OneHotEncoder OrdinalEncoder",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
     Method(
         "naive-bayes",
         "letheon.sums",
         "MultinomialNB ComplementNB BernoulliNB CategoricalNB",
         "exact",
         is_candidate=False,
+        is_exported=False,
     ),
     Method(
         "text-counts",
@@ -103,8 +117,8 @@ METHODS: tuple[Method, ...] = (
         "CountVectorizer TfidfVectorizer",
         "exact",
         is_candidate=False,
+        is_exported=False,
     ),
-    Method("pipeline", "letheon.compose", "ForgetPipeline", "exact", is_candidate=False),
 )
 
 
@@ -113,6 +127,7 @@ def find_method(name: str) -> Method | None:
     return next((method for method in METHODS if method.name == name), None)
 
 
-def class_paths() -> dict[str, str]:
-    """Return the public module of each estimator of all registered methods, by name."""
-    return {name: method.module for method in METHODS for name in method.class_names}
+def class_paths(*, exported_only: bool = False) -> dict[str, str]:
+    """Return a dict from the class name of every registered estimator to its public module."""
+    methods = [method for method in METHODS if method.is_exported or not exported_only]
+    return {name: method.module for method in methods for name in method.class_names}

@@ -2,8 +2,8 @@
 
 Each version becomes a run and a version of a registered model. The alias ``letheon-head`` points to
 the served version, older versions are tagged ``letheon.superseded``, and `verify_logged` checks the
-files with a public key. Only data of a public bundle are sent to MLflow, unless you request the
-model itself with ``with_model=True``.
+files with a public key. Only data that a public bundle contains is sent to MLflow, unless you also
+log the model itself with ``with_model=True``.
 
 This module needs ``letheon[mlflow,ledger]``.
 """
@@ -56,7 +56,7 @@ class LoggedVersion:
     Attributes
     ----------
     model, tenant : str
-        The model in the ledger.
+        Name and tenant of the model in the ledger.
     version : int
         Number of the version in the ledger.
     certificate : int or None
@@ -66,7 +66,7 @@ class LoggedVersion:
     run_id : str
         The run with measures and files.
     is_new : bool
-        Whether this call logged it.
+        Whether this call logged the version, or completed an interrupted call.
     """
 
     model: str
@@ -79,7 +79,7 @@ class LoggedVersion:
     is_new: bool
 
     def __str__(self) -> str:
-        """Return one line of text."""
+        """Return ledger version, MLflow version and run in one line."""
         target = f"{self.registered_model} version {self.registered_version}, run {self.run_id}"
         certificate = f"certificate {self.certificate}" if self.certificate else "registration"
         return f"{self.model}@{self.version} ({certificate}) -> {target}"
@@ -97,26 +97,26 @@ def log_version(
 ) -> LoggedVersion:
     """Log a version with its certificate, proof, purge attestation and measures.
 
-    Repeated calls log nothing twice. They complete an interrupted call, and add a purge attestation
-    that was issued in the meantime.
+    A repeated call does not log anything again. It completes an interrupted call, and adds a purge
+    attestation that was issued in the meantime.
 
     Parameters
     ----------
     ledger : Ledger
         The ledger of the model.
     model, tenant : str
-        The model.
+        Name and tenant of the model.
     registered_model : str, optional
         Name in the registry of MLflow; by default ``model``, or ``tenant.model`` if the tenant is
         not "default".
     version : int, optional
-        The version; by default the served one.
+        Number of the version; by default the served version.
     client : MlflowClient, optional
         By default a client for the configured tracking server.
     with_model : bool, default=False
-        Also log the file of the model. Only for the served version; the file is removed from its
-        run when a later version is logged. It may contain personal data, and no purge of the
-        ledger destroys it.
+        Whether to log the file of the model too. This works only for the served version; the file
+        is removed from its run when a later version is logged. It may contain personal data, and
+        no purge of the ledger destroys it.
 
     Warns
     -----
@@ -134,7 +134,9 @@ def log_version(
     if not versions or versions[0].number != number:
         raise LedgerMissingError(f"model {model!r} has no version {number}")
     if with_model and number != head.number:
-        raise ValueError(f"version {number} is not the served version; its file was destroyed")
+        raise ValueError(
+            f"with_model=True needs the served version; the file of version {number} was destroyed"
+        )
     registry = _RegistryEntry(ledger, client or MlflowClient(), model, tenant, registered_model)
     known = registry.list_logged()
     logged = _log_version(registry, versions[0], known, with_model=with_model)
@@ -175,11 +177,12 @@ def follow(
 
 
 def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) -> dict[str, Any]:
-    """Verify a logged certificate and the files of its run; return its statement.
+    """Verify a logged certificate and the files of its run; return the certificate's statement.
 
-    This checks signature and schema of the certificate, that its proof shows the transition, that
-    the purge attestation belongs to it, and that tags and metrics of the run agree with it. It does
-    not check the chain and the log; for this, verify a bundle of the ledger.
+    This checks that the signature and the schema of the certificate are valid, that its proof shows
+    the transition, that the purge attestation belongs to the certificate, and that the tags and
+    metrics of the run agree with it. It does not check the chain and the log; for this, verify a
+    bundle of the ledger.
 
     Parameters
     ----------
@@ -220,7 +223,7 @@ def verify_logged(run_id: str, key: str, *, client: MlflowClient | None = None) 
 
 
 class _RegistryEntry:
-    """The registered model in MLflow of one model of a ledger."""
+    """The registered model in MLflow that belongs to a model of a ledger."""
 
     def __init__(
         self,
@@ -235,7 +238,7 @@ class _RegistryEntry:
         # MLflow rejects colons in names.
         self.name = registered_model or usual.replace(":", "-")
         if "'" in self.name:
-            raise ValueError(f"registered_model={self.name!r} must not contain a quotation mark")
+            raise ValueError(f"registered_model={self.name!r} must not contain a single quote")
 
     def list_logged(self) -> dict[int, ModelVersion]:
         """Return the logged versions by their number in the ledger."""
@@ -264,7 +267,7 @@ class _RegistryEntry:
             self.client.create_registered_model(self.name)
 
     def ensure_run(self, number: int, tags: Mapping[str, str]) -> str:
-        """Return the run of a version; create it unless an interrupted call did."""
+        """Return the id of the run of a version; create the run if it does not exist."""
         experiment = self.ensure_experiment()
         terms = [
             f"tags.`{name}` = '{tags[name]}'" for name in ("letheon.ledger", "letheon.address")
@@ -284,7 +287,10 @@ def _log_version(
     *,
     with_model: bool = False,
 ) -> LoggedVersion:
-    """Log the missing parts of a version, and add it to `known`."""
+    """Log the missing parts of a version and add the version to `known`.
+
+    `known` contains the logged versions by their number in the ledger.
+    """
     entry = known.get(version.number)
     is_new = entry is None or entry.tags.get(_DONE) != "true"
     opened = _open_certificate(registry.ledger, version)
@@ -323,7 +329,7 @@ def _log_version(
 def _write_run(
     registry: _RegistryEntry, run_id: str, version: Version, opened: SignedStatement | None
 ) -> None:
-    """Write measures and files to the run of a version."""
+    """Write keys, metrics, and the certificate with its proof (if any) to the run of a version."""
     client, ledger = registry.client, registry.ledger
     _add_text(client, run_id, ledger.public_key + "\n", _KEY)
     for number, statement in enumerate(ledger.keys.statements(), 1):
@@ -340,7 +346,7 @@ def _write_run(
 
 
 def _add_purge(registry: _RegistryEntry, run_id: str, version: Version) -> bool:
-    """Add the purge attestation of a version, if there is one."""
+    """Add the purge attestation of a version to its run; return whether there is one."""
     if version.sequence is None:
         return False
     try:
@@ -353,7 +359,7 @@ def _add_purge(registry: _RegistryEntry, run_id: str, version: Version) -> bool:
 
 
 def _add_model(registry: _RegistryEntry, run_id: str) -> None:
-    """Add the file of the model, and warn."""
+    """Add the file of the served model to a run, and warn that it may contain personal data."""
     from letheon.persist import save
 
     warnings.warn(
@@ -370,7 +376,10 @@ def _add_model(registry: _RegistryEntry, run_id: str) -> None:
 
 
 def _move_head(registry: _RegistryEntry, head: int, known: Mapping[int, ModelVersion]) -> None:
-    """Point the alias at the served version, and mark the older ones."""
+    """Move the alias to the served version `head`, and tag older versions as superseded.
+
+    Model files of older versions are removed.
+    """
     if head in known:
         registry.client.set_registered_model_alias(registry.name, HEAD, known[head].version)
     for number, entry in known.items():
@@ -386,7 +395,7 @@ def _move_head(registry: _RegistryEntry, head: int, known: Mapping[int, ModelVer
 
 
 def _remove_model(registry: _RegistryEntry, run_id: str) -> None:
-    """Remove the file of a version that is no longer served: it may contain erased rows."""
+    """Remove the model file from the run of an older version: it may contain erased rows."""
     run = registry.client.get_run(run_id)
     place: Any = get_artifact_repository(run.info.artifact_uri, registry.client.tracking_uri)
     place.delete_artifacts(f"{_FOLDER}/{_MODEL}")
@@ -430,7 +439,7 @@ def _tags_of(opened: SignedStatement) -> dict[str, str]:
 
 
 def _metrics_of(opened: SignedStatement) -> dict[str, float]:
-    """Return the measured values of a certificate."""
+    """Return the measured values of a certificate by metric name."""
     claims = opened.predicate
     metrics = {
         f"letheon.{name}": float(measure["value"])
@@ -468,7 +477,7 @@ def _open_certificate(ledger: Ledger, version: Version) -> SignedStatement | Non
 
 
 def _is_certified(ledger: Ledger, version: Version) -> bool:
-    """Return whether a version has its certificate, or needs none."""
+    """Return whether the certificate of a version is issued; True for a registration."""
     try:
         return version.sequence is None or bool(ledger.certificates.envelope(version.sequence))
     except LedgerMissingError:
@@ -476,7 +485,10 @@ def _is_certified(ledger: Ledger, version: Version) -> bool:
 
 
 def _is_complete(entry: ModelVersion | None) -> bool:
-    """Return whether nothing is missing. A registration erases nothing, so it has no purge."""
+    """Return whether a version is logged with everything, including its purge attestation.
+
+    A registration erases nothing, so it has no purge attestation.
+    """
     if entry is None or entry.tags.get(_DONE) != "true":
         return False
     return "letheon.certificate" not in entry.tags or entry.tags.get(_PURGED) == "true"

@@ -41,16 +41,16 @@ class _RetrainedModel(NamedTuple):
 
 
 def _inner_estimator(model: "NaiveUnlearner") -> Any:
-    """Return the inner estimator, the fitted one after `fit`."""
+    """Return the fitted inner estimator, or before `fit` the unfitted one."""
     return vars(model).get("estimator_", model.estimator)
 
 
 class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     r"""Any scikit-learn estimator, made to forget by retraining on the remaining rows.
 
-    The removal mechanism of the survey's Definition 3: ``U*(A(D), D, D_u) = A(D \ D_u)``. It is
-    simple but slow, and the baseline for every other method. With a transformer inside, it is a
-    forgetting step for `letheon.ForgetPipeline`.
+    This is the removal mechanism of the survey's Definition 3: ``U*(A(D), D, D_u) = A(D \ D_u)``.
+    It is simple but slow, and the baseline for every other method. With a transformer as
+    `estimator`, it is a step for `letheon.ForgetPipeline` that can forget.
 
     Parameters
     ----------
@@ -161,31 +161,31 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     @available_from(_inner_estimator)
     def predict(self, X: Any) -> Any:
-        """Predict with the fitted estimator."""
+        """Return the predictions of the fitted estimator for the rows in X."""
         check_is_fitted(self)
         return self.estimator_.predict(present_table(X))
 
     @available_from(_inner_estimator)
     def predict_proba(self, X: Any) -> Any:
-        """Return class probabilities of the fitted estimator."""
+        """Return the class probabilities of the fitted estimator for the rows in X."""
         check_is_fitted(self)
         return self.estimator_.predict_proba(present_table(X))
 
     @available_from(_inner_estimator)
     def decision_function(self, X: Any) -> Any:
-        """Return decision values of the fitted estimator."""
+        """Return the decision values of the fitted estimator for the rows in X."""
         check_is_fitted(self)
         return self.estimator_.decision_function(present_table(X))
 
     @available_from(_inner_estimator)
     def transform(self, X: Any) -> Any:
-        """Transform with the fitted estimator."""
+        """Return the rows in X, transformed by the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.transform(present_table(X))
 
     @available_from(_inner_estimator)
     def inverse_transform(self, X: Any) -> Any:
-        """Invert the transform with the fitted estimator."""
+        """Return the rows in X, transformed back by the fitted estimator."""
         check_is_fitted(self)
         return self.estimator_.inverse_transform(present_table(X))
 
@@ -197,12 +197,12 @@ class NaiveUnlearner(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     @available_from(_inner_estimator)
     def fit_transform(self, X: Any, y: Any = None, *, ids: Any = None) -> Any:
-        """Fit, then transform the same rows."""
+        """Fit the estimator and return the transformed training rows."""
         return self.fit(X, y, ids=ids).transform(X)
 
     @available_from(_inner_estimator)
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the score of the fitted estimator."""
+        """Return the score of the fitted estimator on X and y, as its own `score` defines it."""
         check_is_fitted(self)
         return float(self.estimator_.score(present_table(X), y))
 

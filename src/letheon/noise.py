@@ -1,20 +1,20 @@
 """Secret noise that hides the effect of a forgotten row.
 
-The noise is exact on the integers: the discrete Gaussian and the discrete Laplace distribution.
-Noise added in floating point is not safe: the last bits of a sum can reveal the number without
-noise (Mironov 2012). Integers have no such bits. The distributions are those of Canonne, Kamath
-and Steinke (2020). This module samples them by rejection, many numbers at a time:
+The noise follows an exact distribution on the integers: the discrete Gaussian or the discrete
+Laplace distribution (Canonne, Kamath and Steinke 2020). Noise added in floating point is not safe:
+the last bits of a sum can reveal the number without noise (Mironov 2012). Integers do not have this
+problem. This module samples the distributions by rejection, many numbers at a time:
 
-- a *block* v >= 0 with probability ``2**-(v+1)``, read from random bits,
-- an offset u below the scale s, uniform, so that ``y = v s + u``,
-- kept with probability ``f 2**v exp(-energy(y / s))``, which is at most 1, and given a random sign.
+- Draw a *block* v >= 0 with probability ``2**-(v+1)``, read from random bits.
+- Draw a uniform offset u below the scale s. The candidate is ``y = v s + u``.
+- Keep y with probability ``f 2**v exp(-energy(y / s))``, which is at most 1, with a random sign.
 
 Usually floats are accurate enough to decide whether a uniform number is below that probability. In
 the rare other cases decimals of growing length decide, with more random bits. So every number
 follows exactly the stated distribution.
 
 Noise protects only while it is secret. So it comes from the operating system, and noise that must
-be stored is stored in a `SecretArray`. A seed makes a run repeatable for tests. Anyone who knows
+be kept is stored in a `SecretArray`. A seed makes a run repeatable for tests. Anyone who knows
 the seed knows the noise, so a model with a seed has no guarantee.
 """
 
@@ -57,7 +57,7 @@ _REJECTED, _KEPT, _UNDECIDED = range(3)
 
 
 class LongFloats(NamedTuple):
-    """Numbers as unevaluated sums of two floats."""
+    """Numbers ``high + low``, stored as two floats each for more precision."""
 
     high: Floats
     low: Floats
@@ -70,10 +70,10 @@ class _Distribution:
     Attributes
     ----------
     factor : Fraction
-        f, so that ``f 2**v exp(-energy(v))`` is at most 1 for every block v. About half of all
-        candidates are kept.
+        The factor f, chosen so that ``f 2**v exp(-energy(v))`` is at most 1 for every block v.
+        About half of all candidates are kept.
     energy : callable
-        For arrays of floats and for fractions.
+        The energy function, for arrays of floats and for fractions.
     """
 
     factor: Fraction
@@ -86,16 +86,16 @@ _LAPLACE = _Distribution(Fraction(1), lambda x: x)
 
 @dataclass(frozen=True)
 class _Candidates:
-    """Candidates for the sample; some of them are kept.
+    """Candidates for the sample, of which some are kept.
 
     Attributes
     ----------
     values
         The numbers, along the last axis.
     decisions
-        Whether each is kept: 0 no, 1 yes, 2 if floats cannot decide.
+        Whether each candidate is kept: 0 no, 1 yes, 2 if floats cannot decide.
     decide
-        Decides a candidate with decision 2 exactly; may change its value.
+        Function that decides exactly about a candidate with decision 2. It may change the value.
     """
 
     values: NDArray[Any]
@@ -122,7 +122,7 @@ def _draw_accepted(
 
 
 def _n_candidates(n_wanted: int) -> int:
-    """Return an even number of candidates, of which usually enough are kept."""
+    """Return how many candidates to draw so that usually `n_wanted` are kept; an even number."""
     return 9 * n_wanted // 8 * 2 + 32
 
 
@@ -172,7 +172,10 @@ def _integers_of(scale: int, distribution: _Distribution) -> Callable[[Words, in
 def _try_candidates(
     distribution: _Distribution, scale: int, words: NDArray[np.uint64]
 ) -> tuple[Ints, NDArray[np.uint8]]:
-    """Return candidates and the decision for each, like `keep_candidates` of the core."""
+    """Return the values and decisions of candidates from random words.
+
+    The compiled function `keep_candidates` uses the words in the same way.
+    """
     size = len(words) // 3 * 2
     is_negative, place, block = _split_words(words[:size], scale)
     absolute = block * scale + place
@@ -184,10 +187,10 @@ def _try_candidates(
 
 
 def _split_words(word: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.bool_], Ints, Ints]:
-    """Return signs, offsets (-1: rejected) and blocks of candidates.
+    """Return signs (True if negative), offsets (-1 if rejected) and blocks of candidates.
 
-    An offset is a number of `_PLACE_BITS` bits times the scale, without its fraction. Those with
-    the smallest fractions are rejected, so that all offsets are equally likely (Lemire 2019).
+    An offset is the integer part of a random fraction of `_PLACE_BITS` bits times the scale.
+    Offsets with the smallest remainders are rejected, so that all are equally likely (Lemire 2019).
     """
     product = (word >> np.uint64(1) & np.uint64((1 << _PLACE_BITS) - 1)) * np.uint64(scale)
     place = (product >> np.uint64(_PLACE_BITS)).astype(np.int64)
@@ -198,7 +201,7 @@ def _split_words(word: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.bool_
 
 
 def _split_halves(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the lower and the upper 32 bits of each word in turn."""
+    """Return two numbers for each word: its lower 32 bits, then its upper 32 bits."""
     low, high = words & np.uint64((1 << 32) - 1), words >> np.uint64(32)
     return np.stack([low, high], axis=-1).ravel()
 
@@ -221,7 +224,7 @@ def _long_floats(words: Words, size: int) -> _Candidates:
 
 
 def _draw_blocks(words: Words, size: int) -> Ints:
-    """Return the number of ones before the first zero in new random bits."""
+    """Return `size` blocks: each is the number of ones before the first zero in random bits."""
     block = _count_ones(words(size))
     endless = np.flatnonzero(block == _WORD_BITS)
     if len(endless):
@@ -230,7 +233,7 @@ def _draw_blocks(words: Words, size: int) -> Ints:
 
 
 def _count_ones(word: NDArray[np.uint64]) -> Ints:
-    """Return how many of the lowest bits of each word are ones."""
+    """Return the number of ones below the lowest zero bit of each word."""
     # ~word has a lowest set bit 2**k after k ones; without any, all 64 bits are ones.
     lowest = ~word & (word + np.uint64(1))
     n_ones = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
@@ -241,9 +244,10 @@ def _count_ones(word: NDArray[np.uint64]) -> Ints:
 def _try_floats(
     distribution: _Distribution, block: Ints, part: Floats, uniform: Floats, error: float = 0.0
 ) -> NDArray[np.uint8]:
-    """Return which numbers are below ``factor 2**block exp(-energy(block + part))``.
+    """Return decisions: 1 if `uniform` is below ``factor 2**block exp(-energy(block + part))``.
 
-    `error` is the error of a number, in addition to `_MARGIN`.
+    The decision is 0 if it is above, and 2 if the two numbers are too close for floats. `error` is
+    the error of `uniform`, in addition to `_MARGIN`.
     """
     decay = float(distribution.factor) * np.exp(-distribution.energy(block + part))
     gap = np.ldexp(decay, np.minimum(block, 1000)) - uniform
@@ -255,7 +259,10 @@ def _try_floats(
 def _is_below(
     words: Words, bits: int, energy: Fraction, height: Fraction, n_bits: int = 64
 ) -> bool:
-    """Return whether the uniform number that begins with `bits` is below `height exp(-energy)`."""
+    """Return whether a uniform number is below ``height * exp(-energy)``, decided exactly.
+
+    `bits` are the first `n_bits` bits of the number. More bits are drawn from `words` if needed.
+    """
     while True:
         # With this many digits the error of the result is below `error`.
         n_digits = n_bits // 3
@@ -276,14 +283,15 @@ Shape = int | tuple[int, ...]
 class NoiseSource:
     """A source of noise: the operating system, or a seed.
 
-    A draw with a seed is a function of the seed and the number of earlier draws. A plan that may
-    still fail draws from a ``copy.copy`` of the source, which its commit installs.
+    A draw with a seed is a function of the seed and the number of earlier draws. A removal that may
+    still fail draws from a ``copy.copy`` of the source, which replaces the source when the removal
+    succeeds.
 
     Parameters
     ----------
     seed : int or None
-        None: every draw comes from the operating system (`os.urandom`). An int,
-        ``0 <= seed < 2**128``, makes the draws repeatable.
+        If None, every draw comes from the operating system (`os.urandom`). An int from 0 to
+        ``2**128 - 1`` makes the draws repeatable.
 
     Attributes
     ----------
@@ -301,7 +309,7 @@ class NoiseSource:
         self.n_draws = 0
 
     def __copy__(self) -> Self:
-        """Return a source with the same next draws; without a seed the source itself."""
+        """Return a source that will draw the same numbers; without a seed, the source itself."""
         if self.seed is None:
             return self
         duplicate = type(self)(self.seed)
@@ -323,7 +331,7 @@ class NoiseSource:
         return (2.0 * bits.astype(np.float64) + 1.0) * 2.0**-53
 
     def integers(self, shape: Shape, n: int) -> NDArray[np.int64]:
-        """Return independent integers from 0 to n - 1, all exactly equally likely."""
+        """Return independent uniform integers from 0 to n - 1; the distribution is exact."""
         size, largest = _count_entries(shape), np.uint64(2**64 - 2**64 % n - 1)
         accepted = np.empty(0, np.uint64)
         while len(accepted) < size:
@@ -332,18 +340,19 @@ class NoiseSource:
         return (accepted % np.uint64(n)).astype(np.int64).reshape(shape)
 
     def normals(self, shape: Shape) -> Floats:
-        """Return independent standard normal numbers, ``ndtri(u)``.
+        """Return independent standard normal numbers, ``ndtri(u)`` of uniform numbers u.
 
-        The tails end at 8.2 standard deviations; the mass beyond is ``2**-53``.
+        The tails end at 8.2 standard deviations. The probability beyond is ``2**-53``.
         """
         return ndtri(self.uniforms(_count_entries(shape))).reshape(shape)
 
     def ball(self, shape: Shape, scale: float) -> Floats:
         """Return one vector ``b`` with density proportional to ``exp(-|b| / scale)``.
 
-        With ``d`` entries the radius has the density ``r^(d-1) exp(-r / scale)``, that of a gamma
-        distribution of shape ``d``, and the direction is uniform (Chaudhuri, Monteleoni and
-        Sarwate, 2011). ``|.|`` is the Euclidean (Frobenius) norm over all entries.
+        ``|.|`` is the Euclidean (Frobenius) norm over all entries. With ``d`` entries, the radius
+        follows a gamma distribution of shape ``d``, with density proportional to
+        ``r^(d-1) exp(-r / scale)``, and the direction is uniform (Chaudhuri, Monteleoni and
+        Sarwate, 2011).
         """
         if not scale >= 0:
             raise ValueError(f"scale must not be negative, got {scale}")
@@ -355,18 +364,25 @@ class NoiseSource:
         return direction * (radius / float(np.linalg.norm(direction)))
 
     def discrete_normals(self, shape: Shape, scale: int) -> NDArray[np.int64]:
-        """Return independent integers from the exact discrete Gaussian distribution."""
+        """Return independent integers from the exact discrete Gaussian distribution.
+
+        The probability of z is proportional to ``exp(-(z / scale)**2 / 2)``.
+        """
         return _draw_integers(self._words, _count_entries(shape), scale, _NORMAL).reshape(shape)
 
     def laplaces(self, shape: Shape, scale: int) -> NDArray[np.int64]:
-        """Return independent integers from the exact discrete Laplace distribution."""
+        """Return independent integers from the exact discrete Laplace distribution.
+
+        The probability of z is proportional to ``exp(-|z| / scale)``.
+        """
         return _draw_integers(self._words, _count_entries(shape), scale, _LAPLACE).reshape(shape)
 
     def long_normals(self, n: int) -> LongFloats:
-        """Return n multiples z of ``2**-LONG_BITS``, with probabilities as ``exp(-z**2 / 2)``.
+        """Return n multiples z of ``2**-LONG_BITS`` with a normal distribution.
 
-        A normal number rounded to such a multiple has this distribution up to a total variation of
-        less than ``2**-200``. The results are sums of two floats.
+        The probability of z is proportional to ``exp(-z**2 / 2)``.
+        A normal number rounded to a multiple of ``2**-LONG_BITS`` has this distribution up to a
+        total variation distance of less than ``2**-200``. The results are sums of two floats.
         """
         return LongFloats(*_draw_accepted(self._words, n, _long_floats))
 
@@ -392,22 +408,22 @@ class NoiseSource:
     def _from_state(cls, state: dict[str, Any]) -> Self:
         source, n_draws = cls(state["seed"]), state["n_draws"]
         if type(n_draws) is not int or n_draws < 0:
-            raise ValueError(f"n_draws={n_draws!r}; expected an int of at least 0")
+            raise ValueError(f"n_draws={n_draws!r} is not valid: expected an int of at least 0")
         source.n_draws = n_draws
         return source
 
 
 class SecretArray:
-    """A container for a secret array: noise, or a state without its noise.
+    """A container for a secret array: noise, or parameters without their noise.
 
     It is printed as ``<secret>`` and compared by identity. It cannot be used as an array or a
-    sequence, or written as JSON. Files and pickles contain the value, since a loaded model needs
-    it: they are as private as the rows.
+    sequence, or written as JSON. Files and pickles contain the value, because a loaded model needs
+    it. Keep them as private as the rows.
 
     Parameters
     ----------
     value : ndarray of float64
-        The object takes over the array: do not use it elsewhere.
+        The secret. The object takes ownership of the array: do not use the array elsewhere.
 
     Examples
     --------
@@ -423,17 +439,17 @@ class SecretArray:
 
     def __init__(self, value: Floats) -> None:
         if not isinstance(value, np.ndarray) or value.dtype != np.float64:
-            raise TypeError("a secret value must be an array of float64")
+            raise TypeError("value must be a NumPy array of float64")
         owned = value.flags.owndata and value.flags.writeable and value.flags.c_contiguous
         self._value: Floats | None = value if owned else np.array(value, order="C")
 
     def open(self) -> Floats:
-        """Return the value, read-only.
+        """Return a read-only view of the value.
 
         Raises
         ------
         ValueError
-            The value was wiped: zeros instead of noise would protect nothing.
+            If the value was wiped. Zeros in place of the noise would protect nothing.
         """
         if self._value is None:
             raise ValueError("this secret value was wiped and can no longer be read")
@@ -447,7 +463,7 @@ class SecretArray:
         return self.open().size
 
     def wipe(self) -> None:
-        """Fill the memory with zeros; views that `open` returned become zero, too."""
+        """Overwrite the value with zeros; views that `open` returned become zero too."""
         if self._value is not None:
             self._value.fill(0.0)
             self._value = None
@@ -479,7 +495,7 @@ def _check_seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
         raise TypeError(f"noise_seed must be None or an int, got {type(seed).__name__}")
     if not 0 <= seed < 2**128:
-        raise ValueError(f"noise_seed must be in 0 .. 2**128 - 1, got {seed}")
+        raise ValueError(f"noise_seed must be from 0 to 2**128 - 1, got {seed}")
     return int(seed)
 
 

@@ -42,16 +42,17 @@ class FileInfo:
     class_name : str
         Qualified name of the model's class.
     versions : dict
-        Versions of Python, NumPy, SciPy, scikit-learn and the format it was written with.
+        Versions of Python, NumPy, SciPy, scikit-learn and the format with which the file was
+        written.
     size : int
         Bytes on disk.
     classes : tuple of str
         All classes and functions in the file, sorted.
     trained_with : dict
-        Versions that affect results at training time, and the device of a network. Empty if the
-        file does not have them.
+        Versions at training time of libraries that affect results, and the device of a network.
+        Empty if the file does not contain them.
     needs_trust : str
-        Why `load` needs `trusted`, and what to trust; empty if it does not.
+        Why `load` needs `trusted`, and what to trust; empty if `load` does not need it.
     """
 
     format: str
@@ -63,7 +64,7 @@ class FileInfo:
     needs_trust: str = ""
 
     def __str__(self) -> str:
-        """Return a readable text of several lines."""
+        """Return class, format, size, versions and needed trust as several lines of text."""
         versions = {"written with": self.versions, "trained with": self.trained_with}
         return "\n".join(
             [
@@ -92,7 +93,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
     model : estimator of letheon, or any object with `forget` and `digest`
         The model.
     path : str or path-like
-        The file; an existing one is replaced.
+        The file; an existing file is replaced.
 
     Raises
     ------
@@ -101,7 +102,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
     NotFittedError
         If the model is not fitted.
     UnsupportedStateError
-        If something in the model has no canonical bytes.
+        If a value in the model has no canonical bytes.
     OSError
         If the file cannot be written; an existing file is not changed.
     """
@@ -175,15 +176,18 @@ def load(
     _require_collection(trusted)
     contents = read_contents(path, max_memory=max_memory)
     if contents.kind != KIND:
-        raise CorruptFileError(f"{contents.name} contains a {contents.kind}; expected a model")
+        raise CorruptFileError(
+            f"{contents.name} is a file of kind {contents.kind!r}; expected a model"
+        )
     model = contents.build(trusted)
     try:
         can_forget = _can_forget(model)
     except Exception as error:  # properties may fail on values of the file
-        raise CorruptFileError(f"{contents.name} is not valid: {error!r}") from error
+        raise CorruptFileError(f"{contents.name} is not a valid model file: {error!r}") from error
     if not can_forget:
         raise CorruptFileError(
-            f"{contents.name} contains a {type(model).__qualname__}, which cannot forget"
+            f"{contents.name} contains a {type(model).__qualname__}, which is not a model: it has "
+            "no methods forget and digest"
         )
     _warn_version_mismatch(contents)
     return model
@@ -195,7 +199,7 @@ def _require_collection(trusted: Any) -> None:
         shown = getattr(trusted, "__qualname__", repr(trusted))
         raise TypeError(f"trusted={shown} is a single value; pass a list: trusted=[{shown}]")
     if not isinstance(trusted, Iterable):
-        raise TypeError(f"trusted={trusted!r}; expected a list of classes, functions or names")
+        raise TypeError(f"trusted={trusted!r} is not a list of classes, functions or names")
 
 
 def _warn_version_mismatch(contents: Contents) -> None:
@@ -250,7 +254,7 @@ def _describe_missing_trust(tree: Any) -> str:
 
 
 def _read_environment(tree: Any) -> dict[str, str]:
-    """Return the texts in `environment_` of the model."""
+    """Return the strings in the attribute `environment_` of the stored model, by name."""
     attributes = dict(tree.state.items) if isinstance(tree, Instance) else {}
     record = attributes.get("environment_")
     if not isinstance(record, Record):

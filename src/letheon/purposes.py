@@ -5,7 +5,7 @@ from enum import StrEnum, unique
 
 @unique
 class Purpose(StrEnum):
-    """Purpose of a random decision. No two uses share a purpose, so they share no numbers."""
+    """Purpose of a random decision. Each use has its own purpose, and so its own numbers."""
 
     SHARD = "shard"
     """The shard of an id's rows."""
@@ -91,3 +91,7 @@ class Purpose(StrEnum):
     """The seed of the model of a world."""
     BEFORE_AFTER_ATTACKER = "before-after-attacker"
     """The seed of the attack model."""
+    ROUND_CENTRE = "round-centre"
+    """The dither of a rounded mean of a column."""
+    ROUND_SCALE = "round-scale"
+    """The dither of a rounded standard deviation of a column."""

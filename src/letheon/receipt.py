@@ -9,9 +9,9 @@ from letheon.guarantee import Guarantee
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What one `forget` did, in numbers. It contains no ids.
+    """The result of one `forget` in numbers, without ids.
 
-    A receipt is for the operator. Give `for_requester` to the data subjects.
+    A receipt is for the operator. For data subjects, use the result of `for_requester`.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class Receipt:
     seconds : float
         Wall-clock time of the call, without digests.
     work : float
-        Training work done, as a share of naive retraining on the remaining rows.
+        Cost of the removal, as a share of the cost of naive retraining on the remaining rows.
     rebuilt : dict of str to int
         Number of retrained parts, by kind; the kinds depend on the method.
     estimates : dict of str to float
@@ -62,7 +62,7 @@ class Receipt:
         return counts | {"guarantee": shown}
 
     def __str__(self) -> str:
-        """Return one line of text."""
+        """Return method, counts, time, work and kind of guarantee in one line."""
         rebuilt = self._format_rebuilt()
         return (
             f"{self.method}: forgot {self._format_counts()} in {self.seconds:.3f} s, "
@@ -72,7 +72,7 @@ class Receipt:
         )
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks."""
+        """Return an HTML table for notebooks."""
         cells = {
             "Method": self.method,
             "Forgotten": self._format_counts(),
@@ -94,6 +94,6 @@ class Receipt:
 
 
 def _format_count(number: int, noun: str) -> str:
-    """Return ``1 row`` or ``4 rows``; `noun` is a plural."""
+    """Return number and noun, such as ``1 row`` or ``4 rows``; `noun` is in the plural."""
     ending = "es" if noun.endswith(("sses", "xes", "ches", "shes")) else "s"
     return f"{number} {noun.removesuffix(ending) if number == 1 else noun}"

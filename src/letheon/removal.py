@@ -2,10 +2,10 @@
 
 - `TrainingRows`: rows with their classes.
 - `RowsMixin`: a model that stores such rows.
-- `Change`: what a request will change, computed before anything is changed.
+- `Change`: the changes of a request, computed before anything is changed.
 - `Cache`: a value that can be computed again. `Opaque`: a repr that shows no values.
 - `RecordedPath` and `descend`: a descent that records every step, on arrays or tensors.
-- `Exactness` and `secant_matrix`: its replay, with L-BFGS in place of the Hessian.
+- `Exactness` and `secant_matrix`: the replay of a descent, with L-BFGS in place of the Hessian.
 - `allocate_file`: memory in a temporary file without a name.
 """
 
@@ -45,14 +45,14 @@ class Opaque:
 
 
 def opaque_repr(value: object) -> str:
-    """Return a repr with the class name only; also for named tuples."""
+    """Return a repr that shows only the class name, for `Opaque` and for named tuples."""
     return f"<{type(value).__name__}>"
 
 
 class Cache(Generic[Content]):
-    """A cached value that can be computed again; None if it is not computed yet.
+    """A cache for a value that can be computed again; `content` is None if the cache is empty.
 
-    In files, digests, pickles and copies it is empty.
+    In files, digests, pickles and copies the cache is empty.
     """
 
     def __init__(self, content: Content | None = None) -> None:
@@ -66,11 +66,11 @@ class Cache(Generic[Content]):
         return cls()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without the content."""
+        """Return how to pickle the cache: without its content."""
         return type(self), ()
 
     def __copy__(self) -> Self:
-        """Return an empty cache: contents change in place."""
+        """Return an empty cache, because contents change in place and must not be shared."""
         return type(self)()
 
     def __deepcopy__(self, _: Any) -> Self:
@@ -80,9 +80,10 @@ class Cache(Generic[Content]):
 
 @dataclass(frozen=True, repr=False)
 class Change(Opaque):
-    """Attributes to replace at once, and writes into existing memory.
+    """The change of a model by a request: attributes to replace, and writes to existing memory.
 
-    Predictions read attributes only, so they use the model before or after the change.
+    The attributes are replaced at once. Predictions read only attributes, so they use the model
+    before or after the change, never a mixture.
     """
 
     attributes: dict[str, Any]
@@ -90,11 +91,11 @@ class Change(Opaque):
     writes: tuple[Callable[[], None], ...] = field(default=())
 
     def with_rebuilt(self, rebuilt: dict[str, int]) -> "Change":
-        """Return the change with other counts of retrained parts."""
+        """Return the change with these counts of retrained parts in its outcome."""
         return replace(self, outcome=self.outcome._replace(rebuilt=rebuilt))
 
     def commit(self, model: Any) -> Outcome:
-        """Apply the change. Cannot fail."""
+        """Apply the change to the model and return its outcome. This cannot fail."""
         vars(model).update(self.attributes)
         for write in self.writes:
             write()
@@ -103,14 +104,14 @@ class Change(Opaque):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingRows(Opaque):
-    """Rows to train on. Only classification has `classes` and `counts`, the rows per class."""
+    """Rows to train on; for classification also the `classes` and the rows per class (`counts`)."""
 
     rows: SlotRows
     classes: NDArray[Any] | None = None
     counts: Counts = None
 
     def without(self, positions: NDArray[np.int64]) -> "TrainingRows":
-        """Return all other rows in new memory; classes without rows are dropped."""
+        """Return a copy without the rows at `positions`; classes without rows are dropped."""
         rows = copy.copy(self.rows)
         rows.wipe(positions)
         rows = rows.compact_copy()
@@ -124,7 +125,7 @@ class TrainingRows(Opaque):
 
 
 class RowsMixin(InPlaceMixin, ForgetMixin):
-    """Mixin of models that store their rows, and the number of rows of every class."""
+    """Mixin for models that store their rows, and the number of rows of every class."""
 
     rows_: SlotRows
     counts_: Counts
@@ -149,7 +150,10 @@ class RowsMixin(InPlaceMixin, ForgetMixin):
         return None if self.counts_ is None else self._counts_after(self.rows_.y[positions])
 
     def _counts_after(self, removed: NDArray[Any]) -> Counts:
-        """Return the rows per class without these targets; raise if one class would remain."""
+        """Return the number of rows per class after a removal; raise if only one class remains.
+
+        `removed` contains the class codes of the removed rows. For regression, return None.
+        """
         if self.counts_ is None:
             return None
         counts = self.counts_ - np.bincount(removed, minlength=len(self.counts_))
@@ -162,25 +166,25 @@ class RowsMixin(InPlaceMixin, ForgetMixin):
 
 
 class ProbabilitiesMixin:
-    """Mixin of classifiers with `predict_proba`."""
+    """Mixin for classifiers with `predict_proba`."""
 
     def predict_log_proba(self, X: Any) -> Floats:
-        """Return the logarithm of `predict_proba`."""
+        """Return the logarithms of the class probabilities of `predict_proba`."""
         with np.errstate(divide="ignore"):
             logarithms: Floats = np.log(self.predict_proba(X))  # type: ignore[attr-defined]
         return logarithms
 
 
 class RecordedPath(Generic[Numbers]):
-    """Points w_t, mean gradients g_t and numbers of rows of T steps, w_(t+1) = w_t - rate_t g_t.
+    """The recorded steps w_(t+1) = w_t - rate_t g_t of a descent.
 
-    A path is written only by the code that allocated it; a request allocates a new one. If memory
+    A path is written only by the code that allocated it; a request allocates a new path. If memory
     is limited, the numbers are in a private temporary file without a name.
 
     Attributes
     ----------
     points, gradients : array or tensor of shape (T, N)
-        N parameters.
+        The points w_t and the mean gradients g_t of T steps, with N parameters.
     sizes : array or tensor of int64, shape (T,)
         Number of rows in the mean of each gradient; 0 for a skipped step.
     """
@@ -188,8 +192,8 @@ class RecordedPath(Generic[Numbers]):
     def __init__(self, points: Numbers, gradients: Numbers, sizes: Any) -> None:
         if points.shape != gradients.shape or sizes.shape != points.shape[:1]:
             raise ValueError(
-                f"points {tuple(points.shape)}, gradients {tuple(gradients.shape)} and sizes "
-                f"{tuple(sizes.shape)} do not match"
+                f"points has shape {tuple(points.shape)}, gradients {tuple(gradients.shape)} and "
+                f"sizes {tuple(sizes.shape)}; expected (T, N), (T, N) and (T,)"
             )
         self.points = points
         self.gradients = gradients
@@ -199,12 +203,12 @@ class RecordedPath(Generic[Numbers]):
         return len(self.sizes)
 
     def __repr__(self) -> str:
-        """Return only the size: the last point is the model without its noise."""
+        """Return only the size, because the last point is the model without its noise."""
         name, width = type(self).__name__.lower(), self.points.shape[1]
         return f"<{name} of {len(self)} steps, {width} parameters>"
 
     def write(self, step: int, point: Numbers, gradient: Numbers, size: int) -> None:
-        """Record a step."""
+        """Record the point, the mean gradient and the number of rows of a step."""
         self.points[step], self.gradients[step], self.sizes[step] = point, gradient, size
 
 
@@ -217,22 +221,23 @@ def descend(
     first: int = 0,
     after: Callable[[int, Numbers], object] | None = None,
 ) -> Numbers:
-    """Descend from w and record every step; return the last point.
+    """Descend from w and record every step; return the parameters after the last step.
 
     Parameters
     ----------
     path : RecordedPath
-        Receives the steps.
+        The path to which the steps are written; its length is the number of steps.
     w : array or tensor
         Parameters before step `first`.
     rates : sequence of float
-        Step sizes.
+        Step size of every step.
     gradient : callable
-        Returns the mean gradient of a step at some parameters, and the number of its rows.
+        Called as ``gradient(step, w)``. Returns the mean gradient of the step at w, and the number
+        of its rows.
     first : int
         Number of the first step.
     after : callable, optional
-        Called after every step with its number and the parameters.
+        Called after every step with the number of the step and the new parameters.
     """
     for t in range(first, len(path)):
         g, size = gradient(t, w)
@@ -245,7 +250,11 @@ def descend(
 
 @dataclass(frozen=True)
 class Exactness:
-    """Which steps of a replay use all rows, and how many pairs L-BFGS keeps in between."""
+    """Which steps of a replay use all rows, and how many pairs L-BFGS keeps for the others.
+
+    The steps up to `burn_in` use all rows, and after them every `period`-th step. `history` is the
+    number of pairs.
+    """
 
     burn_in: int
     period: int
@@ -257,7 +266,7 @@ class Exactness:
 
 
 def secant_matrix(inner: Floats, gram: Floats, ages: NDArray[np.int64], scale: float) -> Floats:
-    """Return the middle matrix of L-BFGS in compact form.
+    """Return the middle matrix [[-D, L'], [L, c S'S]] of L-BFGS in compact form.
 
     From pairs s_j (a change of the parameters) and y_j (the resulting change of the gradient),
     L-BFGS makes a symmetric matrix B with B s = y for the newest pair (Byrd, Nocedal and Schnabel
@@ -265,26 +274,27 @@ def secant_matrix(inner: Floats, gram: Floats, ages: NDArray[np.int64], scale: f
 
         B v = c v - [Y, c S] [[-D, L'], [L, c S'S]]^(-1) [Y'v; c S'v]
 
-    D is the diagonal and L the strictly lower part of S'Y, oldest pair first, and c = y.s / s.s of
-    the newest pair. B is positive definite if every s.y is above 0.
+    With the oldest pair first, D is the diagonal and L the strictly lower part of S'Y. The scale is
+    c = y.s / s.s of the newest pair. B is positive definite if every s.y is above 0.
 
     Parameters
     ----------
     inner, gram : ndarray of shape (k, k)
-        S'Y and S'S, the pairs in any order.
+        The matrices S'Y and S'S; the pairs may be in any order.
     ages : ndarray of shape (k,)
-        Age of each pair: a larger number is newer.
+        Number of each pair, larger for newer pairs.
     scale : float
-        c.
+        The scale c.
     """
     lower = np.where(ages[:, None] > ages, inner, 0.0)
     return np.block([[np.diag(-np.diag(inner)), lower.T], [lower, scale * gram]])
 
 
 def allocate_file(n_bytes: int) -> mmap.mmap:
-    """Return zeroed memory in a private file without a name, which ends with the process.
+    """Return zeroed memory in a private temporary file without a name.
 
-    The operating system then frees the blocks of the file without overwriting them.
+    The file is deleted when the memory is released, at the latest when the process ends. The
+    operating system frees its blocks without overwriting them.
     """
     with tempfile.TemporaryFile(prefix="letheon-") as file:
         if hasattr(os, "posix_fallocate"):

@@ -25,7 +25,8 @@ def is_unbalanced(y: Any) -> bool:
 def balanced_accuracy(y_true: Any, y_pred: Any) -> float:
     """Return the recall of each class, averaged over the classes.
 
-    Same as in scikit-learn, but without warnings for predicted classes that no row has.
+    The value is the same as in scikit-learn, but there is no warning if a predicted class is not in
+    `y_true`.
     """
     truth, right = np.asarray(y_true), np.asarray(y_true) == np.asarray(y_pred)
     _, inverse = np.unique(truth, return_inverse=True)
@@ -33,7 +34,7 @@ def balanced_accuracy(y_true: Any, y_pred: Any) -> float:
 
 
 def label_probability(model: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the probability of each row's label; 0 for a class that the model does not have."""
+    """Return the predicted probability of each row's label; 0 if the model lacks this class."""
     classes, shares = np.asarray(model.classes_), np.asarray(model.predict_proba(X))
     column = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     return np.where(classes[column] == y, shares[np.arange(len(y)), column], 0.0)

@@ -1,8 +1,8 @@
 """Keyed randomness: every random decision is a pure function of a seed and its subject.
 
 The state of an ordinary generator depends on all earlier rows. Here a decision about an id, a slice
-or a step is ``keyed_hash(seed, purpose, ...)``. So a model that forgot a row and a model that never
-had it make the same decisions about all other rows.
+or a step is ``keyed_hash(seed, purpose, ...)``. So a model that forgot a row and a model that was
+never trained on it make the same decisions about all other rows.
 
 The hash, byte by byte
 ----------------------
@@ -22,13 +22,13 @@ Bernstein, 2012).
   ``bytes`` ``b``  4 bytes, big-endian            the bytes themselves
   ========= ====== ============================== ==========================
 
-  A frame is never a prefix of another one, so no two lists of parts share a message;
+  No frame is a prefix of another frame, so different lists of parts have different messages;
   ``1``, ``"1"`` and ``b"1"`` differ. A ``bool`` is rejected.
 * SipHash reads the message as 8-byte little-endian words; the last word is filled with zeros
   and has the length of the message modulo 256 as its top byte.
 
-``mix64(key, bits)`` is the hash of inner loops, ``f(key ^ f(bits + 0x9E3779B97F4A7C15))`` modulo
-``2**64``, where ``f`` is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)::
+``mix64(key, bits)`` is a faster hash for inner loops, ``f(key ^ f(bits + 0x9E3779B97F4A7C15))``
+modulo ``2**64``, where ``f`` is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)::
 
     f(z):  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
            z = (z ^ (z >> 27)) * 0x94D049BB133111EB
@@ -103,9 +103,9 @@ def keyed_hash(seed: int, purpose: str, *parts: int | str | bytes) -> int:
     seed : int
         The key, ``0 <= seed < 2**128``.
     purpose : str
-        Subject of the decision; a member of `Purpose` inside letheon.
+        Purpose of the decision; within letheon, a member of `Purpose`.
     *parts : int, str or bytes
-        Objects of the decision, such as ids. Ints have 64 bits; the type of a part matters.
+        Subject of the decision, such as an id. Ints must fit in 64 bits; ``1`` and ``"1"`` differ.
 
     Returns
     -------
@@ -127,14 +127,16 @@ def keyed_hash(seed: int, purpose: str, *parts: int | str | bytes) -> int:
 def keyed_hash_ints(
     seed: int, purpose: str, values: npt.NDArray[np.int64], *parts: int | str | bytes
 ) -> npt.NDArray[np.uint64]:
-    """Hash each of many ints: element ``k`` is ``keyed_hash(seed, purpose, *parts, values[k])``.
+    """Hash many ints with `keyed_hash`.
+
+    Element ``k`` of the result is ``keyed_hash(seed, purpose, *parts, values[k])``.
 
     Parameters
     ----------
     seed : int
         The key, ``0 <= seed < 2**128``.
     purpose : str
-        Subject of the decisions.
+        Purpose of the decisions.
     values : ndarray of int64, shape (n,)
         The ints, each the last part of its message.
     *parts : int, str or bytes
@@ -163,14 +165,16 @@ def keyed_hash_texts(
     offsets: npt.NDArray[np.int64],
     *parts: int | str | bytes,
 ) -> npt.NDArray[np.uint64]:
-    """Hash each of many texts: element ``k`` is ``keyed_hash(seed, purpose, *parts, text_k)``.
+    """Hash many texts with `keyed_hash`.
+
+    Element ``k`` of the result is ``keyed_hash(seed, purpose, *parts, text_k)``.
 
     Parameters
     ----------
     seed : int
         The key, ``0 <= seed < 2**128``.
     purpose : str
-        Subject of the decisions.
+        Purpose of the decisions.
     blob : ndarray of uint8
         The UTF-8 bytes of all texts; text ``k`` is ``blob[offsets[k]:offsets[k + 1]]``.
     offsets : ndarray of int64, shape (n + 1,)
@@ -203,7 +207,7 @@ def keyed_hash_texts(
 def mix64(
     key: int | npt.NDArray[np.uint64], bits: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
-    """Mix `bits` with `key`, element by element: the cheap hash of inner loops.
+    """Hash `bits` with `key`, element by element; a fast hash for inner loops.
 
     Parameters
     ----------
@@ -215,9 +219,9 @@ def mix64(
     Returns
     -------
     ndarray of uint64
-        ``f(key ^ f(bits + 0x9E3779B97F4A7C15))`` modulo ``2**64``, ``f`` the finaliser of
+        ``f(key ^ f(bits + 0x9E3779B97F4A7C15))`` modulo ``2**64``, where ``f`` is the finaliser of
         SplitMix64. For one key this is a bijection of the 64-bit values: distinct values never
-        collide. It is well mixed, but not a cryptographic function.
+        collide. The results look random, but this is not a cryptographic function.
 
     Examples
     --------
@@ -233,7 +237,7 @@ def mix64(
 
 
 def mix32(key: int, bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Mix 32-bit `bits` with `key`, element by element: a random order of float32 values.
+    """Hash 32-bit `bits` with `key`, element by element; used to order float32 values at random.
 
     Parameters
     ----------
@@ -245,8 +249,9 @@ def mix32(key: int, bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     Returns
     -------
     ndarray of uint32
-        See the module docstring. For every key this is a bijection of the 32-bit values: distinct
-        values never tie. It is well mixed, but not a cryptographic function.
+        The hashes; the module docstring has the formula. For every key this is a bijection of the
+        32-bit values: distinct values never tie. The results look random, but this is not a
+        cryptographic function.
 
     Examples
     --------
@@ -260,13 +265,14 @@ def mix32(key: int, bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 def seed_from(random_state: int | np.random.RandomState | np.random.Generator | None) -> int:
-    """Turn scikit-learn's `random_state` into a seed of 128 bits.
+    """Return a seed of 128 bits from scikit-learn's `random_state`.
 
     Parameters
     ----------
     random_state : None, int, RandomState or Generator
-        An int ``0 <= r < 2**128`` is itself the seed, so ``random_state=model.seed_`` reproduces
-        a model. A generator gives 16 bytes, once. None draws from the operating system.
+        An int from 0 to ``2**128 - 1`` is itself the seed, so ``random_state=model.seed_``
+        reproduces a model. From a generator, 16 bytes are drawn. None draws them from the operating
+        system.
 
     Returns
     -------
@@ -293,7 +299,7 @@ def seed_from(random_state: int | np.random.RandomState | np.random.Generator | 
 
 
 def library_seed(seed: int, purpose: str, *parts: int | str | bytes) -> int:
-    """Return 32 bits of `keyed_hash`: a fresh `random_state` for scikit-learn or NumPy.
+    """Return a seed of 32 bits from `keyed_hash`, for a generator of scikit-learn or NumPy.
 
     Parameters
     ----------
@@ -302,7 +308,7 @@ def library_seed(seed: int, purpose: str, *parts: int | str | bytes) -> int:
     purpose : str
         Purpose of the generator.
     *parts : int, str or bytes
-        The part of training that it is seeded for: shard, slice, epoch, node.
+        The part of the training that uses the generator, such as shard, slice, epoch or node.
 
     Returns
     -------
@@ -318,34 +324,34 @@ def library_seed(seed: int, purpose: str, *parts: int | str | bytes) -> int:
 
 
 def _check_integer(value: Any, name: str) -> int:
-    """Return `value` as int; raise TypeError for bools and other types."""
+    """Return `value` as an int, or raise TypeError if it is a bool or another type."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
     return int(value)
 
 
 def _check_seed_range(seed: int, name: str) -> int:
-    """Return `seed` if it has at most 128 bits and no sign."""
+    """Return `seed`, or raise if it is negative or has more than 128 bits."""
     if not 0 <= seed < 2**_SEED_BITS:
-        raise ValueError(f"{name} must be in 0 .. 2**{_SEED_BITS} - 1, got {seed}")
+        raise ValueError(f"{name} must be from 0 to 2**{_SEED_BITS} - 1, got {seed}")
     return seed
 
 
 def _verify_key(key: Any) -> int:
-    """Return `key` if it is an int of at most 64 bits without a sign."""
+    """Return `key` as an int, or raise if it is negative or has more than 64 bits."""
     checked_key = _check_integer(key, "key")
     if not 0 <= checked_key <= _MASK:
-        raise ValueError(f"key must be in 0 .. 2**64 - 1, got {checked_key}")
+        raise ValueError(f"key must be from 0 to 2**64 - 1, got {checked_key}")
     return checked_key
 
 
 def _seed_bytes(seed: int) -> bytes:
-    """Return the 16 bytes of SipHash's key."""
+    """Return the seed as SipHash's key of 16 bytes, or raise if the seed is invalid."""
     return _check_seed_range(_check_integer(seed, "seed"), "seed").to_bytes(16, "little")
 
 
 def _frame_part(part: _Part) -> bytes:
-    """Return the bytes of one part; no frame is a prefix of another."""
+    """Return the frame of one part: tag, length and payload, as in the module docstring."""
     if isinstance(part, str):
         payload = part.encode()
         return b"s" + len(payload).to_bytes(4, "big") + payload
@@ -353,7 +359,7 @@ def _frame_part(part: _Part) -> bytes:
         return b"b" + len(part).to_bytes(4, "big") + part
     value = _check_integer(part, "a part that is neither str nor bytes")
     if not -(2**63) <= value < 2**63:
-        raise ValueError(f"a part must fit in 64 bits (int64), got {value}")
+        raise ValueError(f"an int part must fit in 64 bits (int64), got {value}")
     return b"i" + value.to_bytes(8, "big", signed=True)
 
 
@@ -365,7 +371,7 @@ def _frame_message(purpose: str, parts: tuple[_Part, ...]) -> bytes:
 
 
 def _verify_dtype(array: Any, dtype: type[np.generic], name: str) -> None:
-    """Raise unless `array` is an array of exactly this dtype: a silent cast changes hashes."""
+    """Raise unless `array` has exactly this dtype, because a silent cast would change hashes."""
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
         actual = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise TypeError(f"{name} must be an array of {dtype.__name__}, got {actual}")
@@ -374,7 +380,7 @@ def _verify_dtype(array: Any, dtype: type[np.generic], name: str) -> None:
 def _check_vector(
     array: npt.NDArray[_Scalar], dtype: type[_Scalar], name: str
 ) -> npt.NDArray[_Scalar]:
-    """Return the one-dimensional `array`, contiguous."""
+    """Return `array` in contiguous memory, or raise unless it is a vector of this dtype."""
     _verify_dtype(array, dtype, name)
     if array.ndim != 1:
         raise ValueError(f"{name} must have one dimension, got shape {array.shape}")
@@ -382,14 +388,18 @@ def _check_vector(
 
 
 def _verify_offsets(offsets: npt.NDArray[np.int64], size: int) -> None:
-    """Raise unless `offsets` cut a blob of `size` bytes into texts that fit a frame."""
+    """Raise unless `offsets` divide a blob of `size` bytes into texts that fit in a frame."""
     if offsets.size == 0:
         raise ValueError("offsets must have n + 1 numbers for n texts, got none")
     lengths = np.diff(offsets)
     if offsets[0] < 0 or offsets[-1] > size or np.any(lengths < 0):
-        raise ValueError(f"offsets must not decrease and must be in 0 .. {size} (the blob)")
+        raise ValueError(
+            f"offsets must not decrease and must be from 0 to {size}, the size of the blob"
+        )
     if np.any(lengths > _MAX_FRAME):
-        raise ValueError(f"a text may have at most {_MAX_FRAME} bytes")
+        raise ValueError(
+            f"each text must have at most {_MAX_FRAME} bytes, got {int(lengths.max())}"
+        )
 
 
 def _siphash24(key: bytes, message: bytes) -> int:
@@ -421,7 +431,10 @@ def _sip_rounds(count: int, v0: int, v1: int, v2: int, v3: int) -> tuple[int, in
 
 
 def _siphash24_numpy(key: bytes, words: _UInt64Array) -> _UInt64Array:
-    """Return SipHash-2-4 of `n` padded messages of equal length; `words` is (n_words, n)."""
+    """Return SipHash-2-4 of n padded messages of equal length.
+
+    `words` has the shape (n_words, n), with one message per column.
+    """
     k0, k1 = struct.unpack("<2Q", key)
     v0, v1, v2, v3 = (
         np.full(words.shape[1], c ^ k, dtype=np.uint64)
@@ -455,7 +468,10 @@ def _sip_rounds_numpy(
 def _half_round(
     a: _UInt64Array, b: _UInt64Array, c: _UInt64Array, d: _UInt64Array, left: int, right: int
 ) -> None:
-    """Apply one half of SipRound in place: its halves differ in roles and rotations only."""
+    """Apply half of SipRound in place.
+
+    The halves differ only in the order of the arguments and in the rotations.
+    """
     a += b
     _rotate_left(b, left)
     b ^= a
@@ -466,13 +482,13 @@ def _half_round(
 
 
 def _to_words(messages: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> _UInt64Array:
-    """Return zero-filled messages, one per row, as SipHash's words, one message per column."""
+    """Return zero-filled messages (rows of bytes) as SipHash's words, one message per column."""
     messages[:, -1] = lengths & 0xFF
     return np.ascontiguousarray(messages.view("<u8").T, dtype=np.uint64)
 
 
 def _hash_ints_numpy(key: bytes, prefix: bytes, values: npt.NDArray[np.int64]) -> _UInt64Array:
-    """Compute `hash_ints` of the core with NumPy."""
+    """Return the same hashes as `hash_ints` of the compiled core, computed with NumPy."""
     out = np.empty(values.size, dtype=np.uint64)
     head = np.frombuffer(prefix + b"i", dtype=np.uint8)
     length = head.size + 8
@@ -491,7 +507,7 @@ def _hash_ints_numpy(key: bytes, prefix: bytes, values: npt.NDArray[np.int64]) -
 def _hash_texts_numpy(
     key: bytes, prefix: bytes, blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
 ) -> _UInt64Array:
-    """Compute `hash_texts` of the core with NumPy; messages of equal length form a block."""
+    """Return the same hashes as `hash_texts` of the compiled core, computed with NumPy."""
     out = np.empty(offsets.size - 1, dtype=np.uint64)
     head = np.frombuffer(prefix + b"s", dtype=np.uint8)
     lengths = np.diff(offsets)
@@ -502,7 +518,7 @@ def _hash_texts_numpy(
 
 
 def _iter_blocks(lengths: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.intp], int]]:
-    """Cut messages of these lengths into blocks of one width: (rows, padded bytes)."""
+    """Yield blocks of messages with equal padded length: their positions, and this length."""
     if lengths.size == 0:
         return
     widths = lengths // 8 * 8 + 8
@@ -521,7 +537,7 @@ def _text_messages(
     starts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.uint8]:
-    """Lay out head, length and text of each message in a row of `width` bytes, zero-filled."""
+    """Return one row of `width` bytes per message: head, length, text, and zeros to fill."""
     messages = np.zeros((starts.size, width), dtype=np.uint8)
     begin = head.size + 4
     messages[:, : head.size] = head
@@ -533,7 +549,7 @@ def _text_messages(
 
 
 def _mix64_flat(key: int | _UInt64Array, bits: _UInt64Array) -> _UInt64Array:
-    """Compute `mix64` of a flat array, by the core or by NumPy."""
+    """Return `mix64` of a flat array, computed by the compiled core or by NumPy."""
     if _core is None:
         return _mix64_numpy(key, bits)
     bits = np.ascontiguousarray(bits)
@@ -543,20 +559,20 @@ def _mix64_flat(key: int | _UInt64Array, bits: _UInt64Array) -> _UInt64Array:
 
 
 def _mix64_numpy(key: int | _UInt64Array, bits: _UInt64Array) -> _UInt64Array:
-    """Compute `mix64` and `mix64_pairs` of the core with NumPy."""
+    """Return the same as `mix64` or `mix64_pairs` of the compiled core, computed with NumPy."""
     keys = key if isinstance(key, np.ndarray) else np.uint64(key)
     return _finalise_bits(keys ^ _finalise_bits(bits + _GOLDEN_GAMMA))
 
 
 def _finalise_bits(z: _UInt64Array) -> _UInt64Array:
-    """Apply SplitMix64's finaliser, Stafford's variant 13."""
+    """Return SplitMix64's finaliser (Stafford's variant 13) of every element."""
     z = (z ^ (z >> np.uint64(30))) * _MULTIPLIER_1
     z = (z ^ (z >> np.uint64(27))) * _MULTIPLIER_2
     return z ^ (z >> np.uint64(31))
 
 
 def _mix32_numpy(key: int, bits: _UInt32Array) -> _UInt32Array:
-    """Compute `mix32` of the core with NumPy."""
+    """Return the same as `mix32` of the compiled core, computed with NumPy."""
     low, high = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
     x = bits ^ low
     x = (x ^ (x >> np.uint32(16))) * _LOWBIAS_1

@@ -1,6 +1,6 @@
 """Output of commands to a terminal or a pipe, without trailing blanks or truncated numbers.
 
-Control characters in names from foreign files are replaced.
+Control characters are replaced, because names from foreign files may contain them.
 """
 
 import re
@@ -31,7 +31,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 
 def hide_controls(text: str) -> str:
-    """Return a text with all control characters replaced."""
+    """Replace all control characters in a text by U+FFFD; keep tabs and line feeds."""
     return _CONTROLS.sub("\ufffd", text)
 
 
@@ -44,12 +44,12 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Render like `Console`, with control characters replaced."""
+        """Render an object in the same way as `Console`, but replace control characters."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=hide_controls(segment.text))
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print like `Console`; on a pipe, strip trailing blanks."""
+        """Print in the same way as `Console`; strip trailing blanks if the output is a pipe."""
         if self.is_terminal:
             super().print(*objects, **options)
             return
@@ -73,7 +73,7 @@ def make_table(
     columns : sequence of str
         Names of the columns.
     rows : iterable
-        Cells: values, or `rich.text.Text`.
+        Rows of cells; a cell is any value, or a `rich.text.Text`.
     right, no_wrap : collection of str
         Names of columns that are aligned to the right, and of those that are never wrapped.
     **look
@@ -90,9 +90,9 @@ def make_table(
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table in its full width.
+    """Print a table in its full width, even if the terminal is narrower.
 
-    A narrow terminal wraps the lines; otherwise rich would truncate numbers.
+    The terminal then wraps the lines; rich would truncate numbers.
     """
     width = console.width
     unbounded = console.options.update(width=_UNBOUNDED)
@@ -108,7 +108,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def size_text(n_bytes: float) -> str:
-    """Return a number of bytes with a suitable unit."""
+    """Format a number of bytes with a suitable unit, for example ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n_bytes < 1024:
             return f"{n_bytes:.4g} {unit}"
@@ -117,10 +117,10 @@ def size_text(n_bytes: float) -> str:
 
 
 def factor_text(factor: float) -> str:
-    """Return a factor with at most one decimal and no exponent: ``27.5x``, ``10,010x``."""
+    """Format a factor with at most one decimal: ``27.5x``, ``10,010x``."""
     return f"{factor:,.1f}".removesuffix(".0") + "x"
 
 
 def time_text(seconds: float) -> str:
-    """Return a time in seconds or milliseconds, three digits."""
+    """Format a time: ``1.23 s``, or ``45.6 ms`` if it is below one second."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

@@ -1,8 +1,8 @@
-"""Rules for parameters, as data.
+"""Rules that define which values a parameter may have.
 
 A class declares ``_parameter_rules``, a mapping from the name of a parameter to a rule, and calls
-`validate_parameters` before it uses the parameters; rules of base classes also apply.
-`check_parameter` checks an argument of a function.
+`validate_parameters` before it uses the parameters. Rules of base classes apply too.
+`check_parameter` checks a single argument of a function.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ class ParameterRule(ABC):
     @property
     @abstractmethod
     def text(self) -> str:
-        """The expected values, for the error message."""
+        """Description of the allowed values, for the error message."""
 
 
 Rules = Mapping[str, ParameterRule]
@@ -34,12 +34,12 @@ Rules = Mapping[str, ParameterRule]
 
 @dataclass(frozen=True)
 class Interval(ParameterRule):
-    """A finite number between two ends.
+    """The rule that a value is a finite number in an interval.
 
     Parameters
     ----------
     low, high : float or None
-        The ends; None for no end.
+        Lower and upper end of the interval; None if there is no limit.
     closed : {"both", "left", "right", "neither"}
         Which ends belong to the interval.
     expected : str
@@ -66,7 +66,7 @@ class Interval(ParameterRule):
 
     @property
     def text(self) -> str:
-        """The expected values: the ends, or the text in `expected`."""
+        """Description of the interval, or the text in `expected`."""
         return (self.expected or self._ends()) + (f": {self.why}" if self.why else "")
 
     def _is_of_kind(self, value: Any) -> bool:
@@ -88,7 +88,7 @@ POSITIVE = Interval(0, closed="neither")
 
 @dataclass(frozen=True)
 class Whole(Interval):
-    """A whole number, `low` or more and at most `high`."""
+    """The rule that a value is a whole number from `low` to `high`."""
 
     def _is_of_kind(self, value: Any) -> bool:
         return is_whole(value)
@@ -101,23 +101,23 @@ class Whole(Interval):
 
 @dataclass(frozen=True)
 class OneOf(ParameterRule):
-    """One of a few words or numbers."""
+    """The rule that a value is one of a few words or numbers."""
 
     options: tuple[str | float, ...]
     expected: str = ""
 
     def accepts(self, value: Any) -> bool:
-        """Return whether a value is one of the options; True is not 1."""
+        """Return whether a value is one of the options; True does not count as 1."""
         return (isinstance(value, str) or is_number(value)) and value in self.options
 
     @property
     def text(self) -> str:
-        """The expected values: the options, or the text in `expected`."""
+        """List of the options, or the text in `expected`."""
         return self.expected or f"one of {self.options}"
 
 
 class Boolean(ParameterRule):
-    """True or False."""
+    """The rule that a value is True or False."""
 
     text = "True or False"
 
@@ -127,7 +127,7 @@ class Boolean(ParameterRule):
 
 
 class AnyCallable(ParameterRule):
-    """Anything that can be called."""
+    """The rule that a value can be called."""
 
     text = "a callable"
 
@@ -137,7 +137,7 @@ class AnyCallable(ParameterRule):
 
 
 class Either(ParameterRule):
-    """Values that at least one of several rules allows."""
+    """The rule that at least one of several rules allows a value."""
 
     def __init__(self, *rules: ParameterRule) -> None:
         self.rules = rules
@@ -148,14 +148,17 @@ class Either(ParameterRule):
 
     @property
     def text(self) -> str:
-        """The expected values: the texts of all rules."""
+        """Texts of all rules, joined with "or"."""
         *first, last = (rule.text for rule in self.rules)
         return f"{', '.join(first)} or {last}"
 
 
 @dataclass(frozen=True)
 class OrNone(ParameterRule):
-    """Values that another rule allows, or None; `meaning` says what None means."""
+    """The rule that another rule allows a value, or that it is None.
+
+    `meaning` explains None in the error message.
+    """
 
     rule: ParameterRule
     meaning: str = ""
@@ -166,13 +169,13 @@ class OrNone(ParameterRule):
 
     @property
     def text(self) -> str:
-        """The expected values: the text of the rule, and the meaning of None."""
+        """Text of the rule, followed by None and its meaning."""
         return f"{self.rule.text}, or None{self.meaning and f' ({self.meaning})'}"
 
 
 @dataclass(frozen=True)
 class TupleOf(ParameterRule):
-    """A tuple whose entries all follow one rule."""
+    """The rule that a value is a tuple and another rule allows all its entries."""
 
     rule: ParameterRule
     is_empty_allowed: bool = True
@@ -184,7 +187,7 @@ class TupleOf(ParameterRule):
 
     @property
     def text(self) -> str:
-        """The expected values: a tuple, and the text of its entries."""
+        """Description of the tuple, with the text of the rule for its entries."""
         many = "" if self.is_empty_allowed else " of one or more entries"
         return f"a tuple{many}, each {self.rule.text}"
 
@@ -205,7 +208,7 @@ def is_whole(value: Any) -> bool:
 
 
 def collect_rules(cls: type) -> Rules:
-    """Return the rules of a class and its bases; a subclass may replace rules."""
+    """Return the rules of a class and its bases; rules of a subclass replace those of a base."""
     rules: dict[str, ParameterRule] = {}
     for base in reversed(cls.__mro__):
         rules |= vars(base).get("_parameter_rules", {})
@@ -223,13 +226,13 @@ def validate_parameters(model: Any) -> None:
 
 
 def check_parameter(name: str, value: Any, rule: ParameterRule) -> None:
-    """Raise `InvalidParameterError` unless the rule allows a value."""
+    """Raise `InvalidParameterError` if the rule does not allow a value."""
     if not rule.accepts(value):
         raise InvalidParameterError(f"{name}={value!r}; expected {rule.text}")
 
 
 def require_target(model: Any, y: Any) -> None:
-    """Raise ValueError if y is None, with the message that scikit-learn's checks expect."""
+    """Raise a ValueError if y is None, with the text that scikit-learn's checks expect."""
     if y is None:
         raise ValueError(
             f"{type(model).__name__} requires y to be passed, but the target y is None"

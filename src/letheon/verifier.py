@@ -61,7 +61,7 @@ WORDS_NOT_SEARCHED = "search-for-ids-that-are-words-of-the-ledger"
 
 
 class VerificationError(ValueError):
-    """A check failed; the text says where and why."""
+    """The error of a failed check; its text says where and why it failed."""
 
 
 def _match(pattern: str, text: str, reason: str) -> re.Match[str]:
@@ -72,7 +72,7 @@ def _match(pattern: str, text: str, reason: str) -> re.Match[str]:
 
 
 def require(condition: bool, reason: str) -> None:
-    """Raise `VerificationError` with the reason unless the condition holds."""
+    """Raise `VerificationError` with the reason if the condition is false."""
     if not condition:
         raise VerificationError(reason)
 
@@ -85,7 +85,7 @@ def _sha256(data: bytes) -> bytes:
 
 
 def canonical(value: Any) -> bytes:
-    """Return the only accepted JSON text of a value (RFC 8785, without floats)."""
+    """Return the canonical JSON text of a value (RFC 8785, without floats)."""
     try:
         text = json.dumps(_sort_keys(value, 0), ensure_ascii=False, separators=(",", ":"))
         return text.encode()
@@ -94,7 +94,7 @@ def canonical(value: Any) -> bytes:
 
 
 def _sort_keys(value: Any, depth: int) -> Any:
-    """Sort keys by UTF-16 code units, as RFC 8785 requires; reject values with no unique form."""
+    """Sort keys by UTF-16 code units, as RFC 8785 requires; reject values without a unique form."""
     require(depth <= DEEPEST, f"nested deeper than {DEEPEST} levels")
     if isinstance(value, dict):
         require(all(isinstance(key, str) for key in value), "a key is not a string")
@@ -112,7 +112,7 @@ def _sort_keys(value: Any, depth: int) -> Any:
 
 
 def parse_strict(data: bytes, limit: int = LARGE) -> Any:
-    """Parse JSON that is its own canonical form: no float, no repeated key, no spare byte."""
+    """Parse JSON in canonical form, without floats, repeated keys or additional bytes."""
     require(len(data) <= limit, f"larger than {limit} bytes")
     try:
         value = json.loads(
@@ -146,7 +146,7 @@ def _parse_int(text: str) -> int:
 
 
 def from_base64(text: str) -> bytes:
-    """Decode standard base64 that encodes back to the same text."""
+    """Decode standard base64; reject texts that are not the encoding of their bytes."""
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:
@@ -156,7 +156,7 @@ def from_base64(text: str) -> bytes:
 
 
 def from_hex(text: str) -> bytes:
-    """Decode the 64 lower-case hexadecimal digits of 32 bytes."""
+    """Decode 64 lower-case hexadecimal digits to 32 bytes."""
     _match("[0-9a-f]{64}", text, "expected 64 lower-case hexadecimal digits")
     return bytes.fromhex(text)
 
@@ -389,19 +389,19 @@ _RULES: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def check_schema(statement: Any) -> None:
-    """Raise unless a statement has exactly the fields and forms of its predicate type."""
+    """Raise unless a statement has exactly the fields that its predicate type requires."""
     kind = statement.get("predicateType") if isinstance(statement, dict) else None
     require(isinstance(kind, str) and kind in SCHEMAS, "unknown predicate type")
     _check_form(statement, SCHEMAS[str(kind)], "statement")
 
 
 def _check_form(value: Any, schema: Mapping[str, Any], place: str) -> None:
-    """Apply the JSON Schema keywords that the schemas above use; there are no others."""
+    """Check a value against a schema; only the JSON Schema keywords used above are supported."""
     if "$ref" in schema:
         schema = _DEFS[schema["$ref"].removeprefix("#/$defs/")]
     for keyword, rule in schema.items():
         if keyword in _RULES and not _RULES[keyword](value, rule):
-            raise VerificationError(f"{place}: violates {keyword}: {str(rule)[:200]}")
+            raise VerificationError(f"{place}: the value violates {keyword}: {str(rule)[:200]}")
     if isinstance(value, dict):
         others = schema.get("additionalProperties", {})
         for name, item in value.items():
@@ -428,7 +428,7 @@ def _has_form(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
-    """Return the bytes that a DSSE v1 signature covers."""
+    """Return the bytes that a DSSE v1 signature covers (its pre-authentication encoding)."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
@@ -439,7 +439,7 @@ def keyid_of(public: bytes) -> str:
 
 
 def check_signature(public: bytes, signature: bytes, message: bytes) -> None:
-    """Raise unless Ed25519 accepts the signature."""
+    """Raise unless the Ed25519 signature of a message is valid."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -461,12 +461,12 @@ class SignedStatement:
 
     @property
     def predicate(self) -> dict[str, Any]:
-        """The claims."""
+        """The predicate of the statement, which contains its claims."""
         return dict(self.statement["predicate"])
 
     @property
     def sequence(self) -> int:
-        """Sequence number of this certificate, or of the certificate that this belongs to."""
+        """Sequence number of this certificate, or of the certificate this statement belongs to."""
         return int(self.predicate["ledger"]["sequence"])
 
 
@@ -493,7 +493,7 @@ class _ParsedEnvelope:
         check_signature(public, self.signatures[keyid], self.message)
 
     def open(self) -> SignedStatement:
-        """Parse the payload. Check a trusted signature before you call this."""
+        """Parse the payload; call this only after checking a trusted signature."""
         statement = parse_strict(self.payload, SMALL)
         check_schema(statement)
         signers = 2 if statement["predicateType"] == ROTATION else 1
@@ -506,7 +506,7 @@ class _ParsedEnvelope:
 
 @dataclass(frozen=True)
 class TrustedKey:
-    """A public key and the certificates, by sequence, that it may sign."""
+    """A public key, and the first and last certificate that it may sign."""
 
     public: bytes
     first: int = 1
@@ -516,9 +516,10 @@ class TrustedKey:
 
 @dataclass
 class Trust:
-    """The pinned key and its successors; each successor was signed by the key before it.
+    """The keys of a ledger: the pinned first key, and its successors.
 
-    This cannot show that no later revocation exists: get the statements from the ledger itself.
+    Each successor was signed by the key before it. A later revocation may be missing here; to be
+    sure, get the key statements from the ledger itself.
     """
 
     keys: dict[str, TrustedKey]
@@ -528,7 +529,7 @@ class Trust:
 
     @classmethod
     def from_pinned(cls, public_key_hex: str, statements: Iterable[bytes] = ()) -> "Trust":
-        """Start at the first public key of the ledger and follow rotations and revocations."""
+        """Return the keys of a ledger from its first public key and its signed key statements."""
         public = from_hex(public_key_hex.strip())
         trust = cls({keyid_of(public): TrustedKey(public)}, keyid_of(public))
         for number, data in enumerate(statements, 1):
@@ -537,12 +538,16 @@ class Trust:
         return trust
 
     def public(self, keyid: str) -> bytes:
-        """Return a known key, even one that may no longer sign."""
+        """Return the public key with this id, even if it may no longer sign."""
         require(keyid in self.keys, f"key {keyid[:16]} is unknown")
         return self.keys[keyid].public
 
     def key(self, keyid: str, sequence: int, *, later: bool = False) -> bytes:
-        """Return a key that may sign certificate `sequence` (with `later`: statements about it)."""
+        """Return the public key with this id, if it may sign certificate `sequence`.
+
+        With `later`, a key that was introduced later is accepted too, because it may sign
+        statements about an earlier certificate.
+        """
         public, known = self.public(keyid), self.keys[keyid]
         state = "revoked" if known.revoked else "replaced"
         require(
@@ -600,10 +605,10 @@ class Trust:
 
 
 def open_envelope(data: bytes, trust: Trust) -> SignedStatement:
-    """Return the statement of an envelope after a check of its signatures, schema and keys.
+    """Check the signatures, keys and schema of an envelope, and return its statement.
 
-    This shows who signed the statement. It does not show that the statement is true, nor its place
-    in the chain (`check_chain`).
+    This shows who signed the statement. It shows neither that the statement is true nor that it has
+    its place in the chain; for the latter see `check_chain`.
     """
     envelope = _ParsedEnvelope.read(data)
     for keyid in envelope.signatures:
@@ -616,13 +621,13 @@ def open_envelope(data: bytes, trust: Trust) -> SignedStatement:
 
 
 def certificate_id(envelope: bytes) -> str:
-    """Return the SHA-256 of what an envelope's signatures cover, without checking them."""
+    """Return the id of a certificate, the SHA-256 of its signed bytes; do not check signatures."""
     return _sha256(_ParsedEnvelope.read(envelope).message).hex()
 
 
 @contextmanager
 def _prefix_errors(place: str) -> Iterator[None]:
-    """Prefix the text of every error inside the block with the place."""
+    """Prefix the text of every error in the block with the place where it occurred."""
     try:
         yield
     except (VerificationError, OSError) as error:
@@ -634,7 +639,7 @@ def _prefix_errors(place: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _ModelLine:
-    """Where the next certificate of one model must start."""
+    """The state of one model from which its next certificate must start."""
 
     model: str
     data: tuple[Any, ...]
@@ -645,7 +650,7 @@ class _ModelLine:
 
 
 def check_chain(envelopes: Iterable[bytes], trust: Trust) -> list[SignedStatement]:
-    """Open certificates 1..n and check that each one starts where the earlier ones ended.
+    """Check certificates 1..n, and that each one starts from the state after the earlier ones.
 
     This does not detect certificates that are missing at the end.
     """
@@ -712,10 +717,10 @@ def check_next(
     retrain: SignedStatement | None,
     newest: SignedStatement,
 ) -> None:
-    """Raise unless a certificate continues the certificates of its model.
+    """Raise unless a certificate continues the earlier certificates of its model.
 
-    For a signer that has checked the earlier ones. `first` and `newest` are the first and the
-    newest certificate of the model, `retrain` is the certificate of its last retrain.
+    The earlier certificates must have been checked. `first` and `newest` are the first and the
+    newest of them, and `retrain` is the certificate of the last retrain.
     """
     data, start = newest.predicate["dataset"], first.predicate["dataset"]
     trained = (start["rootBefore"], start["liveAfter"] + first.predicate["erasure"]["rows"])
@@ -737,17 +742,17 @@ def check_next(
 
 
 def leaf_hash(data: bytes) -> bytes:
-    """Return the hash of an event in the log."""
+    """Return the leaf hash of an event in the log (RFC 6962)."""
     return _sha256(b"\0" + data)
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """Return the hash of two subtrees."""
+    """Return the hash of a node from the hashes of its two subtrees (RFC 6962)."""
     return _sha256(b"\1" + left + right)
 
 
 def log_root(leaves: Iterable[bytes]) -> bytes:
-    """Return the root over leaf hashes (RFC 6962, section 2.1)."""
+    """Return the root of the tree over these leaf hashes (RFC 6962, section 2.1)."""
     peaks: list[tuple[int, bytes]] = []
     for leaf in leaves:
         height, node = 0, leaf
@@ -763,11 +768,11 @@ def log_root(leaves: Iterable[bytes]) -> bytes:
 
 
 def _climb_tree(nodes: list[bytes], index: int, last: int, proof: Sequence[bytes]) -> list[bytes]:
-    """Return the roots over nodes.
+    """Climb from nodes to their roots with the siblings in a proof; return the roots.
 
-    A left sibling is combined with all nodes, a right sibling with the last node only. `index` is
-    the position of the nodes in their level, `last` that of the level's last node. A proof of a
-    wrong length gives no root.
+    A left sibling is combined with all nodes, a right sibling only with the last node. `index` is
+    the position of the nodes in their level, and `last` is the position of the level's last node.
+    The result is empty if the proof has the wrong length.
     """
     for sibling in proof:
         if last == 0:
@@ -785,7 +790,7 @@ def _climb_tree(nodes: list[bytes], index: int, last: int, proof: Sequence[bytes
 def check_inclusion(
     leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
 ) -> None:
-    """Raise unless the leaf hash is at `index` of the tree (RFC 9162, 2.1.3.2)."""
+    """Raise unless the proof shows that the leaf is at `index` (RFC 9162, 2.1.3.2)."""
     require(0 <= index < size, f"index {index} is outside of a log of {size} entries")
     roots = _climb_tree([leaf], index, size - 1, proof)
     require(roots == [root], "the inclusion proof does not lead to the root")
@@ -794,8 +799,13 @@ def check_inclusion(
 def check_consistency(
     size1: int, root1: bytes, size2: int, root2: bytes, proof: Sequence[bytes]
 ) -> None:
-    """Raise unless the first tree is a beginning of the second (RFC 9162, 2.1.4.2)."""
-    require(0 <= size1 <= size2, f"a log of {size2} does not continue one of {size1}")
+    """Raise unless the proof shows that the second log continues the first.
+
+    See RFC 9162, section 2.1.4.2.
+    """
+    require(
+        0 <= size1 <= size2, f"a log of {size2} entries does not continue a log of {size1} entries"
+    )
     if size1 in (0, size2):
         require(not proof, "the consistency proof must be empty")
         expected = root2 if size1 == size2 else _sha256(b"")
@@ -812,7 +822,10 @@ def check_consistency(
 
 @dataclass(frozen=True)
 class Note:
-    """A checkpoint of the log; signatures are (name, key hash, signature), not checked yet."""
+    """A checkpoint of the log, whose signatures are not checked yet.
+
+    A signature is a tuple (name of the signer, key hash, signature).
+    """
 
     origin: str
     size: int
@@ -821,7 +834,7 @@ class Note:
 
     @property
     def body(self) -> bytes:
-        """The signed text."""
+        """The text that the signatures cover."""
         return note_body(self.origin, self.size, self.root)
 
 
@@ -832,7 +845,10 @@ def note_body(origin: str, size: int, root: bytes) -> bytes:
 
 
 def note_key_hash(name: str, algorithm: int, public: bytes) -> bytes:
-    """Return the four bytes by which a signature line names its key (1 Ed25519, 4 witness)."""
+    """Return the four bytes by which a signature line refers to its key.
+
+    `algorithm` is 1 for Ed25519 and 4 for the cosignature of a witness.
+    """
     return _sha256(name.encode() + b"\n" + bytes([algorithm]) + public)[:4]
 
 
@@ -842,7 +858,7 @@ def note_digest(text: str) -> str:
 
 
 def read_note(text: str) -> Note:
-    """Parse a C2SP checkpoint without extension lines; it must be its own canonical form."""
+    """Parse a C2SP checkpoint in canonical form; extension lines are not accepted."""
     body, _, signed = text.partition("\n\n")
     parts, lines = body.split("\n"), signed.split("\n")
     require(len(parts) == 3 and lines.pop() == "" and 0 < len(lines) <= 64, "not a checkpoint")
@@ -863,11 +879,11 @@ def _parse_signature(line: str) -> tuple[str, bytes, bytes]:
 def check_note(
     note: Note, trust: Trust, witnesses: Iterable[str] = (), *, revoked_too: bool = False
 ) -> None:
-    """Raise unless the ledger and every pinned witness signed; other lines are ignored.
+    """Raise unless the ledger and every pinned witness signed a checkpoint.
 
-    A witness is given as a C2SP verifier key, ``name+hash+base64``, of a cosignature/v1 key. A
-    checkpoint has no sequence, so any key of the ledger may sign it; a revoked key only with
-    `revoked_too`.
+    Signatures of others are ignored. A witness is given by the C2SP verifier key of its
+    cosignature/v1 key, ``name+hash+base64``. A checkpoint has no sequence number, so any key of the
+    ledger may sign it. A revoked key is accepted only with `revoked_too`.
     """
     require(trust.ledger in (None, note.origin), f"the origin {note.origin} is not this ledger")
     keys = {
@@ -901,7 +917,7 @@ TOMBSTONE = _sha256(b"letheon/tombstone/v1")
 
 
 def slot_leaf(salt: bytes, place: int, row_bytes: bytes) -> bytes:
-    """Return the leaf of a row. Without the salt, a guess of the row cannot be tested.
+    """Return the leaf of a row; without the salt, a guess of the row cannot be tested.
 
     `place` is the row's position when the model was registered. It fixes the order of the rows,
     which an operator could otherwise choose after a request.
@@ -915,15 +931,15 @@ def slot_commitment(salt: bytes, place: int, row_bytes: bytes) -> bytes:
 
 
 def commitment_leaf(commitment: bytes) -> bytes:
-    """Return the leaf over a commitment: ``SHA-256(00 || commitment)``."""
+    """Return the leaf of a commitment: ``SHA-256(00 || commitment)``."""
     return _sha256(b"\0" + commitment)
 
 
 def transition_roots(proof: bytes) -> tuple[bytes, bytes, int]:
-    """Return the root before, the root after and the number of slots that became empty.
+    """Return the roots before and after an erasure, and the number of slots that became empty.
 
-    Both roots come from the same siblings, so no other slot differs between them. The proof does
-    not show which rows the erased leaves were.
+    Both roots are computed with the same siblings, so all other slots are the same in both. The
+    proof does not show which rows were in the erased slots.
     """
     before, after, erased, _ = _read_transition(proof)
     return before, after, len(erased)
@@ -966,10 +982,10 @@ def _level_above(nodes: dict[int, _Pair], siblings: Iterator[str]) -> dict[int, 
 
 
 def check_receipt(receipt: bytes, row_bytes: bytes, certificate: SignedStatement) -> None:
-    """Raise unless a person's row was in the data set before and its slot is empty after (W1).
+    """Raise unless a person's row was in the data set before and its slot is empty afterwards.
 
-    `row_bytes` and the salt in the receipt determine the leaf, so the proof is about this row and
-    no other. It does not show what the model has learned.
+    This is level W1. `row_bytes` and the salt in the receipt determine the leaf, so the proof is
+    about this row only. It does not show what the model has learned.
     """
     content = parse_strict(receipt, SMALL)
     _check_form(content, _RECEIPT, "receipt")
@@ -979,10 +995,11 @@ def check_receipt(receipt: bytes, row_bytes: bytes, certificate: SignedStatement
 
 
 def check_receipt_commitment(receipt: bytes, certificate: SignedStatement) -> int:
-    """Return how many rows were erased according to a receipt without salts, or raise.
+    """Check a receipt without salts; return the number of rows that were erased.
 
-    Each commitment is in its slot of rootBefore, and the slot is empty in rootAfter. Only
-    `check_receipt`, which needs the row and its salt, shows which row a commitment belongs to.
+    Each commitment must be in its slot under rootBefore, and the slot must be empty under
+    rootAfter. This does not show which row a commitment belongs to; `check_receipt` does, with the
+    row and its salt.
     """
     content = parse_strict(receipt, SMALL)
     _check_form(content, _COMMITMENTS, "receipt")
@@ -1001,7 +1018,7 @@ def _require_certificate(receipt: dict[str, Any], certificate: SignedStatement) 
 
 
 def _check_paths(row: dict[str, Any], leaf: bytes, certificate: SignedStatement) -> None:
-    """Check that the leaf leads to the root before, and an empty slot to the root after."""
+    """Check that the leaf leads to rootBefore, and an empty slot in its place to rootAfter."""
     data, slot = certificate.predicate["dataset"], row["slot"]
     for when, start, root in (("before", leaf, "rootBefore"), ("after", TOMBSTONE, "rootAfter")):
         require(1 << len(row[when]) == data["slots"] > slot, "a path has the wrong length")
@@ -1025,8 +1042,8 @@ _DEEPEST_FOLDER = 5
 class Verdict:
     """The outcome of one level.
 
-    `passed` is None if the level was skipped. A skipped level that is `promised`, by the tier of
-    the bundle or because the caller requested it, makes the whole bundle incomplete.
+    `passed` is None if the level was skipped. A level is `promised` by the tier of the bundle, or
+    because the caller requested it. If a promised level is skipped, the bundle is incomplete.
     """
 
     level: str
@@ -1035,15 +1052,16 @@ class Verdict:
     promised: bool = True
 
     def __str__(self) -> str:
-        """Return one line of text."""
+        """Return level, result and reason in one line."""
         word = {True: "pass", False: "FAIL", None: "skipped"}[self.passed]
         return f"{self.level}  {word:8}{self.reason}"
 
 
 def overall(verdicts: Iterable[tuple[bool | None, bool]]) -> str:
-    """Return "passed", "failed" or "incomplete" from pairs of (passed, promised).
+    """Return the overall verdict "passed", "failed" or "incomplete".
 
-    Failed: a check failed. Passed: a check passed, and no promised check was skipped.
+    Each pair (passed, promised) is the result of a check. The verdict is "failed" if a check
+    failed, and "passed" if a check passed and no promised check was skipped.
     """
     pairs = list(verdicts)
     if any(passed is False for passed, _ in pairs):
@@ -1061,11 +1079,11 @@ def _format_count(items: Sized, word: str) -> str:
 
 
 class _SkipLevel(Exception):  # noqa: N818
-    """The bundle does not have what a level needs."""
+    """Raised if the bundle does not contain the files that a level needs."""
 
 
 class _SkipUnpromised(_SkipLevel):
-    """Like `_SkipLevel`, for a level that the tier of the bundle does not promise."""
+    """Raised if a level is skipped that the tier of the bundle does not promise."""
 
 
 @dataclass(frozen=True)
@@ -1080,7 +1098,7 @@ class _Bundle:
 
     @property
     def tier(self) -> str:
-        """The tier according to the files; the signed index must state the same."""
+        """The tier according to the files; the signed index must state the same tier."""
         return tier_of(self.files)
 
 
@@ -1092,15 +1110,16 @@ def verify_bundle(
     witnesses: Iterable[str] = (),
     receipt: bytes | None = None,
 ) -> list[Verdict]:
-    """Check V0 to V2 and the signed part of V3 of an exported folder, and W1 of a receipt.
+    """Check levels V0 to V3 of an exported folder, and W1 of a receipt; return all verdicts.
 
-    V0 gives two verdicts: one for the chain of certificates and one for the signed index. If the
-    first fails, all other levels are skipped.
+    V0 has two verdicts: one for the chain of certificates, and one for the signed index. If the
+    chain is not valid, all other levels are skipped. Of V3, only the signed attestations are
+    checked.
 
     Parameters
     ----------
     folder : path
-        The bundle.
+        Folder of the bundle.
     pinned_hex : str
         First public key of the ledger, from a source other than the bundle.
     seen_checkpoint : str, optional
@@ -1134,10 +1153,10 @@ def _run_level(level: str, check: Callable[[_Bundle], str], bundle: _Bundle) -> 
 
 
 def list_files(folder: Path) -> dict[str, int]:
-    """Return size by path of every file in a bundle.
+    """Return the size of every file in a bundle, by path.
 
-    Links, pipes, sockets and devices are rejected, and so are names that differ only in case:
-    what a name refers to must not depend on the machine.
+    Links, pipes, sockets and devices are rejected. Names that differ only in case are rejected too,
+    because they would refer to the same file on some machines.
     """
     sizes: dict[str, int] = {}
     known: set[str] = set()
@@ -1164,7 +1183,7 @@ def list_files(folder: Path) -> dict[str, int]:
 
 
 def tier_of(files: Iterable[str]) -> str:
-    """Return "auditor" if there are files that no public bundle has, else "public"."""
+    """Return "auditor" if there are files that a public bundle does not have, or "public"."""
     tops = {name.partition("/")[0] for name in files}
     return "auditor" if tops & (TOP_AUDITOR - TOP_PUBLIC) else "public"
 
@@ -1174,7 +1193,7 @@ def _check_index(bundle: _Bundle) -> str:
     if not set(INDEX_FILES) & bundle.files.keys():
         raise _SkipLevel(
             "the bundle has no signed index, so bundle.json, training.json and definitions/ are "
-            "not signed: an older version wrote it; request a new export"
+            "not signed; it was written by an older version of letheon: request a new export"
         )
     text = read_capped(bundle.folder / INDEX_FILES[0], LARGE)
     with _prefix_errors(INDEX_FILES[1]):
@@ -1219,7 +1238,7 @@ def _check_files(bundle: _Bundle, listed: Mapping[str, str]) -> None:
 
 
 def _check_description(bundle: _Bundle, tier: str) -> None:
-    """Check bundle.json against certificates, checkpoints and the files themselves."""
+    """Check that bundle.json agrees with the certificates, checkpoints and files."""
     description = read_description(bundle.folder)
     require(
         description["tier"] == tier == bundle.tier, f"the files are those of the tier {bundle.tier}"
@@ -1262,32 +1281,32 @@ def _check_model_files(bundle: _Bundle, newest: Sequence[SignedStatement]) -> No
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Return bundle.json of a bundle with a signed index."""
+    """Read bundle.json of a bundle that has a signed index, and check its schema."""
     description = parse_strict(read_capped(folder / "bundle.json", SMALL), SMALL)
     _check_form(description, _DESCRIPTION, "bundle")
     return dict(description)
 
 
 def model_id(tenant: str, name: str) -> str:
-    """Return the id of a model in certificates."""
+    """Return the id that a model has in certificates: its name, with the tenant if needed."""
     return name if tenant == DEFAULT_TENANT else f"{tenant}/{name}"
 
 
 def model_folder(name: str) -> str:
-    """Return the folder of a model's files in a bundle."""
+    """Return the folder in a bundle with the files of a model, given its id."""
     tenant, _, bare = name.rpartition("/")
     require(".." not in (tenant, bare) and "/" not in tenant, f"{name} is not a valid model name")
     return f"models/{tenant or DEFAULT_TENANT}/{bare}"
 
 
 def is_in_scope(name: str, scope: Mapping[str, str]) -> bool:
-    """Return whether an export of this scope has the files of a model."""
+    """Return whether an export with this scope contains the files of a model."""
     tenant, _, bare = name.rpartition("/")
     return scope.items() <= {"tenant": tenant or DEFAULT_TENANT, "model": bare}.items()
 
 
 def read_capped(path: Path, limit: int) -> bytes:
-    """Read a plain file that is not larger than `limit`."""
+    """Read a plain file of at most `limit` bytes."""
     with _prefix_errors(f"{path.parent.name}/{path.name}"):
         require(path.is_file(), "is missing, or not a plain file")
         with path.open("rb") as file:
@@ -1298,7 +1317,7 @@ def read_capped(path: Path, limit: int) -> bytes:
 
 
 def _list_numbered(folder: Path, digits: int, suffix: str, other: str = "") -> dict[int, Path]:
-    """Return the files of a folder by number; reject other names, except `other`."""
+    """Return the numbered files of a folder by number; reject all other names but `other`."""
     paths = {}
     with _prefix_errors(f"{folder.name}/"):
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
@@ -1312,7 +1331,7 @@ def _list_numbered(folder: Path, digits: int, suffix: str, other: str = "") -> d
 
 
 def _read_chain(folder: Path, pinned_hex: str) -> tuple[Trust, list[SignedStatement]]:
-    """Follow the keys from the pinned one, then the certificates from the first (V0)."""
+    """Check the keys, starting with the pinned key, and the chain of certificates (V0)."""
     statements = _list_numbered(folder / "keys", 4, ".json", other="root.pub")
     certificates = _list_numbered(folder / "certificates", 6, ".json")
     for name, paths in (("keys", statements), ("certificates", certificates)):
@@ -1350,7 +1369,10 @@ def _check_v1(bundle: _Bundle) -> str:
 
 
 def _read_notes(bundle: _Bundle) -> dict[int, Note]:
-    """Return the checkpoints by size, each signed, the newest by every witness too."""
+    """Return the checkpoints by size of the log, after checking their signatures.
+
+    The newest checkpoint must also be signed by every witness.
+    """
     notes: dict[int, Note] = {}
     paths = _list_numbered(bundle.folder / "checkpoints", 12, ".txt")
     for size, path in paths.items():
@@ -1378,10 +1400,10 @@ def _check_seen(seen: Note, notes: dict[int, Note], trust: Trust) -> None:
 
 
 def check_log(data: bytes, notes: Mapping[int, Note], chain: Sequence[SignedStatement]) -> None:
-    """Check a log.json against signed checkpoints (by size, ascending) and the chain.
+    """Check log.json against the signed checkpoints, by ascending size, and the chain.
 
-    Each checkpoint continues the one before, and each certificate is in the log, in order,
-    after the checkpoint that it names.
+    Each checkpoint must continue the previous checkpoint. The certificates must be in the log in
+    their order, each after the checkpoint that it names.
     """
     with _prefix_errors("log.json"):
         log = parse_strict(data)
@@ -1425,7 +1447,7 @@ def _certificate_event(event: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
-    """Check all events: they give the root, none is missing, every model was registered."""
+    """Check that the events have the signed root, none is missing, and models are registered."""
     certificates: list[tuple[Any, Any]] = []
     statements: list[Any] = []
     registered: dict[Any, dict[str, Any]] = {}
@@ -1451,7 +1473,7 @@ def _check_events(path: Path, bundle: _Bundle, root: bytes) -> None:
 def _check_registrations(
     chain: Sequence[SignedStatement], registered: Mapping[Any, dict[str, Any]]
 ) -> None:
-    """Check that each model's first certificate starts from its registration, seed included."""
+    """Check that each model's first certificate starts from the registered data and seed."""
     for first in {item.predicate["model"]["id"]: item for item in reversed(chain)}.values():
         claims = first.predicate
         data, method = claims["dataset"], claims["method"]
@@ -1470,7 +1492,7 @@ def _check_registrations(
 
 
 def _read_events(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield the lines of a log with the event in each."""
+    """Yield each line of a log as bytes, with the event that it contains."""
     require(path.is_file(), "not a plain file")
     with path.open("rb") as file:
         while line := file.readline(SMALL + 1):
@@ -1556,13 +1578,13 @@ def _check_w1(bundle: _Bundle) -> str:
     receipt = parse_strict(bundle.receipt or b"", SMALL)
     named = receipt.get("certificate") if isinstance(receipt, dict) else None
     matches = [certificate for certificate in bundle.chain if certificate.id == named]
-    require(bool(matches), "the receipt is for no certificate of this bundle")
+    require(bool(matches), "the receipt does not belong to a certificate of this bundle")
     rows = check_receipt_commitment(bundle.receipt or b"", matches[0])
     return f"certificate {matches[0].sequence} covers the receipt: {rows} rows were erased"
 
 
 def count_erased_rows(chain: Sequence[SignedStatement]) -> list[int]:
-    """Return the number of newly erased rows of each certificate.
+    """Return for each certificate how many rows it was the first to erase.
 
     A retrain also lists rows that earlier certificates erased; they do not count again.
     """
@@ -1590,7 +1612,7 @@ def _parse_time(text: str) -> datetime:
 
 
 def check_purge(data: bytes, certificate: SignedStatement, trust: Trust) -> SignedStatement:
-    """Return the attestation of the purge that belongs to a certificate, or raise.
+    """Check the purge attestation of a certificate, and return it.
 
     The ledger's own stores must be purged, files must be searched, and times must be in order.
     """
@@ -1615,7 +1637,7 @@ def check_purge(data: bytes, certificate: SignedStatement, trust: Trust) -> Sign
 
 
 def _check_gaps(claims: dict[str, Any]) -> None:
-    """Check that the counts of what was not searched agree with each other and with the codes."""
+    """Check that the counts of unsearched files and ids agree with each other and the codes."""
     gaps = claims["scanner"].get("notSearched", {"files": 0, "ids": 0})
     for store in claims["stores"]:
         is_unsearched = store["state"] == "not-searched"
@@ -1634,7 +1656,7 @@ def _check_gaps(claims: dict[str, Any]) -> None:
 def search_gaps(claims: dict[str, Any]) -> str:
     """Return a text that says what a purge did not search; empty if it searched everything.
 
-    An earlier scanner searched registered stores for bytes only and did not count what it skipped.
+    An earlier scanner searched registered stores only for bytes, and did not count skipped files.
     """
     gaps = claims["scanner"].get("notSearched")
     if gaps is None:
@@ -1647,7 +1669,10 @@ def search_gaps(claims: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check a bundle; return 0 passed, 1 failed, 2 could not be checked, 3 incomplete."""
+    """Check a bundle from the command line.
+
+    Return the exit status: 0 passed, 1 failed, 2 could not be checked, 3 incomplete.
+    """
     parser = argparse.ArgumentParser(
         description="Check certificates of unlearning.",
         epilog="Exit status: 0 passed, 1 failed, 2 could not be checked, 3 incomplete. Models are "

@@ -87,7 +87,7 @@ def test_another_order_of_the_rows_fails_v2_and_v4(
         erase(ledger, kind, 3)
         report = judged(ledger, tmp_path / "bundle", "V0", "V4")
     assert verdicts(report) == {"V0": "pass", "V2": "fail", "V4": "fail"}
-    assert "not in the order of their registration" in report.failures[0].reason
+    assert "not in the order that they had at registration" in report.failures[0].reason
 
 
 def test_a_category_that_no_row_has_fails_v2(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -294,9 +294,11 @@ def test_unknown_ids_are_an_error(tmp_path: Path) -> None:
         public = ledger.export(tmp_path / "public")
     X, y = table(20)
     planted = Canaries(X[:10], y[:10], X[10:], y[10:])
-    with pytest.raises(ValueError, match=r"for \['typo'\]; expected names from \['naive'\]"):
+    with pytest.raises(
+        ValueError, match=r"models \['typo'\]; models with certificates: \['naive'\]"
+    ):
         audit(bundle, key=key, model="typo")
-    with pytest.raises(ValueError, match=r"for \['typo'\]"):
+    with pytest.raises(ValueError, match=r"models \['typo'\]"):
         audit(bundle, key=key, canaries={"typo": planted})
     measures: dict[str, Any] = {"fails": lambda *_: False}
     report = audit(

@@ -99,5 +99,5 @@ def test_the_device_reaches_the_nets() -> None:
 
 
 def test_unknown_variant_is_refused() -> None:
-    with pytest.raises(ValueError, match="no variant"):
+    with pytest.raises(ValueError, match="unknown variant"):
         find_variant("DaRE", "linear", "S R = B")

@@ -246,21 +246,21 @@ def test_sealed_parameters_are_in_the_order_of_the_released_ones() -> None:
 def test_cases_are_known_and_runs_enough() -> None:
     with pytest.raises(ValueError, match="unknown case 'zero'; expected an AttackCase or one of"):
         attack_fold(NoiseOnTheGrid(), "zero")
-    with pytest.raises(ValueError, match="n_runs=29; expected at least 30"):
+    with pytest.raises(ValueError, match="n_runs=29 is too small; expected at least 30"):
         attack_lattice(NoiseOnTheGrid(), "outlier", n_runs=29)
     mine = AttackCase("mine", np.array([[1.0], [2.0], [3.0]]), np.array([0.0, 1.0, 1.0]))
     assert attack_fold(NoiseOnTheGrid(), mine, n_runs=30).case == "mine"
 
 
 def test_models_without_sealed_parameters_are_named() -> None:
-    with pytest.raises(TypeError, match="InfluenceClassifier has no parameters before noise"):
+    with pytest.raises(TypeError, match="InfluenceClassifier does not store parameters"):
         get_secret_parameters(InfluenceClassifier())
 
 
 def test_a_model_without_a_claim_is_not_attacked_unawares() -> None:
     with pytest.raises(ValueError, match=r"claim=\(epsilon, delta\)"):
         attack_fold(InfluenceClassifier(sigma=0.0), "outlier", n_runs=30)
-    with pytest.raises(ValueError, match="no model of these cases is certified"):
+    with pytest.raises(ValueError, match="no model is certified"):
         attack_account(InfluenceClassifier(sigma=0.0), make_hard_cases(2))
     result = attack_fold(
         InfluenceClassifier(mechanism="objective", sigma=10.0),

@@ -106,7 +106,7 @@ def test_plan_of_few_rows_drops_impossible_defaults() -> None:
     result = call("plan", "25")
     assert result.exit_code == 0
     assert {line[2] for line in numbers(result.output)} == {"1"}
-    assert "30 people are not shown: of 25 people none would remain" in plain(result.output)
+    assert "the removal of 30 people: of 25 people, none would remain" in plain(result.output)
     assert "Note" not in call("plan", "31", "--shards", "5").output
 
 
@@ -118,7 +118,7 @@ def test_more_shards_than_people_are_noted(shards: str, noted: bool) -> None:
 
 def test_empty_shards_of_the_note_are_binomial() -> None:
     output = plain(call("plan", "50", "--requests", "1", "--shards", "100").output)
-    assert f"about {100 * 0.99**50:.0f} of them would stay empty" in output
+    assert f"about {100 * 0.99**50:.0f} of them would be empty" in output
 
 
 @pytest.mark.parametrize("columns", [20, 40, 62])
@@ -169,11 +169,11 @@ def test_plan_with_storage_fits_80_columns() -> None:
         (["plan", "many"], "'ROWS': 'many'; expected a whole number of at least 2"),
         (["plan", "1"], "'ROWS': '1'; expected a whole number of at least 2"),
         (["plan", "1000", "--epochs", "1.5"], "'1.5'; expected a whole number of at least 1"),
-        (["plan", "25", "--requests", "30"], "expected some rows to remain"),
+        (["plan", "25", "--requests", "30"], "so that some rows remain"),
         (["demo", "--seed", "x"], "'x'; expected a whole number of at least 0"),
         (["plan", "1000", "--shards", "5,x"], "expected whole numbers"),
         (["plan", "1000", "--slices", "0"], "expected whole numbers"),
-        (["plan", "100", "--requests", "100"], "expected some rows to remain"),
+        (["plan", "100", "--requests", "100"], "so that some rows remain"),
         (["plan", "1000", "--slices", "50", "--epochs", "3"], "use at least 26 epochs"),
         (["plan", "1000", "--stage-data", "old"], "cumulative"),
         (["inspect", "no-such-file"], "does not exist"),

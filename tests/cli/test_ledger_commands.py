@@ -96,7 +96,9 @@ def test_help_names_the_extra_of_the_desk() -> None:
 
 def test_help_says_where_ids_stay() -> None:
     said = unframed(call("request", "add", "--help").output)
-    assert "Ids on the command line stay in the shell history; --ids-file - avoids this" in said
+    assert (
+        "Ids on the command line stay in the shell history; use --ids-file - to avoid this" in said
+    )
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:

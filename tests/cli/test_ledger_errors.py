@@ -170,9 +170,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 UNKNOWN = "0" * 32
 CASES: list[tuple[int, tuple[str, ...], str]] = [
-    (2, ("request", "add", "--model", "m"), "no ids are given; use either ID arguments or"),
+    (2, ("request", "add", "--model", "m"), "no ids are given; give either ID arguments or"),
     (2, ("request", "add", "--model", "m", "x", "--ids-file", "-"), "ids are given in two ways"),
-    (2, ("request", "add", "--model", "numbers", "ann"), "ids of this model are integers; id 1"),
+    (
+        2,
+        ("request", "add", "--model", "numbers", "ann"),
+        "id number 1 in the list is not an integer",
+    ),
     (2, ("request", "add", "--model", "m", PEOPLE[5], "--ground", "why"), "unknown ground"),
     (2, ("request", "add", "--model", "m", PEOPLE[5], "--regime", "lex"), "expected one of"),
     (2, ("batch", "apply", "--retrain", "m", "--force"), "cannot be combined"),
@@ -204,9 +208,13 @@ CASES: list[tuple[int, tuple[str, ...], str]] = [
     (3, ("request", "show", UNKNOWN), "unknown request"),
     (3, ("request", "cancel", UNKNOWN), "unknown request"),
     (3, ("cert", "show", "9"), "no certificate 9"),
-    (3, ("cert", "show", "9" * 20), "not the number of a certificate"),
+    (3, ("cert", "show", "9" * 20), "nor the number of a certificate"),
     (3, ("cert", "verify", "no-such-file"), "no-such-file"),
-    (3, ("cert", "chain", "--key", "no-such-file"), "neither 64 hexadecimal digits nor a file"),
+    (
+        3,
+        ("cert", "chain", "--key", "no-such-file"),
+        "neither 64 hexadecimal digits nor an existing file",
+    ),
     (3, ("model", "add", "no-such-file", "--rows", "CSV", "--name", "n"), "no-such-file"),
     (3, ("store", "add", "s", "no-such-folder"), "no-such-folder"),
     (3, ("store", "remove", "s"), "no store 's'"),
@@ -444,6 +452,9 @@ def test_looking_after_a_request(home: Home) -> None:
     ground = ("--ground", "gdpr.art17.3.e")
     assert done("request", "reject", other["id"], *ground, *here)["state"] == "rejected"
     assert done("request", "list", "--state", "cancelled", *here)[0]["id"] == asked["id"]
+    unknown = call("request", "list", "--state", "foo", *here)
+    assert (unknown.exit_code, unknown.stdout) == (2, "")
+    assert "unknown state: 'foo'; expected one of: received, " in unknown.stderr
 
 
 def test_keys_and_stores(home: Home, tmp_path: Path) -> None:
@@ -552,7 +563,7 @@ def test_other_ids_are_refused_without_being_repeated(text: str) -> None:
     if text.removeprefix("-").isdecimal():
         assert parse_numbers([text]) == [int(text)]
     else:
-        with pytest.raises(ValueError, match="id 1 of the list is not an integer"):
+        with pytest.raises(ValueError, match="id number 1 in the list is not an integer"):
             parse_numbers([text])
 
 

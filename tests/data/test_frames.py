@@ -211,7 +211,7 @@ def test_joined_enums_are_united() -> None:
 )
 def test_other_kinds_of_tables_are_refused(held: Any, given: Any) -> None:
     with pytest.raises(
-        ValueError, match=r"new rows are .*; this model was fitted with .*same kind of table"
+        ValueError, match=r"X has the layout .*; this model was fitted with .*same kind of table"
     ):
         join_rows(hold_table(held), hold_table(given))
 
@@ -234,7 +234,7 @@ def test_other_kinds_of_tables_are_refused(held: Any, given: Any) -> None:
 )
 def test_other_columns_are_refused(make: Any, held: Any, given: Any, what: str) -> None:
     # A join that widened a column would leave it wide after the newcomers have left.
-    with pytest.raises(ValueError, match=rf"new rows have other columns: .*{what}.*in that order"):
+    with pytest.raises(ValueError, match=rf"X has other columns .*{what}.*in the same order"):
         join_rows(hold_table(make(held)), hold_table(make(given)))
 
 

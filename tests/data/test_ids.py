@@ -161,7 +161,7 @@ def test_large_uint64_never_wraps_or_becomes_float() -> None:
     ("bare", "shown"), [("c-17", "'c-17'"), (17, "17"), (np.int64(17), "17"), (np.str_("a"), "'a'")]
 )
 def test_single_value_is_refused_with_the_remedy(bare: Any, shown: str) -> None:
-    with pytest.raises(IdsTypeError, match=rf"single value; give a list of ids: \[.*{shown}.*\]"):
+    with pytest.raises(IdsTypeError, match=rf"is a single id; pass a list: \[.*{shown}.*\]"):
         as_ids(bare)
 
 
@@ -170,7 +170,7 @@ def test_single_value_is_refused_with_the_remedy(bare: Any, shown: str) -> None:
 )
 def test_whole_frame_is_refused_with_the_remedy(frame: Any) -> None:
     # Iterating over a pandas frame gives the names of its columns, which would pass for ids.
-    with pytest.raises(IdsTypeError, match="whole frame; pass one column"):
+    with pytest.raises(IdsTypeError, match="is a data frame; pass one column"):
         as_ids(frame)
 
 
@@ -205,13 +205,13 @@ def test_default_ids_count_the_rows() -> None:
 
 @pytest.mark.parametrize("unordered", [{1, 2}, frozenset({1, 2})])
 def test_sets_are_refused_where_order_matters(unordered: Any) -> None:
-    with pytest.raises(IdsTypeError, match="no order; give one id per row"):
+    with pytest.raises(IdsTypeError, match="no order; pass a list with one id per row"):
         row_ids(unordered, 2)
 
 
 def test_a_column_name_is_no_column() -> None:
     with pytest.raises(
-        IdsTypeError, match=r"'customer' is one string; give one id per row, such as"
+        IdsTypeError, match=r"'customer' is a single string; pass one id per row, such as"
     ):
         row_ids("customer", 8)
 

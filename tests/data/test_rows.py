@@ -80,7 +80,7 @@ def test_labels_have_canonical_dtypes(given: Any, dtype: str) -> None:
 )
 def test_labels_of_mixed_kinds_are_refused(mixed: Any, named: str) -> None:
     # The dtype they have together would stay when the odd one leaves.
-    with pytest.raises(ValueError, match=f"y mixes {named}; expected labels of one kind"):
+    with pytest.raises(ValueError, match=f"of several types: {named}; expected one type"):
         hold_target(mixed)
 
 
@@ -181,7 +181,7 @@ def test_labels_of_other_kinds_are_refused(held: Any, given: Any, message: str) 
 def test_labels_come_always_or_never() -> None:
     assert join_target(None, None) is None
     for pair in ((None, hold_target([1])), (hold_target([1]), None)):
-        with pytest.raises(ValueError, match="y must be passed if"):
+        with pytest.raises(ValueError, match="pass y if and only if"):
             join_target(*pair)
 
 

@@ -565,7 +565,7 @@ def test_images_keep_their_shape_and_kind() -> None:
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        (np.ones((1, 2, 8), np.uint8), "new rows are .*8.*; this model was fitted with .*4, 4"),
+        (np.ones((1, 2, 8), np.uint8), "X has the layout .*8.*; this model was fitted with .*4, 4"),
         (np.ones((1, 4), np.uint8), "Pass the same kind of table"),
         (np.full((1, 4, 4), 256.0), "do not fit into uint8, the dtype of this model"),
         (np.full((1, 4, 4), 0.5), "do not fit into"),
@@ -606,18 +606,21 @@ def unsorted() -> Any:
         ({"X": np.ones((2, 2), complex)}, "X has dtype complex128; expected numbers"),
         ({"X": np.ones((2, 2), ">f8")}, "X has dtype >f8"),
         ({"X": np.asfortranarray(np.ones((2, 2)))}, "not in C order"),
-        ({"X": np.ones((3, 2))[:2]}, "a view of other memory"),
+        ({"X": np.ones((3, 2))[:2]}, "a view of a larger array"),
         ({"X": read_only(np.ones((2, 2)))}, "X is read-only"),
-        ({"X": sp.csc_array(np.eye(2))}, r"X is sparse in csc format; expected CSR"),
+        ({"X": sp.csc_array(np.eye(2))}, r"X has the sparse format csc; expected CSR"),
         ({"X": sp.csr_array(np.eye(2, dtype=int))}, "X has dtype int64"),
         ({"X": unsorted()}, r"unsorted or duplicate indices; pass hold_table\(X\)"),
-        ({"y": [1, 2]}, "y is list; expected the result of hold_target"),
-        ({"y": np.ones(2, np.float32)}, "y is float32"),
+        ({"y": [1, 2]}, "y has the type list; expected the result of hold_target"),
+        ({"y": np.ones(2, np.float32)}, "y has the type float32"),
         ({"y": np.ones(3)}, r"y has shape \(3,\)"),
         ({"ids": as_ids([1])}, "got 1 ids for 2 rows"),
-        ({"extra": {"k": np.ones(3)}}, r"extra\['k'\] has shape \(3,\) for 2 rows"),
-        ({"extra": {"k": np.array(["a", "b"])}}, r"extra\['k'\] is not an array of numbers"),
-        ({"extra": {"k": np.array(1.0)}}, r"extra\['k'\] has shape \(\) for 2 rows"),
+        ({"extra": {"k": np.ones(3)}}, r"extra\['k'\] has shape \(3,\); expected 2 rows"),
+        (
+            {"extra": {"k": np.array(["a", "b"])}},
+            r"extra\['k'\] is not valid; expected an array",
+        ),
+        ({"extra": {"k": np.array(1.0)}}, r"extra\['k'\] has shape \(\); expected 2 rows"),
     ],
 )
 def test_what_cannot_be_wiped_in_place_is_refused(given: dict[str, Any], message: str) -> None:
@@ -629,13 +632,13 @@ def test_what_cannot_be_wiped_in_place_is_refused(given: dict[str, Any], message
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"X": np.ones((1, 3))}, ValueError, r"new rows are .*; this model was fitted with"),
+        ({"X": np.ones((1, 3))}, ValueError, r"X has the layout .*; this model was fitted with"),
         ({"X": sp.csr_array(np.ones((1, 4)))}, ValueError, "same kind of table"),
         ({"y": np.ones(2)}, ValueError, r"y has shape \(2,\)"),
         ({"ids": as_ids(["a"])}, IdsTypeError, "has int ids, but got str ids"),
         ({"ids": as_ids([1, 2])}, IdsLengthError, "got 2 ids for 1 rows"),
-        ({"extra": None}, ValueError, "extra values are {}; expected"),
-        ({"extra": {"pair": np.ones((1, 2))}}, ValueError, "extra values are .*float64"),
+        ({"extra": None}, ValueError, "extra has the layout {}; expected"),
+        ({"extra": {"pair": np.ones((1, 2))}}, ValueError, "extra has the layout .*float64"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_and_nothing_changes(

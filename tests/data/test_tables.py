@@ -260,7 +260,7 @@ def test_whole_numbers_may_join_ints_and_floats() -> None:
 )
 def test_other_layouts_are_refused(held: Any, given: Any) -> None:
     with pytest.raises(
-        ValueError, match=r"new rows are .*; this model was fitted with .*same kind of table"
+        ValueError, match=r"X has the layout .*; this model was fitted with .*same kind of table"
     ):
         join_rows(hold_table(held), hold_table(given))
 

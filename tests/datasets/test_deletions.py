@@ -180,17 +180,17 @@ def test_regression_targets_have_no_classes_to_keep(y: NDArray[Any]) -> None:
     assert len(list(Requests(n=29).stream(None, X, whole, seed=0, task="regression"))) == 29
     with pytest.raises(ValueError, match="every class must remain"):
         list(Requests(n=29).stream(None, X, whole % 3, seed=0))
-    with pytest.raises(ValueError, match="needs classes"):
+    with pytest.raises(ValueError, match="needs class labels"):
         next(Requests(kind="class", n=2).stream(None, X, y, seed=0))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "random"}, "not one of"),
-        ({"n": 0}, "whole number"),
-        ({"n": 2.5}, "whole number"),
-        ({"batch": -1}, "whole number"),
+        ({"kind": "random"}, "is unknown; expected one of"),
+        ({"n": 0}, "expected a number of people"),
+        ({"n": 2.5}, "expected a number of people"),
+        ({"batch": -1}, "expected a number of people"),
         ({"candidates": 0}, "at least 1"),
     ],
 )
@@ -201,7 +201,7 @@ def test_settings_that_mean_nothing_are_refused(settings: Any, message: str) -> 
 
 def test_too_many_requests_are_refused_with_the_reason() -> None:
     X, y = np.arange(10.0)[:, None], np.arange(10) % 2
-    with pytest.raises(ValueError, match="the data has 10"):
+    with pytest.raises(ValueError, match="the data has only 10"):
         next(Requests(n=10).stream(None, X, y))
     with pytest.raises(ValueError, match="every class must remain"):
         list(Requests(n=8).stream(None, X, y))

@@ -140,8 +140,8 @@ def test_if_absent_prefers_real_files(tmp_path: Path) -> None:
     [
         ({"name": "adlut"}, "did you mean 'adult'"),
         ({"name": "xxxxxxxx"}, "expected one of: mnist, covtype"),
-        ({"name": "mnist", "variant": "4-vs-9"}, "its variants: 'ten', '3-vs-8'"),
-        ({"name": "adult", "variant": "any"}, "its variants: none"),
+        ({"name": "mnist", "variant": "4-vs-9"}, "the variants of 'mnist' are: 'ten', '3-vs-8'"),
+        ({"name": "adult", "variant": "any"}, "the variants of 'adult' are: none"),
         ({"name": "adult", "synthetic": "maybe"}, "expected one of 'never'"),
         ({"name": "adult", "encode": "hash"}, "expected one of 'one-hot'"),
         ({"name": "adult", "n_rows": 0}, "at least 1"),

@@ -82,7 +82,7 @@ def test_a_mark_of_byte_order_is_no_name() -> None:
         (["a,b\n", "1,2\n", "1,2,3\n"], "3 cells; expected 2"),
         (["a,b\n"], "no rows"),
         (["a,b\n", "1,x\n"], "'x' is not a number"),
-        (["a,c\n", "1,2\n"], "the file has no column 'b'; its columns: a, c"),
+        (["a,c\n", "1,2\n"], "the file has no column 'b'; it has: a, c"),
     ],
 )
 def test_what_is_no_table_is_refused(lines: list[str], message: str) -> None:

@@ -247,7 +247,7 @@ def test_devices_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_gpu_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device("auto") == CPU
-    with pytest.raises(ValueError, match=rf"device='{name}', but torch finds no GPU"):
+    with pytest.raises(ValueError, match=rf"device='{name}' is not available: torch finds no GPU"):
         resolve_device(name)
 
 

@@ -495,7 +495,7 @@ def test_parameters_that_are_not_finite_change_nothing() -> None:
         ({"damping": 0.0}, "damping=0"),
         ({"clamp": 0.0}, "clamp=0"),
         ({"step_damping": None}, "step_damping=None"),
-        ({"newton_step": True, "loss": functional.cross_entropy}, "needs loss='cross_entropy'"),
+        ({"newton_step": True, "loss": functional.cross_entropy}, "requires loss='cross_entropy'"),
         ({"noise_seed": -1}, "noise_seed"),
     ],
 )

@@ -119,7 +119,9 @@ def test_a_question_has_the_shape_of_the_fit() -> None:
     vars(model).update(shape_attributes(image(), (1, 4, 3)))
     assert vars(model) == {"n_features_in_": 12}
     assert np.array_equal(check_query_rows(model, image(2), (1, 4, 3)), image(2))
-    with pytest.raises(ValueError, match=r"rows of shape \(4, 3\); .* fitted with \(1, 4, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"rows of shape \(4, 3\); .* fitted with rows of shape \(1, 4, 3\)"
+    ):
         check_query_rows(model, image()[:, 0], (1, 4, 3))
 
 

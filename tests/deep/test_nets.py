@@ -391,7 +391,7 @@ def test_settings_that_make_no_sense(factory: Any, settings: Any, words: str) ->
         (CNN(), (7,), "expected images"),
         (CNN(channels=(2, 2, 2)), (4, 4), "too small"),
         (ResNet(), (3, 4, 4), "too small"),
-        (ResNet(mean=(0.1, 0.2)), (3, 8, 8), "expected 1 or 3, one per channel"),
+        (ResNet(mean=(0.1, 0.2)), (3, 8, 8), "expected 1, or one for each of the 3 channels"),
     ],
 )
 def test_rows_of_a_shape_that_makes_no_sense(factory: Any, shape: Any, words: str) -> None:

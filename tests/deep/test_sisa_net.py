@@ -289,7 +289,7 @@ def test_a_module_that_changed_since_it_was_saved(tmp_path: Path) -> None:
     model = fitted(people)
     letheon.save(model, tmp_path / "net.letheon")
     loaded = letheon.load(tmp_path / "net.letheon").set_params(module=MLP(widths=(5,)))
-    with pytest.raises(TrainingError, match="the factory has changed"):
+    with pytest.raises(TrainingError, match="use the factory that the model was trained with"):
         loaded.predict(people.X)
 
 

@@ -84,7 +84,7 @@ def out_of_memory(*_: Any) -> Tensor:
 
 def test_out_of_memory_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Loop, "train", out_of_memory)
-    with pytest.raises(MemoryError, match=r"nothing was changed.*smaller batch_size"):
+    with pytest.raises(MemoryError, match=r"was not changed.*smaller batch_size"):
         fitted(make_people(20))
 
 
@@ -116,12 +116,12 @@ def seven_logits(shape: Any, n_classes: int) -> nn.Module:
         ({"module": nn.Linear}, "module is a torch layer \\(Linear\\); expected a factory"),
         (
             {"module": MLP(batch_norm=True), "batch_size": 1},
-            "BatchNorm needs a batch_size of 2 or more",
+            "BatchNorm needs at least 2",
         ),
-        ({"device": "tpu"}, "device='tpu'; expected one of"),
+        ({"device": "tpu"}, "device='tpu' is unknown; expected one of"),
         ({"precision": "float16"}, "precision='float16'"),
         ({"max_memory": -1}, "max_memory=-1"),
-        ({"module": seven_logits}, "expected \\(2, 3\\): one logit"),
+        ({"module": seven_logits}, "expected a tensor of shape \\(2, 3\\), with one logit"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> None:

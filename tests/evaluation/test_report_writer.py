@@ -289,7 +289,7 @@ def test_known_kinds_are_classes_and_styles() -> None:
 
 
 def test_bad_tables_are_refused() -> None:
-    with pytest.raises(ValueError, match="a row has 1 cells, expected 2"):
+    with pytest.raises(ValueError, match="a row has 1 cells; expected 2"):
         Table("t", ["a", "b"], [[1]])
 
 

@@ -155,7 +155,7 @@ def test_labels_are_no_numbers() -> None:
     ids=["pandas text", "pandas Int64", "polars", "list"],
 )
 def test_missing_ids_are_counted(ids: Any) -> None:
-    text = r"ids has 2 missing value\(s\), the first in row 7; every row needs an id"
+    text = r"ids has 2 missing value\(s\), the first in row 7; expected an id for every row"
     with pytest.raises(IdsTypeError, match=text):
         evaluate(StubModel(), (X, Y, ids), 2, seeds=1, test=TEST)
     with pytest.raises(IdsTypeError, match=text):

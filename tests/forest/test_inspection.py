@@ -134,7 +134,9 @@ def test_a_tree_without_rows_is_a_leaf() -> None:
 @pytest.mark.parametrize("number", [-1, 2])
 def test_trees_that_do_not_exist(number: int) -> None:
     X, y = rows(0)
-    with pytest.raises(IndexError, match=f"number={number}; expected 0 to 1"):
+    with pytest.raises(
+        IndexError, match=f"number={number} is out of range; expected a tree number from 0 to 1"
+    ):
         DaREForestClassifier(n_estimators=2).fit(X, y).tree_(number)
 
 

@@ -122,7 +122,7 @@ class Bug(NamedTuple):
 
 
 BUGS = {
-    "no fence": Bug(_without_fence, "stop", "compute.written", "there is no blob"),
+    "no fence": Bug(_without_fence, "stop", "compute.written", "is missing in"),
     "status apart": Bug(_status_apart, "kill", "publish.after-commit", "stays applying"),
     "in place": Bug(_in_place, "kill", "compute.written", "was altered"),
     "certificate first": Bug(

@@ -179,7 +179,7 @@ def test_the_filer_and_the_verifier_cannot_approve(
         request = act_as(verifier, lambda: requests_of(desk.core).verify(request.id))
     assert (request.filed_by, request.verified_by) == (filer, verifier)
     if approver is not None and approver in (filer, verifier):
-        with pytest.raises(RequestStateError, match="a second person"):
+        with pytest.raises(RequestStateError, match="another person"):
             act_as(approver, lambda: requests_of(desk.core).approve(request.id))
         assert desk.state(request) == "verified"
     else:

@@ -101,7 +101,7 @@ def test_only_the_owner_can_read_a_blob(blobs: BlobStore) -> None:
 
 
 def test_a_missing_blob_and_a_bad_address_are_told_apart(blobs: BlobStore) -> None:
-    with pytest.raises(LedgerMissingError, match="no blob"):
+    with pytest.raises(LedgerMissingError, match="is missing in"):
         blobs.read("0" * 64, BOX)
     assert not blobs.is_sound("0" * 64, BOX)
     with pytest.raises(ValueError, match="not a blob address"):

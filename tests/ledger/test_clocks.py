@@ -385,10 +385,10 @@ def test_a_file_of_holidays_names_the_wrong_line(tmp_path: Path) -> None:
     [
         ({"seat": "XX"}, "seat='XX' is unknown; expected one of: none, EU"),
         ({"timezone": "Europe/Atlantis"}, "Europe/Atlantis"),
-        ({"timezone": "../../etc/passwd"}, "not in the IANA database"),
-        ({"timezone": ""}, "not in the IANA database"),
-        ({"holidays": (datetime(2026, 1, 1),)}, "must be dates"),
-        ({"holidays": ("2026-01-01",)}, "must be dates"),
+        ({"timezone": "../../etc/passwd"}, "not in the IANA time zone database"),
+        ({"timezone": ""}, "not in the IANA time zone database"),
+        ({"holidays": (datetime(2026, 1, 1),)}, "must contain only datetime.date"),
+        ({"holidays": ("2026-01-01",)}, "must contain only datetime.date"),
     ],
 )
 def test_calendars_that_cannot_be_are_refused(settings: dict[str, object], words: str) -> None:

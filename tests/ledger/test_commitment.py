@@ -51,7 +51,7 @@ def test_rows_that_remain_keep_their_leaves(gone: set[int]) -> None:
 def test_no_other_order_has_a_commitment(order: list[int]) -> None:
     vault, positions = draw_row_slots(N_ROWS, N_SLOTS), np.array(order)
     assume(order != sorted(order))
-    with pytest.raises(ValueError, match="order of their registration"):
+    with pytest.raises(ValueError, match="order that they had at registration"):
         build_tree(ROWS.take(positions), vault.take(positions), N_SLOTS)
     renumbered = vault.take(positions)._replace(places=vault.places)
     root = build_tree(ROWS, vault, N_SLOTS).root.hex()

@@ -95,14 +95,14 @@ def test_a_text_that_is_no_day_ends_no_hold(still_desk: LedgerSetup, until: str)
 
 @pytest.mark.parametrize("until", [None, 5, timedelta(days=1)])
 def test_what_is_no_day_at_all_ends_no_hold(still_desk: LedgerSetup, until: Any) -> None:
-    with pytest.raises(TypeError, match="expected a date"):
+    with pytest.raises(TypeError, match="must be a date"):
         requests_of(still_desk.core).hold("0" * 32, "litigation-hold", until)
 
 
 @pytest.mark.parametrize("how", ["model", "tenant"])
 def test_a_model_is_named_by_a_text(still_desk: LedgerSetup, how: str) -> None:
     given: dict[str, Any] = {"model": "risk", "tenant": "default", how: still_desk.model}
-    with pytest.raises(TypeError, match=f"{how} is a ModelRow; expected its name"):
+    with pytest.raises(TypeError, match=f"{how} must be a name of type str, not ModelRow"):
         Ledger(still_desk.core).requests.submit(["person-1"], **given)
 
 
@@ -112,7 +112,7 @@ def test_a_hold_that_comes_too_late_is_refused(desk: LedgerSetup, upto: str) -> 
     first, both = desk.submit(1, verified=True), desk.submit(1, 2, verified=True)
     apart = desk.submit(3, verified=True)
     erase(desk, both.id, upto=upto)
-    with pytest.raises(RequestStateError, match=f"request {both.id} has some"):
+    with pytest.raises(RequestStateError, match=f"request {both.id} contains some"):
         requests_of(desk.core).hold(first.id, "litigation-hold", "2027-03-01")
     assert desk.state(first) == "queued"
     held = requests_of(desk.core).hold(apart.id, "litigation-hold", "2027-03-01")
@@ -163,7 +163,7 @@ def stuck_purge(desk: LedgerSetup) -> tuple[str, str, str]:
 
 def test_a_stuck_purge_is_not_cancelled(sqlite_desk: LedgerSetup) -> None:
     one, _, _ = stuck_purge(sqlite_desk)
-    with pytest.raises(RequestStateError, match="is applied already"):
+    with pytest.raises(RequestStateError, match="is already applied"):
         requests_of(sqlite_desk.core).cancel(one)
 
 
@@ -188,7 +188,7 @@ def test_a_stuck_purge_is_retried_as_a_purge(sqlite_desk: LedgerSetup) -> None:
     erase(sqlite_desk, request.id, upto="purging")
     with sqlite_desk.database.transaction() as connection:
         move_requests(connection, request.id, "stuck", at=NOON, reason="residue-found", tries=8)
-    with pytest.raises(RequestStateError, match="is applied already"):
+    with pytest.raises(RequestStateError, match="is already applied"):
         requests_of(sqlite_desk.core).reject(request.id, "internal")
     retried = requests_of(sqlite_desk.core).retry(request.id)
     assert (retried.state, retried.tries, retried.reason) == ("purging", 0, None)

@@ -324,7 +324,7 @@ def test_a_statement_that_no_verifier_accepts_is_not_published(ring: KeyRing) ->
 
 
 def test_the_current_key_cannot_be_revoked(ring: KeyRing) -> None:
-    with pytest.raises(KeyFileError, match="rotate first"):
+    with pytest.raises(KeyFileError, match="rotate the keys first"):
         ring.revoke(LEDGER, ring.signer.keyid, 1)
     with pytest.raises(KeyFileError, match="not the id of a signing key"):
         ring.revoke(LEDGER, "0" * 64, 1)
@@ -348,7 +348,7 @@ def test_an_altered_statement_stops_the_ring(home: Path) -> None:
 def test_a_statement_that_was_taken_away_stops_the_ring(home: Path) -> None:
     KeyRing(home).rotate(LEDGER, 1)
     (home / "public" / "keys" / "0001.json").unlink()
-    with pytest.raises(KeyFileError, match="restore the newer statements"):
+    with pytest.raises(KeyFileError, match="restore the missing statements"):
         KeyRing(home)
 
 

@@ -222,18 +222,18 @@ def test_a_metric_without_a_name_is_refused() -> None:
 
 
 def test_files_that_the_ledger_does_not_know_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="create it without folder"):
+    with pytest.raises(ValueError, match="create the monitor without folder"):
         pack_monitor(watched(folder=tmp_path / "own"))
 
 
 def test_a_monitor_that_keeps_people_is_refused() -> None:
-    with pytest.raises(ValueError, match="keeps erased people"):
+    with pytest.raises(ValueError, match="keeps rows of erased people"):
         pack_monitor(watched(hold_forgotten_until_retrain=True))
 
 
 def test_a_model_of_other_people_is_refused() -> None:
     data = pack_monitor(watched())
-    with pytest.raises(ValueError, match="not the ids of the model"):
+    with pytest.raises(ValueError, match="differ from the ids of the model"):
         unpack_monitor(data, fitted(NAMES[:29]))
 
 
@@ -319,7 +319,7 @@ def test_every_setting_is_part_of_the_policy() -> None:
 def test_a_calibration_that_cannot_be_written_down_is_refused() -> None:
     requests = {"candidates": object()}
     monitor = watched(fitted(kind=NaiveUnlearner), calibration=replace(QUICK, requests=requests))
-    with pytest.raises(TypeError, match="cannot be part of a policy"):
+    with pytest.raises(TypeError, match="cannot be written as JSON"):
         compute_policy_digest(monitor)
 
 

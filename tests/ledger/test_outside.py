@@ -186,7 +186,7 @@ def test_rows_that_a_process_sends_have_a_limit() -> None:
 
 
 def test_rows_that_a_process_sends_are_rows() -> None:
-    with pytest.raises(letheon.exceptions.LedgerError, match="returned no valid rows"):
+    with pytest.raises(letheon.exceptions.LedgerError, match="returned data other than rows"):
         examine._decode_rows(state.encode(GaussianNB()))
 
 

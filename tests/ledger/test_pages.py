@@ -337,6 +337,18 @@ def test_a_cursor_is_of_one_list_and_one_ledger(
         requests_of(core).find(after=due, order="newest")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [lambda lists: lists.list(state="foo"), lambda lists: lists.find(states=["queued", "foo"])],
+)
+def test_an_unknown_state_is_refused_with_all_states(
+    still_desk: LedgerSetup, call: Callable[[LedgerRequests], object]
+) -> None:
+    with pytest.raises(ValueError, match="unknown state: 'foo'; expected one of: received") as info:
+        call(requests_of(still_desk.core))
+    assert all(state in str(info.value) for state in STATES)
+
+
 def test_no_list_reads_rows_that_do_not_match(still_desk: LedgerSetup) -> None:
     """On SQLite every filter is answered along an index in the order of the list."""
     statements: list[str] = []

@@ -55,7 +55,7 @@ def test_pin_runs_out_unless_it_is_renewed(marked: MarkedLedger) -> None:
     assert n_pins(marked, version) == 1
     marked.clock.now += 10
     assert n_pins(marked, version) == 0
-    with pytest.raises(LedgerMissingError, match="load the head"):
+    with pytest.raises(LedgerMissingError, match="load the current version"):
         renew_pin(marked.core, pin, 30)
 
 

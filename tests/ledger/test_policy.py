@@ -235,11 +235,11 @@ def test_a_pause_needs_a_failure() -> None:
         ({"max_tries": 2.5}, "max_tries=2.5"),
         ({"keep_keys_months": -1}, "at least 0"),
         ({"lease_seconds": 4}, "lease_seconds=4 must be an integer of at least 5"),
-        ({"settle": 1}, "settle=1 must be true or false"),
+        ({"settle": 1}, "settle=1 must be a bool"),
         ({"reserve": -DAY}, "non-negative"),
         ({"reserve": 7}, "non-negative timedelta"),
         ({"reserve": timedelta(seconds=1.5)}, "whole seconds"),
-        ({"backoff_first": 2 * DAY}, "must not be below backoff_first=2 days"),
+        ({"backoff_first": 2 * DAY}, "must not be shorter than backoff_first=2 days"),
     ],
 )
 def test_policies_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:

@@ -233,7 +233,7 @@ def test_purge_waits_while_readers_keep_the_journal_in_use(
     marked: MarkedLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy() -> None:
-        raise LedgerBusyError("readers still use the write-ahead log; try again")
+        raise LedgerBusyError("readers still use the write-ahead log")
 
     with monkeypatch.context() as patch:
         patch.setattr(marked.core.database, "truncate_journal", busy)

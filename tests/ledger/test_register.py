@@ -49,7 +49,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "other rows": ({"X": X + 1}, LedgerError, "a fresh fit on these rows gives a different model"),
     "other order": ({"X": X[::-1], "y": Y[::-1], "ids": IDS[::-1]}, LedgerError, "a fresh fit"),
     "too few rows": ({"X": X[:9], "y": Y[:9], "ids": IDS[:9]}, LedgerError, "has 60 rows"),
-    "other people": ({"ids": np.roll(IDS, 1)[::-1] + "x"}, LedgerError, "not the ids of the model"),
+    "other people": (
+        {"ids": np.roll(IDS, 1)[::-1] + "x"},
+        LedgerError,
+        "differ from the ids of the model",
+    ),
     "other kind of ids": ({"ids": None}, LedgerError, "int ids"),
     "lengths": ({"y": Y[:-1]}, ValueError, "one target per row"),
     "stronger releases": ({"releases": "every-version"}, SignerRefusedError, "every-version"),
@@ -107,7 +111,7 @@ def test_rows_with_risk_are_given_to_fit_again(ledger: Ledger) -> None:
 
 def test_people_who_asked_are_not_trained_on_again(ledger: Ledger) -> None:
     ledger.requests.submit([person(3)], model="risk", verified=True)
-    with pytest.raises(BlockedIdsError, match="1 of these people"):
+    with pytest.raises(BlockedIdsError, match="1 of the people"):
         ledger.models.register(fitted(), X, Y, ids=IDS, name="new")
     rest = ledger.models.without_blocked(X, Y, IDS)
     assert [len(part) for part in rest] == [58, 58, 58]

@@ -67,7 +67,7 @@ def test_nothing_outside_the_schema_is_signed(last: Any) -> None:
 
 
 def test_signers_must_be_there_once() -> None:
-    with pytest.raises(ValueError, match="one or more"):
+    with pytest.raises(ValueError, match="at least one signer"):
         sign_statement(statement())
     with pytest.raises(ValueError, match="different keys"):
         sign_statement(statement(), SIGNER, SIGNER)

@@ -52,7 +52,7 @@ def test_stores_are_listed_by_name(marked: MarkedLedger, exports: Path) -> None:
         ({"owner": "ann@example.org"}, "owner="),
         ({"scope": ""}, "scope="),
         ({"days": 0}, "days="),
-        ({"path": "/no/such/folder"}, "not a folder"),
+        ({"path": "/no/such/folder"}, "not an existing folder"),
     ],
 )
 def test_bad_stores_are_refused(
@@ -66,7 +66,7 @@ def test_bad_stores_are_refused(
 
 def test_the_home_itself_is_no_store(marked: MarkedLedger) -> None:
     for path in (marked.home, marked.home.parent, marked.home / "blobs"):
-        with pytest.raises(ValueError, match="overlaps the ledger"):
+        with pytest.raises(ValueError, match="overlaps the folder of the ledger"):
             marked.ledger.stores.add("home", path)
 
 

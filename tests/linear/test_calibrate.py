@@ -348,7 +348,7 @@ def test_impossible_arguments_never_pass_as_safe(bad: float) -> None:
         (mismatch_epsilon, (1.0, bad, 1, 1e-3)),
     ]
     for function, arguments in calls:
-        with pytest.raises(ValueError, match="must be 0 or above"):
+        with pytest.raises(ValueError, match="must be a non-negative number"):
             function(*arguments)
     with pytest.raises(ValueError, match="dimension"):
         mismatch_delta(1.0, 1.0, 0.1, 0)

@@ -101,12 +101,12 @@ def test_text_labels_and_ids() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({}, r"X and y are required: .* Give the 1 row"),
+    ({}, r"X and y are required, .* pass the 1 row"),
     ({"X": "own"}, "X and y are required"),
-    ({"X": "other", "y": "own"}, "are not the 1 row"),
-    ({"X": "own", "y": "other"}, "are not the 1 row"),
-    ({"X": "near", "y": "own"}, "every number and label must match"),
-    ({"X": "twice", "y": "twice"}, "the 2 row.s. in X and y are not the 1 row"),
+    ({"X": "other", "y": "own"}, "differ from the 1 row"),
+    ({"X": "own", "y": "other"}, "differ from the 1 row"),
+    ({"X": "near", "y": "own"}, "Every number and label must match"),
+    ({"X": "twice", "y": "twice"}, "the 2 row.s. in X and y differ from the 1 row"),
     ({"X": "narrow", "y": "own"}, "features"),
     ({"X": "nan", "y": "own"}, "NaN"),
     ({"X": "long", "y": "own"}, "norm above row_norm"),
@@ -146,7 +146,8 @@ def test_what_needs_rows_says_so() -> None:
     model = data_free("logistic", X, y)
     for action in (model.exact_residual, model.settle):
         with pytest.raises(
-            CannotForgetError, match="needs the rows, and data_free=True stores none"
+            CannotForgetError,
+            match="needs the training rows, but this model was fitted with data_free=True",
         ):
             action()
     with pytest.raises(UnknownIdError):

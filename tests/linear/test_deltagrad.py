@@ -489,5 +489,5 @@ def test_default_step_size_goes_down(batch_size: int | None) -> None:
 
 
 def test_trajectories_whose_parts_differ_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not match"):
+    with pytest.raises(ValueError, match=r"expected \(T, N\)"):
         Trajectory(np.zeros((3, 2)), np.zeros((3, 1)), np.zeros(3, np.int64))

@@ -496,7 +496,7 @@ def test_settings_may_be_numpy_numbers(tmp_path: Path) -> None:
 
 def test_noise_that_hides_less_than_the_theorem_leaves() -> None:
     X, y = make_rows()
-    with pytest.raises(AssumptionError, match="raise iterations or sigma"):
+    with pytest.raises(AssumptionError, match="increase iterations or sigma"):
         make_model("theorem", sigma=1e-6).fit(X, y)
     model = make_model("theorem", sigma=1e-6, if_unproved="downgrade")
     with pytest.warns(GuaranteeWarning, match="empirical"):
@@ -509,7 +509,7 @@ def test_noise_that_hides_less_than_the_theorem_leaves() -> None:
 def test_an_optimiser_that_does_not_arrive() -> None:
     X, y = make_rows(200, d=300, n_classes=2)
     model = DescentToDeleteClassifier(l2=1e-6, sigma=1e-3, max_iter=1)
-    with pytest.raises(AssumptionError, match="raise max_iter, sigma or l2"):
+    with pytest.raises(AssumptionError, match="increase max_iter, sigma or l2"):
         model.fit(X, y)
     assert not hasattr(model, "seed_")
 

@@ -242,7 +242,7 @@ def test_a_request_obeys_max_iter(monkeypatch: pytest.MonkeyPatch) -> None:
     before = model.digest()
     monkeypatch.setattr(_descent_steps, "_MOST_STEPS", 0)
     monkeypatch.setattr(_descent_steps, "minimise", idle)
-    with pytest.raises(AssumptionError, match="raise max_iter, sigma or l2"):
+    with pytest.raises(AssumptionError, match="increase max_iter, sigma or l2"):
         model.forget([1])
     assert limits == [123]
     assert model.digest() == before

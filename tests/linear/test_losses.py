@@ -152,5 +152,5 @@ def test_root_of_the_joint_hessian(K: int) -> None:
 
 
 def test_losses_without_a_joint_hessian_have_no_root() -> None:
-    with pytest.raises(NotImplementedError, match="Logistic has no joint Hessian"):
+    with pytest.raises(NotImplementedError, match="Logistic is not a joint loss"):
         Logistic(2).factor_curvature(np.ones((1, 2)))

@@ -173,7 +173,7 @@ def test_a_seed_is_an_int(seed: Any) -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**128])
 def test_a_seed_has_128_bits(seed: int) -> None:
-    with pytest.raises(ValueError, match="noise_seed must be in"):
+    with pytest.raises(ValueError, match="noise_seed must be from 0"):
         NoiseSource(seed)
 
 

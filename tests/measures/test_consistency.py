@@ -61,7 +61,7 @@ def test_extreme_parameters_neither_overflow_nor_vanish() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "text"),
     [
-        ([[1.0, 2.0]], [[1.0]], r"parameter array 0 has shapes \(2,\) and \(1,\)"),
+        ([[1.0, 2.0]], [[1.0]], r"the same shape in both models, not \(2,\) and \(1,\)"),
         ([1.0, 2.0], [1.0], "2 parameter arrays, but theta_naive has 1"),
         ([1.0, math.nan], [1.0, 2.0], "theta_unlearned contains NaN"),
         ([1.0], [math.inf], "theta_naive contains NaN or infinite"),
@@ -115,8 +115,8 @@ def test_labels_of_object_arrays_are_compared() -> None:
     [
         ([1, 2], [1], "same number of rows"),
         ([], [], "empty"),
-        ([1.5], [1.5], "fractions, expected labels; use"),
-        (["a"], [1], "strings, those of the other are not"),
+        ([1.5], [1.5], "fractions, but must contain labels; use"),
+        (["a"], [1], "strings, but those of the other are not"),
         ([math.nan], [1.0], "NaN"),
         ([[1, 2]], [[1, 2]], "one label per row"),
     ],
@@ -208,7 +208,7 @@ def test_unknown_classes_get_no_probability() -> None:
 @pytest.mark.parametrize(
     ("classes_a", "classes_b", "text"),
     [
-        (["a", "b"], [1, 2], "strings, those of the other are not"),
+        (["a", "b"], [1, 2], "strings, but those of the other are not"),
         ([1, "1"], [1, 2], "classes_a mixes strings"),
         ([1, 1], [1, 2], "distinct labels"),
         ([1, 2, 3], [1, 2], "2 columns, but there are 3 classes"),

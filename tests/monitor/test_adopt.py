@@ -107,7 +107,7 @@ def test_it_goes_on_from_there() -> None:
 def test_a_model_of_other_people_is_refused(gone: list[int], named: list[int]) -> None:
     monitor = watched()
     before, model = make_record(monitor), monitor.model
-    with pytest.raises(ValueError, match="not the ids of the model"):
+    with pytest.raises(ValueError, match="differ from the ids of the model"):
         monitor.adopt(fresh(gone), named)
     assert make_record(monitor) == before
     assert monitor.model is model
@@ -120,7 +120,7 @@ def test_unknown_people_are_refused() -> None:
 
 def test_an_exact_model_needs_no_rows_here() -> None:
     monitor = Monitor(exact(PEOPLE), PEOPLE.X_test, PEOPLE.y_test)
-    with pytest.raises(ValueError, match="not the remaining ids"):
+    with pytest.raises(ValueError, match="differ from the remaining ids"):
         monitor.adopt(fresh([4, 5], exact(PEOPLE)), [4])
     reading = monitor.adopt(fresh([4], exact(PEOPLE)), [4])
     assert reading is not None

@@ -130,7 +130,7 @@ def test_test_ids_of_another_kind_are_refused() -> None:
 
 
 def test_test_labels_that_the_model_does_not_know_are_refused() -> None:
-    with pytest.raises(ValueError, match="no label of y_test"):
+    with pytest.raises(ValueError, match="no label in y_test"):
         Monitor(exact(PEOPLE), PEOPLE.X_test, PEOPLE.y_test + 7)
 
 
@@ -490,7 +490,7 @@ def test_an_approximate_model_needs_its_rows() -> None:
 
 
 def test_rows_that_are_not_those_of_the_model_are_refused() -> None:
-    with pytest.raises(ValueError, match="rows, the model has"):
+    with pytest.raises(ValueError, match="rows, but the model has"):
         watched(retrain_with=(PEOPLE.X[1:], PEOPLE.y[1:], PEOPLE.ids[1:]))
 
 
@@ -571,7 +571,7 @@ def test_the_plot_shows_the_proxies_and_the_retrains() -> None:
 
 
 def test_an_unknown_kind_is_refused_before_any_rehearsal() -> None:
-    with pytest.raises(ValueError, match="kind='unifrom' is not one of"):
+    with pytest.raises(ValueError, match="kind='unifrom' is unknown"):
         Calibration(kinds=("uniform", "unifrom"))
     with pytest.raises(ValueError, match=r"a tuple of kinds: kinds=\('uniform',\)"):
         Calibration(kinds="uniform")  # type: ignore[arg-type]
@@ -602,7 +602,7 @@ def test_two_tolerances_share_what_is_proved() -> None:
 
 
 def test_test_rows_without_their_labels_are_counted() -> None:
-    with pytest.raises(ValueError, match="X_test has 50 rows and y_test 4"):
+    with pytest.raises(ValueError, match="X_test has 50 rows, but y_test has 4"):
         Monitor(exact(PEOPLE), PEOPLE.X_test, PEOPLE.y_test[:4])
 
 

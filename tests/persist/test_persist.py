@@ -154,7 +154,7 @@ def test_a_model_without_rows_is_not_saved(path: Path) -> None:
     [
         ("module.Own", r"trusted='module.Own' is a single value.*\['module.Own'\]"),
         (Majority, r"pass a list: trusted=\[Majority\]"),
-        (None, "trusted=None; expected a list"),
+        (None, "trusted=None is not a list"),
     ],
 )
 def test_trusted_is_a_list(path: Path, trusted: Any, message: str) -> None:
@@ -224,7 +224,7 @@ def beginning(path: Path) -> bytes:
         (lambda _: b"name,age\nann,7\n", "this is not a letheon file", False),
         (lambda _: b"short", "this is not a letheon file", False),
         (lambda _: b"\x80\x04K\x01.", "not a letheon file but a pickle or zip file", False),
-        (checkpoint, "a checkpoint of a model; load the model file", False),
+        (checkpoint, "a checkpoint, not a model file; load the file", False),
         (foreign_safetensors, "not a letheon file but a safetensors file", False),
         (beginning, "truncated", True),
     ],
@@ -240,13 +240,13 @@ def test_each_wrong_file_gets_its_own_advice(
 
 def test_other_kind_of_file(path: Path) -> None:
     state.write_file(path, [1], kind="ledger")
-    with pytest.raises(CorruptFileError, match="contains a ledger; expected a model"):
+    with pytest.raises(CorruptFileError, match="is a file of kind 'ledger'; expected a model"):
         load(path)
 
 
 def test_newer_file(path: Path) -> None:
     file_of(path, None, kind="model", form="letheon-v2")
-    with pytest.raises(NewerFormatError, match=r"letheon-v2.*letheon-v1.*newer letheon"):
+    with pytest.raises(NewerFormatError, match=r"letheon-v2.*letheon-v1.*newer version of letheon"):
         load(path)
 
 
@@ -266,7 +266,7 @@ def test_other_versions_give_a_warning(path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_file_that_calls_something_else_a_model(path: Path) -> None:
     file_of(path, {"list": []}, kind="model")
-    with pytest.raises(CorruptFileError, match="contains a list, which cannot forget"):
+    with pytest.raises(CorruptFileError, match="contains a list, which is not a model"):
         load(path)
 
 

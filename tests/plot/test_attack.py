@@ -139,8 +139,8 @@ def test_given_axes_are_used() -> None:
         ({}, {}, "at least one attack"),
         ({}, {"measures": {"a": {}}}, "at least one attack"),
         ({"a": ([0, 1], [0, 0.5, 1])}, {}, "arrays of equal length"),
-        ({"a": ([0, 2], [0, 1])}, {}, "ascend from 0 to 1"),
-        ({"a": ([1, 0], [0, 1])}, {}, "ascend from 0 to 1"),
+        ({"a": ([0, 2], [0, 1])}, {}, "ascending numbers between 0 and 1"),
+        ({"a": ([1, 0], [0, 1])}, {}, "ascending numbers between 0 and 1"),
         ({"a": ([0, 1], [0, 1])}, {"floors": {"b": {}}}, r"floors of unknown attacks: \['b'\]"),
     ],
 )

@@ -125,9 +125,9 @@ def test_draws_on_given_axes() -> None:
     ("plans", "text"),
     [
         ([], "must not be empty"),
-        ([plan(10), plan(20)], "the same n_rows"),
-        ([plan(10), plan(10, batch=False)], "the same batch"),
-        ([plan(10), plan(10, state_bytes=1)], "the same state_bytes"),
+        ([plan(10), plan(20)], "must not differ in n_rows"),
+        ([plan(10), plan(10, batch=False)], "must not differ in batch"),
+        ([plan(10), plan(10, state_bytes=1)], "must not differ in state_bytes"),
     ],
 )
 def test_plans_that_cannot_share_a_plot(plans: list[Plan], text: str) -> None:

@@ -574,7 +574,7 @@ def test_requests_may_be_a_number(given: Any, n: float) -> None:
 
 
 def test_requests_of_another_kind_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"a number of people or a letheon\.datasets\.Requests"):
+    with pytest.raises(TypeError, match=r"or share of people or a letheon\.datasets\.Requests"):
         compare(fixed("one"), requests=[[1], [2]])
 
 

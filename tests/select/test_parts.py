@@ -193,11 +193,11 @@ def test_given_ranges_replace_those_of_the_method() -> None:
 
 
 def test_candidates_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(TypeError, match="NaiveUnlearner and SISA wrap any estimator"):
+    with pytest.raises(TypeError, match="wrap it in NaiveUnlearner or SISA"):
         Candidate(LogisticRegression())
     with pytest.raises(ValueError, match="has no parameter 'depth'"):
         Candidate(DaREForestClassifier(), efficiency={"depth": [1]})
-    with pytest.raises(ValueError, match="the list of values for 'random_depth' is empty"):
+    with pytest.raises(ValueError, match="the list of values for 'random_depth' must not be empty"):
         Candidate(DaREForestClassifier(), efficiency={"random_depth": []})
     with pytest.raises(ValueError, match="is exact and has no certifiability parameters"):
         Candidate(DaREForestClassifier(), certifiability={"random_depth": [1]})

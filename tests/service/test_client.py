@@ -229,7 +229,7 @@ def test_a_receipt_that_is_none_is_said_so(admin: Client) -> None:
     "address", ["desk.example.org", "ftp://desk", "https://u:p@desk", "http://"]
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="is not valid: expected https"):
+    with pytest.raises(ValueError, match="is not valid: expected an http or https URL"):
         Client(address, "token")
 
 

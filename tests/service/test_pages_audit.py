@@ -319,7 +319,7 @@ def test_an_audit_that_broke_off_gives_no_verdict(desk: Desk) -> None:
 
 
 def test_who_may_only_read_audits_has_no_form(filled: Desk) -> None:
-    assert "Start an audit" not in words_of(filled.browser("operator").get("/audits").text)
+    assert "New audit" not in words_of(filled.browser("operator").get("/audits").text)
 
 
 # Receipts.

@@ -268,7 +268,7 @@ def test_a_queued_request_says_when_it_runs(desk: Desk) -> None:
     request, client = file(desk, 1, verified=True), desk.browser("operator")
     text = client.get(f"/requests/{request.id}").text
     latest = to_datetime(int(request.received_at.timestamp()) + 72 * 3600)
-    assert f"when 50 rows are waiting (now 2), at the latest {format_moment(latest)}." in text
+    assert f"when 50 rows are waiting (now 2), at the latest on {format_moment(latest)}." in text
     desk.clock.now += 73 * 3600
     client = desk.browser("operator")
     assert "as soon as the worker is free" in client.get(f"/requests/{request.id}").text

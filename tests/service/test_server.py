@@ -57,7 +57,7 @@ def test_a_route_without_a_gate_is_refused(desk: Desk, monkeypatch: pytest.Monke
     def forgotten() -> None: ...
 
     monkeypatch.setattr("letheon.service.app.API", (*ROUTERS, router))
-    with pytest.raises(RuntimeError, match="/api/v1/forgotten has 0 gates"):
+    with pytest.raises(RuntimeError, match="/api/v1/forgotten declares 0 gates"):
         create_app(desk.ledger, QUICK)
 
 
@@ -387,7 +387,7 @@ def test_a_mistyped_filter_is_refused(shared_desk: Desk, path: str, status: int)
 
 def test_the_filters_that_there_are_are_named(shared_desk: Desk) -> None:
     refused = shared_desk.client().get("/api/v1/summary?x=1").json()
-    assert refused["detail"] == "Expected: model, tenant."
+    assert refused["detail"] == "Parameters of this call: model, tenant."
 
 
 def test_scripts_and_styles_may_be_kept_and_pages_not(shared_desk: Desk) -> None:

@@ -277,7 +277,7 @@ def test_to_dict_and_text_carry_the_numbers() -> None:
         ({"n_rows": 0}, ValueError, "n_rows must be at least 1"),
         ({"n_requests": 0}, ValueError, "n_requests must be at least 1"),
         ({"n_requests": 100}, ValueError, "remove all 100 rows"),
-        ({"n_requests": 40, "rows_per_person": 2.5}, ValueError, "expected some rows to remain"),
+        ({"n_requests": 40, "rows_per_person": 2.5}, ValueError, "so that some rows remain"),
         ({"n_shards": 2.5}, TypeError, "n_shards must be a whole number"),
         ({"n_slices": True}, TypeError, "n_slices must be a whole number"),
         ({"n_slices": 0}, ValueError, "n_slices must be at least 1"),

@@ -217,7 +217,7 @@ def test_a_forged_key_cannot_lead_out_of_the_directory(tmp_path: Path) -> None:
     victim.write_text("another person's")
     model.checkpoint_home_ = str(victim.parent)
     digest = model.digest()
-    with pytest.raises(CorruptFileError, match="is not a checkpoint directory"):
+    with pytest.raises(CorruptFileError, match="is not a checkpoint home"):
         model.forget([3])
     assert model.digest() == digest
     model.fit(*PEOPLE[:2], ids=PEOPLE.ids)

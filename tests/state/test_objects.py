@@ -137,7 +137,7 @@ def test_the_error_says_what_to_type() -> None:
 @pytest.mark.parametrize(
     ("item", "words"),
     [
-        (sys.modules[__name__], f"the whole module {__name__}; list .* such as {__name__}.Net"),
+        (sys.modules[__name__], f"the whole module {__name__}; list .* for example {__name__}.Net"),
         (Frozen(3), r"trusted contains .*Frozen.*; expected classes, functions"),
         (3, "trusted contains 3; expected classes, functions"),
     ],

@@ -199,7 +199,7 @@ def _local_class() -> type:
         (list[int], "outside its attributes"),
         ({float("nan"): 1, float("nan") + 1: 2}, "two NaN"),
         (re.compile("x"), "outside its attributes"),
-        (np.array([0x7FFFFFFF], "u4").view("<U1"), "an invalid str"),
+        (np.array([0x7FFFFFFF], "u4").view("<U1"), "a str that is not valid"),
     ],
     ids=lambda value: str(type(value).__name__),
 )

@@ -309,7 +309,7 @@ MODEL = maker.SlotModel.registered("credit-risk")
         (with_proof(1, maker.transition(MODEL.slots, [1])), "does not end at rootAfter"),
         (with_proof(1, maker.transition(MODEL.slots[::-1], [1, 4])), "start at rootBefore"),
         (with_proof(1, maker.transition(MODEL.slots * 2, [1, 4])), "has 16 slots"),
-        (with_proof(1, b"{}"), "transition proof: violates required"),
+        (with_proof(1, b"{}"), "transition proof: the value violates required"),
         (
             lying(3, lambda claims: claims["dataset"].update(rootAfter="00" * 32)),
             "certificate 3: the transition does not end at rootAfter",
@@ -391,9 +391,12 @@ def with_purge(number: int, change: Callable[[Statement], Any], signer: Any = RO
         (lambda s: s["predicate"]["certificate"].update(sha256="0" * 64), "to another certif"),
         (lambda s: s["predicate"]["ledger"].update(sequence=3), "belongs to another certificate"),
         (lambda s: s["predicate"]["ledger"].update(id="other"), "belongs to another certificate"),
-        (lambda s: s["predicate"]["scanner"].update(hits=1), "scanner.hits: violates const"),
-        (lambda s: s["predicate"]["stores"][0].pop("at"), "stores[0]: violates required"),
-        (lambda s: s["predicate"]["stores"][6].pop("by"), "stores[6]: violates required"),
+        (
+            lambda s: s["predicate"]["scanner"].update(hits=1),
+            "scanner.hits: the value violates const",
+        ),
+        (lambda s: s["predicate"]["stores"][0].pop("at"), "stores[0]: the value violates required"),
+        (lambda s: s["predicate"]["stores"][6].pop("by"), "stores[6]: the value violates required"),
     ],
 )
 def test_other_purge_is_refused(

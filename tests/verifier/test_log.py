@@ -94,7 +94,9 @@ def test_every_size_continues_every_smaller_one() -> None:
 
 
 def test_smaller_log_does_not_continue_a_larger_one() -> None:
-    with pytest.raises(VerificationError, match="a log of 2 does not continue one of 3"):
+    with pytest.raises(
+        VerificationError, match="a log of 2 entries does not continue a log of 3 entries"
+    ):
         check_consistency(3, ROOTS[3], 2, ROOTS[2], [])
 
 

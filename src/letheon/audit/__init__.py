@@ -9,12 +9,12 @@ V2     only erased rows were removed     an auditor's bundle
 V3     no residue                        attestations; stores and markers
 V4     the model is a fresh fit on the   an auditor's bundle; exact methods
        remaining rows, byte for byte
-V5     (epsilon, delta) follows          an auditor's bundle; certified methods
+V5     claimed (epsilon, delta) holds    an auditor's bundle; certified methods
 V6     erased canaries look unseen       canaries that the auditor planted
 ====== ================================= ========================================
 
-The verdict of a report is "passed", "failed" or "incomplete". A report passes only if no level is
-skipped that the tier of the bundle promises.
+The verdict of a report is "passed", "failed" or "incomplete". A report passes only if no level
+failed and every level that the tier of the bundle promises was checked.
 """
 
 from letheon.audit._audit import audit

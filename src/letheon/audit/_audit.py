@@ -54,7 +54,7 @@ _MOST_RESULTS, _LARGEST_RESULT = 16, 1 << 24
 def run_measures(
     measures: Measures, model: Any, rederived: Any, audited: AuditedModel
 ) -> Iterator[LevelResult]:
-    """Yield the result of every measure; without a re-derived model they are skipped."""
+    """Yield the result of every measure, or "skipped" if `rederived` is None."""
     for name, measure in measures.items():
         if rederived is None:
             reason = f"{name}: there is no re-derived model to compare with"
@@ -102,14 +102,22 @@ class _Options:
         return self.includes("own") and bool(self.measures)
 
     def includes_level(self, level: str, kind: str) -> bool:
-        """Return whether to run V4 or V5, depending on the kind of guarantee, or "own"."""
+        """Return whether to run a level on a model whose guarantee has this kind.
+
+        If all levels were requested, V4 is omitted for certified models and V5 for exact ones.
+        "own" runs if there are measures.
+        """
         if level == "own":
             return self.has_measures
         is_decisive = not self.is_complete or level == _LEVEL_BY_KIND.get(kind, level)
         return is_decisive and self.includes(level)
 
     def mark_promised(self, result: LevelResult, kind: str) -> LevelResult:
-        """Return a result of V4 or V5, marked as promised unless the other level decides."""
+        """Return a result of V4 or V5 with `promised` set.
+
+        The result is promised if its level is the decisive one for this kind of guarantee (V5 for
+        certified, V4 for all others), or if the decisive level was not selected.
+        """
         decisive = _LEVEL_BY_KIND.get(kind, "V4")
         return replace(result, promised=result.level == decisive or decisive not in self.levels)
 
@@ -144,7 +152,7 @@ def audit(
     levels : iterable of str, optional
         Levels to check, ``"V0"`` to ``"V6"`` and ``"own"``; all by default.
     seen : str or path, optional
-        A checkpoint from an earlier audit, as text or file. The log must continue it.
+        A checkpoint from an earlier audit, as text or file. The log of the bundle must extend it.
     witnesses : iterable of str
         Verifier keys of witnesses that must have signed the newest checkpoint.
     stores : mapping or pairs of name and path
@@ -157,7 +165,7 @@ def audit(
         The auditor's own measures, ``measure(model, rederived, rows)``. A measure returns a number,
         a `Measure`, a bool (pass or fail), or a `LevelResult`.
     model : str, optional
-        Name of the only model to audit, as in its certificates. By default all models.
+        Name of the model to audit, as in its certificates. By default, all models are audited.
     trusted : iterable of class or str
         Classes that a model may use, in addition to those of letheon and scikit-learn.
     progress : callable, optional
@@ -166,10 +174,12 @@ def audit(
     seconds : float, default=21600
         Time limit for one model.
     stop : Event, optional
-        If it is set, the process that checks models is ended and `StoppedError` is raised.
+        When this event is set, the process that checks models is ended and `StoppedError` is
+        raised.
     sandboxed : bool, default=True
         Build and train models in a process without access to files, network and other processes.
-        False trusts the bundle; use it only for your own ledger, if a model needs a GPU.
+        Use False only if you trust the bundle, for example to audit your own ledger when a model
+        needs a GPU.
 
     Returns
     -------
@@ -181,8 +191,8 @@ def audit(
     -----
     `LEVELS` lists what each level shows and what it cannot show. No code from the bundle is
     executed: models are built from plain values of allowed classes. Re-derivation trains a model,
-    so it takes as long as training. It runs in a sandboxed process, which receives `measures` and
-    `canaries`.
+    so it takes as long as training. Models are built and trained in a sandboxed process, which
+    receives `measures` and `canaries`.
     """
     selected = frozenset(LEVELS if levels is None else levels)
     if not selected <= LEVELS.keys():
@@ -231,10 +241,13 @@ def audit(
 
 
 def _check_bundle_folder(folder: Path) -> None:
-    """Raise `FileNotFoundError` for a folder that is not a bundle, with a hint."""
+    """Raise `FileNotFoundError` if a folder is not a bundle.
+
+    The message suggests a subfolder that is a bundle, if there is one.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"{folder} is not a folder; expected one that `Ledger.export` wrote"
+            f"{folder} is not a folder; expected a folder that `Ledger.export` wrote"
         )
     if any((folder / name).exists() for name in ("bundle.json", "certificates", "log.json")):
         return
@@ -246,7 +259,7 @@ def _check_bundle_folder(folder: Path) -> None:
 
 
 def _describe_scope(tier: str, options: _Options) -> str:
-    """Return a text that says what a verdict covers."""
+    """Return a text that says what a verdict covers: the bundle, the levels and the models."""
     bundle = {"public": "a public bundle, without models", "auditor": "an auditor's bundle"}
     models = "all its models" if options.only is None else f"only the model {options.only}"
     levels = "all levels of its tier"
@@ -263,7 +276,11 @@ def _read_checkpoint_text(seen: str | Path | None) -> str | None:
 
 
 def _convert_verdicts(verdicts: Iterable[Verdict], options: _Options) -> Iterator[LevelResult]:
-    """Yield results of V0 to V3 on signed files; failures of required levels are included."""
+    """Yield the verdicts on signed files (V0 to V3) as results of the selected levels.
+
+    A failure of V0, or of a V1 that a selected level needs, is included even if the level was not
+    selected.
+    """
     words = {True: "pass", False: "fail", None: "skipped"}
     for verdict in verdicts:
         failed_first = verdict.level == "V0" and not verdict.passed
@@ -280,12 +297,13 @@ def _list_newest(bundle: Bundle, options: _Options) -> list[Any]:
 
 
 def _check_model_names(bundle: Bundle, options: _Options) -> None:
-    """Raise `ValueError` for model names without a certificate: nothing would be checked."""
+    """Raise `ValueError` if `model` or `canaries` name a model without a certificate."""
     names = {str(opened.predicate["model"]["id"]) for opened in bundle.chain}
     required = {*options.canaries, *([] if options.only is None else [options.only])}
     if not required <= names:
         raise ValueError(
-            f"no certificate for {sorted(required - names)}; expected names from {sorted(names)}"
+            f"the bundle has no certificate for the models {sorted(required - names)}; models "
+            f"with certificates: {sorted(names)}"
         )
 
 
@@ -311,7 +329,10 @@ class _ModelInputs:
 
 
 def _list_models(bundle: Bundle, options: _Options) -> list[AuditedModel]:
-    """Return the models with certificates and files, if a selected level is about models."""
+    """Return the models that have certificates and files.
+
+    The list is empty if no selected level checks models.
+    """
     if not options.includes(*_MODEL_LEVELS):
         return []
     return [audited for audited in bundle.models if options.only in (None, audited.name)]
@@ -340,7 +361,7 @@ def _audit_in_sandbox(
     seconds: float,
     stop: threading.Event | None,
 ) -> None:
-    """Audit one model in a sandboxed process."""
+    """Audit one model in a sandboxed process; call `add` with each result."""
     name = inputs.audited.name
     received: list[LevelResult] = []
     most = _MOST_RESULTS + len(inputs.options.measures)
@@ -455,7 +476,7 @@ def _audit_committed(
 
 
 def _read_guarantee_kind(model: Any) -> str:
-    """Return the kind of guarantee; "exact", the strictest, if the model does not have one."""
+    """Return the kind of guarantee of a model; if it cannot be read, the strictest: "exact"."""
     try:
         return str(model.guarantee_.kind)
     except Exception:  # noqa: BLE001 (an untrusted model may raise anything)
@@ -465,7 +486,10 @@ def _read_guarantee_kind(model: Any) -> str:
 def _run_check(
     level: str, audited: AuditedModel, check: Callable[[], tuple[LevelResult, Any]]
 ) -> tuple[LevelResult, Any]:
-    """Return the result of a check; a model that cannot be checked fails."""
+    """Run a check and return its result.
+
+    An exception counts as "fail"; a missing library counts as "skipped".
+    """
     try:
         return check()
     except ImportError as error:

@@ -1,9 +1,9 @@
 r"""V5: compute (epsilon, delta) and the account again, from the rows and the settings.
 
-No history of requests is needed: the certificate follows from the newest model alone. Its
-parameters before noise must be near the optimum of the remaining rows, whatever the noise. The
-auditor sees these parameters, so the guarantee does not protect against the auditor, who must keep
-them confidential.
+No history of requests is needed: the certificate follows from the newest model alone. The
+parameters of the model before noise must be near the optimum of the remaining rows, whatever the
+noise is. The auditor sees these parameters, so the guarantee does not protect against the auditor,
+who must keep them confidential.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ _WITHDRAWN = ("objective-perturbation-", "output-perturbation-")
 
 
 class _TooLargeError(Exception):
-    """A second computation would take too long; the message says why."""
+    """Error: recomputing the bound would take too long; the message says why."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class _BoundConditions:
 
 @dataclass(frozen=True)
 class _BoundCase:
-    """A certified model, its problem on the auditor's rows, and the claim about it."""
+    """A certified model, its training objective on the auditor's rows, and the claim to check."""
 
     model: Any
     objective: Objective
@@ -84,14 +84,18 @@ class _BoundCase:
     committed: str | None = None
 
     def get_stated(self, name: str) -> float:
-        """Return a number of the claim; without `spent`, the whole budget counts as spent."""
+        """Return `spent` or `budget` as the claim states it.
+
+        If the claim has no `spent`, the whole budget counts as spent. NaN if it has no budget
+        either.
+        """
         accounting = self.claim.get("accounting", {})
         value = accounting.get(name, accounting.get("budget"))
         return float("nan") if value is None else float(value)
 
 
 def find_withdrawn_mechanism(audited: AuditedModel) -> LevelResult | None:
-    """Return the verdict on a certified model whose kind of noise letheon no longer certifies."""
+    """Return a "skipped" result if letheon no longer certifies the noise of a model, or None."""
     claims = audited.newest.predicate
     noise = claims["method"]["noise"]
     if claims["guarantee"]["kind"] != "certified" or noise == "none":
@@ -158,8 +162,9 @@ def bound(
     Returns
     -------
     LevelResult
-        "pass": every condition in `details` holds. "fail": one does not hold. "skipped": the model
-        claims no (epsilon, delta), or letheon has no second computation for its method.
+        "pass": every condition in `details` holds. "fail": at least one condition does not hold.
+        "skipped": the model claims no (epsilon, delta), or letheon cannot recompute the bound of
+        its method.
     """
     claim = _read_own_claim(model) if claim is None else dict(claim)
     if claim.get("kind") == "certified" or model.guarantee_.kind == "certified":
@@ -216,7 +221,10 @@ def _check_certified(
 def _find_violations(
     case: _BoundCase, rows: Rows, check: Callable[[_BoundCase], None]
 ) -> list[str]:
-    """Return the conditions that do not hold; the method is checked if the others hold."""
+    """Return the names of the conditions that do not hold.
+
+    The conditions of the method (`check`) are evaluated only if those on claim and rows hold.
+    """
     _check_claim(case)
     _check_problem(case, rows)
     if not case.checks.violations:
@@ -231,10 +239,10 @@ def _get_stored_features(head: Any) -> Floats:
 def _feature_gap(objective: Objective, head: Any) -> float:
     """Return the relative distance of the stored features of a head from those computed here.
 
-    The distance is relative to the largest feature. Another processor may compute different last
-    bits. The bound is checked with the features computed here: the operator could hide a row in
-    small changes of many stored features. So stored features never make a level pass; they can only
-    turn a failure into "skipped".
+    The distance is relative to the largest feature. Features from another processor may differ in
+    their last bits. The bound is checked with the features computed here, because the operator
+    could hide a row in small changes of many stored features. So stored features never make a level
+    pass; they can only turn a failure into "skipped".
     """
     stored = _get_stored_features(head)
     if stored.shape != objective.X.shape:
@@ -261,7 +269,10 @@ def _check_claim(case: _BoundCase) -> None:
 
 
 def _check_problem(case: _BoundCase, rows: Rows) -> None:
-    """Check that the rows are the remaining ones and bounded, and the problem strongly convex."""
+    """Check that the model has the rows of the bundle and that its problem meets the assumptions.
+
+    The norms of the rows must be bounded, and the problem must be strongly convex.
+    """
     model, objective, checks = case.model, case.objective, case.checks
     checks.require("strongly-convex", objective.ridge > 0)
     checks.require("rows-are-bounded", is_bounded(objective, model.row_norm))
@@ -283,9 +294,9 @@ def _to_dense(X: Any) -> Floats:
 
 
 def _check_account(case: _BoundCase, left: RoundingInterval, hides: float) -> None:
-    """Check that the residual is neither more than stated nor more than the noise hides.
+    """Check that the residual is at most the stated one and at most what the noise hides.
 
-    The account allows for rounding; the residual does not.
+    The first comparison uses the lower rounding bound of the residual, the second the upper one.
     """
     spent, budget = case.get_stated("spent"), case.get_stated("budget")
     case.checks.limit("spent-is-not-understated", left.least, spent)
@@ -295,7 +306,10 @@ def _check_account(case: _BoundCase, left: RoundingInterval, hides: float) -> No
 
 
 def _check_noise(noise: Floats, scale: float, checks: _BoundConditions, *, is_pure: bool) -> None:
-    """Check that the noise has a plausible norm; for Laplace noise, the sum of absolute values."""
+    """Check that the noise has a plausible size.
+
+    The size is the Euclidean norm, or the sum of absolute values for Laplace noise (`is_pure`).
+    """
     low, high = noise_bounds(noise.size, ball=is_pure)
     size = (float(np.abs(noise).sum()) if is_pure else l2_norm(noise)) / scale
     checks.limit("noise-is-not-too-long", size, high)
@@ -303,7 +317,7 @@ def _check_noise(noise: Floats, scale: float, checks: _BoundConditions, *, is_pu
 
 
 def _check_influence(case: _BoundCase) -> None:
-    """Check that |grad S(W)| on the remaining rows is hidden, and the release is W plus noise.
+    """Check that the noise hides the gradient norm at W, and that the release is W plus noise.
 
     The first condition does not depend on noise: parameters that still contain an erased row are
     not near the optimum of the remaining rows, whatever noise the operator reports.
@@ -341,13 +355,19 @@ def _check_release(case: _BoundCase, W: Floats, sigma: float, *, is_shaped: bool
 
 
 def _compute_grid(sigma: float) -> tuple[float, int]:
-    """Return step and scale of the grid: sigma has 2**20 to 2**21 steps, a power of two each."""
+    """Return the step of the noise grid, and sigma in steps, rounded up.
+
+    The step is a power of two, chosen so that sigma has 2**20 to 2**21 steps.
+    """
     step = 2.0 ** (math.floor(math.log2(sigma)) - 20)
     return step, math.ceil(sigma / step)
 
 
 def _compute_hidden(sigma: float, epsilon: float, delta: float, size: int) -> float:
-    """Return the distance that noise on the grid hides, for `size` parameters."""
+    """Return the largest distance between two models that noise on the grid hides.
+
+    `size` is the number of parameters.
+    """
     step, scale = _compute_grid(sigma)
     if delta == 0.0:
         return max(step * (epsilon * scale - size) / math.sqrt(size), 0.0)
@@ -362,7 +382,11 @@ def _compute_hidden(sigma: float, epsilon: float, delta: float, size: int) -> fl
 
 
 def _check_descent(case: _BoundCase) -> None:
-    """Check Neel et al. 2021: both models are within s of one optimum, and noise hides 2s."""
+    """Check the conditions of Neel et al. (2021).
+
+    The model and the retrained model are both within a distance s of the same optimum, and the
+    noise hides the distance 2s.
+    """
     model = case.model
     sigma, delta = float(model.sigma_), float(model.delta)
     half = model.stop == "theorem" and model.state == "published"
@@ -385,7 +409,7 @@ def _check_descent(case: _BoundCase) -> None:
 
 
 def _bound_distance(case: _BoundCase, W: Floats) -> RoundingInterval:
-    """Return bounds of the distance to the optimum of the remaining rows."""
+    """Return bounds on the distance from W to the optimum of the remaining rows."""
     objective, residual = case.objective, case.objective.bound_residual(W)
     most = residual.most / objective.ridge
     if case.model.stop == "residual":
@@ -396,7 +420,10 @@ def _bound_distance(case: _BoundCase, W: Floats) -> RoundingInterval:
 
 
 def _check_around(case: _BoundCase, theta: Floats, sigma: float, distance: float) -> None:
-    """Check that the distance of the release from the optimum is plausible for the noise."""
+    """Check that the distance of `theta` from the optimum is plausible for noise of scale `sigma`.
+
+    `distance` is how far the parameters before noise may be from the optimum.
+    """
     gap, is_pure = theta - find_optimum(case.objective, theta), float(case.model.delta) == 0.0
     low, high = noise_bounds(theta.size, ball=is_pure)
     away = l2_norm(gap)
@@ -407,7 +434,10 @@ def _check_around(case: _BoundCase, theta: Floats, sigma: float, distance: float
 
 
 def _check_fisher(case: _BoundCase) -> None:
-    """Check Golatkar et al. 2020, with covariances: (epsilon, delta) hides shift and spread."""
+    """Check the conditions of Golatkar et al. (2020).
+
+    (epsilon, delta) must hide the shift of the means and the spread of the covariances.
+    """
     model, checks = case.model, case.checks
     epsilon, delta, sigma = float(model.epsilon), float(model.delta), float(model.sigma)
     close = model.account_.closeness
@@ -430,7 +460,11 @@ def _check_fisher(case: _BoundCase) -> None:
 
 
 def _check_shaped(case: _BoundCase, theta: Floats, furthest: float, spread: float) -> None:
-    """Check like `_check_around`, in the metric of the noise: sigma^2 F^(-1/2), or F's diagonal."""
+    """Check the distance from the optimum if the covariance of the noise is sigma^2 F^(-1/2).
+
+    This is `_check_around` with distances in the metric of the noise. `furthest` is the largest
+    shift that is hidden, in standard deviations.
+    """
     objective = case.objective
     low, high = noise_bounds(theta.size, ball=False)
     best = find_optimum(objective, theta)
@@ -464,7 +498,7 @@ def _check_before_noise(case: _BoundCase) -> None:
 
 
 def _compute_fisher(case: _BoundCase, W: Floats) -> Floats:
-    """Return the matrix that shapes the noise: F, or its diagonal if a block is large."""
+    """Return the Fisher matrix that shapes the noise, or its diagonal if a block is large."""
     if W.size > _LARGEST_HESSIAN:
         raise _TooLargeError(f"the model has {W.size} parameters, too many to recompute its bound")
     matrix: Floats = case.objective.hessian(W) / case.objective.n_rows

@@ -83,7 +83,9 @@ class LevelResult:
         if self.level not in LEVELS:
             raise ValueError(f"level={self.level!r} is unknown; expected one of {tuple(LEVELS)}")
         if self.verdict not in get_args(Verdict):
-            raise ValueError(f"verdict={self.verdict!r} is not one of {get_args(Verdict)}")
+            raise ValueError(
+                f"verdict={self.verdict!r} is unknown; expected one of {get_args(Verdict)}"
+            )
 
     @property
     def name(self) -> str:
@@ -96,7 +98,7 @@ class LevelResult:
         return f"{self.level} {self.name}{model}: {self.verdict} ({self.reason})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+        """Return the result as a dict of plain values, ready for JSON."""
         return {**vars(self), "name": self.name, "details": dict(self.details)}
 
 
@@ -149,8 +151,9 @@ class AuditReport:
     def verdict(self) -> ReportVerdict:
         """The verdict on what `scope` covers.
 
-        *failed*: a level failed. *passed*: none failed, and no level was skipped that the tier of
-        the bundle promises or that the auditor selected. *incomplete*: such a level was skipped.
+        *failed*: at least one level failed. *incomplete*: no level failed, but a level was skipped
+        that the tier of the bundle promises or that the auditor selected. *passed*: all other
+        cases.
         """
         pairs = ((_PASSED[result.verdict], result.promised) for result in self.results)
         return cast("ReportVerdict", verifier.overall(pairs))
@@ -162,7 +165,7 @@ class AuditReport:
 
     @property
     def open_results(self) -> tuple[LevelResult, ...]:
-        """Skipped results because of which the report is incomplete."""
+        """Promised results that were skipped; they make the report incomplete."""
         return tuple(result for result in self.skipped if result.promised)
 
     @property
@@ -180,7 +183,7 @@ class AuditReport:
         return tuple(result for result in self.results if result.level == level)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+        """Return the report as a dict of plain values, ready for JSON."""
         return {
             "verdict": self.verdict,
             "passed": self.passed,
@@ -248,7 +251,8 @@ def key_text(key: str | bytes | Path) -> str:
         text = str(key)
     if len(text) != 64 or set(text) - set("0123456789abcdef"):
         raise ValueError(
-            "the key is not valid: expected 64 hexadecimal digits, or a file that has them"
+            "key is not a valid public key: expected 32 bytes, 64 hexadecimal digits, or a file "
+            "that contains the digits"
         )
     return text
 
@@ -263,9 +267,11 @@ class AuditedModel:
     files: Mapping[str, bytes | str] | None = None
 
     def with_files(self) -> "AuditedModel":
-        """Return the model with the contents of its files, for a process that cannot open files.
+        """Return a copy with the contents of the files in memory.
 
-        A file that cannot be read is replaced by an error message.
+        A sandboxed process cannot open files and needs such a copy.
+
+        If a file cannot be read, the copy has an error message in its place.
         """
         sizes = {"model.blob": LARGEST, "rows.blob": LARGEST, "vault.blob": LARGEST}
         files: dict[str, bytes | str] = {}
@@ -291,12 +297,12 @@ class AuditedModel:
 
     @cached_property
     def raw(self) -> bytes:
-        """The model's file."""
+        """The bytes of the model's file."""
         return self._read("model.blob", LARGEST)
 
     @property
     def content(self) -> bytes:
-        """The model's file without the nonce at its start."""
+        """The bytes of the model's file without the nonce at its start."""
         return self.raw[_NONCE_BYTES:]
 
     @property
@@ -306,7 +312,10 @@ class AuditedModel:
         return bool(hashlib.sha256(self.raw).hexdigest() == expected)
 
     def build_model(self, trusted: Iterable[Any] = ()) -> Any:
-        """Build the model; classes that are not trusted are refused before they are imported."""
+        """Build the model from its file.
+
+        Raise `UntrustedClassError` for a class that is not trusted, before the class is imported.
+        """
         return state.decode(self.content, trusted=tuple(trusted))
 
     @cached_property
@@ -314,7 +323,7 @@ class AuditedModel:
         """The remaining rows, in the model's order."""
         rows = self._decode_file("rows.blob")
         if type(rows) is not Rows:
-            raise VerificationError("rows.blob: does not contain rows")
+            raise VerificationError("rows.blob does not contain rows")
         return rows
 
     @cached_property
@@ -322,7 +331,7 @@ class AuditedModel:
         """Slot, salt and position of every row."""
         parts = self._decode_file("vault.blob")
         if type(parts) is not dict or parts.keys() != set(RowSlots._fields):
-            raise VerificationError("vault.blob: does not contain slots, salts and positions")
+            raise VerificationError("vault.blob does not contain slots, salts and positions")
         return RowSlots(**parts)
 
     @cached_property
@@ -330,13 +339,15 @@ class AuditedModel:
         """How the training seed was derived, and the key that it was derived from."""
         facts = parse_strict(self._read("training.json", SMALL), SMALL)
         if type(facts) is not dict or facts.keys() != _TRAINING:
-            raise VerificationError(f"training.json: expected the keys {sorted(_TRAINING)}")
+            raise VerificationError(
+                f"training.json does not have the expected keys {sorted(_TRAINING)}"
+            )
         return facts
 
     def _decode_file(self, name: str) -> Any:
         data = self._read(name, LARGEST)
         if data[:_NONCE_BYTES] != bytes(_NONCE_BYTES):
-            raise VerificationError(f"{name}: does not begin with {_NONCE_BYTES} zero bytes")
+            raise VerificationError(f"{name} does not begin with {_NONCE_BYTES} zero bytes")
         try:
             return state.decode(data[_NONCE_BYTES:])
         except StateError as error:
@@ -344,13 +355,13 @@ class AuditedModel:
 
 
 class Commitment(NamedTuple):
-    """An event of the log that commits to a training key, or registers a model with one."""
+    """An event of the log that commits to a training key, or registers a model that has one."""
 
     place: int
     event: dict[str, Any]
 
     def is_registration_of(self, subject: str) -> bool:
-        """Return whether the event is the registration of this file."""
+        """Return whether the event registers the model file with this SHA-256."""
         return self.event.get("kind") == "registered" and self.event.get("subject") == subject
 
 
@@ -362,12 +373,12 @@ class LogFacts(NamedTuple):
     commitments : tuple of Commitment
         Events about training keys, in the order of the log.
     checkpoint_sizes : dict of str to int
-        Sizes of the checkpoints by the digest of their signed text.
+        Number of events that each checkpoint covers, by the SHA-256 of its signed text.
     published : dict of str to int
-        Position of the publication of each batch.
+        Position in the log of the event that published each batch.
     unused_training_keys : int
-        Number of committed keys that were used by no registration or certificate. Their batch is
-        open or has failed, or an operator discarded them.
+        Number of committed keys that no registration or certificate uses: the batch of the key is
+        still open or has failed, or an operator discarded the key.
     """
 
     commitments: tuple[Commitment, ...]
@@ -385,17 +396,17 @@ class Bundle:
 
     @cached_property
     def trust(self) -> verifier.Trust:
-        """The keys that follow from the pinned one."""
+        """The public keys of the ledger that are trusted, starting from the auditor's key."""
         return verifier.Trust.from_pinned(self.key, self._read_all("keys"))
 
     @cached_property
     def chain(self) -> list[SignedStatement]:
-        """All certificates, opened and checked."""
+        """All certificates of the bundle, verified as one chain."""
         return verifier.check_chain(self._read_all("certificates"), self.trust)
 
     @property
     def ledger(self) -> str:
-        """Name of the ledger, as signed."""
+        """Name of the ledger, as its certificates state it."""
         return str(self.chain[0].predicate["ledger"]["id"]) if self.chain else ""
 
     @cached_property
@@ -424,7 +435,7 @@ class Bundle:
 
     @property
     def log_facts(self) -> LogFacts:
-        """The facts of the log that re-derivation needs, as plain values."""
+        """What the log says about training keys, beacons and publications, as plain values."""
         notes = (
             verifier.read_note(read_capped(path, SMALL).decode("utf-8", "replace"))
             for path in sorted((self.folder / "checkpoints").glob("*.txt"))
@@ -446,7 +457,10 @@ class Bundle:
         return LogFacts(tuple(commitments), sizes, published, len(unused))
 
     def read_events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events of the log, in order; they are authentic if V1 passes."""
+        """Yield the events of the log in order.
+
+        The events are authentic only if V1 passes.
+        """
         path = self.folder / "events.jsonl"
         if not path.is_file():
             return
@@ -466,7 +480,7 @@ class Bundle:
     def _read_all(self, kind: str) -> Iterator[bytes]:
         paths = sorted((self.folder / kind).glob("*.json"))
         if len(paths) > verifier.MOST_FILES:
-            raise VerificationError(f"{kind}/: more than {verifier.MOST_FILES} files")
+            raise VerificationError(f"the folder {kind} has more than {verifier.MOST_FILES} files")
         return (read_capped(path, SMALL) for path in paths)
 
 

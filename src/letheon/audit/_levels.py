@@ -87,7 +87,7 @@ class _RequestHistory:
         return waits and self._is_past(today)
 
     def is_unverified(self, today: date) -> bool:
-        """Return whether the request is past its deadline without a verification."""
+        """Return whether the deadline passed before the identity was verified."""
         return self.state == "received" and self.paused_at is None and self._is_past(today)
 
     def _is_past(self, today: date) -> bool:
@@ -97,11 +97,13 @@ class _RequestHistory:
 
 
 def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> LevelResult | None:
-    """Check that recorded requests were handled in time; None without events of requests.
+    """Check that recorded requests were handled in time.
 
-    With `models`, numbers of models as in events, only requests to these models count. The verdict
-    is "fail" if a request was verified, is past its deadline and is neither erased nor rejected nor
-    on hold. Requests that were never recorded are not covered.
+    Return None if the log has no events of requests.
+
+    If `models` is given (numbers of models, as in events), only requests to these models count. The
+    verdict is "fail" if a request was verified, is past its deadline and is neither erased nor
+    rejected nor on hold. Requests that were never recorded are not covered.
     """
     histories: dict[str, _RequestHistory] = {}
     others: set[str] = set()
@@ -145,9 +147,9 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     Returns
     -------
     LevelResult
-        "fail" if a marker was found; the details have the store, the file and the offset, never the
-        marker. "skipped" if a file could not be searched: it is unreadable, or it has a value that
-        may be a short id or something else.
+        "fail" if a marker was found; the details name the store, the file and the offset, never the
+        marker. "skipped" if the search is not conclusive: a file is unreadable, or contains a value
+        that equals a short id and may be something else.
     """
     pairs = stores.items() if isinstance(stores, Mapping) else stores
     places = [(name, Path(path)) for name, path in pairs]
@@ -202,13 +204,16 @@ def _as_markers(markers: Any) -> Markers:
 
 
 def _decode_marker(number: int, marker: bytes) -> str:
-    """Return a marker as text if its bytes are too short or too uniform for a byte search."""
+    """Return as text a marker whose bytes are too short or too uniform for a byte search.
+
+    Raise `ValueError` if the bytes are not UTF-8.
+    """
     try:
         return marker.decode()
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"markers[{number}] has {len(marker)} bytes that occur in many files by chance; give "
-            "at least 16 bytes with 8 different values, or the id as a str or int"
+            f"markers[{number}] ({len(marker)} bytes) would match many files by chance; give at "
+            f"least 16 bytes with 8 different values, or the id as a str or int"
         ) from error
 
 
@@ -241,7 +246,10 @@ def _find_key_error(key: str, claimed: dict[str, str], model: Any) -> str | None
 
 
 def _last_retrain(audited: AuditedModel) -> SignedStatement | None:
-    """Return the certificate of the newest retrain, which fixed the seed, or None."""
+    """Return the certificate of the newest retrain, or None if the model was never retrained.
+
+    That retrain fixed the seed of the model.
+    """
     names = [opened.predicate["method"]["name"] for opened in audited.certificates]
     if RETRAIN not in names:
         return None
@@ -292,7 +300,10 @@ def _is_intent(
 
 
 def _has_seed(model: Any, seed: int) -> bool:
-    """Return whether a model was trained with a seed; pipeline steps have derived seeds."""
+    """Return whether a model was trained with this seed.
+
+    The steps of a pipeline must have the seeds that are derived from it.
+    """
     if "random_state" in model.get_params(deep=False):
         return bool(model.seed_ == seed)
     steps = getattr(model, "steps_", None)
@@ -307,9 +318,9 @@ def _has_seed(model: Any, seed: int) -> bool:
 
 
 def rebuild_model(audited: AuditedModel, level: str, trusted: Iterable[Any] = ()) -> Any:
-    """Return the model built from its file, or the verdict that it cannot be built.
+    """Return the model built from its file, or a `LevelResult` if it cannot be built.
 
-    The hash of the file must be the one in the newest certificate.
+    The SHA-256 of the file must be the one in the newest certificate.
     """
     if not audited.is_subject:
         reason = f"the file is not the one named in certificate {audited.newest.sequence}"
@@ -325,7 +336,10 @@ def rebuild_model(audited: AuditedModel, level: str, trusted: Iterable[Any] = ()
 
 
 def check_data(audited: AuditedModel) -> LevelResult:
-    """Return the result of V2: rows and salts must give the root in the certificate."""
+    """Return the result of V2: the rows in the bundle are those that the certificate commits to.
+
+    The hash tree over rows and salts must have the root that the certificate states.
+    """
     data = audited.newest.predicate["dataset"]
     fail = partial(LevelResult, "V2", audited.name, "fail")
     try:
@@ -347,13 +361,13 @@ def check_data(audited: AuditedModel) -> LevelResult:
 
 
 def has_same_environment(audited: AuditedModel) -> bool:
-    """Return whether the certificate names the libraries and the kernel installed here."""
+    """Return whether the certificate names the libraries and the CPU kernel of this machine."""
     own, stated = describe_execution(), audited.newest.predicate["execution"]
     return all(own[key] == stated[key] for key in _ENVIRONMENT_KEYS)
 
 
 def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[LevelResult, Any]:
-    """Return the result of V4, and the re-derived model or None.
+    """Return the result of V4, and the re-derived model (None if there is none).
 
     Settings and seed must agree with the certificates, and the bytes with a fresh fit on the
     remaining rows.
@@ -383,8 +397,8 @@ def check_model(log: LogFacts, audited: AuditedModel, model: Any) -> tuple[Level
 def find_claim_mismatch(audited: AuditedModel, model: Any) -> str | None:
     """Return how a model differs from its certificates in settings or claims, or None.
 
-    Settings must be those of every certificate: they were fixed before the first request, so they
-    contain nothing of an erased row.
+    The settings must agree with every certificate. Settings that were fixed before the first
+    request cannot contain data of an erased row.
     """
     for certificate in audited.certificates:
         method = certificate.predicate["method"]
@@ -404,10 +418,10 @@ def find_claim_mismatch(audited: AuditedModel, model: Any) -> str | None:
 
 
 def _find_weaker_claim(model: Any, claims: Mapping[str, Any]) -> str | None:
-    """Return where a certificate claims less than its model gives, or None.
+    """Return how the claim of a certificate differs from what the model gives, or None.
 
-    The claim selects the levels: an exact model called empirical would not be compared with a fresh
-    fit, and a weaker replay would excuse bytes that must agree.
+    A weaker claim must fail because the claim selects the levels: an exact model that is declared
+    empirical would not be compared with a fresh fit.
     """
     is_retrain = claims["method"]["name"] == RETRAIN
     kind = make_claim(model, RETRAIN if is_retrain else "erase").guarantee.kind
@@ -420,16 +434,17 @@ def _find_weaker_claim(model: Any, claims: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Canaries:
-    """Canary rows: those trained on and then erased, and those never used for training.
+    """Canary rows: one half was trained on and then erased, the other half was never used.
 
     Parameters
     ----------
     X_erased, y_erased : array-like
-        Rows and labels of the erased canaries. Models memorise random labels best.
+        Rows and labels of the erased canaries. Random labels work best, because a model can only
+        memorise them.
     X_unseen, y_unseen : array-like
         Rows and labels of the unused canaries, from the same pool.
     level : float, default=0.01
-        Significance level: the probability that a model that forgot fails.
+        Significance level: the probability that a model fails although it forgot the canaries.
     """
 
     X_erased: Any
@@ -439,13 +454,13 @@ class Canaries:
     level: float = 0.01
 
     def __post_init__(self) -> None:
-        """Reject a level at which no model, or every model, would fail."""
+        """Raise `ValueError` unless 0 < level < 1."""
         if not 0 < self.level < 1:
             raise ValueError(f"level={self.level!r} is not a probability: expected 0 < level < 1")
 
 
 def check_canaries(model: Any, canaries: Canaries, name: str = "") -> LevelResult:
-    """Test whether erased canaries score like unseen ones.
+    """Test whether the model treats erased canaries like unseen ones.
 
     Parameters
     ----------
@@ -460,8 +475,8 @@ def check_canaries(model: Any, canaries: Canaries, name: str = "") -> LevelResul
     -------
     LevelResult
         "fail" if the p-value of the rank sum of the erased canaries' scores is below the level
-        (one-sided permutation test, which is exact with ties too). "skipped" if there are too few
-        canaries for the level, or if none of their labels is a class of the model.
+        (one-sided permutation test, exact even with ties). "skipped" if there are too few canaries
+        for the level, or if none of their labels is a class of the model.
     """
     unknown = _unknown_labels(model, canaries)
     if unknown == 1.0:
@@ -516,7 +531,10 @@ def own_label_scores(model: Any, X: Any, y: Any) -> NDArray[np.float64]:
 
 
 def rank_p_value(high: NDArray[np.float64], low: NDArray[np.float64]) -> float:
-    """Return the p-value of the rank sum of `high`, by a one-sided permutation test."""
+    """Return the one-sided p-value of a permutation test on ranks.
+
+    A small value means that the scores in `high` are larger than those in `low`.
+    """
     ranks = rankdata(np.concatenate([high, low]))
     observed = ranks[: len(high)].sum()
     rng, reached = np.random.default_rng(0), 0

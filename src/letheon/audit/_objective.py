@@ -1,4 +1,4 @@
-r"""The regularised problem of a linear method and the bounds of Gaussian noise, for auditors.
+r"""The training objective of a linear method and the bounds of noise, recomputed by the audit.
 
 .. math:: S(W) = \sum_i l(x_i W, y_i) + \tfrac{ridge}{2} |W|^2
 
@@ -56,11 +56,11 @@ def largest_hidden_shift(epsilon: float, delta: float) -> float:
 
 
 def noise_bounds(size: int, *, ball: bool) -> tuple[float, float]:
-    """Return the least and the largest plausible norm of noise with `size` entries.
+    """Return the smallest and the largest plausible norm of noise with `size` entries.
 
-    Norms are in units of sigma and lie outside with probability 2e-9. The squared norm of Gaussian
-    noise has a chi-square distribution; the norm of noise with the density exp(-|b| / sigma) has a
-    gamma distribution (`ball`).
+    Norms are in units of sigma; the norm of correct noise is outside these limits with probability
+    2e-9. The squared norm of Gaussian noise has a chi-square distribution; the norm of noise with
+    the density exp(-|b| / sigma) has a gamma distribution (`ball`).
     """
     if ball:
         return float(gammaincinv(size, _TAIL)), float(gammainccinv(size, _TAIL))
@@ -71,16 +71,17 @@ def noise_bounds(size: int, *, ball: bool) -> tuple[float, float]:
 def mismatch_delta(epsilon: float, shift: float, spread: float, dimension: float) -> float:
     r"""Return a bound on delta between Gaussians with different means and covariances.
 
-    `shift` is the distance of the means. The eigenvalues of one covariance relative to the other
-    are within e^(±spread), in `dimension` directions. With ν = shift e^(spread/2) and any λ > 0 for
-    which 1 + λ - λ e^spread > 0, Markov's inequality for the λ-th moment of the density ratio gives
+    `shift` is the distance between the means, in standard deviations. The eigenvalues of one
+    covariance relative to the other are within e^(±spread), in `dimension` directions. With ν =
+    shift e^(spread/2) and any λ > 0 for which 1 + λ - λ e^spread > 0, Markov's inequality for the
+    λ-th moment of the density ratio gives
 
     .. math:: δ \le \frac{λ^λ}{(1+λ)^{1+λ}}
               \exp\Big(\frac{λ(1+λ)ν²}{2(1+λ-λe^t)} + d K - λε\Big),
               \quad K = -\tfrac12 [λt + \log(1+λ-λe^t)];
 
     Changing first the covariance and then the mean gives δ <= δ_1(a) + e^a δ_shift(ε - a). The
-    smaller of both bounds is returned.
+    smaller of the two bounds is returned.
     """
     if spread <= 0.0:
         return shift_delta(epsilon, shift)
@@ -115,7 +116,7 @@ class RoundingInterval(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """Rows, targets, the loss by name, and the weight of the regulariser."""
+    """The objective S of a linear method: rows, targets, name of the loss, ridge weight."""
 
     X: Any
     Y: Floats
@@ -142,21 +143,21 @@ class Objective:
         return gaps if self.loss == "squared" else gaps / np.sqrt(1.0 + (gaps / self.scale) ** 2)
 
     def gradient(self, W: Floats) -> Floats:
-        """Return the gradient of S, without noise."""
+        """Return the gradient of S at W."""
         return np.asarray(self.X.T @ self.loss_slopes(W)) + self.ridge * W
 
     def noise_floor(self, W: Floats) -> float:
-        """Return a bound on the rounding error in the norm of a gradient."""
+        """Return a bound on the rounding error in the norm of the gradient at W."""
         sizes = abs(self.X).T @ np.abs(self.loss_slopes(W))
         return 1e-11 * (l2_norm(np.asarray(sizes)) + self.ridge * l2_norm(W))
 
     def bound_residual(self, W: Floats) -> "RoundingInterval":
         """Return bounds on the norm of the gradient at W, computed in extended precision.
 
-        The rounding error of a sum of n terms is at most n units of the sum of absolute values.
-        Slopes add some units, and the error of d products in their scores. With very large
-        parameters the error can exceed every gradient, so only the upper bound shows that they
-        are near the optimum.
+        The rounding error of a sum of n terms is at most n units of roundoff times the sum of the
+        absolute values. Rounding in the slopes and in their scores, sums of d products, is added.
+        With very large parameters this error can exceed every gradient, so only the upper bound
+        shows that parameters are near the optimum.
         """
         long = W.astype(np.longdouble)
         gradient, sizes = np.longdouble(self.ridge) * long, np.abs(long) * self.ridge
@@ -199,7 +200,7 @@ class Objective:
 
 
 def build_objective(model: Any, rows: Rows) -> Objective:
-    """Return the declared problem of a convex model, on the auditor's rows."""
+    """Return the objective that the settings of a convex model declare, on the auditor's rows."""
     X = build_design(rows.X, bool(model.fit_intercept), model.rows, model.row_norm)
     y = np.asarray(rows.y)
     plan = vars(model).get("plan_")
@@ -248,7 +249,7 @@ def row_norms(rows: Any) -> Floats:
 
 
 def is_bounded(objective: Objective, row_norm: float | None) -> bool:
-    """Return whether no row exceeds the declared norm."""
+    """Return whether the norm of every row is at most `row_norm`."""
     if row_norm is None:
         return True
     return bool(row_norms(objective.X).max(initial=0.0) <= row_norm * (1 + 2 * _NORM_ROUNDING))

@@ -1,17 +1,17 @@
 r"""V4: train the model again on the remaining rows and compare the bytes.
 
 An exact method promises ``U(A(D), D, D_u) = A(D \ D_u)`` with the same seed (survey, Definition 2).
-One fresh fit on the remaining rows and one comparison of bytes decide, whatever requests came
-before. The bytes of the file are compared, not the digests: an attribute that the digest omits must
-not hide data either.
+So one fresh fit on the remaining rows and one comparison of bytes are sufficient, whatever requests
+came before. The bytes of the file are compared, not the digests, because data could be hidden in an
+attribute that the digest omits.
 
 If the model was made with other libraries, a difference is excused only within the tolerance that
 `letheon.audit._tolerance` derives for the method. A different library never turns a difference into
 a pass.
 
 With noise or an approximate removal, two fits have different numbers. Names, dtypes and shapes, and
-the rows in the model, still agree. So a fresh fit also shows whether the file contains anything in
-addition to the model. It does not check the numbers themselves.
+the rows in the model, still agree. So a fresh fit shows whether the file contains anything in
+addition to the model. The numbers themselves are not checked.
 
 Settings that change what is learned are visible in the learned bytes. Other settings (`n_jobs`,
 `verbose`) could hide data, so only a few plain values are allowed for each. A fresh fit runs with
@@ -62,11 +62,11 @@ _STEPS = ("fitted_", "steps")
 
 
 class CannotRederiveError(LetheonError, ValueError):
-    """The model cannot be trained again here; the message says why."""
+    """Error: the model cannot be trained again here; the message says why."""
 
 
 def rederive(model: Any, rows: Rows) -> Any:
-    """Train a model again on rows, with the settings and the seed of a fitted one.
+    """Train a new model on `rows`, with the settings and the seed of a fitted model.
 
     Parameters
     ----------
@@ -88,14 +88,17 @@ def rederive(model: Any, rows: Rows) -> Any:
     wrong = find_unsafe_settings(model)
     if wrong:
         raise CannotRederiveError(
-            "these settings do not affect learning and have values that could hide data: "
+            "settings that do not affect learning must have plain values, because other values "
+            "could hide data: "
             f"{', '.join(wrong[:_SHOWN])}"
         )
     if model._digest_parameters() != vars(model).get("parameters_"):
         raise CannotRederiveError("the parameters differ from those recorded at training")
     config = read_sklearn_config(model)
     if config is None:
-        raise CannotRederiveError("config_ is not a valid scikit-learn configuration")
+        raise CannotRederiveError(
+            "the attribute config_ of the model is not a valid scikit-learn configuration"
+        )
     fresh = clone_unfitted(model)
     for part in list(iter_estimators(fresh)):
         part.estimator.set_params(**_get_quiet_settings(part.params))
@@ -106,7 +109,7 @@ def rederive(model: Any, rows: Rows) -> Any:
 
 
 def _get_quiet_settings(params: dict[str, Any]) -> dict[str, Any]:
-    """Return settings for a fresh fit without threads and output; they change no result."""
+    """Return settings that turn off threads and output; they do not affect the result."""
     settings: dict[str, Any] = {"n_jobs": None} if "n_jobs" in params else {}
     if "verbose" in params:
         settings["verbose"] = False if isinstance(params["verbose"], bool) else 0
@@ -135,16 +138,16 @@ def compare(
     name : str
         Name of the model, for the result.
     same_place : bool, default=False
-        Whether the certificate names the libraries and the kernel installed here. Then a model that
-        names others fails.
+        Whether the certificate names the libraries and the CPU kernel of this machine. If True, a
+        model that names other libraries fails.
 
     Returns
     -------
     LevelResult
-        "pass": equal in every byte, except for settings such as `n_jobs` with plain values, and the
-        names of libraries. "fail": not equal, and nothing explains the difference. "skipped": not
-        equal, made with other libraries or another CPU kernel, and the difference is within the
-        tolerance of the method, or no tolerance is known for it.
+        "pass": all bytes are equal, except for plain values of settings such as `n_jobs`, and the
+        names of libraries. "fail": bytes differ, and other libraries do not explain it. "skipped":
+        bytes differ, but the model was made with other libraries or another CPU kernel, and the
+        difference is within the tolerance of the method, or no tolerance is known for it.
     """
     if content is not None and state.encode(model) != content:
         return LevelResult("V4", name, "fail", "the file contains bytes that the model does not")
@@ -181,10 +184,12 @@ def check_rederivation(
     name: str = "",
     same_place: bool = False,
 ) -> tuple[LevelResult, Any]:
-    """Re-derive a model and compare; return the verdict and the re-derived model, or None.
+    """Re-derive a model and compare the two.
 
-    An error in the fresh fit fails the model, which must have been trained on other rows.
-    Only a library that is missing here gives "skipped".
+    Return the result of V4, and the re-derived model or None if it could not be trained.
+
+    If the fresh fit raises, the model fails, because it cannot have been trained on these rows. The
+    result is "skipped" only if a library is not installed here.
     """
     try:
         rederived = rederive(model, rows)
@@ -218,7 +223,10 @@ def _describe_environments(other: dict[str, list[str]]) -> str:
 def _judge_elsewhere(
     model: Any, rederived: Any, name: str, other: dict[str, list[str]], places: list[Difference]
 ) -> LevelResult:
-    """Return the verdict on a different model from another environment; it is never a pass."""
+    """Return the result for a model that was made with other libraries and has other bytes.
+
+    The verdict is "fail" or "skipped", never "pass".
+    """
     beyond, unknown, _ = judge_differences(model, rederived, places)
     largest = max((place.gap for place in places if place.gap is not None), default=0.0)
     details = {"environment": other, "rounding": not beyond and not unknown}
@@ -239,7 +247,7 @@ def _judge_elsewhere(
 
 
 def with_environment(node: Any, environment: dict[str, str], key: str = "") -> Any:
-    """Return the tree with these libraries as the environment of every part."""
+    """Return the state tree with `environment` as the recorded libraries of every part."""
     if type(node) is Instance:
         return node._replace(state=with_environment(node.state, environment))
     if type(node) is Items:
@@ -258,7 +266,7 @@ def _get_environment(model: Any) -> dict[str, str]:
 
 
 def _compare_environments(model: Any, rederived: Any) -> dict[str, list[str]]:
-    """Return the entries of the environment that differ: the model's value, and the one here."""
+    """Return the environment entries that differ, with the model's value and the value here."""
     was, now = _get_environment(model), _get_environment(rederived)
     keys = [key for key in {**now, **was} if was.get(key) != now.get(key)]
     return {str(key)[:40]: [str(was.get(key))[:120], str(now.get(key))[:120]] for key in keys}
@@ -273,7 +281,7 @@ def names_another_environment(model: Any, rederived: Any) -> bool:
 def _is_environment(environment: Any, rederived: Any) -> bool:
     """Return whether an environment has the expected keys, each with a version or a short name.
 
-    The format of letheon must be the one used here, so that its name cannot hide data.
+    The value for letheon must equal that of this machine, so that it cannot hide data.
     """
     own = _get_environment(rederived)
     if type(environment) is not dict or environment.keys() != own.keys():
@@ -296,7 +304,7 @@ class FileFindings(NamedTuple):
 def check_file_content(
     model: Any, rows: Rows, *, content: bytes | None = None, same_place: bool = False
 ) -> FileFindings:
-    """Return unexpected content of a file, for a method that is not exact.
+    """Return what a file contains in addition to the model, for a method that is not exact.
 
     Parameters
     ----------
@@ -307,7 +315,7 @@ def check_file_content(
     content : bytes, optional
         The file that the model was decoded from.
     same_place : bool, default=False
-        Whether the certificate names the libraries and the kernel installed here.
+        Whether the certificate names the libraries and the CPU kernel of this machine.
     """
     if content is not None and state.encode(model) != content:
         return FileFindings("the file contains bytes that the model does not")
@@ -355,14 +363,20 @@ class _NoiseRule:
         return place.startswith(self.noisy_part) and self._is_number(difference)
 
     def _is_number(self, difference: Difference) -> bool:
-        """Return whether only numbers differ; with a claimed bound, rows must be equal."""
+        """Return whether a difference is only between numbers.
+
+        If the model claims a bound, differences in rows and seeds do not count as such.
+        """
         if not self.is_bounded:
             return difference.numbers != "other"
         return difference.numbers in ("float", "count") and "rows_" not in difference.place
 
 
 def _copy_keys(fresh: Any, model: Any, rows: Rows) -> None:
-    """Copy salt and key to a fresh fit, so that deterministic values can be compared."""
+    """Copy the random salt and key of the model to a fresh fit.
+
+    Then the values that are derived from them can be compared.
+    """
     fitted = vars(get_accounted_part(model))
     key, salt = fitted.get("fingerprint_key_"), fitted.get("release_salt_")
     inner, seen = unwrap_model(fresh, rows)
@@ -390,7 +404,7 @@ def unwrap_model(model: Any, rows: Rows) -> tuple[Any, Rows]:
 
 
 def _find_noisy_part(model: Any) -> str:
-    """Return the path of the part that noise or an approximation changes; "" for all of it."""
+    """Return the path of the part that noise or an approximation changes; "" is the whole model."""
     if hasattr(model, "head_"):
         return "head_"
     if hasattr(model, "steps_"):
@@ -427,9 +441,10 @@ _COPIED_SETTINGS: dict[str, Callable[[Any], bool]] = {
 
 
 def find_unsafe_settings(model: Any) -> list[str]:
-    """Return the settings of a model, nested ones included, that a re-derivation cannot check.
+    """Return the names of settings, including nested ones, that a re-derivation cannot check.
 
-    Neutral settings are in no certificate, so an unknown one is refused.
+    Certificates do not contain neutral settings (those that do not affect the result), so an
+    unknown neutral setting counts as unsafe.
     """
     return [
         f"{part.path}{name}"
@@ -454,7 +469,7 @@ def _is_checked_setting(estimator: Any, name: str, value: Any) -> bool:
 def read_sklearn_config(model: Any) -> dict[str, Any] | None:
     """Return the scikit-learn configuration of the model's fit, or None if it is not plausible.
 
-    A model without one is fitted with the configuration of this process.
+    For a model that has no recorded configuration, the configuration of this process is returned.
     """
     own = get_config()
     config = vars(model).get("config_", own)
@@ -470,7 +485,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def merge_neutral_settings(audited: Any, fresh: Any) -> Any:
-    """Return the tree of a fresh fit with the neutral settings of the other tree."""
+    """Return the state tree of a fresh fit with the neutral settings of the audited model."""
     return _Merge(frozenset(_iter_declared_settings(audited))).merge_node(audited, fresh, ())
 
 
@@ -480,7 +495,7 @@ def _is_declared(path: tuple[str, ...]) -> bool:
 
 
 def _iter_declared_settings(node: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield class, name and value of the neutral settings in the parameters of a model."""
+    """Yield class, name and value of each neutral setting among the parameters of a model."""
     if type(node) is Instance:
         for key, value in node.state.items:
             if key in MERGED_SETTINGS and MERGED_SETTINGS[key](value):
@@ -531,7 +546,7 @@ class _Merge:
     def merge_value(
         self, owner: str | None, key: str, audited: Any, fresh: Any, path: tuple[str, ...]
     ) -> Any:
-        """Return the expected value of an attribute."""
+        """Return the audited value if it may differ from a fresh fit, else the fresh value."""
         if owner is not None and key == "random_state":
             return audited if _is_same_seed(audited, fresh, path) else fresh
         if owner is not None and key in MERGED_SETTINGS:
@@ -541,9 +556,9 @@ class _Merge:
 
 
 def _is_same_seed(audited: Any, fresh: Any, path: tuple[str, ...]) -> bool:
-    """Return whether a seed parameter is None, or is the seed of the fit as a NumPy number.
+    """Return whether a seed parameter is None, or equals the seed of the fit as a NumPy integer.
 
-    The seed drawn at fitting is `seed_`, which the fresh fit uses.
+    The fresh fit has `seed_`, the seed drawn when the model was fitted, as its parameter.
     """
     if audited is None:
         return _is_declared(path) or path == _STEPS

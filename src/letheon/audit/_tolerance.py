@@ -1,8 +1,7 @@
 r"""How far two correct fits on the same rows may differ if libraries or kernels differ.
 
-In this case bytes may differ, and an operator could use this as an excuse for a model that forgot
-nothing. So a difference is compared with a bound that follows from the method and the remaining
-rows:
+Then bytes may differ, and an operator could blame the libraries for a model that forgot nothing. So
+a difference is compared with a bound that follows from the method and the remaining rows:
 
 - *exact*: values that do not depend on rounding (rows, ids, counts, settings, forests);
 - *closed form* (means, variances, least squares): rounding bounds for sums in any order, with the
@@ -12,7 +11,7 @@ rows:
   the gradient on the remaining rows at the published coefficients, which gives a sharper bound;
 - anything else: there is no bound, so no difference is excused.
 
-Outside the bound the level fails. Within the bound it is skipped; it never passes.
+If a difference exceeds its bound, the level fails. Otherwise the level is skipped; it never passes.
 """
 
 import re
@@ -52,9 +51,9 @@ _STATES = re.compile(r"\.states\[[0-9]+\]")
 
 
 class Difference(NamedTuple):
-    """A path in a model, with the relative (`gap`) and absolute (`distance`) difference there.
+    """A difference between two models: path, relative size (`gap`), absolute size (`distance`).
 
-    Gap and distance have the value None if rounding cannot be the cause. `numbers` says what
+    Gap and distance are None if rounding cannot be the cause. `numbers` says what
     differs: "float" or "whole" for arrays of one dtype and shape, "count" for whole numbers of
     ordinary size, "seed" for whole numbers of up to 128 bits, and "other" for anything else.
     """
@@ -66,12 +65,12 @@ class Difference(NamedTuple):
 
 
 def list_differences(left: Any, right: Any, most: int | None = _MOST) -> list[Difference]:
-    """Return the differences between two trees, at most `most`."""
+    """Return the first `most` differences between two state trees; all if `most` is None."""
     return list(islice(_iter_differences(left, right, ""), most))
 
 
 def join_places(places: Sequence[str]) -> str:
-    """Return the first places as text."""
+    """Return the first few places as text, followed by "and elsewhere" if there are more."""
     more = " and elsewhere" if len(places) > _SHOWN else ""
     return f"{', '.join(places[:_SHOWN])}{more}"
 
@@ -109,8 +108,8 @@ def _get_children(node: Any) -> tuple[Any, dict[str, Any]] | None:
 def _measure_gap(left: Any, right: Any) -> tuple[float | None, float | None]:
     """Return the relative and the absolute difference of two leaves of numbers.
 
-    Whole numbers are not rounded, so they have no relative difference. Both have the value None
-    for leaves that are not numbers.
+    Whole numbers are not rounded, so their relative difference is None. Both values are None for
+    leaves that are not numbers.
     """
     if _classify_numbers(left, right) == "whole":
         whole = [np.frombuffer(node.data, node.dtype).astype(float) for node in (left, right)]
@@ -167,7 +166,7 @@ class FittedPart(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """Places that differ by more than their bound, without a known bound, and within it."""
+    """Places that differ by more than their bound, without a known bound, or within the bound."""
 
     beyond: list[str]
     unknown: list[str]
@@ -186,7 +185,10 @@ def judge_differences(model: Any, fresh: Any, differences: Iterable[Difference])
 
 
 class _ToleranceRule(NamedTuple):
-    """Limits of every fitted part, and whether the scikit-learn version differs."""
+    """The rule for judging a difference, from the limits of every fitted part.
+
+    `is_other_version` says whether the model was made with another version of scikit-learn.
+    """
 
     limits: dict[str, Limits | None]
     is_other_version: bool
@@ -218,7 +220,7 @@ def _is_inside(place: str, outer: str) -> bool:
 
 
 def iter_fitted_parts(model: Any, fresh: Any, place: str = "") -> Iterator[FittedPart]:
-    """Yield the fitted estimators of a model with those of its re-derivation."""
+    """Yield each fitted estimator of a model together with the same one of the re-derived model."""
     prefix = f"{place}." if place else ""
     if hasattr(fresh, "steps_"):
         pairs = zip(model.steps_, fresh.steps_, strict=True)
@@ -238,7 +240,7 @@ def iter_fitted_parts(model: Any, fresh: Any, place: str = "") -> Iterator[Fitte
 
 
 def _iter_estimators(audited: Any, fresh: Any, X: Any, y: Any, place: str) -> Iterator[FittedPart]:
-    """Yield an estimator of scikit-learn, or the steps of its pipeline."""
+    """Yield a scikit-learn estimator as one part, or each step of a scikit-learn pipeline."""
     if type(fresh) is not Pipeline:
         yield FittedPart(place, audited, fresh, X, y)
         return
@@ -249,7 +251,7 @@ def _iter_estimators(audited: Any, fresh: Any, X: Any, y: Any, place: str) -> It
 
 
 def derive_limits(part: FittedPart) -> Limits | None:
-    """Return the largest difference allowed for each attribute, or None without a known bound."""
+    """Return the largest allowed difference of each attribute, or None if no bound is known."""
     derive = _DERIVED.get(type(part.fresh))
     if derive is None or type(part.audited) is not type(part.fresh):
         return None
@@ -263,7 +265,7 @@ def derive_limits(part: FittedPart) -> Limits | None:
 
 
 def _unit_roundoff(X: Any) -> float:
-    """Return the unit roundoff of computations on a table."""
+    """Return the unit roundoff of the dtype in which computations on X are done."""
     return float(np.finfo(X.dtype if X.dtype.kind == "f" else np.float64).eps) / 2
 
 
@@ -272,7 +274,7 @@ def _max_abs(X: Any) -> float:
 
 
 def _bound_moments(X: Any) -> tuple[float, float]:
-    """Return bounds on the differences of two computed means and of two computed variances."""
+    """Return how much two computations of the means, and of the variances, of X may differ."""
     unit, n, size = _unit_roundoff(X), X.shape[0], _max_abs(X)
     return 2 * (n + 2) * unit * size, 8 * (2 * n + 8) * unit * size**2
 
@@ -317,7 +319,11 @@ def _limits_of_least_squares(part: FittedPart) -> Limits | None:
 
 
 def _limits_of_logistic(part: FittedPart) -> Limits | None:
-    """Allow any difference if the solver could have stopped at the audited model, else none."""
+    """Return limits for logistic regression.
+
+    Any difference is allowed if the solver could have stopped at the audited coefficients, and no
+    difference otherwise. None if no bound is known.
+    """
     fresh = part.fresh
     is_ridge = getattr(fresh, "penalty", "l2") in ("l2", "deprecated") and not fresh.l1_ratio
     if not is_ridge or fresh.solver not in _SOLVERS or fresh.class_weight is not None:
@@ -331,7 +337,10 @@ def _limits_of_logistic(part: FittedPart) -> Limits | None:
 
 
 def largest_slope(fitted: Any, part: FittedPart) -> float:
-    """Return the largest entry of the gradient in the stopping rule of logistic regression."""
+    """Return the largest absolute entry of the gradient of logistic regression.
+
+    The gradient is the one in the stopping rule of the solver, at the coefficients of `fitted`.
+    """
     X, classes = part.X, part.fresh.classes_
     W, b = np.asarray(fitted.coef_, np.float64), np.asarray(fitted.intercept_, np.float64)
     scores = np.asarray(X @ W.T) + b

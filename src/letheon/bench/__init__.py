@@ -1,8 +1,9 @@
 """A benchmark of all methods on the survey's data sets, as proposed in its conclusion.
 
 `run` measures every method with both extremes of its efficiency parameters through
-`letheon.evaluate`. Every cell has its own file, so a killed run can be resumed.
-`write_results` shows the numbers next to those that the survey collected (its Tables 2 and 3).
+`letheon.evaluate`. The result of every experiment (a *cell*) is written to its own file, so an
+interrupted run can be resumed. `write_results` shows the numbers next to those that the survey
+collected (its Tables 2 and 3).
 """
 
 from letheon.bench._grid import (

@@ -1,4 +1,4 @@
-"""The cells of the benchmark: data set x method x setting x people removed.
+"""The cells (experiments) of the benchmark: data set x method x setting x people removed.
 
 Every method has variants with both extremes of its efficiency parameters.
 """
@@ -34,14 +34,14 @@ class CellContext:
     ----------
     n_rows, n_columns : int
         Shape of the training rows.
-    n_leaving : int
-        People removed in one request, m.
+    n_removed : int
+        Number of people removed in one request (m in the survey).
     is_image : bool
         Whether rows are images.
     random_depths : tuple of int
-        Random levels of the forest: within 0.1 % and within 1 % of the cross-validated accuracy.
+        Two numbers of random levels, which cost at most 0.1 % and 1 % of a forest's accuracy.
     small : bool
-        Small models.
+        Whether models are small, for a quick run.
     device : str
         Device for training networks.
     """
@@ -56,12 +56,12 @@ class CellContext:
 
     @property
     def l2(self) -> float:
-        """Regularisation per row, as in earlier work; larger for images."""
+        """Strength of the L2 regularisation per row; larger for images."""
         return 1e-3 if self.is_image else 1e-4
 
     @property
     def n_trees(self) -> int:
-        """Trees of every forest."""
+        """Number of trees in every forest."""
         return 10 if self.small else 50
 
 
@@ -71,9 +71,9 @@ Make = Callable[[CellContext], Any]
 class Variant(NamedTuple):
     """A method with one setting.
 
-    `least` and `most` limit the number of people in a request: some settings divide the request
-    into eight parts, some theorems take hours for many people, and naive retraining takes equally
-    long for one person and for many.
+    `least` and `most` limit the number of people in a request. Some settings divide a request into
+    eight parts and need at least eight people. Some methods would take hours for many people. Naive
+    retraining takes the same time for any number, so one is enough.
     """
 
     method: str
@@ -86,17 +86,19 @@ class Variant(NamedTuple):
     attacked: bool = True
 
     def supports(self, removed: str) -> bool:
-        """Return whether this many people can be removed at once; a share counts as 100."""
+        """Return whether the variant is run with this many people; a share counts as 100 people."""
         n = 100 if removed.endswith("%") else int(removed)
         return self.least <= n and (self.most is None or n <= self.most)
 
 
 def find_variant(method: str, family: Family, setting: str) -> Variant:
-    """Return the variant of a cell."""
+    """Return the variant with this method, family and setting."""
     for variant in VARIANTS:
         if variant[:3] == (method, family, setting):
             return variant
-    raise ValueError(f"there is no variant for {method} ({family}) with the setting {setting!r}")
+    raise ValueError(
+        f"unknown variant: method {method!r}, family {family!r}, setting {setting!r}; see VARIANTS"
+    )
 
 
 def make_ordinary_model(family: Family, context: CellContext) -> Any:
@@ -126,7 +128,7 @@ def _make_linear(context: CellContext, *, kind: Any, **settings: Any) -> Any:
 
 
 def _make_certified(context: CellContext, *, parts: int | None = None, **settings: Any) -> Any:
-    """Return a certified model; `parts` are the batches of a request."""
+    """Return a certified model that divides each request into `parts` batches, if given."""
     if parts is not None:
         settings["batch_size"] = max(1, context.n_removed // parts)
     return _make_linear(context, epsilon=EPSILON, delta=DELTA, **settings)
@@ -283,14 +285,15 @@ class BenchmarkOptions:
         Model families.
     removed : tuple of str
         People to remove: a number (``"100"``) or a share (``"1%"``). All are removed in one
-        request, except for ``"1"``: then several are removed one after the other, and the time is
-        their mean.
+        request. For ``"1"``, several people are removed one after the other, and the mean time is
+        reported.
     attack_removed : str
         People to remove in cells with attacks.
     seeds : int
         Repetitions of every cell.
     rows, net_rows, attack_rows, test_rows : int
-        Maximum rows: to train linear models and forests, networks, attacked models, and to test.
+        Maximum numbers of rows for training linear models and forests, for training networks, for
+        training attacked models, and for testing.
     attacks : bool
         Whether to run attacks.
     small : bool
@@ -320,7 +323,7 @@ class BenchmarkOptions:
     random_state: int = 0
 
     def __post_init__(self) -> None:
-        """Reject values of `removed` that are neither a number nor a share."""
+        """Raise `ValueError` if a value of `removed` is neither a number nor a share."""
         for removed in self.removed:
             parse_removed(removed)
 
@@ -345,9 +348,11 @@ class BenchmarkOptions:
         return min(most, self.attack_rows) if cell.kind == "attack" else most
 
     def fingerprint(self, cell: "BenchmarkCell") -> dict[str, Any]:
-        """Return the values that determine a cell's result; other results are not resumed.
+        """Return the values that determine a cell's result.
 
-        The device is not included: networks may be run elsewhere and their cells added.
+        A resumed run keeps a stored result only if its fingerprint is the same.
+
+        The device is not included, so that results from another machine can be added.
         """
         return {
             **asdict(cell),
@@ -376,14 +381,14 @@ class BenchmarkCell:
 
     @property
     def name(self) -> str:
-        """Unique and readable name of its file."""
+        """Unique, readable name of the result file of this cell, without suffix."""
         parts = [getattr(self, field.name) for field in fields(self)]
         words = [re.sub(r"[^a-z0-9.%]+", "-", str(part).lower()).strip("-") for part in parts]
         return "_".join(words).replace("%", "pc")
 
 
 def parse_removed(text: str) -> float:
-    """Return the people to remove: a share below 1 for ``"10%"``, a whole number for ``"100"``.
+    """Return the number (``"100"``) or the share (``"10%"``, below 1) of people to remove.
 
     Examples
     --------
@@ -397,7 +402,8 @@ def parse_removed(text: str) -> float:
     elif re.fullmatch(r"[1-9]\d*", text):
         return int(text)
     raise ValueError(
-        f"{text!r} is not valid: expected a number of people >= 1, or a percentage such as 10%"
+        f"removed={text!r} is not valid: expected a number of people >= 1, or a percentage "
+        f"between 0% and 100% such as 10%"
     )
 
 

@@ -104,7 +104,7 @@ def write_results(
 
 
 def _make_summary(records: Sequence[Record], options: BenchmarkOptions) -> list[str]:
-    """Return the sentences before the first table."""
+    """Return the sentences of the report that come before the first table."""
     n_failed = sum(record["error"] is not None for record in records)
     n_attacked = sum(bool(record["attacks"]) for record in records)
     size = (
@@ -157,7 +157,7 @@ def _make_settings(
 
 
 def _describe_machines(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the machine of the cells, and other machines that some cells ran on."""
+    """Return facts about the machine of the first cell, and the names of any other machines."""
     machines = [record["machine"] for record in records] or [describe_machine()]
     first = machines[0]
     others = {
@@ -197,7 +197,7 @@ def _extract_numbers(measures: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def draw_pictures(records: Sequence[Record]) -> list[Picture]:
-    """Return the figures of a report; none without matplotlib."""
+    """Return the figures of a report; an empty list if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

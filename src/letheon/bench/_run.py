@@ -1,12 +1,12 @@
 """Experiments: prepare rows for each family, run cells and write their files.
 
-Preparation does not use rows that may be forgotten. Linear models and networks get columns that are
-centred and scaled by constants, and clipped at 3. The constants are means and deviations over
-separate rows, which are neither trained nor tested on. Linear models then get a column of ones, and
-every row is divided by its norm. Images have pixels from 0 to 1. Networks get them unchanged; for
-linear models they are divided by their norm, after CIFAR images are reduced (means of 4 x 4 pixels,
-192 numbers). Forests get the provider's numbers, and words as codes. Every cell has a file, so a
-killed run can be resumed.
+The preparation does not depend on rows that may be forgotten. For linear models and networks,
+columns are centred and scaled by constants, and clipped at 3. The constants are means and standard
+deviations over separate rows, which are used neither for training nor for testing. Linear models
+then get a column of ones, and every row is divided by its norm. Images have pixels from 0 to 1.
+Networks get them unchanged; for linear models they are divided by their norm, after CIFAR images
+are reduced (means of 4 x 4 pixels, 192 numbers). Forests get the original numbers, and words as
+codes. Every cell has its own file, so an interrupted run can be resumed.
 """
 
 import json
@@ -53,7 +53,7 @@ Synthetic = Literal["never", "if-absent"]
 class CellData:
     """Rows to train and to test on, with their ids.
 
-    `constants` are the separate rows for scaling; `shape` is that of an image.
+    `constants` are the separate rows for scaling; `shape` is the shape of an image.
     """
 
     name: str
@@ -74,7 +74,7 @@ class CellData:
 
     @property
     def n_people(self) -> int:
-        """People who own training rows."""
+        """Number of people who own training rows."""
         return len(np.unique(self.ids))
 
 
@@ -104,7 +104,8 @@ def prepare_data(
 
     Returns
     -------
-        CellData Its arrays are shared; do not change them.
+    CellData
+        The prepared rows. Calls share the arrays, so do not change them.
     """
     encode = "ordinal" if family == "forest" else "one-hot"
     data = _select_rows(
@@ -118,7 +119,7 @@ def prepare_data(
 
 @lru_cache(maxsize=2)
 def _read(name: str, encode: Any, rows: int, seed: int, synthetic: Synthetic) -> CellData:
-    """Read a table. The result is cached, because cells of different sizes use the same table."""
+    """Return a table, from a cache if possible: cells of different sizes use the same table."""
     if name in _SHIPPED:
         return _read_shipped(name, seed)
     n_read = int((rows + _ASIDE) / (1 - _TEST_SHARE)) + 1
@@ -166,7 +167,10 @@ def _read_shipped(name: str, seed: int) -> CellData:
 
 
 def _select_rows(data: CellData, rows: int, test_rows: int, seed: int) -> CellData:
-    """Separate people for the constants, and select at most `rows` rows of the others."""
+    """Select at most `rows` training rows.
+
+    The people whose rows determine the scaling constants are set apart first.
+    """
     rng = np.random.default_rng(seed)
     people, owner = np.unique(data.ids, return_inverse=True)
     order = rng.permutation(len(people))
@@ -206,7 +210,7 @@ def _prepare_linear(X: Any, data: CellData) -> NDArray[np.float64]:
 
 
 def _pool_pixels(X: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return pixels; for large images, means of 4 x 4 pixels."""
+    """Return one line of pixels per image; large images are reduced to means of 4 x 4 pixels."""
     pixels = np.asarray(X, np.float64).reshape(-1, *shape)
     if np.prod(shape) > _POOLED_PIXELS:
         channels, height, width = shape
@@ -248,7 +252,8 @@ def describe_machine(device: str | None = None) -> dict[str, Any]:
     Parameters
     ----------
     device : str, optional
-        Device for networks. It adds torch's version and, for "cuda", the name of the GPU.
+        Device for networks. If given, the version of PyTorch is added and, for "cuda", the name of
+        the GPU.
 
     Returns
     -------
@@ -292,7 +297,7 @@ def _find_processor() -> str:
 
 
 def _describe_device(device: str) -> dict[str, str]:
-    """Return torch's version and the name of the GPU, if there are any."""
+    """Return the version of PyTorch and the name of the GPU, if they are available."""
     try:
         facts = {"torch": version("torch")}
     except PackageNotFoundError:
@@ -310,8 +315,8 @@ def run_cell(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str, Any]:
     Returns
     -------
     dict
-        `cell`, `fingerprint`, `data` (words), `evaluation` (of `letheon.evaluate`) or `attacks`,
-        `warnings`, `error` (None without one), `seconds`, `machine`, `device`.
+        `cell` (its fingerprint), `data` (a description), `evaluation` (of `letheon.evaluate`) or
+        `attacks`, `warnings`, `error` (None if there was no error), `seconds`, `machine`, `device`.
     """
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -376,7 +381,10 @@ def _run_experiment(cell: BenchmarkCell, options: BenchmarkOptions) -> dict[str,
 def random_depths(
     dataset: str, test_rows: int, seed: int, synthetic: Synthetic = "never"
 ) -> tuple[int, int]:
-    """Return the random levels that cost at most 0.1 % and 1 % of the cross-validated score."""
+    """Return two numbers of random levels of a forest, which cost little accuracy.
+
+    They reduce the cross-validated accuracy by at most 0.1 % and at most 1 %.
+    """
     from letheon.forest import DaREForestClassifier, tune_random_depth
 
     data = prepare_data(dataset, "forest", _TUNING_ROWS, test_rows, seed, synthetic=synthetic)
@@ -398,7 +406,10 @@ def random_depths(
 def _evaluate_cell(
     cell: BenchmarkCell, options: BenchmarkOptions, model: Any, context: CellContext, data: CellData
 ) -> dict[str, Any]:
-    """Measure a method; for cells of one person, several are removed one after the other."""
+    """Evaluate a method and return the evaluation as plain values.
+
+    In a cell that removes one person, several people are removed one after the other.
+    """
     from letheon.evaluation import evaluate
 
     n = batch = _grid.parse_removed(cell.removed)
@@ -424,9 +435,10 @@ def _evaluate_cell(
 def _run_attacks(
     cell: BenchmarkCell, options: BenchmarkOptions, model: Any, context: CellContext, data: CellData
 ) -> list[dict[str, Any]]:
-    """Run RMIA, the backdoor test and the before/after attack, for networks with fewer models.
+    """Run RMIA, the backdoor test and the before/after attack; return their results.
 
-    Their targets are random people; the before/after attack targets one person at a time.
+    The targets are random people; the before/after attack targets one person at a time. Networks
+    are attacked with fewer models.
     """
     from letheon.measures.attacks import RMIA, BackdoorTest, BeforeAfter
 
@@ -471,8 +483,8 @@ def run(
     resume : bool, default=False
         Keep existing results with the same options. Failed cells are run again.
     jobs : int, default=1
-        Number of parallel cells, each in its own process with one thread. More than one makes times
-        slightly noisier; both sides of a ratio come from the same process.
+        Number of parallel cells, each in its own process with one thread. With more than one, times
+        are slightly noisier. Both times of a ratio are measured in the same process.
     progress : callable, optional
         Called with (cells done, total cells, record) after each cell.
     runner : callable, optional
@@ -505,13 +517,13 @@ def run(
 
 
 def read_cells(folder: str | Path) -> list[Record]:
-    """Return the records of all cells in a folder, including other runs and machines."""
+    """Return the records of all cells in a folder, including those of other runs and machines."""
     files = sorted((Path(folder) / "cells").glob("*.json"))
     return [record for file in files if (record := _read_record(file)) is not None]
 
 
 def _read_record(file: Path) -> Record | None:
-    """Return a record; None if it is missing, truncated or of another format."""
+    """Return the record in a file; None if the file is missing, truncated or of another format."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

@@ -2,7 +2,8 @@
 
 Mercuri et al., "An Introduction to Machine Unlearning", arXiv:2209.00939 (2022), took the numbers
 from papers with different data, experiments and machines. The survey says that they must not be
-used to compare methods with each other. Numbers are as printed; `note` states known errors.
+used to compare methods with each other. Numbers are shown as printed; `note` states known printing
+errors.
 """
 
 import math
@@ -17,7 +18,7 @@ from letheon.evaluation.report import Cell, Table
 
 
 class Spread(NamedTuple):
-    """Least value, geometric mean and largest value over experiments."""
+    """Minimum, mean and maximum over experiments; the mean is usually geometric."""
 
     low: float
     mean: float
@@ -35,24 +36,24 @@ class PublishedLine:
     settings : tuple of str
         Settings of the benchmark next to which the line is shown; may be empty.
     row : str
-        The second column of the line in Table 3.
+        The entry in the second column of Table 3.
     source : str
         The paper with the experiments.
     efficiency : Spread or str
-        Times faster than a retrain; or a formula, if it was not measured.
+        Time to retrain divided by time to forget; a formula if it was not measured.
     effectiveness : str
-        As printed: a bound over experiments, with an outlier in brackets.
+        The printed text: a bound over experiments, with an outlier in brackets.
     efficiency_against, effectiveness_against : str
         The baseline that the number belongs to. Papers on exact methods compare accuracy with an
-        ordinary model, and the SISA paper compares times with one too.
+        ordinary model; the SISA paper also compares times with an ordinary model.
     consistency : Spread, str or None
-        None: not reported.
+        The printed values; None if not reported.
     consistency_name : str
         The kind of consistency in the survey.
     certificate : str
-        Table 2's last column.
+        The entry in the last column of Table 2.
     certifiability : float or None
-        Per cent, SAPE on deleted rows: Table 2, geometric mean over data sets.
+        SAPE on deleted rows in per cent, from Table 2: the geometric mean over data sets.
     note : str
         Caveats for comparisons, and printing errors.
     """
@@ -134,13 +135,13 @@ class ResultLine:
     Attributes
     ----------
     method, family, setting, baseline, removed : str
-        The cells of the line.
+        What the cells of the line have in common.
     datasets : tuple of str
         Data sets with a result.
     failed : int
-        Cells with an error; they are not in the numbers.
+        Number of cells with an error, which are not included in the values below.
     efficiency : Spread
-        Times faster than the baseline's retrain.
+        Time to retrain the baseline divided by time to forget.
     own_efficiency : Spread
         Training time of the method itself divided by the time of a request.
     effectiveness : Spread
@@ -148,14 +149,15 @@ class ResultLine:
     consistency : Spread
         Output consistency in per cent: equal predictions on test rows.
     parameters : Spread or None
-        Distance of the parameters, if both sides have the same ones.
+        Distance between the parameters, if both models have the same parameters.
     certifiability : Spread
         SAPE of the accuracies on forgotten rows, per cent; `mean` is the arithmetic one, since
         zeros are frequent.
     storage : Spread or None
         Bytes of the state divided by those of the baseline.
     certificate : str
-        The claim of the method: exact, (epsilon, delta), or none, and the number of data sets.
+        The claim of the method: exact, (epsilon, delta), or none. If data sets differ, each claim
+        with its number of data sets.
     published : PublishedLine or None
         The survey's line.
     """
@@ -179,17 +181,19 @@ class ResultLine:
 
     @property
     def name(self) -> str:
-        """Method and family."""
+        """Method and family, as text."""
         return f"{self.method} ({self.family})"
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Method, family and setting, as cells have them."""
+        """Method, family and setting, as in the cells of the line."""
         return self.method, self.family, self.setting
 
 
 def make_spread(values: Iterable[float], *, geometric: bool = True) -> Spread:
-    """Return minimum, mean and maximum; a geometric mean of values with a zero is zero.
+    """Return minimum, mean and maximum of the values.
+
+    The mean is geometric by default, and then 0 if any value is 0.
 
     Examples
     --------
@@ -205,7 +209,7 @@ def make_spread(values: Iterable[float], *, geometric: bool = True) -> Spread:
     if not geometric:
         mean = math.fsum(sample) / len(sample)
     elif min(sample) < 0:
-        raise ValueError(f"a geometric mean needs numbers >= 0, got {min(sample)}")
+        raise ValueError(f"values contains {min(sample)}; a geometric mean needs numbers >= 0")
     elif min(sample) == 0:
         mean = 0.0
     else:
@@ -222,8 +226,8 @@ def make_lines(records: Sequence[Record], removed: str | None = None) -> list[Re
     records : sequence of dict
         Cells, as `run` returns them.
     removed : str, optional
-        Use cells with this number of people removed. None: the least number that the setting was
-        run with, as in the survey's table.
+        Use cells with this number of people removed. By default, the smallest number that each
+        setting was run with, as in the survey's table.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -281,7 +285,7 @@ def _make_line(records: Sequence[Record], baseline: str) -> ResultLine:
 
 
 def _describe_claim(evaluations: Sequence[Record]) -> str:
-    """Return the claim; with counts if data sets differ."""
+    """Return the claimed guarantee as text; if data sets differ, each claim with its count."""
     claims = []
     for guarantee in (evaluation["guarantee"] for evaluation in evaluations):
         if guarantee["kind"] == "certified":
@@ -301,7 +305,7 @@ def attack_value(
     measure: str,
     about: str = "forgotten",
 ) -> tuple[float, float] | None:
-    """Return the means over data sets of an attack's measure and of its floor, or None.
+    """Return the mean of an attack's measure, and of its floor, over data sets; None if not run.
 
     Parameters
     ----------
@@ -351,14 +355,14 @@ def _make_table(title: str, columns: Columns, items: Sequence[Any], note: str = 
 
 
 def main_table(records: Sequence[Record]) -> Table:
-    """Return the survey's table with our numbers and the published ones."""
+    """Return the main table: the survey's table with the numbers of this benchmark added."""
     rows = [_main_row(records, line) for line in make_lines(records)]
     names = ", ".join(_list_datasets(records)) or "nothing"
     return Table(_TITLE, _MAIN, rows, _NOTE.format(sets=names))
 
 
 def brief_table(records: Sequence[Record]) -> Table:
-    """Return the main table with one line for each method and setting, for narrow places."""
+    """Return a narrower main table, with one line for each method and setting."""
     lines = make_lines(records)
     pairs = [*zip(lines[::2], lines[1::2], strict=True)]
     attacks: Columns = {
@@ -427,7 +431,7 @@ def _effectiveness_cell(line: ResultLine) -> Any:
 
 
 def _consistency_cells(line: ResultLine, known: PublishedLine | None) -> list[Any]:
-    """Return least, mean and largest agreement, and the distance of parameters."""
+    """Return the table cells for consistency: agreement of predictions, distance of parameters."""
     if line.certificate == "exact" and line.baseline == BASELINES[0]:
         return ["exact", _with_published("exact", known and "exact"), "exact", "-"]
     ours = [f"{value:.4g}" for value in line.consistency]

@@ -11,7 +11,7 @@ In a test file, one test per check::
     def test_contract(estimator, check):
         check(estimator)
 
-scikit-learn's own `check_estimator` covers the ordinary conventions; these cover forgetting.
+scikit-learn's `check_estimator` covers the ordinary conventions; these checks cover forgetting.
 """
 
 from letheon.checks._attacks import (

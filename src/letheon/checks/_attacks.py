@@ -1,8 +1,9 @@
 """Attacks on certified methods: lower confidence bounds on epsilon, compared with the claim.
 
 Two worlds are simulated many times: in one a model forgets people, in the other it is fitted
-without them. A test that distinguishes the releases of both gives a lower bound on epsilon
-(`_leak`). A bound above the claim refutes it; a bound below it proves nothing.
+without them. A test that distinguishes the releases of the two worlds gives a lower bound on
+epsilon (`_leak`). A bound above the claimed epsilon refutes the claim; a bound below it proves
+nothing.
 
 >>> from letheon import InfluenceClassifier
 >>> from letheon.checks import attack_fold
@@ -37,12 +38,15 @@ _NEIGHBOURS = np.arange(-32, 33)
 
 
 def get_weights_before_noise(model: Any) -> NDArray[np.float64]:
-    """Return the secret parameters before noise of a linear model, shape (d, K)."""
+    """Return the secret parameters of a linear model before noise, of shape (d, K)."""
     fitted = vars(model)
     names = ("weights_", "unperturbed_", "optimum_")
     secret = next((fitted[name] for name in names if fitted.get(name) is not None), None)
     if secret is None:
-        raise TypeError(f"{type(model).__name__} has no parameters before noise; pass `secret=`")
+        raise TypeError(
+            f"{type(model).__name__} does not store parameters before noise; pass a "
+            f"function `secret` that returns them"
+        )
     values = np.asarray(secret.open() if hasattr(secret, "open") else secret, np.float64)
     return values[0] if values.ndim == 3 else values  # Fisher stores its gradient with them
 
@@ -50,8 +54,8 @@ def get_weights_before_noise(model: Any) -> NDArray[np.float64]:
 def true_residual(model: Any) -> float:
     """Return the norm of the gradient at the parameters before noise, on the remaining rows.
 
-    This works for Influence and other linear models with the same objective that store their rows.
-    It is computed in `numpy.longdouble`, which has 64 bits or more on most machines.
+    The model must store its rows and have the same objective as `InfluenceClassifier`. The norm is
+    computed in `numpy.longdouble`, which has a precision of at least 64 bits on most machines.
     """
     rows = model.rows_
     X = rows.X[rows.alive]
@@ -86,11 +90,12 @@ Draw = Callable[[np.random.Generator, int, int], Floats]
 
 @dataclass(frozen=True)
 class AttackCase:
-    """A training problem, and the rows to forget.
+    """A training problem with rows to forget.
 
     Attributes
     ----------
     name : str
+        Name of the case, for the result.
     X, y : ndarray
         Rows and targets. The id of a row is its position.
     leaving : tuple of int
@@ -107,7 +112,7 @@ class AttackCase:
 
     @property
     def remaining(self) -> list[int]:
-        """The rows that are not forgotten."""
+        """Positions of the rows that are not forgotten."""
         return [row for row in range(len(self.y)) if row not in self.leaving]
 
 
@@ -157,7 +162,10 @@ _HARD: Mapping[str, Draw] = {
 
 
 def make_hard_cases(n: int, seed: int = 0) -> list[AttackCase]:
-    """Return small problems with two or three classes that are hard for an account."""
+    """Return `n` small classification problems on which an account is likely to be wrong.
+
+    The rows are saturated, equal, large or nearly dependent; there are two or three classes.
+    """
     rng = np.random.default_rng(seed)
     cases = []
     for number in range(n):
@@ -191,13 +199,13 @@ class ClaimAttackResult:
     epsilon, delta : float
         The claim.
     bound : float
-        Lower bound on epsilon at this delta. It is too large with probability `level` at most.
+        Lower bound on epsilon at this delta, too large with a probability of at most `level`.
     level : float
-        See `bound`.
+        Largest probability that `bound` is too large.
     n_runs : int
-        Runs in each world, or requests.
+        Number of runs in each world; for `attack_account`, number of requests.
     details : dict of str to float
-        Further figures of the attack.
+        Further numbers of the attack.
     """
 
     attack: str
@@ -211,7 +219,7 @@ class ClaimAttackResult:
 
     @property
     def is_refuted(self) -> bool:
-        """Whether the bound is above the claim, or the account below the truth."""
+        """Whether the bound exceeds the claimed epsilon, or an account was below the true value."""
         return not (self.bound <= self.epsilon and not self.details.get("understated", 0))
 
     def __str__(self) -> str:
@@ -232,8 +240,8 @@ def get_released_parameters(model: Any) -> Floats:
 def get_secret_parameters(model: Any) -> Floats:
     """Return the parameters before noise, in the order of `get_released_parameters`.
 
-    An attacker who knows the rows can compute them for either world. Here they are read from
-    `weights_`, `unperturbed_` or `optimum_`.
+    An attacker who knows the rows can compute these parameters for either world. Here they are read
+    from `weights_`, `unperturbed_` or `optimum_`.
     """
     values = get_weights_before_noise(model)
     if model.fit_intercept:
@@ -251,14 +259,17 @@ class _WorldRuns(NamedTuple):
 
 @dataclass(frozen=True)
 class Releases:
-    """Runs of both worlds, for several attacks; see `play_worlds`."""
+    """Runs of both worlds from `play_worlds`, which several attacks can share."""
 
     case: AttackCase
     forgot: _WorldRuns
     fresh: _WorldRuns
 
     def bound(self, delta: float, level: float) -> float:
-        """Return a lower bound on the epsilon of the releases."""
+        """Return a lower bound on epsilon at this delta.
+
+        The bound is too large with a probability of at most `level`.
+        """
         seen = self.forgot.seen, self.fresh.seen
         return epsilon_lower_bound(*seen, delta=delta, level=level, has_folds=True)
 
@@ -271,10 +282,12 @@ def play_worlds(
     released: Read = get_released_parameters,
     most_tries: int = 50,
 ) -> Releases:
-    """Simulate both worlds many times: fit and forget in one, fit without the rows in the other.
+    """Simulate both worlds: fit and forget in one, fit without the rows in the other.
 
-    Parameters are those of `attack_fold` and `attack_refusal`. Both, and `attack_lattice`, accept
-    the result in place of a case. `Releases` passed as `case` are returned unchanged.
+    The parameters are explained in `attack_fold`. `attack_fold`, `attack_refusal` and
+    `attack_lattice` accept the result as `case`, so that they can share the same runs. If `case` is
+    a `Releases` object, it is returned unchanged. A `fit` or `forget` that raises is tried up to
+    `most_tries` times; with 0, the error is raised.
     """
     if isinstance(case, Releases):
         return case
@@ -294,18 +307,19 @@ def attack_fold(
     released: Read = get_released_parameters,
     claim: tuple[float, float] | None = None,
 ) -> ClaimAttackResult:
-    """Compare the distributions of released parameters: shifts, spreads, holes and folds.
+    """Test whether the released parameters of the two worlds have different distributions.
+
+    The test detects differences in mean and spread, and holes and folds in the distribution.
 
     Parameters
     ----------
     estimator : forgetting estimator
         Unfitted. A `noise_seed` is set to None.
     case : str, AttackCase or Releases
-        A case, a name in `CASES`, or the result of `play_worlds`; with the latter, several attacks
-        share the same runs.
+        A case, a name in `CASES`, or the result of `play_worlds`, which several attacks can share.
     n_runs : int, default=2000
-        Number of models in each world. 20,000 runs can show an epsilon of up to 7.7, 2,000 runs of
-        up to 5.4.
+        Number of models in each world. The largest epsilon that can be shown is 5.4 with 2,000 runs
+        and 7.7 with 20,000.
     level : float, default=0.05
         Largest probability of a bound that is too large.
     released : callable
@@ -333,10 +347,11 @@ def attack_refusal(
     claim: tuple[float, float] | None = None,
     most_tries: int = 50,
 ) -> ClaimAttackResult:
-    """Retry until `fit` and `forget` succeed, and compare the releases.
+    """Retry until `fit` and `forget` succeed, then compare the releases as in `attack_fold`.
 
-    A method that refuses depending on its noise selects the noise. Parameters and result are those
-    of `attack_fold`; `details` has the share of refused attempts in each world.
+    If a method raises depending on its noise, the noise of the releases is selected and no longer
+    has the stated distribution. The parameters are explained in `attack_fold` and `play_worlds`.
+    `details` has the share of refused attempts in each world.
     """
     runs = play_worlds(estimator, case, n_runs=n_runs, released=released, most_tries=most_tries)
     stated = _choose_claim(runs.forgot.claims | runs.fresh.claims, claim)
@@ -347,7 +362,10 @@ def attack_refusal(
 
 
 def _play_world(make: Make, n_runs: int, released: Read, most_tries: int) -> _WorldRuns:
-    """Simulate one world; a refusal is retried up to `most_tries` times, or raised if that is 0."""
+    """Simulate one world `n_runs` times.
+
+    If `make` raises, it is tried up to `most_tries` times; with 0, the error is raised.
+    """
     seen, claims, n_refused = [], set(), 0
     for _ in range(n_runs):
         model = None
@@ -366,7 +384,7 @@ def _play_world(make: Make, n_runs: int, released: Read, most_tries: int) -> _Wo
 
 
 def _make_worlds(estimator: Any, case: AttackCase) -> tuple[Make, Make]:
-    """Return a function that makes a model that forgot, and one that makes a fresh model."""
+    """Return two functions: the first makes a model that forgot, the second a fresh model."""
     return (
         lambda: forget_each(_fit_case(estimator, case, range(len(case.y))), [*case.leaving]),
         lambda: _fit_case(estimator, case, case.remaining),
@@ -385,10 +403,11 @@ def attack_lattice(
 ) -> ClaimAttackResult:
     """Infer from low-order bits which noiseless parameters a release came from (Mironov 2012).
 
-    Noise from 53 random bits, added in floating point, reaches only some of the numbers nearby. Let
-    w be the noiseless value of a coordinate, which differs between the two models. If a coordinate
-    equals ``fl(w + sigma ndtri(k 2**-53))`` for some k with one w and for no k with
-    the other w, it distinguishes them. So do the trailing zeros of the difference from w.
+    If noise is made from 53 random bits and added in floating point, only some of the nearby
+    numbers can occur. Let w be the noiseless value of a coordinate, which differs between the two
+    worlds. If a coordinate equals ``fl(w + sigma ndtri(k 2**-53))`` for some k with one w and for
+    no k with the other w, it distinguishes the worlds. The number of trailing zeros in the
+    difference from w can distinguish them, too.
 
     Parameters
     ----------
@@ -425,14 +444,18 @@ def attack_lattice(
 
 
 def _read_bits(theta: Floats, origins: Sequence[Floats], sigma: float) -> Floats:
-    """Return how many coordinates each origin explains, and differences of trailing zeros."""
+    """Return scores that compare which of two origins explains the low-order bits of `theta`.
+
+    The scores are: explained coordinates for each origin, their difference, and the difference of
+    trailing zeros.
+    """
     explained = [float(_is_explained(theta, origin, sigma).sum()) for origin in origins]
     zeros = [float(sum(map(_trailing_zeros, theta, origin))) for origin in origins]
     return np.array([*explained, explained[0] - explained[1], zeros[0] - zeros[1]])
 
 
 def _is_explained(theta: Floats, origin: Floats, sigma: float) -> NDArray[np.bool_]:
-    """Return whether some k gives this coordinate as ``origin + sigma ndtri(k 2**-53)``."""
+    """Return, for each coordinate, whether it is ``origin + sigma ndtri(k 2**-53)`` for some k."""
     middle = np.rint(ndtr((theta - origin) / sigma) * 2.0**53)
     shares = (middle[:, None] + _NEIGHBOURS) * 2.0**-53
     is_inside = (shares > 0.0) & (shares < 1.0)
@@ -442,7 +465,7 @@ def _is_explained(theta: Floats, origin: Floats, sigma: float) -> NDArray[np.boo
 
 
 def _trailing_zeros(first: float, second: float) -> int:
-    """Return the exponent of the lowest bit of a difference, computed exactly."""
+    """Return the exponent of the lowest bit of ``first - second``; 0 if they are equal."""
     gap = abs(Fraction(first) - Fraction(second))
     if gap == 0:
         return 0
@@ -459,17 +482,17 @@ def attack_account(
     residual: Callable[[Any], float] = true_residual,
     claim: tuple[float, float] | None = None,
 ) -> ClaimAttackResult:
-    """Compare the spent part of a model's account with the true gradient.
+    """Test whether the account of a model states less than the true residual.
 
     Parameters
     ----------
     estimator : forgetting estimator
-        Unfitted; its guarantee has `spent` and `budget`, in the unit of `residual`. If the model
-        has an `account_` with `spent`, that is used.
+        Unfitted. Its guarantee must have `spent` and `budget`, in the unit of `residual`. If the
+        model has an `account_`, its `spent` is used.
     cases : sequence of AttackCase, optional
-        By default 40 small problems with saturated, equal, large and nearly dependent rows.
+        By default, 40 small problems from `make_hard_cases`.
     n_requests : int, default=3
-        People to forget in each model, one after the other.
+        Number of people that each model forgets, one after the other.
     level, claim
         As in `attack_fold`.
     residual : callable
@@ -478,9 +501,11 @@ def attack_account(
     Returns
     -------
     ClaimAttackResult
-        `bound` is the largest e such that more than a share delta of all requests need an epsilon
-        of at least e, by the theorem for Gaussian noise with the residual as a share of the budget.
-        `details`: how often the account was below the true value, and the largest factor.
+        For every request, the epsilon that it needs is computed from the true residual as a share
+        of the budget. `bound` is the largest e such that more than a share delta of all requests
+        need an epsilon of at least e. `details` has the number of requests after which the account
+        was below the true value (`understated`), and the largest ratio of the true value to the
+        account.
     """
     needed, factors = [], []
     stated = None if claim is None else _StatedClaim(*claim)
@@ -494,7 +519,10 @@ def attack_account(
             needed.append(_compute_needed_epsilon(truth, model.guarantee_.budget, stated))
             factors.append(truth / spent if spent > 0.0 else (inf if truth > 0.0 else 0.0))
     if stated is None:
-        raise ValueError("no model of these cases is certified; use other cases or settings")
+        raise ValueError(
+            "no model is certified after a request in any of these cases; use other "
+            "cases or settings"
+        )
     understated = sum(not factor <= 1.0 for factor in factors)
     details = {"understated": float(understated), "largest_factor": max(factors)}
     bound = _quantile_bound(np.array(needed), stated.delta, level)
@@ -504,7 +532,10 @@ def attack_account(
 
 
 def _iter_models(estimator: Any, case: AttackCase, n_requests: int) -> Iterator[Any]:
-    """Yield the model after each request while it is certified; a refusal ends the sequence."""
+    """Yield the model after each request, as long as it is certified.
+
+    The sequence ends if the model is no longer certified or refuses a request.
+    """
     try:
         model = _fit_case(estimator, case, range(len(case.y)))
         for person in [*case.leaving, *case.remaining][:n_requests]:
@@ -525,7 +556,10 @@ def _compute_needed_epsilon(truth: float, budget: float, stated: _StatedClaim) -
 
 
 def _quantile_bound(needed: Floats, delta: float, level: float) -> float:
-    """Return the largest e such that more than a share delta of the requests need at least e."""
+    """Return the largest e such that more than a share delta of requests need at least e.
+
+    The result is too large with a probability of at most `level`.
+    """
     for hits, value in enumerate(np.sort(needed)[::-1], start=1):
         if clopper_pearson(hits, len(needed), level)[0] > delta:
             return max(0.0, float(value))
@@ -534,7 +568,7 @@ def _quantile_bound(needed: Floats, delta: float, level: float) -> float:
 
 def _resolve_case(case: str | AttackCase, n_runs: int) -> AttackCase:
     if n_runs < _FEWEST_RELEASES:
-        raise ValueError(f"n_runs={n_runs}; expected at least {_FEWEST_RELEASES}")
+        raise ValueError(f"n_runs={n_runs} is too small; expected at least {_FEWEST_RELEASES}")
     if isinstance(case, AttackCase):
         return case
     if case not in CASES:

@@ -40,19 +40,21 @@ def _require_refusal(error: type[Exception], model: Any, ids: list[Any], action:
     except error:
         return
     except Exception as other:
-        raise AssertionError(f"{action} must raise {error.__name__}, not {other!r}") from other
-    raise AssertionError(f"{action} must raise {error.__name__}")
+        raise AssertionError(
+            f"{action} must raise {error.__name__}, but raised {other!r}"
+        ) from other
+    raise AssertionError(f"{action} must raise {error.__name__}, but raised nothing")
 
 
 def check_forget_unknown_id_raises(estimator: Any) -> None:
-    """An unknown id raises `UnknownIdError`, whatever its type."""
+    """Check that `forget` raises `UnknownIdError` for an unknown id, whatever its type."""
     _, model = fit_people(estimator)
     _require_refusal(UnknownIdError, model, ["unknown"], "an unknown id")
     _require_refusal(UnknownIdError, model, [17], "an int id where ids are str")
 
 
 def check_forget_twice_raises(estimator: Any) -> None:
-    """A forgotten person is unknown afterwards."""
+    """Check that forgetting the same person again raises `UnknownIdError`."""
     people, model = fit_people(estimator)
     first = people.unique_ids[:1]
     model.forget(first)
@@ -60,7 +62,7 @@ def check_forget_twice_raises(estimator: Any) -> None:
 
 
 def _make_unchanged_check(model: Any, people: People) -> Callable[[str], None]:
-    """Return a function that checks that digest, file, outputs and ids are unchanged."""
+    """Return a function that asserts that digest, saved file, outputs and ids are unchanged."""
     digest, file, outputs = model.digest(), save_to_bytes(model), get_outputs(model, people.X)
 
     def require_unchanged(action: str) -> None:
@@ -75,7 +77,7 @@ def _make_unchanged_check(model: Any, people: People) -> Callable[[str], None]:
 
 
 def check_forget_failure_leaves_model_unchanged(estimator: Any) -> None:
-    """After every kind of error the model and its file are unchanged."""
+    """Check that the model and its saved file are unchanged after a `forget` that raised."""
     people, model = fit_people(estimator)
     require_unchanged = _make_unchanged_check(model, people)
     refusals: list[tuple[type[Exception], list[Any]]] = [
@@ -91,7 +93,7 @@ def check_forget_failure_leaves_model_unchanged(estimator: Any) -> None:
 
 
 def check_forget_no_ids_is_a_no_op(estimator: Any) -> None:
-    """An empty request changes nothing and has a receipt."""
+    """Check that an empty request changes nothing and returns a receipt."""
     _, model = fit_people(estimator)
     digest = model.digest()
     receipt = model.forget([])
@@ -100,7 +102,7 @@ def check_forget_no_ids_is_a_no_op(estimator: Any) -> None:
 
 
 def check_forget_removes_all_rows_of_a_person(estimator: Any) -> None:
-    """All rows of a person are removed for good, and repeated ids count once."""
+    """Check that all rows of a person are removed for good, and that repeated ids count once."""
     people, model = fit_people(estimator)
     name = max(people.unique_ids, key=people.ids.tolist().count)
     receipt = model.forget([name, name])
@@ -117,7 +119,7 @@ def check_forget_removes_all_rows_of_a_person(estimator: Any) -> None:
 
 
 def check_receipt_digest_matches_model(estimator: Any) -> None:
-    """A receipt has the digests of the model before and after, and only on request."""
+    """Check that a receipt has the digests before and after, if ``digest=True`` and only then."""
     people, model = fit_people(estimator)
     before = model.digest()
     receipt = model.forget(people.unique_ids[:2], digest=True)
@@ -131,7 +133,7 @@ def check_receipt_digest_matches_model(estimator: Any) -> None:
 
 
 def check_forget_last_of_class(estimator: Any) -> None:
-    """When the last row of a class is removed, `classes_` shrinks as in a retrain."""
+    """Check that a class is removed from `classes_` with its last row, as in a fresh fit."""
     people, model = fit_people(estimator)
     label = people.y[0]
     holders = [name for name in people.unique_ids if label in people.y[people.ids == name]]
@@ -144,7 +146,7 @@ def check_forget_last_of_class(estimator: Any) -> None:
 
 
 def check_predict_is_pure(estimator: Any) -> None:
-    """Predictions change neither the model nor later predictions."""
+    """Check that a prediction changes neither the model nor later predictions."""
     people, model = fit_people(estimator)
     require_unchanged = _make_unchanged_check(model, people)
     get_outputs(model, people.X)
@@ -152,7 +154,7 @@ def check_predict_is_pure(estimator: Any) -> None:
 
 
 def check_guarantee_is_honest(estimator: Any) -> None:
-    """No model claims more than its method declares, with or without reproducible noise."""
+    """Check that a model claims no more than its method declares, with fixed and secret noise."""
     for heading in ("Claim", "Assumptions", "Removal"):
         assert f"**{heading}" in estimator.facts.definition, f"the definition has no {heading}"
     people = make_people(estimator)
@@ -178,7 +180,7 @@ def _require_permitted_claim(model: Any) -> None:
 
 
 def check_changed_parameters_are_noticed(estimator: Any) -> None:
-    """Parameters changed after fit make `forget` raise until they are restored."""
+    """Check that `forget` raises after a parameter was changed, until it is restored."""
     people, model = fit_people(estimator)
     for name, value in _choose_parameters(model).items():
         # A nested estimator or other object is replaced by None, and None by a number.
@@ -193,7 +195,9 @@ def check_changed_parameters_are_noticed(estimator: Any) -> None:
 
 
 def _choose_parameters(model: Any) -> dict[str, Any]:
-    """Return one parameter of each plain type, or else one that is None, or any other.
+    """Return one parameter of each plain type: float, int, bool and str.
+
+    If there are none, return one parameter that is None, or any other parameter.
 
     The result is empty only if the estimator has no parameters that could change a result.
     """
@@ -210,7 +214,7 @@ def _choose_parameters(model: Any) -> dict[str, Any]:
 
 
 def check_predict_while_forgetting(estimator: Any) -> None:
-    """A concurrent reader sees the model before or after a request, never a mixture.
+    """Check that a concurrent reader sees the model before or after a request, never a mixture.
 
     One reader predicts as often as possible. Another reader predicts after every executed line of a
     method of the model, and after every replaced attribute.
@@ -233,7 +237,7 @@ def check_predict_while_forgetting(estimator: Any) -> None:
 
 
 def _call_or_error(ask: Ask) -> Any:
-    """Return the output, or the error that was raised."""
+    """Call `ask` and return its result, or the exception that it raised."""
     try:
         return ask()
     except Exception as error:  # noqa: BLE001  (the check reports every error)
@@ -242,7 +246,7 @@ def _call_or_error(ask: Ask) -> Any:
 
 @contextmanager
 def _ask_repeatedly(ask: Ask, _: Any) -> Iterator[list[Any]]:
-    """Predict repeatedly in another thread, with a short switch interval."""
+    """Predict repeatedly in another thread; yield the list of its outputs."""
     seen: list[Any] = []
     stop = threading.Event()
 
@@ -263,7 +267,10 @@ def _ask_repeatedly(ask: Ask, _: Any) -> Iterator[list[Any]]:
 
 @contextmanager
 def _ask_after_every_line(ask: Ask, model: Any) -> Iterator[list[Any]]:
-    """Pause the forgetting thread after every line of the model and predict in another one."""
+    """Pause the forgetting thread after every line and predict in another thread.
+
+    Yield the list of the outputs.
+    """
     previous = sys.gettrace()
     with ThreadPoolExecutor(1) as pool:
         reader = _StepReader(model, lambda: pool.submit(_call_or_error, ask))
@@ -276,7 +283,7 @@ def _ask_after_every_line(ask: Ask, model: Any) -> Iterator[list[Any]]:
 
 
 class _StepReader:
-    """A trace function; it runs in the forgetting thread, between two of its lines."""
+    """A tracer that takes predictions between two lines of the forgetting thread."""
 
     def __init__(self, model: Any, ask: Callable[[], "Future[Any]"]) -> None:
         self.seen: list[Any] = []
@@ -294,7 +301,7 @@ class _StepReader:
         return self._on_step
 
     def collect_answer(self) -> None:
-        """Add the output of a reader that waited until the end of `forget`."""
+        """Add the prediction that was still waiting when `forget` returned, if there is one."""
         if self._pending is not None:
             self.seen.append(self._pending.result())
 

@@ -42,7 +42,10 @@ _POINTS = np.array([[1.0], [0.25]])
 
 
 class _Effect(NamedTuple):
-    """Distance of the outputs from a retrained model before and after forgetting, and the noise."""
+    """Distance of outputs from those of a retrained model, before and after forgetting.
+
+    `noise` is the smallest distance that counts as clear.
+    """
 
     to_move: float
     left: float
@@ -50,7 +53,10 @@ class _Effect(NamedTuple):
 
 
 def check_forget_moves_answers_towards_retrain(estimator: Any) -> None:
-    """Forgetting an influential person moves outputs at least halfway to a retrained model's."""
+    """Check that forgetting moves outputs at least halfway to those of a retrained model.
+
+    The forgotten person is influential: the rows contradict all others.
+    """
     n_rows = _clear_number_of_rows(estimator)
     if n_rows is None:
         return
@@ -66,10 +72,11 @@ def check_forget_moves_answers_towards_retrain(estimator: Any) -> None:
 
 
 def check_forget_law_close_to_retrain(estimator: Any) -> None:
-    """Over many seeds, models that forgot and retrained models agree on the canary's rows.
+    """Check that models that forgot give the same outputs for the canary as retrained models.
 
-    This is a two-sample Kolmogorov-Smirnov test at level 1e-4. A gap of less than a few per cent of
-    the output passes: an approximate method with little randomness need not be exact.
+    The outputs over many seeds are compared with a two-sample Kolmogorov-Smirnov test at level
+    1e-4. A difference of less than a few per cent passes, because an approximate method with little
+    randomness need not be exact.
     """
     n_rows = _clear_number_of_rows(estimator)
     if n_rows is None:
@@ -95,7 +102,7 @@ def check_forget_law_close_to_retrain(estimator: Any) -> None:
 
 
 def make_contrary_people(estimator: Any, n_rows: int) -> People:
-    """Return people as in `make_people`, with a canary of `n_rows` moderate, contrary rows."""
+    """Return people as in `make_people`; the `n_rows` rows of the canary contradict the others."""
     others = make_people(estimator).without([CANARY])
     rng = np.random.default_rng(n_rows)
     X = np.vstack([others.X, 4.0 + rng.normal(scale=0.25, size=(n_rows, others.X.shape[1]))])
@@ -107,10 +114,11 @@ def make_contrary_people(estimator: Any, n_rows: int) -> People:
 
 
 def _clear_number_of_rows(estimator: Any) -> int | None:
-    """Return the number of contrary rows that clearly change the outputs of a retrain.
+    """Return how many contrary rows are needed to change the outputs clearly.
 
-    None if the outputs do not depend on the training rows. Raises `AssertionError` if they do, but
-    these checks cannot distinguish a model that forgot from one that did not.
+    Return None if the outputs do not depend on the training rows. Raise `AssertionError` if they
+    do, but no tried number changes them clearly: the checks could not detect a model that did not
+    forget.
     """
     for n_rows in _NUMBERS_OF_ROWS:
         effect = _measure_effect(estimator, make_contrary_people(estimator, n_rows), [CANARY])
@@ -153,7 +161,7 @@ def _get_numbers(model: Any, X: NDArray[Any]) -> Floats:
 
 
 def _compute_statistic(model: Any, canary: People) -> float:
-    """Return the mean output for the canary's rows; for a classifier, of their own label."""
+    """Return the mean output for the canary's rows; for a classifier, that of the true label."""
     outputs = _get_numbers(model, canary.X)
     if canary.y is None or not is_classifier(model):
         return float(outputs.mean())
@@ -162,19 +170,19 @@ def _compute_statistic(model: Any, canary: People) -> float:
 
 
 def _compute_distance(several: list[Floats], goal: Floats) -> float:
-    """Return the distance between the mean of several outputs and a goal."""
+    """Return the mean absolute difference between the mean of several outputs and `goal`."""
     mean = np.mean(several, axis=0)
     return float(np.abs(mean - goal).mean()) if mean.shape == goal.shape else np.inf
 
 
 def check_certificate_bounds_the_leak(estimator: Any) -> None:
-    """Models that forgot and fresh models differ by no more than the claimed epsilon.
+    """Check that models that forgot and fresh models differ by at most the claimed epsilon.
 
     On a tiny problem with one very influential person, `_RUNS` models forget two people, and as
     many are fitted without them, all with secret noise. The outputs at two points give a lower
     bound on epsilon at the claimed delta, which must not exceed the claim. A correct method fails
-    at most once in ten thousand times. A bound from so few runs never exceeds 3: use an epsilon of
-    about 1 for this check.
+    at most once in ten thousand times. With this number of runs the bound never exceeds 3, so use
+    an epsilon of about 1 for this check.
     """
     people = make_lopsided_people(estimator)
     if fit_with_secret_noise(estimator, people).guarantee_.kind != "certified":
@@ -198,7 +206,7 @@ def check_certificate_bounds_the_leak(estimator: Any) -> None:
 
 
 def make_lopsided_people(estimator: Any) -> People:
-    """Return twenty people with one row and one column; the canary is a contrary outlier."""
+    """Return twenty people with one row of one column each; the canary is a contrary outlier."""
     x = np.array([*np.linspace(-0.1, 0.1, 19), 1.0])
     if get_tags(estimator).input_tags.positive_only:
         x = np.abs(x)
@@ -208,7 +216,7 @@ def make_lopsided_people(estimator: Any) -> People:
 
 
 def _get_published_output(model: Any) -> Floats:
-    """Return the published outputs as one vector."""
+    """Return the published outputs of a model at two points, as one vector."""
     if model.guarantee_.releases == "labels-only" and is_classifier(model):
         outputs = model.predict(_POINTS)
     elif hasattr(model, "decision_function"):

@@ -38,7 +38,7 @@ def _assert_same_model(model: Any, fresh: Any, people: People, action: str) -> N
 
 
 def check_forget_equals_retrain(estimator: Any) -> None:
-    """Forgetting some people gives the model of a fresh fit on the remaining rows."""
+    """Check that forgetting some people gives the model of a fresh fit on the remaining rows."""
     people, model = fit_people(estimator)
     leaving = [*people.unique_ids[3:6], CANARY]
     model.forget(leaving)
@@ -47,7 +47,7 @@ def check_forget_equals_retrain(estimator: Any) -> None:
 
 
 def check_forget_in_one_batch_equals_one_by_one(estimator: Any) -> None:
-    """One request for many people equals many requests for one."""
+    """Check that one request for many people gives the same model as one request per person."""
     people, batch = fit_people(estimator)
     leaving = people.unique_ids[:4]
     batch.forget(leaving)
@@ -56,7 +56,7 @@ def check_forget_in_one_batch_equals_one_by_one(estimator: Any) -> None:
 
 
 def check_forget_order_does_not_matter(estimator: Any) -> None:
-    """The order of requests does not change the model."""
+    """Check that the order of requests does not change the model."""
     people, forward = fit_people(estimator)
     leaving = people.unique_ids[5:9]
     forget_each(forward, leaving)
@@ -65,7 +65,7 @@ def check_forget_order_does_not_matter(estimator: Any) -> None:
 
 
 def check_learn_equals_fit(estimator: Any) -> None:
-    """`learn` gives the model of a fit with the new rows last."""
+    """Check that `learn` gives the model of a fresh fit on the old rows, then the new rows."""
     people = make_people(estimator)
     late = people.unique_ids[-3:]
     first, more = people.without(late), people.rows_of(late)
@@ -79,10 +79,10 @@ def check_learn_equals_fit(estimator: Any) -> None:
 
 
 def check_save_load_then_forget(estimator: Any) -> None:
-    """A saved and loaded model is the same model and forgets in the same way.
+    """Check that a saved and loaded model is unchanged and forgets in the same way.
 
-    Exact models have the same digest afterwards, others the same outputs up to rounding. The file
-    preserves secret noise and the spent budget.
+    After `forget`, exact models must have the same digest, and other models the same outputs up to
+    rounding. The file must preserve secret noise and the spent budget.
     """
     people, model = fit_people(estimator)
     copy = _check_round_trip(model)
@@ -107,7 +107,7 @@ def check_save_load_then_forget(estimator: Any) -> None:
 
 
 def _check_round_trip(model: Any) -> Any:
-    """Return the model after a round trip through a file; raise if that changed it."""
+    """Save and load a model; raise `AssertionError` if its digest or guarantee changed."""
     copy = load_copy(model)
     assert copy.digest() == model.digest(), "loading changed the digest"
     assert copy.guarantee_ == model.guarantee_, "loading changed the guarantee"
@@ -115,7 +115,7 @@ def _check_round_trip(model: Any) -> Any:
 
 
 def check_digest_depends_on_state(estimator: Any) -> None:
-    """The digest depends on every stored number, text, id and label."""
+    """Check that the digest depends on every stored number, text, id and label."""
     model = fit(estimator, make_people(estimator))
     copy = pickle.loads(pickle.dumps(model))
     digest = model.digest()
@@ -131,7 +131,7 @@ def check_digest_depends_on_state(estimator: Any) -> None:
 
 
 def _try_digest(model: Any) -> str | None:
-    """Return the digest; None if the changed state raises, which detects the change too."""
+    """Return the digest, or None if computing it raises, which counts as a different digest."""
     try:
         digest: str = model.digest()
     except (ValueError, TypeError, IndexError):

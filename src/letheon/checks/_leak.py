@@ -3,10 +3,10 @@
 P and Q are (epsilon, delta)-indistinguishable if ``P(E) <= e^epsilon Q(E) + delta`` for every
 event E, and the same with P and Q exchanged. Hence every event gives
 
-    epsilon >= log((P(E) - delta) / Q(E)),
+    epsilon >= log((P(E) - delta) / Q(E)).
 
-With a lower confidence bound for P(E) and an upper one for Q(E), the inequality fails with at most
-the sum of both error probabilities.
+If P(E) is replaced by a lower confidence bound and Q(E) by an upper one, the inequality is wrong
+with a probability of at most the sum of the two error probabilities.
 """
 
 from collections.abc import Callable
@@ -44,10 +44,11 @@ def epsilon_lower_bound(
     Returns
     -------
     float
-        The larger bound of two events, each of the form "the score is beyond a threshold"; at
-        least 0. A third of the samples (half of them with `has_folds`) chooses the score and the
-        thresholds, the others are counted, so the choice costs no confidence. Four bounds at
-        ``level / 4`` (Clopper and Pearson, 1934) hold together by the union bound.
+        The larger bound of two events, each of the form "the score exceeds a threshold"; at least
+        0. A third of the samples (half with `has_folds`) is used to choose the score and the
+        thresholds. Only the other samples are counted, so the choice does not affect the
+        confidence. Four bounds at ``level / 4`` (Clopper and Pearson, 1934) hold together by the
+        union bound.
     """
     n = min(len(left), len(right)) // (2 if has_folds else 3)
     spread = np.concatenate([left[:n], right[:n]]).std(axis=0)
@@ -80,24 +81,30 @@ def epsilon_lower_bound(
 
 
 def clopper_pearson(hits: int, n: int, level: float) -> tuple[float, float]:
-    """Return bounds of a probability; each is wrong with probability at most `level`."""
+    """Return a lower and an upper bound on a probability, from `hits` in `n` trials.
+
+    Each bound is wrong with a probability of at most `level`.
+    """
     low = float(betaincinv(hits, n - hits + 1, level)) if hits else 0.0
     high = float(betaincinv(hits + 1, n - hits, 1 - level)) if hits < n else 1.0
     return low, high
 
 
 def _log_ratio(left: Floats, right: Floats) -> Score:
-    """Return the log of the ratio of two normal densities with the moments of the samples.
+    """Return a score: the log ratio of two normal densities fitted to the samples.
 
-    It is the best score for normal distributions, whether they differ in mean or in spread, and a
-    valid one for all others.
+    This score is the best one for normal distributions, whether they differ in mean or in spread,
+    and it is valid for all others.
     """
     first, second = _log_density(left), _log_density(right)
     return lambda points: first(points) - second(points)
 
 
 def _histogram_ratio(left: Floats, right: Floats, column: int) -> Score:
-    """Return the log of the ratio of two histograms of one column, with bins of equal counts."""
+    """Return a score: the log ratio of two histograms of one column.
+
+    The bins are chosen so that all have the same number of samples.
+    """
     both = np.concatenate([left[:, column], right[:, column]])
     n_bins = int(min(_MOST_BINS, max(2, len(both) // _PER_BIN)))
     inner = np.unique(np.quantile(both, np.arange(1, n_bins) / n_bins))
@@ -123,7 +130,7 @@ def _log_density(sample: Floats) -> Score:
 
 
 def _choose_threshold(left: Floats, right: Floats, delta: float, level: float) -> float:
-    """Return the threshold with the largest bound; the middle one in case of ties."""
+    """Return the threshold that gives the largest bound; the middle one in case of ties."""
     scores = np.unique(np.concatenate([left, right]))
     between = np.concatenate([scores[:1] - 1.0, (scores[:-1] + scores[1:]) / 2])
     bounds = np.array([_bound_beyond(each, left, right, delta, level) for each in between])
@@ -134,7 +141,7 @@ def _choose_threshold(left: Floats, right: Floats, delta: float, level: float) -
 def _bound_beyond(
     threshold: float, left: Floats, right: Floats, delta: float, level: float
 ) -> float:
-    """Return the bound from the event that the score is beyond the threshold."""
+    """Return the lower bound on epsilon from the event that the score exceeds the threshold."""
     low, _ = clopper_pearson(int((left > threshold).sum()), len(left), level / 4)
     _, high = clopper_pearson(int((right > threshold).sum()), len(right), level / 4)
     return log((low - delta) / high) if low > delta else -inf

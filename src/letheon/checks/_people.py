@@ -1,4 +1,4 @@
-"""Helpers of all checks: people with one or more rows, models fitted on them, and saved files."""
+"""Helpers for the checks: people with one or more rows, models fitted on them, saved files."""
 
 import tempfile
 from pathlib import Path
@@ -36,7 +36,7 @@ def load_copy(model: Any) -> Any:
 
 
 def make_people(estimator: Any, *, seed: int = 0, n_people: int = 24) -> People:
-    """Return rows for the estimator with suitable targets; values are non-negative if required.
+    """Return rows with suitable targets for the estimator; non-negative if it requires that.
 
     Every person has one to three rows. The id of one person is `CANARY`; their only row has large
     and distinctive numbers.
@@ -85,7 +85,7 @@ def refit(model: Any, people: People) -> Any:
 
 
 def fit_with(estimator: Any, people: People, **settings: Any) -> Any:
-    """Return a fitted clone with these settings; unknown settings are ignored."""
+    """Return a clone with these settings, fitted on the people; unknown settings are ignored."""
     model = clone(estimator)
     own = model.get_params(deep=False)
     model.set_params(**{name: value for name, value in settings.items() if name in own})
@@ -105,12 +105,12 @@ def has_secret_noise(estimator: Any) -> bool:
 
 
 def get_outputs(model: Any, X: NDArray[Any]) -> NDArray[Any]:
-    """Return the outputs of the model: probabilities if it has them."""
+    """Return class probabilities if the model has them, else predictions or transformed rows."""
     for method in ("predict_proba", "predict", "transform"):
         if hasattr(model, method):
             outputs = getattr(model, method)(X)
             return np.asarray(outputs.toarray() if sp.issparse(outputs) else outputs)
-    raise TypeError(f"{type(model).__name__} neither predicts nor transforms")
+    raise TypeError(f"{type(model).__name__} has neither predict nor transform")
 
 
 def as_numbers(outputs: NDArray[Any]) -> NDArray[np.float64]:

@@ -33,7 +33,7 @@ _MOST_LINES = 100
 
 
 def check_canary_bytes_absent_from_saved_model(estimator: Any) -> None:
-    """No saved file and no pickle contains the id or the numbers of a forgotten person."""
+    """Check that no saved file or pickle contains the id or the numbers of a forgotten person."""
     people, model = fit_people(estimator)
     model.forget([CANARY])
     canary = people.rows_of([CANARY])
@@ -57,11 +57,12 @@ def check_canary_bytes_absent_from_saved_model(estimator: Any) -> None:
 
 
 def check_aggregates_do_not_reveal_the_row(estimator: Any) -> None:
-    """Subtracting the remaining rows from stored aggregates never gives the forgotten row.
+    """Check that no stored aggregate, such as a sum, reveals the forgotten row.
 
     Every stored vector of the right length is compared with sums, means and X'y of the remaining
-    rows, every square matrix with their second moments and covariance, with and without ridge or
-    intercept, inverted or factored; the difference must not point along the row.
+    rows. Every square matrix is compared with their second moments and covariance, with and without
+    ridge or intercept, inverted or factored. The difference must not be a multiple of the forgotten
+    row.
     """
     people, model = fit_people(estimator)
     model.forget([CANARY])
@@ -78,7 +79,10 @@ def check_aggregates_do_not_reveal_the_row(estimator: Any) -> None:
 
 
 def check_forgotten_values_leave_no_trace(estimator: Any) -> None:
-    """Two exact models that forgot different rows of the same person are equal in every part."""
+    """Check that an exact model does not depend on the values of the forgotten row.
+
+    Two models forget the same person with different rows; they must be equal in every part.
+    """
     people = make_people(estimator)
     # The same people, but with another row and label of the canary.
     mine = people.ids == CANARY
@@ -120,14 +124,17 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def find_revealing_aggregate(array: NDArray[Any], row: Floats, rest: People) -> str | None:
-    """Return the kind of an old aggregate that reveals the forgotten row, or None."""
+    """Return the kind of aggregate in an array that reveals the forgotten row, or None."""
     targets = (row, np.abs(row), row - rest.X.mean(axis=0))
     leftovers = _iter_leftovers(array, rest)
     return next((kind for kind, left in leftovers if _points_along(left, targets)), None)
 
 
 def _iter_leftovers(array: NDArray[Any], rest: People) -> Iterator[tuple[str, Floats]]:
-    """Yield the difference of an array and an aggregate of the remaining rows, with its kind."""
+    """Yield each kind of aggregate that an array may contain, and what it would reveal.
+
+    That is the difference between the array and the same aggregate of the remaining rows.
+    """
     p, n_before = rest.X.shape[1], len(rest.X) + 1.0
     # vectors of length p, along the last axis or the first, with an intercept or without
     for side in [array, array.T] if array.ndim == 2 else [array]:
@@ -146,7 +153,7 @@ def _iter_leftovers(array: NDArray[Any], rest: People) -> Iterator[tuple[str, Fl
 
 
 def _iter_line_leftovers(lines: Floats, rest: People) -> Iterator[tuple[str, Floats]]:
-    """Yield differences from sums, means, sums of squares, and X'y."""
+    """Yield the differences of stored lines from sums, means, sums of squares and X'y of `rest`."""
     total, squares, n_before = rest.X.sum(axis=0), (rest.X**2).sum(axis=0), len(rest.X) + 1
     # Numeric y, or one indicator per class.
     targets = [] if rest.y is None else [rest.y]
@@ -163,7 +170,7 @@ def _iter_line_leftovers(lines: Floats, rest: People) -> Iterator[tuple[str, Flo
 
 
 def _iter_squares(array: NDArray[Any], p: int) -> Iterator[Floats]:
-    """Yield p x p matrices of an array: itself or its blocks, their squares and inverses."""
+    """Yield the p x p matrices in an array, with their squares and inverses."""
     blocks: list[Floats] = []
     if array.ndim >= 2 and array.shape[-2:] == (p, p):
         blocks = [array.reshape(-1, p, p)[0].astype(float)]
@@ -184,8 +191,8 @@ def _leading_direction(matrix: Floats) -> Floats:
 def _points_along(leftover: Floats, targets: Sequence[Floats]) -> bool:
     """Return whether a difference is a multiple of one of the targets, up to 1e-7.
 
-    A large row also pulls parameters of a correct model in its direction. So only the aggregate
-    itself, whose difference is the row up to rounding, counts as revealing.
+    A large row pulls even the parameters of a correct model in its direction. So only a difference
+    that is a multiple of the row up to rounding counts as revealing.
     """
     if leftover.shape != targets[0].shape or not np.isfinite(leftover).all():
         return False
@@ -201,7 +208,7 @@ _DIGITS = 7
 
 
 def check_noise_stays_secret(estimator: Any) -> None:
-    """Noise is new in every fit and stays secret; with a noise seed the model is not certified.
+    """Check that noise is new in every fit and secret, and that a seeded model is not certified.
 
     Secret values must not occur in receipts, guarantees, parameters, texts of the model, warnings,
     log records or printed output of `fit` and `forget`.
@@ -240,7 +247,7 @@ def _require_fresh_noise(estimator: Any, people: People) -> None:
 
 
 def _record_secrets(model: Any, secrets: dict[str, Floats], texts: Texts) -> None:
-    """Record the secret values of the model, and its texts."""
+    """Add the secret values of a model to `secrets`, and the texts that show it to `texts`."""
     number = len(secrets)
     for leaf in iter_leaves(model):
         if leaf.path.endswith(SECRET_SUFFIX):
@@ -257,7 +264,7 @@ def _record_secrets(model: Any, secrets: dict[str, Floats], texts: Texts) -> Non
 
 @contextmanager
 def _capture_output(estimator: Any) -> Iterator[Texts]:
-    """Capture log records of every level, warnings, and printed output."""
+    """Capture log records of every level, warnings and printed output; yield them as texts."""
     captured, printed = Texts(), io.StringIO()
     with (
         _logging_of({"letheon", type(estimator).__module__.partition(".")[0]}) as records,
@@ -274,7 +281,7 @@ def _capture_output(estimator: Any) -> Iterator[Texts]:
 
 @contextmanager
 def _logging_of(packages: set[str]) -> Iterator[list[str]]:
-    """Collect all log records of these packages, handled or not."""
+    """Collect the log records of these packages at every level, even if logging is disabled."""
     make, texts = logging.getLogRecordFactory(), list[str]()
     known = [logging.getLogger(name) for name in (*packages, *logging.root.manager.loggerDict)]
     loggers = [each for each in known if each.name.partition(".")[0] in packages]
@@ -299,7 +306,10 @@ def _logging_of(packages: set[str]) -> Iterator[list[str]]:
 
 
 def _contains_secret(text: str, secret: Floats) -> bool:
-    """Return whether a text contains a number of the secret or its norm, decimal or hexadecimal."""
+    """Return whether a text contains a number of the secret, or the norm of the secret.
+
+    Numbers are found in decimal and hexadecimal notation.
+    """
     values = np.append(secret.ravel(), np.linalg.norm(secret))
     values = np.abs(values[values != np.round(values)])
     # Significant digits are counted without the exponent, the point and leading zeros.

@@ -103,7 +103,7 @@ def yield_checks(estimator: Any) -> Iterator[Check]:
     Raises
     ------
     TypeError
-        It is not a forgetting estimator; the message lists what is missing.
+        `estimator` is not a forgetting estimator; the message lists what is missing.
     """
     require_forgetting_estimator(estimator)
     is_exact = estimator.facts.exact
@@ -130,7 +130,7 @@ def check_forgetting_estimator(estimator: Any) -> None:
 
 
 def parametrize_with_checks(estimators: Iterable[Any]) -> Callable[[_Test], _Test]:
-    """Return a pytest decorator that gives a test each (estimator, check)."""
+    """Return a pytest decorator that runs a test once for each (estimator, check) pair."""
     import pytest
 
     cases = [

@@ -21,7 +21,10 @@ SECRET_SUFFIX = "[secret]"
 
 @dataclass(frozen=True)
 class Leaf:
-    """A number, text or array in a model; `put` replaces it, and is None if this is impossible."""
+    """A number, text or array in a model.
+
+    `put` replaces the value; it is None if the value cannot be replaced.
+    """
 
     path: str
     value: Any
@@ -31,9 +34,12 @@ class Leaf:
 def iter_leaves(
     root: Any, *, attributes: Attributes | None = None, brief: bool = False
 ) -> Iterator[Leaf]:
-    """Yield all leaves; with `brief`, only the first and last of long sequences of plain values.
+    """Yield every number, text and array that `root` reaches.
 
-    `attributes` returns the attributes of an object to visit; by default all of them.
+    With `brief`, only the first and last items of long sequences of plain values are visited.
+
+    `attributes` is a function that returns the attributes of an object to visit; by default all
+    attributes are visited.
     """
     walk = _Walk(attributes or (lambda value: dict(vars(value))), brief)
     # The root has no owner, so it cannot be replaced.
@@ -100,7 +106,7 @@ class _Walk:
 
 
 def _put_in_tuple(leaf: Leaf, position: int, new: Any) -> None:
-    """Rebuild a tuple with one item changed, and put it into the tuple's owner."""
+    """Replace one item of a tuple: build a new tuple and put it in place of the old one."""
     items = [*leaf.value]
     items[position] = new
     make = getattr(type(leaf.value), "_make", tuple)

@@ -85,8 +85,8 @@ def search_residue(
     """Search folders for erased ids, and check the attested purges (V3).
 
     The exit status is 1 if an id was found, and 3 if a file could not be read or searched. The
-    output names files, never ids. Short ids are searched for as whole values of data files; other
-    kinds of files are listed as not searched.
+    output names files, never ids. Short ids are searched for only as whole values in data files;
+    other files are listed as not searched for them.
 
     Example: letheon audit residue --store backups=/mnt/backups --markers - < ids.txt
 
@@ -101,7 +101,9 @@ def search_residue(
 
     searched = _search_options(store, markers)
     if bundle is not None and key is None:
-        raise UsageError("BUNDLE needs --key KEY, from a source that you trust")
+        raise UsageError(
+            "BUNDLE requires --key KEY: the public key of the ledger, from a source that you trust"
+        )
     if bundle is not None:
         report = _run_audit(bundle, str(key), levels=("V0", "V3"), **searched)
     elif searched:
@@ -130,7 +132,7 @@ def report_audit(
     """Run every check that the files allow, V0 to V5.
 
     The exit status is 0 if the bundle passed, 1 if a level failed, and 3 if the audit is
-    incomplete: a level was skipped that the tier of the bundle should allow.
+    incomplete: a level that the tier of the bundle promises was skipped.
 
     Example: letheon audit report bundle --key ledger.pub --html report.html
 
@@ -188,7 +190,7 @@ def _run_audit(bundle: Path, key: str, **options: Any) -> "AuditReport":
     _command.disable_core_dump()
     if (bundle / "letheon.toml").is_file():
         raise UsageError(
-            f"{bundle} is a ledger, not a bundle; `letheon ledger export DIR` writes a bundle"
+            f"{bundle} is a ledger, not a bundle; run `letheon ledger export DIR` to write a bundle"
         )
     pinned = _command.read_public_key(key)
     root = _command.require_folder(bundle) / "keys" / "root.pub"
@@ -198,15 +200,18 @@ def _run_audit(bundle: Path, key: str, **options: Any) -> "AuditReport":
         with suppress(ValueError):
             content = bytes.fromhex(read_capped(root, SMALL).strip().decode("ascii"))
     if len(content) == 32 and hashlib.sha256(content).hexdigest() == pinned:
-        raise UsageError(f"{pinned[:16]}… is the id of a key; --key needs the public key itself")
+        raise UsageError(f"--key {pinned[:16]}… is the id of a key; expected the public key itself")
     with _command.wrap_usage_errors():
         return letheon.audit.audit(bundle, key=pinned, **options)
 
 
 def _search_options(stores: list[str] | None, markers: str | None) -> dict[str, Any]:
-    """Return folders and markers of the search; both are required, or neither."""
+    """Return `stores` and `markers` for an audit; an empty dict if neither is given.
+
+    Raise `UsageError` if only one of them is given.
+    """
     if bool(stores) != (markers is not None):
-        raise UsageError("a search needs both --store DIR and --markers FILE")
+        raise UsageError("--store DIR and --markers FILE must be used together")
     if not stores or markers is None:
         return {}
     wanted = set(_command.read_lines(markers))
@@ -221,7 +226,10 @@ def _search_options(stores: list[str] | None, markers: str | None) -> dict[str, 
 
 
 def _judge_level(report: "AuditReport", level: str) -> str:
-    """Return the verdict on the models that a level checks; other kinds of models do not count."""
+    """Return the verdict of a report if only the models that a level checks count.
+
+    V4 checks exact models, V5 certified ones. If no model was checked, it is "incomplete".
+    """
     kinds = {subject["model"]: subject["guarantee"]["kind"] for subject in report.subjects}
     others = [
         result.level == level and kinds.get(result.model, _KIND[level]) != _KIND[level]
@@ -237,7 +245,7 @@ def _judge_level(report: "AuditReport", level: str) -> str:
 
 
 def _format_report(report: "AuditReport", verdict: str) -> CommandOutput:
-    """Return the output for a report."""
+    """Return a report with this verdict as the output of a command."""
     document = report.to_dict() | {"verdict": verdict, "passed": verdict == "passed"}
     word = verdict if verdict == "passed" else verdict.upper()
     parts = [f"audit of {report.ledger or 'the given files'}: {word}"]

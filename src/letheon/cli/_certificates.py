@@ -62,7 +62,11 @@ _BASIS = {"by-proof": "by proof", "proxy-estimate": "estimated"}
 
 @dataclass(frozen=True)
 class _LoadedEnvelope:
-    """An envelope, the key statements for its signer, and the state of the purge."""
+    """A signed envelope, with what is needed to verify and show it.
+
+    `statements` are the key rotations and revocations of the ledger. `pinned` (its public key) and
+    `purge` (the state of the purge) are None for a file.
+    """
 
     data: bytes
     statements: list[bytes]
@@ -71,7 +75,7 @@ class _LoadedEnvelope:
 
 
 def read_statements(folder: Path) -> list[bytes]:
-    """Return the key rotations and revocations in a folder; they are signed."""
+    """Return the signed key rotations and revocations in a folder, without verifying them."""
     return [read_capped(path, SMALL) for path in sorted(folder.glob("[0-9]*.json"))]
 
 
@@ -86,7 +90,7 @@ def _load_envelope(word: str, folder: Path | None, *, purge: bool) -> _LoadedEnv
         return _LoadedEnvelope(read_capped(path, SMALL), key_statements, None, None)
     if not (word.isascii() and word.isdecimal() and len(word) <= _LONGEST_NUMBER):
         raise FileNotFoundError(
-            f"there is no file {word}, and it is not the number of a certificate"
+            f"{word!r} is neither an existing file nor the number of a certificate"
         )
     with _command.open_ledger(folder) as opened:
         sequence, known = int(word), read_statements(opened.folder / "public" / "keys")
@@ -99,7 +103,7 @@ def _load_envelope(word: str, folder: Path | None, *, purge: bool) -> _LoadedEnv
 
 
 def _purge_state(ledger: "Ledger", sequence: int) -> str:
-    """Return the state of the purge after a certificate."""
+    """Return, as text, whether the purge that follows a certificate is attested."""
     try:
         claims = _read_statement(ledger.certificates.purge_attestation(sequence))["predicate"]
     except LedgerMissingError:
@@ -109,7 +113,10 @@ def _purge_state(ledger: "Ledger", sequence: int) -> str:
 
 
 def _read_statement(envelope: bytes) -> dict[str, Any]:
-    """Return the statement in an envelope; the schema is checked, the signature is not."""
+    """Return the statement in an envelope.
+
+    The schema is checked, but the signature is not.
+    """
     verifier.certificate_id(envelope)
     statement: dict[str, Any] = verifier.parse_strict(
         verifier.from_base64(verifier.parse_strict(envelope)["payload"]), SMALL
@@ -122,7 +129,7 @@ def _read_statement(envelope: bytes) -> dict[str, Any]:
 def show_certificate(
     certificate: Certificate, purge: Purge = False, ledger: _command.Home = None
 ) -> CommandOutput:
-    """Show the content of a certificate; a file is shown without verifying it.
+    """Show the content of a certificate, without verifying its signature.
 
     Example: letheon cert show 3
     """
@@ -135,7 +142,9 @@ def show_certificate(
     elif statement["predicateType"] == verifier.PURGE:
         lines = _attestation_facts(statement["predicate"], identity)
     else:
-        raise VerificationError("the file is neither a certificate nor the attestation of a purge")
+        raise VerificationError(
+            "the file contains neither a certificate nor the attestation of a purge"
+        )
     return CommandOutput(document, _command.make_fact_list(list(lines)))
 
 
@@ -150,7 +159,8 @@ def verify_certificate(
 ) -> CommandOutput:
     """Verify signature, schema and key of a certificate; exit status 1 if one is not valid.
 
-    `letheon audit report` also checks its place in the chain and whether the rows were removed.
+    To check the chain of certificates and whether the rows were removed, use `letheon audit
+    report`.
 
     Example: letheon cert verify bundle/certificates/000003.json --key ledger.pub
 
@@ -162,7 +172,10 @@ def verify_certificate(
     envelope = _load_envelope(certificate, ledger, purge=purge)
     pinned = envelope.pinned if key is None else _command.read_public_key(key)
     if pinned is None:
-        raise UsageError("a file needs --key KEY, from a source that you trust")
+        raise UsageError(
+            "a certificate file requires --key KEY: the public key of the ledger, "
+            "from a source that you trust"
+        )
     key_statements = (
         envelope.statements if keys is None else read_statements(_command.require_folder(keys))
     )
@@ -252,7 +265,7 @@ def _chain_listing(links: list[dict[str, Any]]) -> Listing:
 
 
 def _guarantee_text(guarantee: dict[str, Any]) -> str:
-    """Return kind and bound of a guarantee."""
+    """Return the kind and the bound of a guarantee, as text."""
     if "epsilon" not in guarantee:
         return str(guarantee["kind"])
     return f"{guarantee['kind']} ({guarantee['epsilon']}, {guarantee['delta']})"
@@ -334,7 +347,7 @@ _WORDS = {True: "pass", False: "FAIL", None: "skipped"}
 
 @ledger_command(receipts, "code")
 def create_code(ledger: "Ledger", request: RequestId) -> CommandOutput:
-    """Create a receipt code for a request about one person; it replaces an earlier code.
+    """Create a receipt code for a request about one person; any earlier code becomes invalid.
 
     The code is shown once and is not stored: give it to the person. A code can be created until the
     request is applied.
@@ -359,7 +372,9 @@ def export_receipt(ledger: "Ledger", request: RequestId, *, out: Path) -> Comman
     kept = ledger.certificates.receipts
     sealed = kept.get_encrypted(request, kept.key(request) or "")
     if sealed is None:
-        raise LedgerMissingError("there is no receipt for this request yet")
+        raise LedgerMissingError(
+            "there is no receipt for this request yet; it exists after the certificate is issued"
+        )
     _write_file(out, sealed)
     return CommandOutput({"file": out, "bytes": len(sealed)}, f"written to {out}")
 
@@ -420,8 +435,8 @@ def check_receipt(
 ) -> CommandOutput:
     """Check a receipt with a bundle or at the desk; exit status 1 if no certificate covers it.
 
-    With a bundle you need to trust only the public key: the check shows that the rows were in the
-    data set before the erasure and are not in it after.
+    With a bundle, you need to trust only the public key. The check shows that the rows were in the
+    data set before the erasure and are not in it afterwards.
 
     Example: letheon receipt check receipt.json --bundle bundle --key ledger.pub
 
@@ -432,7 +447,7 @@ def check_receipt(
     """
     receipt = read_capped(_command.require_file(file), SMALL)
     if (bundle is None) == (desk is None):
-        raise UsageError("give --bundle DIR with --key KEY, or --desk URL")
+        raise UsageError("give either --bundle DIR with --key KEY, or --desk URL")
     if desk is not None:
         verdict = _post_json(desk, "check", {"receipt": receipt.decode("utf-8", "replace")})
         status = 0 if verdict.get("covered") is True else _command.FAILED
@@ -449,11 +464,13 @@ def _open_receipt(code: str, sealed: Path | None, desk: str | None) -> "OpenedRe
     from letheon.ledger.certificates import receipt_codes
 
     if (sealed is None) == (desk is None):
-        raise UsageError("give --sealed FILE or --desk URL, the source of the encrypted receipt")
+        raise UsageError(
+            "give the source of the encrypted receipt: either --sealed FILE or --desk URL"
+        )
     try:
         parsed = receipt_codes.ReceiptCode.parse(sys.stdin.read() if code == "-" else code)
     except VerificationError as error:
-        raise UsageError(f"{error}; copy the whole code") from None
+        raise UsageError(f"{error}; copy the complete code") from None
     if sealed is not None:
         return receipt_codes.open_receipt(parsed, read_capped(_command.require_file(sealed), SMALL))
     body = {"request": parsed.request, "public_key": parsed.public}
@@ -467,12 +484,15 @@ def _open_receipt(code: str, sealed: Path | None, desk: str | None) -> "OpenedRe
 
 
 def _post_json(desk: str, name: str, body: dict[str, str]) -> dict[str, Any]:
-    """Send a JSON document to the desk and return its answer."""
+    """Send a JSON document to the desk and return the JSON object in its response."""
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
     if urlsplit(desk).scheme not in ("http", "https"):
-        raise UsageError(f"--desk {desk} is not a valid address: expected https:// or http://")
+        raise UsageError(
+            f"--desk {desk} is not a valid URL: expected an address that starts with "
+            f"https:// or http://"
+        )
     headers = {"Content-Type": "application/json"}
     data, address = json.dumps(body).encode(), f"{desk.rstrip('/')}/api/v1/receipts/{name}"
     try:
@@ -487,7 +507,10 @@ def _post_json(desk: str, name: str, body: dict[str, str]) -> dict[str, Any]:
 
 def _verify_receipt(receipt: bytes, bundle: Path, key: str | None) -> list[Verdict]:
     if key is None:
-        raise UsageError("--bundle needs --key KEY, from a source that you trust")
+        raise UsageError(
+            "--bundle requires --key KEY: the public key of the ledger, from a "
+            "source that you trust"
+        )
     return verifier.verify_bundle(
         _command.require_folder(bundle), _command.read_public_key(key), receipt=receipt
     )

@@ -33,7 +33,7 @@ INTERNAL = 70
 
 
 class UsageError(ValueError):
-    """A value on the command line, or in a file that it names, is not valid."""
+    """Error: a value on the command line, or in a file that it names, is not valid."""
 
 
 # The first match decides, so subclasses come before their base classes.
@@ -66,7 +66,7 @@ _WRONG_USAGE: Any = typer.BadParameter.__base__
 def value(
     metavar: str, about: str, default: str = "", *, name: str | None = None, **options: Any
 ) -> Any:
-    """Return an option with a value; `default` describes the default in words."""
+    """Return a command-line option with a value; `default` describes the default in words."""
     names = () if name is None else (name,)
     return typer.Option(
         *names, metavar=metavar, help=about, show_default=default or True, **options
@@ -74,7 +74,7 @@ def value(
 
 
 def flag(name: str, about: str, **options: Any) -> Any:
-    """Return an option without a value."""
+    """Return a command-line option without a value."""
     return typer.Option(name, metavar="", help=about, **options)
 
 
@@ -98,7 +98,10 @@ Tenant = Annotated[str, value("NAME", "Tenant that owns the model.")]
 
 
 class _Plain:
-    """Help pages in the usual notation: ``ROWS`` instead of ``{rows}``, flags without a type."""
+    """Mixin for help pages in the usual notation.
+
+    Placeholders are shown as ``ROWS`` instead of ``{rows}``, and flags without a type.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -113,7 +116,7 @@ class _Plain:
         return [piece.strip("{}") for piece in pieces]
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return ``--help``, shown as a flag."""
+        """Return the option ``--help``, shown without a type."""
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
             option.metavar = ""
@@ -121,11 +124,11 @@ class _Plain:
 
 
 class PlainCommand(_Plain, TyperCommand):
-    """A command."""
+    """A command with a plain help page."""
 
 
 class LedgerCommand(PlainCommand):
-    """A command whose help fills the terminal, whatever the line breaks of its docstring."""
+    """A command whose help text is wrapped to the width of the terminal."""
 
     def __init__(self, *words: Any, **options: Any) -> None:
         about = options.get("help") or ""
@@ -134,11 +137,11 @@ class LedgerCommand(PlainCommand):
 
 
 class PlainGroup(_Plain, TyperGroup):
-    """A group of commands."""
+    """A group of commands with a plain help page."""
 
 
 class ScriptedGroup(PlainGroup):
-    """All commands; with ``--json``, wrong usage is reported as a JSON document too."""
+    """The top-level group; with ``--json`` it reports even wrong usage as a JSON document."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run the command that the arguments name."""
@@ -168,12 +171,12 @@ def make_group(name: str, about: str, **options: Any) -> typer.Typer:
 
 
 class Listing:
-    """A table for people.
+    """A table in the output for people.
 
     Parameters
     ----------
     columns, rows : sequence
-        Names and cells; None is an empty cell.
+        Column names, and the cells of each row; None is an empty cell.
     empty : str
         Text that is printed instead of an empty table.
     folds : str
@@ -198,7 +201,7 @@ class Listing:
         self.soft_wrap, self.look = soft_wrap, look
 
     def print(self) -> None:
-        """Print the table, or the text for an empty one."""
+        """Print the table, or `empty` if it has no rows."""
         if not self.rows:
             typer.echo(self.empty)
             return
@@ -223,9 +226,9 @@ class CommandOutput:
     Parameters
     ----------
     document : object
-        For programs, with ``--json``.
+        Output for programs, printed with ``--json``.
     *parts : str or Listing
-        For people.
+        Output for people, printed without ``--json``.
     status : int, default=0
         Exit status.
     """
@@ -249,11 +252,11 @@ _ENTRY = re.compile(r"^(\w+) : (.+)\n((?: {4}.+\n?)+)", re.MULTILINE)
 
 
 def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make the parameters of a function those of a command, with the help from its docstring.
+    """Turn the parameters of a function into those of a command, with help from the docstring.
 
-    Positional parameters become arguments of the command line, keyword parameters become options.
-    In the Parameters section the type is the placeholder in the help, and ``by default`` describes
-    the default in words. Without docstrings (``python -OO``) only the help is missing.
+    Positional parameters become arguments of the command, keyword parameters become options. In the
+    Parameters section, the type is the placeholder in the help, and the words after ``by default``
+    describe the default. Without docstrings (``python -OO``) the commands work, but have no help.
     """
     about, _, section = (inspect.getdoc(function) or "").partition("\n\nParameters\n----------\n")
     entries = {name: (kind, text) for name, kind, text in _ENTRY.findall(section)}
@@ -281,11 +284,11 @@ def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def ledger_command(
     group: typer.Typer, name: str | None = None, *, opens: bool = True, **options: Any
 ) -> Callable[[Callable[..., CommandOutput]], Callable[..., CommandOutput]]:
-    """Return a decorator that turns a function which returns an `Answer` into a command.
+    """Return a decorator that turns a function that returns a `CommandOutput` into a command.
 
-    The command also has ``--json`` and, if it opens a ledger, ``--ledger``; the open ledger is the
-    first argument of the function. Errors become one line, or one JSON document, and an exit
-    status.
+    The command also has the option ``--json``. If `opens` is true, it has the option ``--ledger``,
+    and the function receives the open ledger as its first argument. An error is printed as one
+    line, or as one JSON document, and sets the exit status.
     """
 
     def register(function: Callable[..., CommandOutput]) -> Callable[..., CommandOutput]:
@@ -324,7 +327,7 @@ def _as_option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 @contextmanager
 def report_errors(as_json: bool) -> Iterator[None]:
-    """Turn errors into one line, or one JSON document, on the error stream and an exit status."""
+    """Report an error as one line, or one JSON document, on standard error, and exit."""
     try:
         yield
     except (typer.Exit, BrokenPipeError):  # the latter: the reader closed the pipe
@@ -340,9 +343,10 @@ def report_errors(as_json: bool) -> Iterator[None]:
 
 @contextmanager
 def wrap_usage_errors() -> Iterator[None]:
-    """Report an error of the library about values in this block as wrong usage.
+    """Convert a `ValueError` or `TypeError` in this block to a `UsageError`.
 
-    The block is one call with values from the user. Elsewhere a ValueError is an internal error.
+    The block must be a single call with values from the user. Elsewhere these errors are reported
+    as internal errors.
     """
     try:
         yield
@@ -368,7 +372,7 @@ def print_warnings() -> Iterator[None]:
 
 
 def _print_text(text: str, *, err: bool = False) -> None:
-    """Print a text that may quote untrusted files."""
+    """Print a text that may contain text from untrusted files; control characters are hidden."""
     from letheon.terminal import hide_controls
 
     typer.echo(hide_controls(text), err=err)
@@ -388,7 +392,7 @@ def exit_with_error(message: str) -> NoReturn:
 
 
 def find_exit_status(error: BaseException) -> int:
-    """Return the exit status for an error; `INTERNAL` for an unexpected one."""
+    """Return the exit status for an error; `INTERNAL` if the error is unexpected."""
     if _is_of_database(error):
         is_denied = getattr(getattr(error, "orig", None), "sqlstate", None) in _DENIED
         return REFUSED if is_denied else TRY_AGAIN
@@ -418,7 +422,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _is_missing_package(error: BaseException) -> bool:
-    """Return whether a third-party package is missing, as opposed to a module of letheon."""
+    """Return whether an error means that a third-party package is not installed."""
     for item in (error, error.__cause__):
         if isinstance(item, ModuleNotFoundError):
             return (item.name or "letheon").partition(".")[0] != "letheon"
@@ -426,14 +430,14 @@ def _is_missing_package(error: BaseException) -> bool:
 
 
 def _is_of_database(error: BaseException) -> bool:
-    """Return whether the database driver failed; SQLAlchemy is not imported to check this."""
+    """Return whether an error comes from the database driver, without importing SQLAlchemy."""
     known = ("sqlalchemy.exc", "DBAPIError")
     return any((kind.__module__, kind.__name__) == known for kind in type(error).__mro__)
 
 
 @contextmanager
 def open_ledger(folder: Path | None) -> "Iterator[Ledger]":
-    """Open the ledger in a folder; None is the current folder."""
+    """Open the ledger in a folder, or in the current folder if `folder` is None."""
     # Through the package: its error says which extra to install.
     import letheon
 
@@ -446,7 +450,7 @@ def open_ledger(folder: Path | None) -> "Iterator[Ledger]":
 
 
 def disable_core_dump() -> None:
-    """Keep rows and keys in the memory of this process out of a core file."""
+    """Disable core dumps, so that no core file contains rows or keys of this process."""
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
@@ -454,7 +458,10 @@ def disable_core_dump() -> None:
 
 
 def find_home(folder: Path | None) -> Path:
-    """Return the folder of the ledger: `folder`, or the current one if it contains a ledger."""
+    """Return `folder`, or the current folder if it is None.
+
+    Raise `LedgerMissingError` if the current folder does not contain a ledger.
+    """
     if folder is not None:
         return folder
     if not Path("letheon.toml").exists():
@@ -470,7 +477,9 @@ def read_public_key(text: str) -> str:
     if _KEY.fullmatch(text):
         return text
     if not Path(text).is_file():
-        raise FileNotFoundError(f"--key {text} is neither 64 hexadecimal digits nor a file")
+        raise FileNotFoundError(
+            f"--key {text} is neither 64 hexadecimal digits nor an existing file"
+        )
     content = Path(text).read_bytes()[:256].decode("ascii", "replace").strip()
     if not _KEY.fullmatch(content):
         raise UsageError(f"{text} does not contain a public key: expected 64 hexadecimal digits")
@@ -502,25 +511,30 @@ def require_folder(path: Path) -> Path:
 
 
 def parse_whole_numbers(option: str, text: str) -> list[int]:
-    """Return the numbers of a list such as ``1,5,20``."""
+    """Return the numbers in a text such as ``1,5,20``.
+
+    The error for another text names the option.
+    """
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
         raise typer.BadParameter(
-            f"{text!r}; expected whole numbers of at least 1, separated by commas: 1,5,20",
+            f"{text!r}; expected whole numbers of at least 1, separated by commas, "
+            f"for example 1,5,20",
             param_hint=option,
         )
     return [int(word) for word in words]
 
 
 def make_number_parser(least: int) -> Callable[[str], int]:
-    """Return a parser for one whole number; its error repeats the value."""
+    """Return a parser for a whole number of at least `least`; its error repeats the value."""
 
     # Typer also parses the default, which is a number already.
     def parse_whole_number(value: Any) -> int:
         word = str(value).strip()
         if not (word.isascii() and word.isdigit() and int(word) >= least):
             raise typer.BadParameter(
-                f"{word!r}; expected a whole number of at least {least}, digits only: 100000"
+                f"{word!r}; expected a whole number of at least {least}, digits "
+                f"only, for example 100000"
             )
         return int(word)
 
@@ -528,7 +542,7 @@ def make_number_parser(least: int) -> Callable[[str], int]:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value of a JSON type for one that JSON cannot encode."""
+    """Return a JSON-compatible value for a date, duration, dataclass or other object."""
     if is_dataclass(value) and not isinstance(value, type):
         return {entry.name: getattr(value, entry.name) for entry in fields(value)}
     if isinstance(value, datetime | date):

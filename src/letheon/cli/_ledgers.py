@@ -78,17 +78,17 @@ def doctor(*, accept_clock: bool = False, ledger: _command.Home = None) -> Comma
     """Check the health of the ledger: files, keys, certificates, log, deadlines and clock.
 
     The exit status is 1 if a check failed. If the clock was ahead, the log has times in the future,
-    and nothing is recorded until they have passed. If the clock is days ahead of the uptime of the
-    machines (it was set ahead, or the machines were off), holds do not end and old tags are not
-    deleted. In both cases make sure that the clock is right, then run the command once with
-    --accept-clock. The log records this.
+    and nothing is recorded until these times have passed. If the clock is days ahead of the uptime
+    of the machines (it was set ahead, or the machines were off), holds do not end and old tags are
+    not deleted. In both cases, make sure that the clock is right, then run the command once with
+    --accept-clock. The log records that the clock was accepted.
 
     Example: letheon doctor --ledger erasures
 
     Parameters
     ----------
     accept_clock : bool
-        First confirm that the clock of this machine is right.
+        Confirm that the clock of this machine is right, before the checks.
     """
     findings: list[Finding] = []
     if accept_clock:
@@ -128,7 +128,7 @@ def _format_findings(findings: "Sequence[Finding]", *, empty: str) -> CommandOut
 def verify_ledger(ledger: "Ledger", *, key: str | None = None) -> CommandOutput:
     """Verify signed content: certificates, their chain and files, purges, log and checkpoints.
 
-    The exit status is 1 if something is not valid.
+    The exit status is 1 if any of these is not valid.
 
     Example: letheon ledger verify --key ledger.pub
 
@@ -143,7 +143,7 @@ def verify_ledger(ledger: "Ledger", *, key: str | None = None) -> CommandOutput:
 
 
 def _check_signed(ledger: "Ledger", pinned: str) -> "Finding":
-    """Verify every certificate, and the purge after it, with the pinned key."""
+    """Verify every certificate, and the attestation of its purge, with the pinned key."""
     envelopes = [ledger.certificates.envelope(number) for number in ledger.certificates.sequences()]
     attested = in_part = 0
     try:
@@ -188,7 +188,7 @@ def export_bundle(
         The auditor tier contains rows, salts and models: personal data.
     model : NAME
         Export this model only, in the auditor tier.
-    tenant : NAME, by default all; default with --model
+    tenant : NAME, by default all tenants; the tenant "default" with --model
         Export this tenant only.
     """
     if model is not None:
@@ -207,7 +207,7 @@ def export_bundle(
 
 @ledger_command(ledgers, "upgrade", opens=False)
 def upgrade_ledger(ledger: _command.Home = None) -> CommandOutput:
-    """Upgrade the database of an older letheon to this version; back it up first.
+    """Upgrade a database from an older version of letheon; back up the database first.
 
     Example: letheon ledger upgrade --ledger erasures
     """
@@ -220,11 +220,12 @@ def upgrade_ledger(ledger: _command.Home = None) -> CommandOutput:
 
 @ledger_command(ledgers, "adopt")
 def adopt_database(ledger: "Ledger", *, yes: bool = False) -> CommandOutput:
-    """Continue with a database that is older than the files, because the newer one is lost.
+    """Accept a database that is older than the files, after the newer database was lost.
 
     Models, certificates and checkpoints that are not in this database are lost: signed files are
-    moved to superseded/, and the next worker deletes the other files. The log records this. Without
-    --yes nothing is changed, and the exit status is 4 if database and files differ.
+    moved to superseded/, and the next worker deletes the other files. The log records that the
+    database was accepted. Without --yes nothing is changed, and the exit status is 4 if database
+    and files differ.
 
     Example: letheon ledger adopt --yes
 
@@ -287,7 +288,7 @@ def sign_checkpoint(ledger: "Ledger", *, out: Path | None = None) -> CommandOutp
 
 @ledger_command(keys, "list")
 def list_keys(ledger: "Ledger") -> CommandOutput:
-    """List the public keys; verifiers pin the first.
+    """List the public keys of the ledger; verifiers need only the first key.
 
     Example: letheon key list
     """
@@ -320,7 +321,7 @@ def rotate_key(ledger: "Ledger") -> CommandOutput:
 def revoke_key(
     ledger: "Ledger", keyid: str, *, after: Annotated[int, typer.Option(min=0)]
 ) -> CommandOutput:
-    """Stop trusting a key after a certificate; rotate the key first.
+    """Revoke a key: later certificates with its signature are not trusted. Rotate the key first.
 
     Example: letheon key revoke
     9b241b61c3c1262035366773f02a8643883e04ddc8d123c8b5876423598f7ba9 --after 41
@@ -359,11 +360,11 @@ def add_store(
     folder : DIR
         Folder to search.
     owner : CODE
-        Who is responsible for deleting data in it.
+        Team that is responsible for deleting data in the folder.
     scope : CODE
-        Kind of data in it.
+        Kind of data in the folder.
     days : N
-        Days after which its files expire, for a backup.
+        For a backup: days after which its files expire.
     """
     path = _command.require_folder(folder)
     with wrap_usage_errors(), _command.print_warnings():
@@ -387,7 +388,7 @@ def list_stores(ledger: "Ledger") -> CommandOutput:
 
 @ledger_command(stores, "remove")
 def remove_store(ledger: "Ledger", name: str) -> CommandOutput:
-    """Remove a folder from the registry; later purges do not search or list it.
+    """Unregister a store; later purges neither search nor list it.
 
     Example: letheon store remove features
 
@@ -397,6 +398,8 @@ def remove_store(ledger: "Ledger", name: str) -> CommandOutput:
         Name of the store.
     """
     if name not in {store.name for store in ledger.stores.list()}:
-        raise LedgerMissingError(f"there is no store {name!r}; `letheon store list` shows all")
+        raise LedgerMissingError(
+            f"there is no store {name!r}; run `letheon store list` to see all stores"
+        )
     ledger.stores.remove(name)
     return CommandOutput({"store": name}, f"{name} is no longer searched")

@@ -92,7 +92,8 @@ def _register_model(ledger: "Ledger", files: "ModelFiles", **options: Any) -> "M
         return ledger.models.register_files(files, **options)
     except TimeLimitError as error:
         raise UsageError(
-            "reading the files and training the model took longer than an hour and was stopped"
+            "reading the files and training the model again took longer than one hour and was "
+            "stopped; nothing was registered"
         ) from error
     except EndedError as error:
         raise UsageError(
@@ -180,10 +181,10 @@ def add_request(
     ground: str | None = None,
     tenant: _command.Tenant = "default",
 ) -> CommandOutput:
-    """Record an erasure request; it is stored durably when the command returns.
+    """Record an erasure request; it is stored permanently when the command returns.
 
-    Ids on the command line stay in the shell history; --ids-file - avoids this. If the ids of the
-    model are numbers, the ids are read as numbers.
+    Ids on the command line stay in the shell history; use --ids-file - to avoid this. If the ids of
+    the model are numbers, the given ids are read as numbers.
 
     Example: letheon request add --model churn --verified --key case-4711 --ids-file - < ids.txt
 
@@ -198,7 +199,7 @@ def add_request(
     key : KEY
         Idempotency key: repeating the command with the same key returns the same request.
     verified : bool
-        You have verified the identity of the requester.
+        State that you have verified the identity of the requester.
     regime : CODE
         Law: gdpr or ccpa.
     ground : CODE, by default gdpr.art17.1.b or ccpa.1798.105
@@ -206,7 +207,7 @@ def add_request(
     """
     if bool(people) == (ids_file is not None):
         problem = "ids are given in two ways" if people else "no ids are given"
-        raise UsageError(f"{problem}; use either ID arguments or --ids-file FILE")
+        raise UsageError(f"{problem}; give either ID arguments or --ids-file FILE")
     ids = people or _command.read_lines(str(ids_file))
     is_numeric = ledger.models.has_integer_ids(model, tenant=tenant)
     with _command.wrap_usage_errors():
@@ -228,11 +229,12 @@ def add_request(
 
 
 def parse_numbers(words: list[str]) -> list[int]:
-    """Return ids as integers, for a model whose ids are numbers."""
+    """Return ids as integers, for a model whose ids are numbers; raise `UsageError` otherwise."""
     for place, word in enumerate(words, start=1):
         if not word.removeprefix("-").isdecimal():
             raise UsageError(
-                f"the ids of this model are integers; id {place} of the list is not an integer"
+                f"id number {place} in the list is not an integer; the ids of this model are "
+                f"integers"
             )
     return [int(word) for word in words]
 
@@ -247,16 +249,16 @@ def _state_label(request: "Request") -> str:
 def list_requests(
     ledger: "Ledger", *, model: str | None = None, state: str | None = None, tenant: OfTenant = None
 ) -> CommandOutput:
-    """List requests, earliest due first.
+    """List requests, those with the earliest deadline first.
 
     Example: letheon request list --state queued
 
     Parameters
     ----------
     model : NAME
-        Only this model.
+        Only requests for this model.
     state : STATE
-        Only this state.
+        Only requests in this state.
     """
     with _command.wrap_usage_errors():
         entries = ledger.requests.list(model=model, state=state, tenant=tenant)
@@ -313,7 +315,7 @@ def show_request(ledger: "Ledger", request_id: RequestId, tenant: OfTenant = Non
 def _change_request(
     method: Callable[..., "Request"], request_id: str, **options: Any
 ) -> CommandOutput:
-    """Call a method of the ledger on a request and return its new state."""
+    """Call a method of the ledger on a request; return the new state as the output."""
     with _command.wrap_usage_errors():
         request = method(request_id, **options)
     due = f"; due on {request.due_on}" if request.is_open else ""
@@ -324,9 +326,10 @@ def _change_request(
 def verify_request(
     ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
 ) -> CommandOutput:
-    """Record that the identity of the requester was verified; the request is queued.
+    """Record that the identity of the requester was verified, and queue the request.
 
-    A request with more rows than the policy's approve_above needs an approval first.
+    If the request has more rows than approve_above in the policy, it must be approved before it is
+    queued.
 
     Example: letheon request verify 73fdb37cede78c1bdc82ac08614adaef
     """
@@ -348,7 +351,7 @@ def approve_request(
 def await_identity(
     ledger: "Ledger", request_id: RequestId, tenant: OfTenant = None
 ) -> CommandOutput:
-    """Record that you asked for proof of identity; pauses the deadline (GDPR only).
+    """Record that you asked for proof of identity; this pauses the deadline (GDPR only).
 
     Example: letheon request await 73fdb37cede78c1bdc82ac08614adaef
     """
@@ -390,7 +393,7 @@ def hold_request(
 ) -> CommandOutput:
     """Put a request on hold on a legal ground; its deadline does not change.
 
-    A hold applies to the people: other requests with one of these ids wait too. It ends when the
+    A hold applies to the people: other requests with one of these ids also wait. It ends when the
     given day begins in the time zone of the controller.
 
     Example: letheon request hold 73fdb37cede78c1bdc82ac08614adaef --ground litigation-hold
@@ -448,7 +451,7 @@ def record_recipients(
 ) -> CommandOutput:
     """Record that recipients of the data were notified of the erasure (GDPR, Article 19).
 
-    Notifications before the purge are counted in its attestation.
+    Notifications that are recorded before the purge are counted in its attestation.
 
     Example: letheon request tell 73fdb37cede78c1bdc82ac08614adaef --recipients 2
 

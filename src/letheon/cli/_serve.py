@@ -81,7 +81,10 @@ def apply_batches(
         Retrain this model on the remaining rows and apply its queued requests.
     """
     if retrain is not None and (force or model is not None):
-        raise UsageError("--retrain NAME cannot be combined with --force or --model")
+        raise UsageError(
+            "--retrain NAME cannot be combined with --force or --model; it applies "
+            "all queued requests of NAME"
+        )
     if retrain is not None:
         steps = ledger.models.retrain(retrain, tenant=tenant, apart=True)
     else:
@@ -106,11 +109,11 @@ def worker(
     """Apply requests as they become due, until the process is stopped.
 
     Several workers may run at once. SIGTERM and SIGINT stop a worker after its current step, at
-    most 10 seconds later: a longer computation starts again at the next run. Killing a worker loses
-    no data. Failed steps are retried at the next poll; with --once the exit status reports them. An
-    internal error ends the worker with status 70, and files that are newer than the database with
-    status 4; nothing is deleted then. If letheon[service] is installed, the worker also runs the
-    jobs of the desk, such as audits.
+    most 10 seconds later; a longer computation is stopped and repeated at the next run. No data is
+    lost if a worker is killed. Failed steps are retried at the next poll; with --once the exit
+    status reports them. An internal error ends the worker with status 70. If files are newer than
+    the database, the worker ends with status 4 and deletes nothing. If letheon[service] is
+    installed, the worker also runs the jobs of the desk, such as audits.
 
     Requests wait until a batch has enough rows or a time limit is reached. The worker prints
     once how long they wait; `letheon batch apply --force` applies them now.
@@ -124,7 +127,7 @@ def worker(
     once : bool
         Poll once, then exit.
     as_json : bool
-        Print one JSON document per step, one per line.
+        Print one JSON document per step, each on its own line.
     """
     with (
         _command.report_errors(as_json),
@@ -147,7 +150,7 @@ def worker(
 
 @contextlib.contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set, until the end of the block."""
+    """Yield an event that SIGTERM and SIGINT set while the block runs."""
     stop = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: stop.set())
@@ -161,7 +164,10 @@ def _stop_on_signals() -> Iterator[threading.Event]:
 
 
 def _job_runner(ledger: "Ledger", stop: threading.Event) -> Callable[[], int]:
-    """Return a function that runs the jobs of the desk; it does nothing without the extra."""
+    """Return a function that runs the jobs of the desk.
+
+    The function does nothing if the extra ``service`` is not installed.
+    """
     try:
         from letheon.service.jobs import CHANGING_KINDS, READING_KINDS, JobRunner
     except ImportError:
@@ -177,9 +183,11 @@ def _run_due_steps(
     run_jobs: Callable[[], int],
     printed_before: "list[Step]",
 ) -> int:
-    """Run the steps that are due and return a status; a failed step is retried at the next poll.
+    """Run the steps that are due and return the exit status.
 
-    Requests that wait for a batch are printed unless they are in `printed_before`.
+    A failed step is retried at the next poll.
+
+    Waiting requests are printed unless they are in `printed_before`, which is updated.
     """
     from letheon.sandbox import StoppedError
 
@@ -210,7 +218,10 @@ def _run_due_steps(
 
 
 def find_waiting(ledger: "Ledger") -> "list[Step]":
-    """Return a step for each model with waiting requests: until when they wait, and what for."""
+    """Return a step for each model with waiting requests.
+
+    The text of the step says until when the requests wait, and why.
+    """
     from letheon.ledger import Step
 
     steps = []
@@ -252,10 +263,10 @@ def serve(
 ) -> None:
     """Run the erasure desk: HTTP API, web pages and a worker for one ledger.
 
-    The first start creates the ledger if the folder is empty or missing, and prints an admin token,
-    which is shown only once. Without --host the desk is reachable from this machine only. SIGTERM
-    and Ctrl-C stop it after the current calls and the current step; killing it loses no data.
-    Further settings are in service.toml in the folder of the ledger.
+    If the folder is empty or missing, the ledger is created. The first start prints an admin token,
+    which is shown only once. Without --host, the desk can be reached only from this machine.
+    SIGTERM and Ctrl-C stop the desk after the current calls and the current step. No data is lost
+    if the process is killed. Further settings are in service.toml in the folder of the ledger.
 
     Example: letheon serve --ledger erasures
 
@@ -276,7 +287,7 @@ def serve(
     insecure : bool
         Allow an address other than loopback without HTTPS.
     demo : bool
-        Run an example ledger with data; without --ledger it is deleted at the end.
+        Run an example ledger with data; without --ledger, it is deleted when the desk stops.
     as_json : bool
         Print the address and new tokens as a JSON document.
     """
@@ -316,7 +327,10 @@ def serve(
 
 
 class _Opening(NamedTuple):
-    """An open ledger, and what is printed once: new tokens by role, a receipt code."""
+    """An open ledger, with the secrets that are printed once.
+
+    `tokens` has the new tokens by role; `receipt_code` is set only for the demo.
+    """
 
     ledger: "Ledger"
     tokens: dict[str, str]
@@ -342,7 +356,7 @@ def _list_messages(opening: _Opening, url: str) -> Iterator[str]:
 
 
 def _open_or_create(home: Path, database: str | None) -> _Opening:
-    """Open the ledger, or create it with an admin token."""
+    """Open the ledger in `home`, or create it; create an admin token if there is no token."""
     from letheon.service.server import create_admin_token, open_or_create
 
     with _command.wrap_usage_errors():
@@ -402,7 +416,7 @@ def add_token(
     tenant : NAME, by default all tenants
         Restrict the token to this tenant.
     days : N
-        Days until the token expires.
+        Number of days until the token expires.
     """
     wanted = None if scopes is None else [scope.strip() for scope in scopes.split(",")]
     with _command.wrap_usage_errors():
@@ -441,7 +455,7 @@ def list_tokens(ledger: "Ledger") -> CommandOutput:
 def revoke_token(ledger: "Ledger", token: str, *, descendants: bool = False) -> CommandOutput:
     """Revoke a token and the browser sessions that use it, with immediate effect.
 
-    If a token was stolen, use --descendants to revoke the tokens that were created with it too.
+    If a token was stolen, use --descendants to revoke also the tokens that were created with it.
 
     Example: letheon token revoke 0123456789abcdef --descendants
 
@@ -454,7 +468,9 @@ def revoke_token(ledger: "Ledger", token: str, *, descendants: bool = False) -> 
     """
     done = _load_tokens(ledger).revoke(token, descendants=descendants)
     if not done:
-        raise UsageError(f"there is no active token {token!r}; see `letheon token list`")
+        raise UsageError(
+            f"there is no active token {token!r}; run `letheon token list` to see all tokens"
+        )
     return CommandOutput({"revoked": done}, f"revoked {done}")
 
 

@@ -24,8 +24,8 @@ _USUAL_REQUESTS = [1, 30]
 def demo(seed: Annotated[int, typer.Option(parser=make_number_parser(0))] = 0) -> None:
     """Run the main use cases on data from scikit-learn; nothing is downloaded.
 
-    The exit status is 1 if a check of the demo fails, for example if a model after forgetting
-    differs from a fresh fit on the remaining rows.
+    The exit status is 1 if a check fails, for example if a model that forgot differs from a fresh
+    fit on the remaining rows.
 
     Parameters
     ----------
@@ -71,11 +71,11 @@ def plan(
     stage_data : {"cumulative", "new"}
         Train a stage on all slices so far, or on its new slice only.
     one_by_one : bool
-        Process requests one by one, not in one batch.
+        Forget people one by one, not in one batch.
     rows_per_person : X
         Mean number of rows per person.
     state_bytes : N
-        Size of a saved state; adds a storage column.
+        Size of a saved state in bytes; adds a column for storage.
     """
     from letheon.sharded import compare_plans
     from letheon.terminal import PlainConsole, print_table
@@ -142,17 +142,21 @@ def _explain_plan(plan: "Plan") -> str:
 
 
 def _plan_notes(plans: "list[Plan]", dropped: list[int]) -> list[str]:
-    """Return notes on missing lines and on numbers that mean little."""
+    """Return notes on omitted numbers of people and on more shards than people."""
     notes = []
     people = plans[0].n_rows / plans[0].rows_per_person
     if dropped:
         several = ", ".join(map(str, dropped))
-        notes.append(f"{several} people are not shown: of {people:,.0f} people none would remain.")
+        notes.append(
+            f"No line is shown for the removal of {several} people: of {people:,.0f} "
+            f"people, none would remain."
+        )
     most = max(plans, key=lambda plan: plan.n_shards)
     if most.n_shards > people:
         notes.append(
-            f"{most.n_shards:,} shards for {people:,.0f} people: about {most.empty_shards:,.0f} of "
-            "them would stay empty. Numbers for more shards than people mean little; use fewer."
+            f"{most.n_shards:,} shards for {people:,.0f} people: about {most.empty_shards:,.0f} "
+            f"of them would be empty. The numbers are not meaningful with more shards than "
+            f"people; use fewer shards."
         )
     return notes
 
@@ -194,7 +198,7 @@ def inspect(file: Annotated[Path, typer.Argument(exists=True, dir_okay=False)]) 
 
 @_command.document_options
 def datasets(name: str | None = None, *, folder: Path | None = None) -> None:
-    """List the data sets of the survey: which are available, their licences, how to get them.
+    """List the data sets of the survey, with availability, licence and how to get them.
 
     Parameters
     ----------
@@ -272,9 +276,10 @@ def bench(
 ) -> None:
     """Benchmark all methods as in Tables 2 and 3 of the survey, and compare with its numbers.
 
-    Every experiment is a file in DIR/cells; the report is DIR/report.html, .md and .json. Networks
-    can be trained on another machine (--only deep --device cuda): copy their cells into the same
-    folder and run with --resume. The exit status is 1 if an experiment failed.
+    The result of every experiment is a file in DIR/cells. The report is written to DIR/report.html,
+    .md and .json. To train networks on another machine, run with --only deep --device cuda there,
+    copy the files in DIR/cells to this machine and run with --resume. The exit status is 1 if an
+    experiment failed.
 
     Parameters
     ----------
@@ -297,7 +302,7 @@ def bench(
     device : DEVICE
         Device for training networks, such as cuda.
     jobs : N, by default 2; 1 on a single core
-        Number of experiments at once, each on one core.
+        Number of experiments to run in parallel, each on one core.
     out : DIR
         Folder for the results.
     resume : bool
@@ -324,7 +329,7 @@ def bench(
 
 
 def _parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of a list, in any letter case; reject unknown ones."""
+    """Return the names in a comma-separated list, ignoring case; reject unknown names."""
     by_name = {name.lower(): name for name in known}
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
@@ -336,7 +341,7 @@ def _parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, .
 
 
 def _find_datasets(text: str | None) -> tuple[str, ...]:
-    """Return the named data sets, or all of the survey whose files are available."""
+    """Return the named data sets; by default, those of the survey whose files are available."""
     from letheon.bench import DATASETS, QUICK_DATASETS
     from letheon.datasets import data_home, names, present
 
@@ -378,7 +383,7 @@ def _run_bench(options: "BenchmarkOptions", out: Path, *, resume: bool, jobs: in
 
 
 def _print_progress(done: int, total: int, record: dict[str, Any]) -> None:
-    """Print the progress on the error stream; the output stream has the table."""
+    """Print the progress to standard error, because standard output has the table."""
     cell, error = record["cell"], record["error"]
     words = f"{cell['dataset']}, {cell['method']} ({cell['family']}), {cell['setting']}"
     line = f"{done}/{total} {words}, {cell['removed']}, {cell['kind']}: {record['seconds']:.1f} s"

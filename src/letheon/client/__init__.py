@@ -8,13 +8,13 @@
     request = desk.request(["c-17"], model="risk")
     desk.wait(request["id"], until="certified")
 
-Results are plain dicts and lists, as described in ``/openapi.json``. Safe calls are repeated when
+Results are plain dicts and lists, as described in ``/openapi.json``. A safe call is repeated when
 the connection breaks or the desk is busy; `request` is safe, because it sends an idempotency key.
 Redirects are not followed, so that the token is sent only to the desk.
 
 ::
 
-    DeskError (LetheonError)       any error of a call; also an untrusted TLS certificate
+    DeskError (LetheonError)       any error of a call, including an untrusted TLS certificate
     ├── NotAllowed                 401, 403: the token is not valid or lacks a scope
     ├── NotFound                   404: there is no such object, or it belongs to another tenant
     ├── CallRefused                400, 409, 413, 422: not valid, or not possible in this state
@@ -67,7 +67,7 @@ class Client:
     retries : int, default=4
         Maximum number of repetitions of a safe call.
     context : ssl.SSLContext, optional
-        For a desk with a certificate of your own authority.
+        TLS settings, for a desk whose certificate is from a private certificate authority.
     insecure : bool, default=False
         Allow plain http to another machine, which sends the token unencrypted.
 
@@ -113,7 +113,7 @@ class Client:
         key: str | None = None,
         **options: Any,
     ) -> Json:
-        """File an erasure request; the desk has stored it durably when this returns.
+        """File an erasure request; it is stored permanently when this method returns.
 
         Parameters
         ----------
@@ -122,20 +122,20 @@ class Client:
         model : str
             Name of the model; ``*`` for every model that contains one of the ids.
         key : str, optional
-            Idempotency key: the same key with the same content returns the same request. By default
-            a random key, so that automatic repetitions file one request.
+            Idempotency key: repeating a call with the same key and content returns the same
+            request. By default, a random key, so that automatic repetitions file only one request.
         **options
             ``tenant``, ``regime``, ``ground``, ``verified``, ``receipt``, as in the API.
 
         Returns
         -------
         dict
-            The request; for the model ``*``, ``requests`` is a list of requests. With ``receipt``
-            each has a ``receipt_code``, which the desk shows once. If that response was lost, a new
-            code is fetched, unless you passed `key`: the person may already have the code of an
-            earlier call, which a new code would replace. None means that no code is available;
-            `new_receipt_code` creates one until the request is applied. A token that can only file
-            requests gets no codes, and sees no counts, batches or certificates: `n_rows` is None.
+            The request; for the model ``*``, ``requests`` is a list of requests. With ``receipt``,
+            each request has a ``receipt_code``, which the desk returns only once. If that response
+            was lost, a new code is created, unless you passed `key`: the person may already have
+            the code of an earlier call, which a new code would invalidate. If ``receipt_code`` is
+            None, call `new_receipt_code`, which works until the request is applied. A token that
+            can only file requests gets no receipt codes, and values such as `n_rows` are None.
         """
         body = {"model": model, "ids": list(ids), **options}
         filed = self._post_with_key("/api/v1/requests", body, key)
@@ -145,7 +145,7 @@ class Client:
         return filed
 
     def new_receipt_code(self, request_id: str) -> str:
-        """Return a new receipt code for a request about one person; it replaces earlier codes.
+        """Return a new receipt code for a request about one person; earlier codes become invalid.
 
         Raises
         ------
@@ -163,9 +163,12 @@ class Client:
         tenant: str | None = None,
         key: str | None = None,
     ) -> Json:
-        """File several independent requests: ``{"model": …, "ids": […], …}``, at most 1000.
+        """File up to 1000 independent requests.
 
-        ``items`` of the result contains the results in the same order.
+        Each item is a dict such as ``{"model": "risk", "ids": ["c-17"]}``, with the options of the
+        API.
+
+        In the result, ``items`` has one entry per request, in the same order.
         """
         body = {"items": [dict(item) for item in items]} | _without_none(tenant=tenant)
         return self._post_with_key("/api/v1/requests/bulk", body, key)
@@ -178,7 +181,10 @@ class Client:
         verified: bool = False,
         key: str | None = None,
     ) -> Json:
-        """File each line of a CSV file: columns model and id, optionally key, regime, ground."""
+        """File one request per line of a CSV file.
+
+        The file has the columns model and id, and optionally key, regime and ground.
+        """
         data = file if isinstance(file, bytes) else Path(file).read_bytes()
         fields = _without_none(tenant=tenant) | ({"verified": "true"} if verified else {})
         body, kind = _make_form(data, fields)
@@ -197,7 +203,7 @@ class Client:
         return self._iterate_pages("/api/v1/requests", filters)
 
     def find(self, request_id: str) -> Json:
-        """Return the current state of a request."""
+        """Return a request with its current state."""
         return self._get_json(f"/api/v1/requests/{_quote_segment(request_id)}")
 
     def timeline(self, request_id: str) -> list[Json]:
@@ -209,13 +215,13 @@ class Client:
         )
 
     def summary(self, **filters: Any) -> Json:
-        """Return counts of requests by state and by days left."""
+        """Return the numbers of requests by state, and by days until the deadline."""
         return self._get_json("/api/v1/summary", filters)
 
     def wait(
         self, request_id: str, until: str = "certified", *, timeout: float = 600, pause: float = 1.0
     ) -> Json:
-        """Wait until a request has reached a state, and return it.
+        """Wait until a request has reached a state, and return the request.
 
         Parameters
         ----------
@@ -235,10 +241,10 @@ class Client:
         CallRefused
             The request was rejected or cancelled.
         TimeoutError
-            The request has not reached the state in time.
+            The request did not reach the state within `timeout`.
         """
         if until not in _LINE:
-            raise ValueError(f"until={until!r} must be one of {', '.join(_LINE)}")
+            raise ValueError(f"until={until!r} is not valid; expected one of {', '.join(_LINE)}")
         end = time.monotonic() + timeout
         while True:
             request = self.find(request_id)
@@ -253,11 +259,11 @@ class Client:
             time.sleep(pause)
 
     def verify(self, request_id: str) -> Json:
-        """Record that the identity of the requester was verified; the request is queued."""
+        """Record that the identity of the requester was verified, and queue the request."""
         return self._take_action(request_id, "verify")
 
     def await_identity(self, request_id: str) -> Json:
-        """Record that proof of identity was requested."""
+        """Record that you asked for proof of identity."""
         return self._take_action(request_id, "await-identity")
 
     def approve(self, request_id: str) -> Json:
@@ -269,11 +275,11 @@ class Client:
         return self._take_action(request_id, "reject", {"ground": ground})
 
     def cancel(self, request_id: str) -> Json:
-        """Withdraw a request that is not applied and not in a running batch."""
+        """Withdraw a request that is neither applied nor in a running batch."""
         return self._take_action(request_id, "cancel")
 
     def hold(self, request_id: str, ground: str, until: str) -> Json:
-        """Put a request on hold on a legal ground, until a day YYYY-MM-DD."""
+        """Put a request on hold on a legal ground until a day, given as YYYY-MM-DD."""
         return self._take_action(request_id, "hold", {"ground": ground, "until": until})
 
     def release(self, request_id: str) -> Json:
@@ -281,7 +287,7 @@ class Client:
         return self._take_action(request_id, "release")
 
     def extend(self, request_id: str) -> Json:
-        """Extend the deadline; tell the requester why."""
+        """Extend the deadline as far as the law permits. You must tell the requester why."""
         return self._take_action(request_id, "extend")
 
     def retry(self, request_id: str) -> Json:
@@ -297,11 +303,11 @@ class Client:
         return self._take_action(request_id, "answer", {"recipients": recipients})
 
     def models(self, **filters: Any) -> list[Json]:
-        """Return the models."""
+        """Return all models, as a list of dicts."""
         return list(self._iterate_pages("/api/v1/models", filters))
 
     def model(self, name: str, **filters: Any) -> Json:
-        """Return one model."""
+        """Return the model with this name."""
         return self._get_json(f"/api/v1/models/{_quote_segment(name)}", filters)
 
     def history(self, model: str, **filters: Any) -> Json:
@@ -313,17 +319,23 @@ class Client:
         return self._get_json(f"/api/v1/models/{_quote_segment(model)}/plan", filters)
 
     def what_if(self, model: str, *, wait: bool = True, **options: Any) -> Json:
-        """Compare all methods on a batch: cost and guarantee."""
+        """Compare the cost and the guarantee of all methods for the next batch of a model.
+
+        With `wait`, return the finished job; otherwise return the started job.
+        """
         return self._start_job(
             f"/api/v1/models/{_quote_segment(model)}/what-if", options, wait=wait
         )
 
     def apply(self, model: str, *, wait: bool = True, **options: Any) -> Json:
-        """Apply the queued requests of a model now."""
+        """Apply the queued requests of a model now; with `wait`, return the finished job."""
         return self._start_job(f"/api/v1/models/{_quote_segment(model)}/apply", options, wait=wait)
 
     def retrain(self, model: str, *, wait: bool = True, **options: Any) -> Json:
-        """Retrain a model on the remaining rows, and apply its queued requests."""
+        """Retrain a model on the remaining rows, and apply its queued requests.
+
+        With `wait`, return the finished job; otherwise return the started job.
+        """
         return self._start_job(
             f"/api/v1/models/{_quote_segment(model)}/retrain", options, wait=wait
         )
@@ -344,15 +356,16 @@ class Client:
     def verify_certificate(self, number: int, key: str) -> Json:
         """Verify the signature of a certificate locally, and return its statement.
 
-        This shows who signed it. To check the chain, the log and the proofs too, download the
-        `bundle` and call `letheon.verifier.verify_bundle`.
+        This shows that the ledger signed the certificate. To check the chain, the log and the
+        proofs as well, download the `bundle` and call `letheon.verifier.verify_bundle`.
 
         Parameters
         ----------
         number : int
-            Number of the certificate, as this token sees it.
+            Number of the certificate, as in `certificates`.
         key : str
-            The first public key of the ledger in hexadecimal digits, from another source.
+            The first public key of the ledger in hexadecimal digits, from a source other than the
+            desk.
 
         Raises
         ------
@@ -379,7 +392,7 @@ class Client:
         return opened.statement
 
     def bundle(self, path: str | Path, *, tier: Literal["public", "auditor"] = "public") -> Path:
-        """Download a bundle that third parties can verify as a zip file, and return its path."""
+        """Download a bundle as a zip file, and return its path; third parties can verify it."""
         target = Path(path)
         query = urlencode({"tier": tier})
         part = target.with_name(f".{target.name}.partial")
@@ -393,7 +406,10 @@ class Client:
         return target
 
     def audit(self, *, wait: bool = True, **options: Any) -> Json:
-        """Run an audit of the ledger; ``model``, ``levels`` and ``drill`` are as in the API."""
+        """Run an audit of the ledger and return the job.
+
+        The options ``model``, ``levels`` and ``drill`` are described in the API.
+        """
         started = self._post_json("/api/v1/audits", options)
         return (
             self._wait_for_job(f"/api/v1/audits/{_quote_segment(started['id'])}", started)
@@ -414,7 +430,7 @@ class Client:
         return self._iterate_pages("/api/v1/tokens", filters)
 
     def add_token(self, name: str, role: str, **options: Any) -> Json:
-        """Create a token; only this result contains its secret."""
+        """Create a token and return it; its secret is not shown again."""
         return self._post_json("/api/v1/tokens", {"name": name, "role": role, **options})
 
     def revoke_token(self, token_id: str) -> None:
@@ -426,7 +442,7 @@ class Client:
         return self._iterate_pages("/api/v1/webhooks", filters)
 
     def add_webhook(self, url: str, events: Sequence[str], **options: Any) -> Json:
-        """Create a webhook; only this result contains its secret."""
+        """Create a webhook and return it; its secret is not shown again."""
         return self._post_json("/api/v1/webhooks", {"url": url, "events": list(events), **options})
 
     def remove_webhook(self, webhook_id: str) -> None:
@@ -436,7 +452,7 @@ class Client:
         )
 
     def _complete_receipt(self, request: Json) -> None:
-        """Fetch the receipt code of a filed request if it is missing; ignore errors."""
+        """Add a new receipt code to a filed request that has none; ignore errors of the desk."""
         if request.get("receipt_code") is None:
             with contextlib.suppress(DeskError):
                 request["receipt_code"] = self.new_receipt_code(request["id"])
@@ -461,7 +477,7 @@ class Client:
         return self._desk.call_json("POST", path, data, is_safe=is_safe)
 
     def _wait_for_job(self, path: str, started: Json) -> Json:
-        """Poll a job until it is finished; raise an error if it failed."""
+        """Poll a job until it is finished and return it; raise `CallRefused` if it failed."""
         job, pause = started, 0.2
         while not job["is_over"]:
             time.sleep(pause)
@@ -501,7 +517,7 @@ def _without_none(**values: Any) -> Json:
 
 
 def _quote_segment(text: str) -> str:
-    """Return a text quoted as one segment of a path."""
+    """Return a text, percent-encoded as one segment of a URL path."""
     return quote(str(text), safe="")
 
 
@@ -512,7 +528,7 @@ def _make_query(filters: Json) -> str:
 
 
 def _make_form(data: bytes, fields: Mapping[str, str]) -> tuple[bytes, str]:
-    """Return a multipart body with one CSV file, and its content type."""
+    """Return a multipart body with one CSV file and form fields, and its content type."""
     mark = uuid.uuid4().hex
     parts = [
         f'--{mark}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()

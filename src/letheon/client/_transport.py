@@ -25,12 +25,12 @@ _NOT_DONE = frozenset({429, 503})
 
 
 class DeskError(LetheonError):
-    """A call to the desk failed.
+    """Error of a call to the desk.
 
     Attributes
     ----------
     status : int or None
-        HTTP status; None without a response.
+        HTTP status; None if there was no response.
     code : str
         Code for programs, such as ``unknown-request``.
     title, detail : str
@@ -46,26 +46,26 @@ class DeskError(LetheonError):
 
 
 class NotAllowed(DeskError):  # noqa: N818
-    """The token is not valid or lacks a scope."""
+    """Error: the token is not valid or lacks a scope."""
 
 
 class NotFound(DeskError):  # noqa: N818
-    """There is no such object, or it belongs to another tenant."""
+    """Error: there is no such object, or it belongs to another tenant."""
 
 
 class CallRefused(DeskError):  # noqa: N818
-    """The call is not valid, or not possible in this state."""
+    """Error: the call is not valid, or not possible in the current state of the object."""
 
 
 class TryAgain(DeskError):  # noqa: N818
-    """The desk is busy or cannot be reached; try again later."""
+    """Error: the desk is busy or cannot be reached; try again later."""
 
 
 _KINDS: dict[int, type[DeskError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 
 
 class Transport:
-    """Sends calls to a desk with a token; the parameters are those of `Client`."""
+    """HTTP connection to a desk with a token; the parameters are those of `Client`."""
 
     def __init__(
         self,
@@ -79,7 +79,10 @@ class Transport:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ValueError(f"url={url!r} is not valid: expected https://desk.example.org")
+            raise ValueError(
+                f"url={url!r} is not valid: expected an http or https URL without a "
+                f"password, for example https://desk.example.org"
+            )
         is_here = parts.scheme == "http" and _is_loopback(parts.hostname)
         if parts.scheme == "http" and not is_here and not insecure:
             raise ValueError(
@@ -104,7 +107,7 @@ class Transport:
         *,
         is_safe: bool = True,
     ) -> Json:
-        """Return the JSON of a response; an empty dict for an empty response."""
+        """Send a call and return the JSON of the response; an empty dict if it is empty."""
         data = self.call(method, path, HTTPResponse.read, body, headers, is_safe=is_safe)
         content: Json = json.loads(data) if data else {}
         return content
@@ -119,7 +122,10 @@ class Transport:
         *,
         is_safe: bool = True,
     ) -> _T:
-        """Return what `read` returns for the response; repeat the call if that is safe."""
+        """Send a call and return ``read(response)``.
+
+        A call that fails is repeated if it was not processed, or if `is_safe` is true.
+        """
         sent = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if body is not None:
             sent["Content-Type"] = "application/json"
@@ -145,7 +151,7 @@ class Transport:
             time.sleep(_draw_pause(tries) if pause is None else min(pause, _LONGEST_PAUSE))
 
     def _connection_error(self, reason: BaseException | str) -> DeskError:
-        """Return the error of a call without a response."""
+        """Return the error for a call that got no response."""
         if isinstance(reason, ssl.SSLCertVerificationError):
             advice = "for your own authority, use context=ssl.create_default_context(cafile=...)"
             words = f"{self.url}: {reason.verify_message}; {advice}"
@@ -157,10 +163,10 @@ class Transport:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Does not follow redirects: the token must not be sent to another server."""
+    """Handler that does not follow redirects, so that no other server receives the token."""
 
     def redirect_request(self, *args: Any) -> None:
-        """Follow no redirect; the response becomes an error."""
+        """Return None, so that a redirect is reported as an error."""
 
 
 def _is_loopback(host: str) -> bool:

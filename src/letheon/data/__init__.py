@@ -1,4 +1,4 @@
-"""The rows of a model and their ids: tables, labels, ids, physical removal."""
+"""The rows of a model: tables, labels, ids, and their physical removal."""
 
 from letheon.data._frame import Frame, FrameSchema, as_frame, as_table, numbers_of, to_native
 from letheon.data._ids import IdIndex, Ids, IntIds, TextIds, as_ids, row_ids

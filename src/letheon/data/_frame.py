@@ -53,6 +53,11 @@ class FrameSchema:
     kinds: tuple[str, ...]
     is_number: tuple[bool, ...]
 
+    @property
+    def has_names(self) -> bool:
+        """Whether the names were given, and not made from the numbers of the columns."""
+        return self.backend != _OBJECTS
+
     @cached_property
     def places(self) -> tuple[int, ...]:
         """Place of each column among the numbers or among the codes."""

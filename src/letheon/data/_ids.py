@@ -4,11 +4,12 @@ Canonical bytes of an id are ``i`` + 8 bytes big-endian two's complement, or ``s
 Unicode-normalised), so ``1 != "1"``. Kinds are checked element by element *before* NumPy sees
 the values: ``np.asarray([1, "1"])`` is ``["1", "1"]`` and ``np.asarray([2**63, -1])`` is float.
 
-The index is a sorted array of hashes with row numbers: eight bytes of hash and eight of row number
-per row. If hashes match, the ids themselves are compared, so a collision never confuses two ids.
-The index is a cache: it is not part of the state. The entry of a removed row is erased: it gets row
-number -1 and, because the array must stay sorted, the hash of a remaining row. Equal hashes are
-neighbours, so the copies are erased together with the row that the hash belongs to.
+The index is a sorted array of hashes with row numbers: eight bytes for the hash and eight for the
+row number, for each row. If hashes match, the ids themselves are compared, so a collision never
+confuses two ids. The index is a cache: it is not part of the state. The entry of a removed row is
+erased: it gets row number -1 and, because the array must stay sorted, the hash of a remaining row.
+Equal hashes are adjacent, so these copies are erased together with the row that the hash belongs
+to.
 """
 
 import secrets
@@ -47,15 +48,15 @@ class Ids(ABC):
 
     @abstractmethod
     def take(self, positions: NDArray[np.int64]) -> Self:
-        """Return the ids at these positions, in a fresh buffer."""
+        """Return the ids at these positions, in new memory."""
 
     @abstractmethod
     def concat(self, *others: "Ids") -> Self:
-        """Return these ids followed by the others, which must be of the same kind."""
+        """Return these ids followed by `others`, which must be of the same kind."""
 
     @abstractmethod
     def hashes(self, seed: int, purpose: Purpose, *parts: int | str) -> NDArray[np.uint64]:
-        """Return the keyed hash of every id."""
+        """Return a 64-bit hash of every id, keyed by seed, purpose and `parts`."""
 
     @abstractmethod
     def to_list(self) -> list[int] | list[str]:
@@ -63,15 +64,15 @@ class Ids(ABC):
 
     @abstractmethod
     def to_array(self) -> NDArray[Any]:
-        """Return the ids as an array: int64, or objects that are str."""
+        """Return the ids as an array, of dtype int64 or of str objects."""
 
     @abstractmethod
     def get_id(self, position: int) -> int | str:
-        """Return one id as a plain Python value."""
+        """Return the id at this position as a plain Python value."""
 
     @abstractmethod
     def wipe(self, positions: NDArray[np.int64]) -> None:
-        """Overwrite the ids at these positions with zero bytes, in place; lengths stay."""
+        """Overwrite the ids at these positions with zero bytes, in place; their lengths remain."""
 
     def distinct(self) -> Self:
         """Return each id once, in order of first appearance."""
@@ -83,7 +84,7 @@ class Ids(ABC):
         return self.take(np.fromiter(first.values(), np.int64, len(first)))
 
     def _require_same_kind(self, others: "tuple[Ids, ...]") -> list[Self]:
-        """Return these ids and the others, or raise if they are of different kinds."""
+        """Return a list of these ids and `others`; raise `IdsTypeError` if their kinds differ."""
         parts = [self]
         for other in others:
             if not isinstance(other, type(self)):
@@ -96,7 +97,7 @@ class Ids(ABC):
 
 @dataclass(eq=False, repr=False)
 class IntIds(Ids):
-    """Ids that are int, as one int64 array."""
+    """Ids of type int, stored as one int64 array."""
 
     kind: ClassVar[str] = "int"
     values: NDArray[np.int64]
@@ -105,15 +106,15 @@ class IntIds(Ids):
         return len(self.values)
 
     def take(self, positions: NDArray[np.int64]) -> Self:
-        """Return the ids at these positions, in a fresh buffer."""
+        """Return the ids at these positions, in new memory."""
         return type(self)(self.values[positions])
 
     def concat(self, *others: Ids) -> Self:
-        """Return these ids followed by the others, which must be of the same kind."""
+        """Return these ids followed by `others`, which must be of the same kind."""
         return type(self)(np.concatenate([ids.values for ids in self._require_same_kind(others)]))
 
     def hashes(self, seed: int, purpose: Purpose, *parts: int | str) -> NDArray[np.uint64]:
-        """Return the keyed hash of every id."""
+        """Return a 64-bit hash of every id, keyed by seed, purpose and `parts`."""
         return keyed_hash_ints(seed, purpose, self.values, *parts)
 
     def to_list(self) -> list[int]:
@@ -126,7 +127,7 @@ class IntIds(Ids):
         return self.values.copy()
 
     def get_id(self, position: int) -> int:
-        """Return one id as a plain Python value."""
+        """Return the id at this position as a plain Python value."""
         return int(self.values[position])
 
     def wipe(self, positions: NDArray[np.int64]) -> None:
@@ -143,7 +144,10 @@ class IntIds(Ids):
 
 @dataclass(eq=False, repr=False)
 class TextIds(Ids):
-    """Ids that are str, as one UTF-8 buffer and n + 1 offsets (a dict is ten times larger)."""
+    """Ids of type str, stored as one UTF-8 buffer and n + 1 offsets.
+
+    A dict would be ten times larger.
+    """
 
     kind: ClassVar[str] = "str"
     blob: NDArray[np.uint8]
@@ -151,7 +155,7 @@ class TextIds(Ids):
 
     @classmethod
     def from_strings(cls, values: list[str]) -> Self:
-        """Encode Python strings."""
+        """Return ids made from Python strings."""
         encoded = [_encode_utf8(value) for value in values]
         ends = accumulate(map(len, encoded), initial=0)
         offsets = np.fromiter(ends, np.int64, len(encoded) + 1)
@@ -161,7 +165,7 @@ class TextIds(Ids):
         return len(self.offsets) - 1
 
     def take(self, positions: NDArray[np.int64]) -> Self:
-        """Return the ids at these positions, in a fresh buffer."""
+        """Return the ids at these positions, in new memory."""
         positions = np.asarray(positions, np.int64)
         starts = self.offsets[:-1][positions]
         lengths = self.offsets[1:][positions] - starts
@@ -176,21 +180,24 @@ class TextIds(Ids):
     def _copy_runs(
         self, positions: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """Return the bytes of runs of neighbouring ids, without an index of every byte."""
+        """Return the bytes of the ids at these positions, copied run by run.
+
+        This is faster than copying byte by byte if most positions are adjacent.
+        """
         first = positions[np.concatenate([[0], ends + 1])]
         last = positions[np.concatenate([ends, [len(positions) - 1]])]
         spans = zip(self.offsets[first].tolist(), self.offsets[last + 1].tolist(), strict=True)
         return np.concatenate([self.blob[begin:end] for begin, end in spans])
 
     def concat(self, *others: Ids) -> Self:
-        """Return these ids followed by the others, which must be of the same kind."""
+        """Return these ids followed by `others`, which must be of the same kind."""
         parts = self._require_same_kind(others)
         offsets = np.zeros(sum(len(ids) for ids in parts) + 1, np.int64)
         np.cumsum(np.concatenate([np.diff(ids.offsets) for ids in parts]), out=offsets[1:])
         return type(self)(np.concatenate([ids.blob for ids in parts]), offsets)
 
     def hashes(self, seed: int, purpose: Purpose, *parts: int | str) -> NDArray[np.uint64]:
-        """Return the keyed hash of every id."""
+        """Return a 64-bit hash of every id, keyed by seed, purpose and `parts`."""
         if len(self) == 1:  # array checks would cost ten times as much as the hash
             return np.array([keyed_hash(seed, purpose, *parts, self.get_id(0))], np.uint64)
         return keyed_hash_texts(seed, purpose, self.blob, self.offsets, *parts)
@@ -207,18 +214,18 @@ class TextIds(Ids):
         return array
 
     def get_id(self, position: int) -> str:
-        """Return one id as a plain Python value."""
+        """Return the id at this position as a plain Python value."""
         return self.blob[self.offsets[position] : self.offsets[position + 1]].tobytes().decode()
 
     def wipe(self, positions: NDArray[np.int64]) -> None:
-        """Overwrite the ids at these positions with zero bytes, in place; lengths stay."""
+        """Overwrite the ids at these positions with zero bytes, in place; their lengths remain."""
         for position in positions.tolist():
             begin, end = self.offsets[position : position + 2].tolist()
             self.blob[begin:end] = 0
 
 
 def as_ids(values: Any, *, what: str = "ids") -> Ids:
-    """Convert the caller's ids.
+    """Convert ids from a caller to `Ids`; `what` names the argument in errors.
 
     Accepts lists, tuples, sets, iterators, NumPy arrays, pandas and polars series. Raises
     `IdsTypeError` for bool, float, bytes, UUID, None, NaN, NA, mixed kinds and for a single id.
@@ -228,12 +235,12 @@ def as_ids(values: Any, *, what: str = "ids") -> Ids:
     if type(values) is list:  # the usual case: skip the checks for frames
         return (_single_id(values[0]) if len(values) == 1 else None) or _from_values(values, what)
     if isinstance(values, str | int | np.integer) and not isinstance(values, bool):
-        raise IdsTypeError(f"{what}={values!r} is a single value; give a list of ids: [{values!r}]")
+        raise IdsTypeError(f"{what}={values!r} is a single id; pass a list: [{values!r}]")
     if isinstance(values, np.ndarray):
         return _from_array(values, what)
     native = nw.from_native(values, allow_series=True, pass_through=True)
     if isinstance(native, nw.DataFrame | nw.LazyFrame):
-        raise IdsTypeError(f"{what} is a whole frame; pass one column, such as frame['id']")
+        raise IdsTypeError(f"{what} is a data frame; pass one column, such as frame['id']")
     if isinstance(native, nw.Series):
         values = native.to_list()
     elif not isinstance(values, Iterable) or isinstance(values, _NO_LISTS):
@@ -243,15 +250,17 @@ def as_ids(values: Any, *, what: str = "ids") -> Ids:
 
 
 def row_ids(values: Any, n_rows: int) -> Ids:
-    """Return one id per row: the caller's, or ``0..n-1`` for None."""
+    """Return the ids of a caller, one per row; ``0..n-1`` if `values` is None."""
     if values is None:
         return IntIds(np.arange(n_rows, dtype=np.int64))
     if isinstance(values, str):
         raise IdsTypeError(
-            f"ids={values!r} is one string; give one id per row, such as frame[{values!r}]"
+            f"ids={values!r} is a single string; pass one id per row, such as frame[{values!r}]"
         )
     if isinstance(values, set | frozenset):
-        raise IdsTypeError("ids is a set, which has no order; give one id per row, in row order")
+        raise IdsTypeError(
+            "ids is a set, which has no order; pass a list with one id per row, in row order"
+        )
     ids = as_ids(values)
     if len(ids) != n_rows:
         raise IdsLengthError(f"got {len(ids)} ids for {n_rows} rows; give one id per row")
@@ -260,7 +269,9 @@ def row_ids(values: Any, n_rows: int) -> Ids:
 
 def _from_array(values: NDArray[Any], what: str) -> Ids:
     if values.ndim != 1:
-        raise IdsTypeError(f"{what} has {values.ndim} dimensions; expected one")
+        raise IdsTypeError(
+            f"{what} is an array with {values.ndim} dimensions; expected one dimension"
+        )
     if isinstance(values, np.ma.MaskedArray):
         return _from_values(values.tolist(), what)  # masked ids become None, which is rejected
     if values.size == 0:  # the result of an empty filter has any dtype
@@ -273,7 +284,10 @@ def _from_array(values: NDArray[Any], what: str) -> Ids:
 
 
 def _single_id(value: Any) -> Ids | None:
-    """Return a single plain id quickly; None for anything else."""
+    """Return the `Ids` of a single int or str; None for other types.
+
+    This shortcut is faster than `_from_values`.
+    """
     if type(value) is int and _LEAST <= value <= _MOST:
         return IntIds(np.array([value], np.int64))
     if type(value) is str:
@@ -311,19 +325,22 @@ def _encode_utf8(value: str) -> bytes:
 
 
 class Matches(NamedTuple):
-    """Rows of the requested ids, and one row of each requested id (-1 if it has no rows)."""
+    """Result of a lookup: positions of all rows, and one row per requested id.
+
+    `any_row` is -1 for an id without rows.
+    """
 
     positions: NDArray[np.int64]
     any_row: NDArray[np.int64]
 
     @property
     def has_rows(self) -> NDArray[np.bool_]:
-        """Which of the requested ids have rows."""
+        """Boolean array: whether each requested id has rows."""
         return self.any_row >= 0
 
 
 class IdIndex:
-    """Index of ids by hash; `find` is O(k log n) for k ids."""
+    """Index of ids by hash; `find` takes O(k log n) time for k ids."""
 
     def __init__(self, ids: Ids) -> None:
         hashes = ids.hashes(_KEY, Purpose.ID_INDEX)
@@ -359,7 +376,7 @@ class IdIndex:
         return np.array([row for row in rows if row >= 0 and ids.get_id(row) == value], np.int64)
 
     def erase(self, rows: NDArray[np.int64]) -> None:
-        """Erase the entries of these rows, in place; erased entries are skipped."""
+        """Erase the index entries of these rows, in place; entries already erased are skipped."""
         if len(rows) < _MANY:
             for row in rows.tolist():
                 entry = int(self._entry_of_row[row])
@@ -380,13 +397,13 @@ class IdIndex:
         return entries
 
     def _hash_range(self, lone_hash: NDArray[np.uint64]) -> tuple[int, int]:
-        """Return the begin and end of the entries with this hash."""
+        """Return begin and end of the range of entries with this hash."""
         first = self._sorted.searchsorted(lone_hash, "left")
         end = self._sorted.searchsorted(lone_hash, "right")
         return int(first[0]), int(end[0])
 
     def _overwrite_erased_run(self, first: int, end: int) -> None:
-        """Overwrite a run of equal hashes without rows by the hash of a neighbour."""
+        """Overwrite a run of equal hashes with an adjacent hash, if no entry of it has a row."""
         if max(self._order[first:end].tolist()) >= 0:
             return
         if first > 0:
@@ -395,7 +412,10 @@ class IdIndex:
             self._sorted[:end] = self._sorted[end] if end < len(self._sorted) else 0
 
     def _overwrite_all_erased(self) -> None:
-        """Overwrite every erased entry by the hash of the last row before it, else the first."""
+        """Overwrite the hash of every erased entry with that of a remaining entry.
+
+        It is the last remaining entry before the erased one, or else the first remaining entry.
+        """
         remaining = self._order >= 0
         if not remaining.any():
             self._sorted[:] = 0

@@ -35,7 +35,7 @@ _SLOTS_PER_HOLE = 5
 
 
 class RowMatch(NamedTuple):
-    """Positions of the rows with some ids, and the ids without rows."""
+    """Result of a lookup: positions of the rows with the ids, and the ids without rows."""
 
     positions: NDArray[np.int64]
     missing: Ids
@@ -73,7 +73,7 @@ class Rows:
 
     @cached_property
     def index(self) -> IdIndex:
-        """Index of the ids; a cache, built at the first lookup."""
+        """Index of the ids, built at the first lookup and cached."""
         return IdIndex(self.ids)
 
     def find(self, requested: Ids) -> RowMatch:
@@ -92,7 +92,7 @@ class Rows:
         )
 
     def without(self, positions: NDArray[np.int64]) -> Self:
-        """Return the other rows, in new memory."""
+        """Return all rows except those at these positions, in new memory."""
         keep = np.ones(len(self), bool)
         keep[positions] = False
         return self.take(np.flatnonzero(keep))
@@ -110,7 +110,7 @@ class Rows:
         )
 
     def slice(self, begin: int, end: int) -> tuple[Table, NDArray[Any] | None]:
-        """Return X and y of rows begin..end for training: read-only views or copies."""
+        """Return X and y of the rows `begin` to ``end - 1``, as read-only views or copies."""
         y = None if self.y is None else read_only(self.y[begin:end])
         return slice_rows(self.X, begin, end), y
 
@@ -132,10 +132,10 @@ class SlotRows:
     Parameters
     ----------
     X : ndarray, CSR or Frame, shape (n, d)
-        The result of `as_table`. It is not copied: no other object may use its memory. Dense:
-        numbers or one column of texts, writable, in C order and not a view of a larger array; it
-        may have more axes, like images. CSR (array or matrix): float32 or float64, sorted indices
-        without duplicates; buffers that are views are copied.
+        The result of `as_table`. It is not copied, so no other object may use its memory. A dense
+        array has numbers or one column of texts; it must be writable, in C order and not a view of
+        a larger array, and may have more axes, like images. A CSR array or matrix has float32 or
+        float64 values and sorted indices without duplicates; buffers that are views are copied.
     y : ndarray, shape (n,) or (n, k), or None
         The result of `hold_target`; copied only if it is a view.
     ids : Ids
@@ -153,16 +153,15 @@ class SlotRows:
     Raises
     ------
     ValueError
-        If an array has another form, or lengths differ.
+        If an array has another type, dtype or layout, or if lengths differ.
 
     Notes
     -----
     Until the next compaction the memory of the process still shows that a wiped slot was in use,
-    how many values a sparse row had and how many bytes a text id had. State and pickle have no
-    slots: they are the same as if the wiped rows had never been there.
+    how many values a sparse row had and how many bytes a text id had. The state and the pickle
+    contain no slots: they are the same as if the wiped rows had never existed.
 
-    There are no locks. Positions are valid until the next `wipe` or `append`, so find and wipe
-    under one lock.
+    There are no locks. `wipe` and `append` invalidate positions: hold a lock from `find` to `wipe`.
 
     Examples
     --------
@@ -185,7 +184,7 @@ class SlotRows:
     def _replace_arrays(
         self, X: Table, y: NDArray[Any] | None, ids: Ids, extra: dict[str, NDArray[Any]]
     ) -> None:
-        """Check the arrays, then replace the current ones."""
+        """Check the arrays, then replace the current arrays by them."""
         X = _own_table(X)
         n_slots = X.shape[0]
         _require_target(y, n_slots)
@@ -224,16 +223,16 @@ class SlotRows:
 
     @property
     def ids(self) -> Ids:
-        """Ids of the remaining rows, in slot order; a copy."""
+        """Copy of the ids of the remaining rows, in slot order."""
         return self._ids.take(np.flatnonzero(self.alive))
 
     def ids_at(self, positions: NDArray[np.int64]) -> Ids:
-        """Return the ids of the rows in these slots; a copy."""
+        """Return a copy of the ids of the rows in these slots."""
         return self._ids.take(positions)
 
     @cached_property
     def index(self) -> IdIndex:
-        """Index of the remaining ids; a cache, built at the first lookup."""
+        """Index of the remaining ids, built at the first lookup and cached."""
         index = IdIndex(self._ids)
         index.erase(np.flatnonzero(~self.alive))
         return index
@@ -250,7 +249,7 @@ class SlotRows:
     def find(self, requested: Ids) -> RowMatch:
         """Return the slots of the rows with these ids, ascending, and the ids without rows.
 
-        O(k log n) for k ids.
+        The lookup takes O(k log n) time for k ids.
         """
         if len(requested) == 1:
             positions = self.index.find_one(requested)
@@ -261,19 +260,19 @@ class SlotRows:
     def wipe(self, positions: NDArray[np.int64]) -> None:
         """Overwrite rows, labels, extras, ids and index entries with zeros; empty the slots.
 
-        Costs O(size of the rows). Empty slots among `positions` are skipped, so an interrupted call
-        can be repeated. When more than a fifth of the slots are empty, the rows are compacted:
-        earlier positions are then invalid.
+        The time is proportional to the size of the wiped rows. Empty slots among `positions` are
+        skipped, so an interrupted call can be repeated. If more than a fifth of the slots are empty
+        afterwards, the rows are compacted, and earlier positions become invalid.
 
         Raises
         ------
         IndexError
-            If a slot does not exist; the rows are then unchanged. Nothing else can fail.
+            If a slot does not exist; no row is changed. There are no other errors.
         """
         if len(positions) > 1:
             positions = np.unique(positions)
         if len(positions) and positions[0] < 0:
-            raise IndexError(f"slot {positions[0]} is negative")
+            raise IndexError(f"positions contains {positions[0]}; expected slots of at least 0")
         positions = positions[self.alive[positions]]
         self._zero_slots(positions)
         if (self.n_slots - self._n_rows) * _SLOTS_PER_HOLE > self.n_slots:
@@ -304,13 +303,11 @@ class SlotRows:
     def _count_last_rows(self, positions: NDArray[np.int64]) -> int:
         """Return the number of ids all of whose rows are at these positions."""
         owners = self._ids.take(positions).distinct()
-        return len(owners) - len(self._ids.take(self._others(owners, positions)).distinct())
-
-    def _others(self, owners: Ids, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.setdiff1d(self.find(owners).positions, positions)
+        others = np.setdiff1d(self.find(owners).positions, positions)
+        return len(owners) - len(self._ids.take(others).distinct())
 
     def _compact_slots(self) -> None:
-        """Close the empty slots, in order; freed memory is overwritten with zeros."""
+        """Remove the empty slots, keeping the order; overwrite the freed memory with zeros."""
         slots = np.flatnonzero(self.alive)
         try:
             ids, alive, runs = (
@@ -346,40 +343,36 @@ class SlotRows:
         ids: Ids,
         extra: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        """Add rows after the existing ones and close empty slots. O(n): everything is copied.
+        """Add rows after the existing rows and remove empty slots.
 
-        The dtypes do not change. Earlier positions are then invalid.
+        All rows are copied (O(n) time). Dtypes do not change. Earlier positions become invalid.
 
         Raises
         ------
         ValueError
-            For another kind of table, other columns, other names or dtypes in `extra`, lengths
-            that differ, or values that the current dtypes cannot represent. The rows are then
-            unchanged.
+            For another kind of table, other columns, other names or dtypes in `extra`, different
+            lengths, or values that the current dtypes cannot represent. No row is changed.
         IdsTypeError
             For ids of the other kind.
         """
-        joint = self.joined(X, y, ids, extra)
+        joint = self.join(X, y, ids, extra)
         self._set_arrays(joint.X, joint.y, joint._ids, joint.extra, joint.alive)
 
-    def joined(
+    def join(
         self,
         X: Table,
         y: NDArray[Any] | None,
         ids: Ids,
         extra: Mapping[str, NDArray[Any]] | None = None,
     ) -> Self:
-        """Return these rows followed by new ones, in new memory; `append` in place does the same.
-
-        Raises the errors of `append`.
-        """
+        """Return these rows followed by new ones, in new memory; raises the errors of `append`."""
         extra = dict(extra or {})
         n_new = X.shape[0]
         _require_target(y, n_new)
         _require_extra(extra, n_new)
         expected, layout = _extra_layout(self.extra), _extra_layout(extra)
         if expected != layout:
-            raise ValueError(f"extra values are {layout}; expected {expected}")
+            raise ValueError(f"extra has the layout {layout}; expected {expected}")
         if len(ids) != n_new:
             raise IdsLengthError(f"got {len(ids)} ids for {n_new} rows; give one id per row")
         own = self._compact_parts()
@@ -412,7 +405,7 @@ class SlotRows:
         return self.__copy__()
 
     def _compact_parts(self) -> dict[str, Any]:
-        """Return X, y, ids and extra without empty slots; if no slot is empty, memory is shared."""
+        """Return X, y, ids and extra without empty slots; if none is empty, memory is shared."""
         if self._n_rows < self.n_slots:
             return self.compact_copy()._compact_parts()
         return {"X": self.X, "y": self.y, "ids": self._ids, "extra": self.extra}
@@ -438,7 +431,7 @@ class SlotRows:
 
 
 def _is_owned(array: NDArray[Any]) -> bool:
-    """Return whether an array is writable and covers all of its memory."""
+    """Return whether an array is writable, C-contiguous and not a view of a larger array."""
     if type(array) is not np.ndarray or not (array.flags.writeable and array.flags.c_contiguous):
         return False
     base = array.base
@@ -467,8 +460,8 @@ def _require_dense(X: Any) -> NDArray[Any]:
         raise ValueError(f"X has dtype {X.dtype}; expected numbers in native byte order")
     if not _is_owned(X):
         raise ValueError(
-            "X is read-only, not in C order or a view of other memory; rows are wiped in place, "
-            "so pass a copy, such as np.array(X, order='C')"
+            "X is read-only, not in C order, or a view of a larger array; rows are wiped in "
+            "place, so pass a copy, such as np.array(X, order='C')"
         )
     return X
 
@@ -479,9 +472,9 @@ def _require_float(X: Any) -> None:
 
 
 def _own_csr(X: Any) -> Any:
-    """Return the CSR with its own buffers, in the index dtype for its size."""
+    """Return a CSR matrix with its own buffers, and with the smallest sufficient index dtype."""
     if X.format != "csr":
-        raise ValueError(f"X is sparse in {X.format} format; expected CSR, such as X.tocsr()")
+        raise ValueError(f"X has the sparse format {X.format}; expected CSR: pass X.tocsr()")
     _require_float(X)
     if not X.has_canonical_format:
         raise ValueError("X has unsorted or duplicate indices; pass hold_table(X)")
@@ -492,7 +485,7 @@ def _own_csr(X: Any) -> Any:
 
 
 def _csr_like(X: Any, data: Any, indices: Any, indptr: Any) -> Any:
-    """Return a CSR of the class and shape of X; its pickle does not depend on its history."""
+    """Return a CSR matrix of the class and shape of X, whose pickle depends only on its values."""
     new = type(X)((data, indices, indptr), shape=X.shape)
     # Empty slots repeat column 0; scipy would remove the duplicates and shift the rows.
     new.has_canonical_format = True
@@ -505,7 +498,7 @@ def _require_target(y: Any, n_rows: int) -> None:
     kinds = (np.float64, np.int64, np.bool_)
     if not isinstance(y, np.ndarray) or not (y.dtype in kinds or y.dtype.kind in "UO"):
         kind = getattr(y, "dtype", type(y).__name__)
-        raise ValueError(f"y is {kind}; expected the result of hold_target")
+        raise ValueError(f"y has the type {kind}; expected the result of hold_target")
     if y.shape[:1] != (n_rows,):
         raise ValueError(f"y has shape {y.shape}; expected one label for each of {n_rows} rows")
 
@@ -513,9 +506,9 @@ def _require_target(y: Any, n_rows: int) -> None:
 def _require_extra(extra: Mapping[str, Any], n_rows: int) -> None:
     for name, values in extra.items():
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
-            raise ValueError(f"extra[{name!r}] is not an array of numbers")
+            raise ValueError(f"extra[{name!r}] is not valid; expected an array of numbers")
         if values.shape[:1] != (n_rows,):
-            raise ValueError(f"extra[{name!r}] has shape {values.shape} for {n_rows} rows")
+            raise ValueError(f"extra[{name!r}] has shape {values.shape}; expected {n_rows} rows")
 
 
 def _extra_layout(extra: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -523,7 +516,7 @@ def _extra_layout(extra: Mapping[str, NDArray[Any]]) -> dict[str, tuple[str, tup
 
 
 def _zero_csr(X: Any, positions: NDArray[np.int64]) -> None:
-    """Replace rows by explicit zeros in column 0, so other rows do not move."""
+    """Replace the entries of rows by explicit zeros in column 0, so that other rows do not move."""
     for position in positions.tolist():
         begin, end = X.indptr[position : position + 2].tolist()
         X.data[begin:end] = 0
@@ -531,7 +524,7 @@ def _zero_csr(X: Any, positions: NDArray[np.int64]) -> None:
 
 
 def _find_runs(slots: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return begin and end of every run of neighbours, ascending."""
+    """Return begin and end of every run of consecutive slots, in ascending order."""
     if not len(slots):
         return []
     breaks = np.flatnonzero(np.diff(slots) != 1)
@@ -541,10 +534,10 @@ def _find_runs(slots: NDArray[np.int64]) -> list[tuple[int, int]]:
 
 
 def _move_down(array: NDArray[Any], runs: list[tuple[int, int]]) -> NDArray[Any]:
-    """Move runs of rows to the front, in place, zero the rest, and return a view of the front.
+    """Move runs of rows to the front in place, and return a view of the moved rows.
 
-    Rows move in blocks no longer than the distance, so a block never overlaps its target and NumPy
-    does not copy it.
+    The rest is overwritten with zeros. Blocks are no longer than the distance that they move, so a
+    block never overlaps its target, and NumPy makes no temporary copy.
     """
     target = 0
     for begin, end in runs:
@@ -566,11 +559,11 @@ class People:
     X : array, sparse matrix or frame
         The rows.
     y : ndarray or None
-        Their labels or targets.
+        Labels or targets of the rows.
     ids : ndarray
         The id of each row.
     has_owners : bool
-        False for rows without ids. Their positions serve as ids, and `without` removes no row.
+        False if the rows have no ids: `ids` has their positions, and `without` removes no row.
     """
 
     X: Any
@@ -584,17 +577,17 @@ class People:
         return list(dict.fromkeys(self.ids.tolist()))
 
     def take(self, where: NDArray[Any]) -> "People":
-        """Return the rows at some positions."""
+        """Return the rows at these positions."""
         X = self.X.iloc[where] if hasattr(self.X, "iloc") else self.X[where]
         y = None if self.y is None else self.y[where]
         return People(X, y, self.ids[where], self.has_owners)
 
     def without(self, ids: Any) -> "People":
-        """Return the rows with other ids."""
+        """Return the rows whose ids are not in `ids`."""
         return self.take(np.flatnonzero(~np.isin(self.ids, ids))) if self.has_owners else self
 
     def rows_of(self, ids: Any) -> "People":
-        """Return the rows with some ids."""
+        """Return the rows whose ids are in `ids`."""
         return self.take(np.flatnonzero(np.isin(self.ids, ids)))
 
     def __len__(self) -> int:

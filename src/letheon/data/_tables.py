@@ -1,7 +1,8 @@
-"""X and y as a model stores them: converted once, copied, in canonical form.
+"""Conversion of X and y to the form in which a model stores them.
 
 A table is a NumPy array (C order), a scipy.sparse CSR, a pandas or polars frame, or one column of
-strings. The inner estimator of a wrapper gets the same kind of table as the caller passed.
+strings. The inner estimator of a wrapper gets the same kind of table as the one that the caller
+passed.
 """
 
 import math
@@ -29,7 +30,7 @@ def is_text_column(X: Table) -> bool:
 
 
 def hold_table(X: Any) -> Table:
-    """Return a converted copy of X: C order, -0.0 as +0.0, one NaN pattern.
+    """Return a copy of X in canonical form: C order, -0.0 as +0.0, one NaN bit pattern.
 
     Raises scikit-learn's errors for empty, one-dimensional or complex input. The inner estimator
     decides whether NaN and infinity are allowed.
@@ -53,9 +54,9 @@ def hold_table(X: Any) -> Table:
 
 
 def present_table(X: Any) -> Table:
-    """Return X for predictions: converted like `hold_table`, and protected from writing.
+    """Return X for predictions, in the canonical form of `hold_table` and read-only.
 
-    It is copied only if needed; an estimator that works in place cannot change the caller's X.
+    X is copied only if needed. An estimator that works in place cannot change the caller's X.
     """
     if sp.issparse(X):
         return X.copy()
@@ -69,7 +70,10 @@ def present_table(X: Any) -> Table:
 
 
 def _with_dtype(X: Any) -> Any:
-    """Return a list as a float64 array: its dtype must not depend on rows that may be removed."""
+    """Return a list of numbers as a float64 array, and other tables unchanged.
+
+    The dtype of the array must not depend on rows that may be removed.
+    """
     if not isinstance(X, list | tuple):
         return X
     array = np.asarray(X)
@@ -85,7 +89,7 @@ def _with_dtype(X: Any) -> Any:
 
 
 def take_rows(X: Table, positions: NDArray[np.int64]) -> Table:
-    """Return the rows at these positions in new memory, without traces of the others."""
+    """Return the rows at these positions in new memory, without traces of other rows."""
     if isinstance(X, np.ndarray):
         return X[positions]
     if sp.issparse(X):
@@ -94,18 +98,19 @@ def take_rows(X: Table, positions: NDArray[np.int64]) -> Table:
 
 
 def _fresh_rows(frame: "nw.DataFrame[Any]", positions: list[int]) -> "nw.DataFrame[Any]":
-    """Return rows in new memory.
+    """Return the rows at these positions in new memory.
 
-    polars copies rows taken by position, but not clones, and it can share memory with the caller's
-    NumPy arrays. pandas returns neighbouring rows as a view, but its clones are copies.
+    A selection by position is a copy in polars, and a clone is a copy in pandas, so both steps are
+    needed.
     """
     return frame[positions].clone()
 
 
 def slice_rows(X: Table, begin: int, end: int) -> Table:
-    """Return rows begin..end for training: a read-only view, or a copy.
+    """Return the rows from `begin` up to, but not including, `end`.
 
-    An estimator with ``copy_X=False`` writes to its input.
+    The result is a read-only view or a copy, because an estimator with ``copy_X=False`` writes to
+    its input.
     """
     if isinstance(X, np.ndarray):
         return read_only(X[begin:end])
@@ -137,8 +142,8 @@ def join_rows(X: Table, other: Table) -> Table:
 def hold_target(y: Any, *, as_float: bool = False) -> NDArray[Any]:
     """Return a copy of y in a canonical dtype: int64, float64, bool or fixed-width strings.
 
-    Strings get the smallest width: otherwise the dtype would show the length of a forgotten label.
-    With `as_float`, for regression, all numbers become float64.
+    Strings get the smallest possible width. Otherwise the dtype would reveal the length of a
+    forgotten label. With `as_float`, for regression, all numbers become float64.
     """
     if not as_float:
         require_one_kind(y)
@@ -148,10 +153,12 @@ def hold_target(y: Any, *, as_float: bool = False) -> NDArray[Any]:
 
 
 def require_one_kind(y: Any) -> None:
-    """Raise for labels of mixed kinds: their common dtype would depend on rows that may be removed.
+    """Raise `ValueError` for labels of mixed kinds.
 
-    An array of objects may contain strings and numbers; in a list NumPy would convert the numbers
-    to strings.
+    The common dtype of such labels would depend on rows that may be removed.
+
+    An array of objects may contain both strings and numbers. A list may not, because NumPy would
+    convert the numbers to strings.
     """
     numbers = {"bool", "int", "float"}
     kinds = {type(_plain_value(value)).__name__ for value in _objects_of(y)}
@@ -159,7 +166,7 @@ def require_one_kind(y: Any) -> None:
 
 
 def _objects_of(y: Any) -> list[Any]:
-    """Return the labels of a list or of an array of objects; [] for arrays of one dtype."""
+    """Return the labels in a list or an array of objects; [] for an array of another dtype."""
     is_list = isinstance(y, list | tuple)
     if not is_list and str(getattr(y, "dtype", "")).lower() != "object":
         return []
@@ -168,7 +175,9 @@ def _objects_of(y: Any) -> list[Any]:
 
 def _refuse_mixed_kinds(kinds: set[str]) -> None:
     if len(kinds) > 1:
-        raise ValueError(f"y mixes {' and '.join(sorted(kinds))}; expected labels of one kind")
+        raise ValueError(
+            f"y contains labels of several types: {' and '.join(sorted(kinds))}; expected one type"
+        )
 
 
 def _plain_value(value: Any) -> Any:
@@ -176,7 +185,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def hold_labels(y: Any, *, name: str, regressor: str) -> NDArray[Any]:
-    """Return class labels in canonical form, or raise for other values.
+    """Return class labels in canonical form; raise `ValueError` for other values.
 
     `name` is the name of the estimator; `regressor` is suggested if y contains fractions.
     """
@@ -198,14 +207,16 @@ def hold_labels(y: Any, *, name: str, regressor: str) -> NDArray[Any]:
 
 
 def _require_labels(y: Any) -> None:
-    """Raise for labels that are missing or of mixed kinds, in a list, objects or a series."""
+    """Raise `ValueError` if labels are missing or of mixed kinds."""
     series = nw.from_native(y, series_only=True, pass_through=True)
     if isinstance(series, nw.Series) and not series.dtype.is_float() and series.is_null().any():
-        raise ValueError("y has missing labels; remove these rows")
+        raise ValueError("y has missing labels; remove the rows without a label")
     values = [_plain_value(value) for value in _objects_of(y)]
     missing = {"None" if value is None else "NaN" for value in values if _is_missing(value)}
     if missing:
-        raise ValueError(f"y has missing labels ({', '.join(sorted(missing))}); remove these rows")
+        raise ValueError(
+            f"y has missing labels ({', '.join(sorted(missing))}); remove the rows without a label"
+        )
     _refuse_mixed_kinds({type(value).__name__ for value in values})
 
 
@@ -222,7 +233,7 @@ def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[A
     """Return y followed by `other`; numbers and strings cannot be mixed."""
     if y is None or other is None:
         if y is not other:
-            raise ValueError("y must be passed if the model was fitted with y, and only then")
+            raise ValueError("pass y if and only if the model was fitted with y")
         return None
     if (y.dtype.kind == "U") != (other.dtype.kind == "U") or y.shape[1:] != other.shape[1:]:
         raise ValueError(
@@ -234,10 +245,10 @@ def join_target(y: NDArray[Any] | None, other: NDArray[Any] | None) -> NDArray[A
 
 
 def _cast_like(stored: Any, values: NDArray[Any], what: str) -> NDArray[Any]:
-    """Return values in the stored dtype, which must not depend on rows that may be removed.
+    """Return values in the dtype of the stored rows, which `learn` must not change.
 
-    Raises instead of changing a value, such as 1.5 among ints or 300 among int8. Floats may be
-    rounded.
+    Raise `ValueError` if a value would change, such as 1.5 as an int or 300 as an int8. Floats may
+    be rounded.
     """
     dtype = stored.dtype
     with np.errstate(invalid="ignore"):
@@ -252,7 +263,10 @@ def _cast_like(stored: Any, values: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 def _same_values(cast: NDArray[Any], values: NDArray[Any]) -> bool:
-    """Return whether a cast and the cast back lose nothing: large integers round as floats."""
+    """Return whether a cast changed no value.
+
+    The values are also cast back, because large integers are rounded as floats.
+    """
     with np.errstate(invalid="ignore"):
         back = cast.astype(values.dtype)
     return np.array_equal(cast, values) and np.array_equal(back, values)
@@ -338,7 +352,7 @@ def _int64_labels(array: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _plain_columns(frame: "nw.DataFrame[Any]") -> "nw.DataFrame[Any]":
-    """Return the frame with -0.0 as +0.0 and one NaN pattern; missing values stay missing."""
+    """Return the frame with -0.0 as +0.0 and one NaN bit pattern; missing values stay missing."""
     floats = [(name, kind) for name, kind in frame.schema.items() if kind.is_float()]
     return frame.with_columns(_plain_column(*column) for column in floats)
 
@@ -385,7 +399,7 @@ def _drop_unused_categories(series: "nw.Series[Any]") -> "nw.Series[Any]":
 
 
 def _same_categories(frames: "list[nw.DataFrame[Any]]") -> "list[nw.DataFrame[Any]]":
-    """Return the frames with the union of both sets of categories in categorical columns."""
+    """Return two frames whose categorical columns have the categories of both."""
     head, tail = frames
     for name, kind in head.schema.items():
         if kind not in (nw.Categorical, nw.Enum):
@@ -424,11 +438,12 @@ def _require_same_layout(X: Table, other: Table) -> None:
         ]
         what = "; ".join(wrong[:3]) or f"{len(layout) - 1} columns, not {len(expected) - 1}"
         raise ValueError(
-            f"new rows have other columns: {what}. Pass the columns of the fit, in that order and "
-            "with those dtypes (frame[list(model.feature_names_in_)], astype)"
+            f"X has other columns than the rows of the fit: {what}. Pass the same columns in the "
+            f"same order and with the same dtypes (frame[list(model.feature_names_in_)], astype)"
         )
     raise ValueError(
-        f"new rows are {layout}; this model was fitted with {expected}. Pass the same kind of table"
+        f"X has the layout {layout}; this model was fitted with {expected}. Pass the same kind of "
+        f"table"
     )
 
 

@@ -1,4 +1,4 @@
-"""The survey's data sets, and deletion distributions: which ids are forgotten, in which order.
+"""The survey's data sets, and distributions of deletion requests.
 
 `load` reads every data set of the survey's Table 1 (Mercuri et al., 2022) from the provider's files
 under ``$LETHEON_DATA``, or generates a synthetic table of the same shape. Nothing is downloaded.

@@ -48,7 +48,10 @@ _READERS: dict[str, Callable[[ReadJob], DatasetArrays]] = {
 
 
 def _make_file(entry: dict[str, Any]) -> _spec.DataFile:
-    """Return a file; a single digest or number of rows applies to all its names."""
+    """Return a file from its entry in the catalogue.
+
+    A single digest or number of rows applies to all alternative names of the file.
+    """
     names = tuple(entry["names"])
     for key in ("sha256", "rows"):
         value = entry.get(key, {})
@@ -57,7 +60,10 @@ def _make_file(entry: dict[str, Any]) -> _spec.DataFile:
 
 
 def _make_stand_in(entry: dict[str, Any]) -> _spec.StandIn:
-    """Return the shape of a synthetic table; a number of classes means equal shares."""
+    """Return the shape of a synthetic table from its entry in the catalogue.
+
+    If `shares` is a number of classes, all classes are equally frequent.
+    """
     shares = entry.pop("shares", 2)
     shares = [1 / shares] * shares if isinstance(shares, int) else shares
     words = tuple(entry.pop("n_words", ()))
@@ -65,7 +71,10 @@ def _make_stand_in(entry: dict[str, Any]) -> _spec.StandIn:
 
 
 def _by_variant(entry: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the values by variant: one value of `name` for all, or its plural."""
+    """Return the values of an entry by variant.
+
+    The key `name` has one value for all variants; the plural of `name` has a value for each.
+    """
     return entry.pop(f"{name}s", None) or {"": entry.pop(name)}
 
 
@@ -107,7 +116,7 @@ class Dataset(DatasetArrays):
     ids : ndarray or None
         Id of each training row; None if every row belongs to a different person.
     X_test, y_test, test_ids
-        The same for the provider's test rows; None if there is no split. See `split`.
+        The same for the provider's test rows; None if the provider has none. See `split`.
     feature_names : tuple of str
         Names of the columns; empty for images and sparse tables.
     task : {"classification", "regression"}
@@ -140,29 +149,35 @@ class Dataset(DatasetArrays):
         return np.arange(len(self.y)) if self.ids is None else np.unique(self.ids)
 
     def split(self, test_share: float = 0.2, seed: int = 0) -> "Dataset":
-        """Hold out people for testing; a data set with test rows is returned unchanged.
+        """Return the data set with some people held out for testing.
+
+        A data set that already has test rows is returned unchanged.
 
         Parameters
         ----------
         test_share : float, default=0.2
-            Share of the people, between 0 and 1 (both excluded). At least one person is on each
-            side.
+            Share of the people to hold out, between 0 and 1 (both excluded). At least one person is
+            held out, and at least one remains.
         seed : int, default=0
             Seed of the shuffle of people.
 
         Returns
         -------
         Dataset
-            No person has rows on both sides.
+            The split data set. No person has both training and test rows.
         """
         if self.X_test is not None:
             return self
         if not 0 < test_share < 1:
-            raise ValueError(f"test_share={test_share}; expected a number between 0 and 1")
+            raise ValueError(
+                f"test_share={test_share} is not valid; expected a number between 0 "
+                f"and 1, both excluded"
+            )
         people = np.random.default_rng(seed).permutation(self.people)
         if len(people) < 2:
             raise ValueError(
-                "the data set has one person; a split into training and test rows needs two or more"
+                "the data set has only one person; a split into training and test rows needs at "
+                "least two people"
             )
         n_test = min(max(round(test_share * len(people)), 1), len(people) - 1)
         owners = np.arange(len(self.y)) if self.ids is None else self.ids
@@ -176,13 +191,14 @@ class Dataset(DatasetArrays):
         )
 
     def sample(self, n_rows: int, seed: int = 0) -> "Dataset":
-        """Return a random sample of the training rows, with all test rows.
+        """Return the data set with a random sample of the training rows, and all test rows.
 
         All rows of a sampled person are included, so there may be slightly fewer rows than
-        `n_rows`. If the data set has fewer rows, it is returned completely. Rows keep their order.
+        `n_rows`. If the data set has no more than `n_rows` rows, all are returned. Rows keep their
+        order.
         """
         if n_rows < 1:
-            raise ValueError(f"n_rows={n_rows}; expected at least 1")
+            raise ValueError(f"n_rows={n_rows} is not valid; expected at least 1")
         if n_rows >= len(self.y):
             return self
         rng = np.random.default_rng(seed)
@@ -197,7 +213,7 @@ class Dataset(DatasetArrays):
         return self._take_rows(np.flatnonzero(chosen[owners]))
 
     def describe(self) -> str:
-        """Return a description in one line."""
+        """Return a description of the data set in one line."""
         parts = [f"{self.name}: {self.X.shape[0]:,} x {self.X.shape[1]:,}"]
         if self.ids is not None:
             parts.append(f"{len(self.people):,} people")
@@ -211,7 +227,10 @@ class Dataset(DatasetArrays):
         return ", ".join(parts) + (f" ({self.note})" if self.note else "")
 
     def images(self, X: Any = None) -> NDArray[np.float32]:
-        """Return the rows of X, by default the training rows, as (n, channels, height, width)."""
+        """Return the rows of X as images of shape (n, channels, height, width).
+
+        By default, X are the training rows.
+        """
         if self.info.image_shape is None:
             raise ValueError(f"the rows of {self.name!r} are not images")
         return np.asarray(self.X if X is None else X).reshape(-1, *self.info.image_shape)
@@ -257,7 +276,8 @@ def present(name: str, folder: str | Path | None = None, *, variant: str | None 
     name : str
         One of `names`.
     folder : path, optional
-        Folder of all datasets; default ``$LETHEON_DATA``, else ``~/.cache/letheon``.
+        Folder that contains one folder per data set; by default ``$LETHEON_DATA`` or
+        ``~/.cache/letheon``.
     variant : str, optional
         The variant to check; variants may need different files.
     """
@@ -289,14 +309,14 @@ def load(
         ``~/.cache/letheon``.
     synthetic : {"never", "if-absent", "always"}, default="never"
         Whether to generate a synthetic table of the same shape. Its name contains "synthetic", and
-        `real` is False. It takes at most 256 MiB unless `n_rows` is given.
+        `real` is False. The table takes at most 256 MiB unless `n_rows` is given.
     n_rows : int, optional
         Size of a random sample of the training rows; all rows of a sampled person are included. All
         test rows are kept, but at most `n_rows` image files are decoded for testing.
     seed : int, default=0
         Seed of the sample and of a synthetic table.
     encode : {"one-hot", "ordinal"}, default="one-hot"
-        How words are encoded: "one-hot" for linear models, "ordinal" for forests.
+        How columns of words are encoded: "one-hot" for linear models, "ordinal" for forests.
     check : bool, default=True
         Compare the content (SHA-256) or the number of rows with the published value.
 
@@ -321,7 +341,7 @@ def load(
     _check_choice("synthetic", synthetic, get_args(Synthetic))
     _check_choice("encode", encode, get_args(Encoding))
     if n_rows is not None and n_rows < 1:
-        raise ValueError(f"n_rows={n_rows}; expected at least 1")
+        raise ValueError(f"n_rows={n_rows} is not valid; expected at least 1")
     about = info(name)
     chosen = _check_variant(about, variant)
     home = data_home(folder)
@@ -339,7 +359,7 @@ def load(
 
 
 def _read_files(job: ReadJob) -> DatasetArrays:
-    """Read the files; error messages name the folder."""
+    """Read the files of a data set; error messages name the folder."""
     try:
         return job.info.reader(job)
     except DatasetFormatError as error:
@@ -372,10 +392,14 @@ def _check_variant(about: DatasetInfo, variant: str | None) -> str:
         return next(iter(about.variants), "")
     if variant not in about.variants:
         there_are = ", ".join(map(repr, about.variants)) or "none"
-        raise ValueError(f"{about.name!r} has no variant {variant!r}; its variants: {there_are}")
+        raise ValueError(
+            f"variant={variant!r} is unknown; the variants of {about.name!r} are: {there_are}"
+        )
     return variant
 
 
 def _check_choice(what: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"{what}={value!r}; expected one of {', '.join(map(repr, allowed))}")
+        raise ValueError(
+            f"{what}={value!r} is unknown; expected one of {', '.join(map(repr, allowed))}"
+        )

@@ -43,7 +43,8 @@ class Requests:
     batch : int or float, default=1
         Number of people per request; a float below 1 is a share of all people.
     label : label, optional
-        Class that is forgotten first, for ``kind="class"``; by default drawn with the seed.
+        Class that is forgotten first, for ``kind="class"``; by default drawn at random with the
+        seed.
     candidates : int, default=1000
         Number of people among whom *worst* searches.
     cost : callable, optional
@@ -66,21 +67,21 @@ class Requests:
     cost: Cost | None = None
 
     def __post_init__(self) -> None:
-        """Reject invalid numbers and kinds."""
+        """Raise `ValueError` for invalid values."""
         if self.kind not in get_args(Kind):
-            raise ValueError(f"kind={self.kind!r} is not one of {get_args(Kind)}")
+            raise ValueError(f"kind={self.kind!r} is unknown; expected one of {get_args(Kind)}")
         for name in ("n", "batch"):
             value = getattr(self, name)
             if not (0 < value < 1 or (value >= 1 and value == int(value))):
                 raise ValueError(
-                    f"{name}={value!r} must be a whole number of people, 1 or more, or a share "
-                    "between 0 and 1"
+                    f"{name}={value!r} is not valid; expected a number of people of at least 1, "
+                    f"or a share between 0 and 1"
                 )
         if self.candidates < 1:
-            raise ValueError(f"candidates={self.candidates!r} must be at least 1")
+            raise ValueError(f"candidates={self.candidates!r} is not valid; expected at least 1")
 
     def sizes(self, n_people: int) -> list[int]:
-        """Return the number of people in each request, for a total of `n_people`.
+        """Return the number of people in each request, if the data has `n_people` people.
 
         Raises
         ------
@@ -93,7 +94,8 @@ class Requests:
         )
         if n >= n_people:
             raise ValueError(
-                f"n={self.n!r} removes {n} people, and the data has {n_people}; use a smaller n"
+                f"n={self.n!r} removes {n} people, but the data has only {n_people}; use a "
+                f"smaller n"
             )
         whole, rest = divmod(n, batch)
         return [batch] * whole + ([rest] if rest else [])
@@ -113,8 +115,8 @@ class Requests:
         Parameters
         ----------
         model : estimator or None
-            The current model; *worst* and *adaptive* use it when the next request is drawn. Other
-            kinds do not need it.
+            The current model. *worst* and *adaptive* requests depend on the model at the time when
+            they are drawn. Other kinds do not need a model.
         X, y : array-like
             The training rows before the first request.
         ids : array-like, optional
@@ -123,8 +125,8 @@ class Requests:
             Seed of all random choices.
         task : {"classification", "regression"}, optional
             Kind of `y`. For classification, two people of each class always remain. By default the
-            task of the model; without a model, numbers with fractions or with more than 20 distinct
-            values mean regression.
+            task of the model. Without a model, the task is regression if y has fractions or more
+            than 20 distinct float values.
 
         Yields
         ------
@@ -142,10 +144,11 @@ class Requests:
             yield pool.people[chosen]
 
     def _find_label(self, pool: "_Pool") -> int:
-        """Return the position of the class that is forgotten first."""
+        """Return the position, among the sorted labels, of the class that is forgotten first."""
         if pool.has.shape[1] == 0:
             raise ValueError(
-                'kind="class" needs classes, and y is the target of a regression; use another kind'
+                'kind="class" needs class labels, but y is the target of a regression; '
+                "use another kind"
             )
         if self.label is None:
             return int(pool.rng.integers(len(pool.labels)))
@@ -178,7 +181,7 @@ class Requests:
         return np.concatenate([ranked[np.argsort(-costs, kind="stable")], others])
 
     def _removal_costs(self, pool: "_Pool", model: Any, people: PersonNumbers) -> NDArray[Any]:
-        """Return the removal cost of each person, or the error of the model for them."""
+        """Return the removal cost of each person, or the error of the model if no cost is known."""
         if self.kind == "worst" and self.cost is not None:
             return np.array([self.cost(model, pool.people[[person]]) for person in people])
         if self.kind == "worst" and hasattr(model, "forget_cost"):
@@ -211,7 +214,10 @@ class _Pool:
             self.has[self.owner, codes] = True
 
     def choose_people(self, order: PersonNumbers, size: int) -> PersonNumbers:
-        """Return the first people in this order who can be removed without emptying a class."""
+        """Return the first `size` people in this order who can be removed.
+
+        People are skipped if too few people of their class would remain.
+        """
         left = self.has[self.is_present].sum(axis=0)
         chosen: list[int] = []
         for person in order:
@@ -247,7 +253,11 @@ def _infer_task(model: Any, y: NDArray[Any]) -> Task:
 
 
 def _row_errors(model: Any, X: Any, y: NDArray[Any]) -> NDArray[np.float64]:
-    """Return 1 - p(y); without probabilities 0 or 1; for regression the relative absolute error."""
+    """Return the error of the model for each row, in [0, 1].
+
+    The error is 1 - p(y) if the model has probabilities. Otherwise it is 0 or 1 for class labels,
+    and for numbers the absolute error relative to the largest one.
+    """
     if hasattr(model, "predict_proba"):
         return 1 - label_probability(model, X, y)
     predicted = np.asarray(model.predict(X))

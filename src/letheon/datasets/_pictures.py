@@ -1,4 +1,4 @@
-"""Images: idx and MATLAB arrays, CIFAR's binary batches, tar files and folders of image files.
+"""Readers of image data: idx and MATLAB arrays, CIFAR batches, tar files, image folders.
 
 The "python version" of CIFAR consists of pickles, which letheon never opens.
 """
@@ -50,23 +50,33 @@ def _flatten_pixels(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def parse_idx(content: bytes) -> NDArray[np.uint8]:
-    """Return the array of an idx file: two zero bytes, type, number of axes, sizes, values."""
+    """Return the array in an idx file of bytes.
+
+    The file has two zero bytes, the type, the number of axes, the sizes and the values.
+    """
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UNSIGNED_BYTE:
-        raise DatasetFormatError(f"not an idx file of bytes: it starts with {content[:4].hex()}")
+        raise DatasetFormatError(
+            f"not an idx file of bytes: the file starts with {content[:4].hex()}; expected 000008"
+        )
     n_axes = content[3]
     start = 4 + 4 * n_axes
     if len(content) < start:
-        raise DatasetFormatError(f"idx file of {len(content)} bytes ends within its header")
+        raise DatasetFormatError(
+            f"the idx file is truncated: it ends within its header, after {len(content)} bytes"
+        )
     shape = struct.unpack(f">{n_axes}I", content[4:start])
     if len(content) - start != math.prod(shape):
         raise DatasetFormatError(
-            f"idx file has {len(content) - start:,} values, expected {math.prod(shape):,}"
+            f"the idx file has {len(content) - start:,} values; expected {math.prod(shape):,}"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def read_mnist(job: ReadJob) -> DatasetArrays:
-    """Read MNIST, with pixels from 0 to 1; for ``"3-vs-8"``, y is 1 for the digit 8."""
+    """Read MNIST, with pixels from 0 to 1.
+
+    The variant ``"3-vs-8"`` has only the digits 3 (y = 0) and 8 (y = 1).
+    """
     arrays = []
     for number in range(4):
         with job.open(number) as stream:
@@ -91,7 +101,7 @@ def read_svhn(job: ReadJob) -> DatasetArrays:
 
 
 def _read_mat(job: ReadJob, file: int) -> Pair:
-    """Return images, channels first, and digits; the file uses 10 for the digit 0."""
+    """Return images, channels first, and digits; the label 10 in the file is the digit 0."""
     from scipy.io import loadmat, matlab
 
     with job.open(file) as stream:
@@ -103,7 +113,9 @@ def _read_mat(job: ReadJob, file: int) -> Pair:
                 "this is a MATLAB 7.3 file; expected version 5, as published. Download it again"
             ) from error
         except (LookupError, matlab.MatReadError, TypeError, ValueError, zlib.error) as error:
-            raise DatasetFormatError(f"not a MATLAB file with X and y: {error}") from error
+            raise DatasetFormatError(
+                f"the file is not a MATLAB file with X and y: {error}"
+            ) from error
     if images.shape != (32, 32, 3, len(labels)):
         raise DatasetFormatError(f"X has shape {images.shape}; expected (32, 32, 3, {len(labels)})")
     job.check_rows(file, len(labels))
@@ -135,7 +147,10 @@ def read_cifar100(job: ReadJob) -> DatasetArrays:
 
 
 def _read_batches(job: ReadJob, path: Path, *parts: list[str], label_bytes: int) -> Iterator[Pair]:
-    """Yield the rows of binary batches: label bytes (only the last is used), then pixels."""
+    """Yield pixels and labels of the training and of the test batches.
+
+    A row of a binary batch has `label_bytes` labels, of which the last is used, then pixels.
+    """
     for stems, n_rows in zip(parts, _CIFAR_ROWS, strict=True):
         members: Iterable[tuple[str, bytes]] = (
             ((each.name, each.read_bytes()) for each in path.glob("*.bin"))
@@ -145,12 +160,13 @@ def _read_batches(job: ReadJob, path: Path, *parts: list[str], label_bytes: int)
         batches = {stem: each for name, each in members if (stem := Path(name).stem) in stems}
         lacking = [f"{stem}.bin" for stem in stems if stem not in batches]
         if lacking:
-            raise DatasetFormatError(f"{path} lacks {', '.join(lacking)}")
+            raise DatasetFormatError(f"files are missing in {path}: {', '.join(lacking)}")
         content = b"".join(batches[stem] for stem in stems)
         width = label_bytes + _CIFAR_PIXELS
         if len(content) % width:
             raise DatasetFormatError(
-                f"{path}: {len(content):,} bytes is not a multiple of {width:,}, one row"
+                f"the batches in {path} have {len(content):,} bytes; expected a multiple of "
+                f"{width:,}, the size of one row"
             )
         rows = np.frombuffer(content, np.uint8).reshape(-1, width)
         job.check_rows(0, len(rows), n_rows)
@@ -180,7 +196,7 @@ def _read_jpeg(path: Path, kinds: tuple[str, ...]) -> DatasetArrays:
     arrays: list[Any] = []
     for part, files in pictures.items():
         if not files:
-            raise DatasetFormatError(f"{path} has no {part}/<class>/*.jpg")
+            raise DatasetFormatError(f"{path} has no images named {part}/<class>/*.jpg")
         order = np.random.default_rng(0).permutation(len(files))
         classes = np.array([files[place][0] for place in order], np.int64)
         arrays += [_decode_pictures((files[place][1] for place in order), side=32), classes, None]
@@ -225,7 +241,9 @@ def _read_pixels(content: bytes | Path, *, side: int, shorter: int | None) -> ND
             image = file.convert("RGB")
     except (EOFError, OSError, SyntaxError, ValueError) as error:
         where = "" if isinstance(content, bytes) else f"{content}: "
-        raise DatasetFormatError(f"{where}not an image, or damaged: {error}") from error
+        raise DatasetFormatError(
+            f"{where}the file is not an image or is damaged: {error}"
+        ) from error
     if shorter is not None:
         image = _cut_middle(image, side, shorter)
     elif image.size != (side, side):
@@ -242,13 +260,16 @@ def _cut_middle(image: Any, side: int, shorter: int) -> Any:
 
 
 def _list_files(folders: list[Path]) -> Files:
-    """Return the image files below folders; the class is the position of the folder."""
+    """Return the image files in folders and their subfolders, and their classes.
+
+    The class of an image is the position of its folder in `folders`.
+    """
     inside = [_list_pictures(folder) for folder in folders]
     empty = [folder for folder, paths in zip(folders, inside, strict=True) if not paths]
     if empty:
         raise DatasetFormatError(
             f"no images ({', '.join(sorted(_ENDINGS))}) in {empty[0]}"
-            + (f", nor in {len(empty) - 1:,} other folders" if len(empty) > 1 else "")
+            + (f" and in {len(empty) - 1:,} other folders" if len(empty) > 1 else "")
         )
     classes = np.repeat(np.arange(len(folders)), np.array([*map(len, inside)], np.int64))
     return np.array([path for paths in inside for path in paths], object), classes
@@ -263,14 +284,14 @@ def _list_folders(folder: Path) -> list[Path]:
 
 
 def _read_files(job: ReadJob, *parts: Files, shorter: int | None) -> DatasetArrays:
-    """Sample files, then decode only these, because all images rarely fit into memory."""
+    """Draw a sample of the files and decode only these; all images rarely fit into memory."""
     chosen = []
     for paths, classes in parts:
         order = np.random.default_rng(job.seed).permutation(len(paths))
         rows = np.sort(order[: job.n_rows])
         chosen.append((paths[rows], classes[rows]))
     if not len(chosen[0][0]):
-        raise DatasetFormatError(f"no images ({', '.join(sorted(_ENDINGS))}) to train on")
+        raise DatasetFormatError(f"there are no training images ({', '.join(sorted(_ENDINGS))})")
     _, side, _ = job.info.image_shape or (0, 0, 0)
     n_rows, row_bytes = sum(len(paths) for paths, _ in chosen), 4 * 3 * side * side
     # Checked before any image is decoded.
@@ -303,7 +324,7 @@ def read_imagenet(job: ReadJob) -> DatasetArrays:
     if unsorted:
         raise DatasetFormatError(
             f"{len(unsorted):,} images are directly in {validation[1]}, so their class is "
-            "unknown; move them into one folder per class, as in train, or elsewhere"
+            f"unknown; move them into one folder per class, as in train, or remove them"
         )
     test = _list_files([validation[1] / folder.name for folder in folders])
     return _read_files(job, train, test, shorter=256)
@@ -313,7 +334,7 @@ def read_lsun(job: ReadJob) -> DatasetArrays:
     """Read exported images of ten scenes, ``<scene>_train/`` and ``<scene>_val/``, at 256 x 256.
 
     The provider's archives are LMDB databases; its script exports them as image files. If one scene
-    has test images, all scenes must have some.
+    has test images, every scene must have test images.
     """
     home = job.locate_file(0)[1].parent
     train, test = ([home / f"{scene}_{part}" for scene in SCENES] for part in ("train", "val"))
@@ -322,7 +343,7 @@ def read_lsun(job: ReadJob) -> DatasetArrays:
 
 
 def read_lacuna(job: ReadJob) -> DatasetArrays:
-    """Read faces of VGGFace2, scaled to 32 x 32; both class and id are the person.
+    """Read faces of VGGFace2, scaled to 32 x 32; the person is both the class and the id.
 
     Golatkar et al. drew 10 and 100 people with at least 500 images each, without overlap, and did
     not publish their names. Here people are drawn with a fixed seed. 100 images of each person are
@@ -335,7 +356,7 @@ def read_lacuna(job: ReadJob) -> DatasetArrays:
     drawn, wanted = (ten, _LACUNA_10) if job.info.name == "lacuna-10" else (hundred, _LACUNA_100)
     if len(drawn) < wanted and job.check:
         raise DatasetFormatError(
-            f"only {len(people)} people have {_FEWEST_FACES} or more images; {job.info.name} "
+            f"only {len(people)} people have at least {_FEWEST_FACES} images; {job.info.name} "
             f"needs {wanted} people who are not in the other Lacuna data set"
         )
     paths, classes = _list_files([people[place] for place in sorted(drawn)])

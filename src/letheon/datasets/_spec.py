@@ -44,7 +44,7 @@ class SurveyRow:
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile:
-    """A file of the provider; if it has several names, one of them is enough.
+    """A file of the provider, which may have alternative names.
 
     Attributes
     ----------
@@ -52,9 +52,9 @@ class DataFile:
         Names without ``.gz``, ``.xz`` or ``.bz2``; a compressed file can be read directly. A name
         that ends with ``/`` is a folder.
     sha256 : mapping of str to str
-        Digests of the decompressed content by name, if known from the real file.
+        SHA-256 of the decompressed content, by name of the file; empty if not known.
     rows : mapping of str to int
-        Number of rows by name; it is checked if there is no digest.
+        Number of rows, by name of the file; checked if there is no digest.
     optional : bool
         Whether the data set can be read without the file.
     variants : tuple of str
@@ -72,7 +72,7 @@ class DataFile:
         return not self.optional and (not self.variants or variant in self.variants)
 
     def find(self, folder: Path) -> tuple[str, Path] | None:
-        """Return the first name that exists in a folder, with its path, or None."""
+        """Return the first name that exists in a folder, and its path; None if none exists."""
         for name in self.names:
             base = folder / name
             for path in (base, *(base.with_name(base.name + end) for end in _OPENERS)):
@@ -87,7 +87,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class StandIn:
-    """The shape of a synthetic table, equal to that of the real one.
+    """The shape of a synthetic table, which is equal to that of the real table.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class DatasetInfo:
     licence, citation : str
         Terms of use, and the work to cite.
     licence_source, rows_source : str
-        Sources of the licence and of the numbers of rows, or "unverified": ask the provider.
+        Sources of the licence and of the numbers of rows. If "unverified", ask the provider.
     subject_id : str
         Column of the id, or ``"none"`` if every row belongs to a different person.
     survey : SurveyRow
@@ -194,7 +194,7 @@ class DatasetInfo:
     task: Task = "classification"
 
     def __post_init__(self) -> None:
-        """Set the default folder: the name of the data set."""
+        """Set the folder to the name of the data set if it is empty."""
         object.__setattr__(self, "folder", self.folder or self.name)
 
     def how_to_get(self, home: str, variant: str = "") -> str:
@@ -223,10 +223,10 @@ def data_home(folder: str | Path | None = None) -> Path:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading; it is decompressed according to its suffix.
+    """Open a file for reading bytes, decompressed according to its suffix.
 
-    Errors within the block that show a damaged file become a `DatasetFormatError` that names the
-    file.
+    If an error in the block shows that the file is damaged, raise `DatasetFormatError`, which names
+    the file.
     """
     opener: Any = _OPENERS.get(path.suffix, open)
     try:
@@ -239,7 +239,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
         if isinstance(error, LetheonError) or getattr(error, "errno", None) is not None:
             raise
         raise DatasetFormatError(
-            f"{path} is damaged, or is not the file that its name says: {error}. Download it again"
+            f"{path} is damaged or has the wrong content: {error}. Download the file again"
         ) from error
 
 
@@ -263,7 +263,7 @@ class ReadJob:
     check: bool = True
 
     def find(self, number: int) -> tuple[str, Path] | None:
-        """Return name and path of a file, or None if it is missing; its content is verified."""
+        """Return name and path of a file after verifying its content; None if it is missing."""
         file = self.info.files[number]
         spelling = file.find(self.home / self.info.folder)
         if spelling is not None and self.check and spelling[0] in file.sha256:
@@ -271,7 +271,7 @@ class ReadJob:
         return spelling
 
     def locate_file(self, number: int = 0) -> tuple[str, Path]:
-        """Return name and path of a required file; its content is verified."""
+        """Return name and path of a required file after verifying its content."""
         spelling = self.find(number)
         if spelling is None:
             raise DatasetMissingError(self.info.how_to_get(str(self.home), self.variant))
@@ -286,24 +286,28 @@ class ReadJob:
         return open_text(self.locate_file(number)[1])
 
     def check_rows(self, number: int, n_rows: int, expected: int | None = None) -> None:
-        """Raise if a number of rows differs from the published one, if that is known."""
+        """Raise `DatasetFormatError` if the number of rows is not the published one.
+
+        The published number is `expected`, or that of the catalogue. If neither is known, nothing
+        is checked.
+        """
         file = self.info.files[number]
         name, path = file.find(self.home / self.info.folder) or ("", self.home)
         expected = file.rows.get(name) if expected is None else expected
         if self.check and expected is not None and n_rows != expected:
             raise DatasetFormatError(
-                f"{path} has {n_rows:,} rows; expected {expected:,}. Download it again, or pass "
-                "check=False to read it anyway"
+                f"{path} has {n_rows:,} rows; expected {expected:,}. Download the file again, or "
+                f"pass check=False to read it anyway"
             )
 
 
 def _check_digest(path: Path, expected: str) -> None:
-    """Raise if the digest of the decompressed content is not `expected`."""
+    """Raise `DatasetFormatError` if the SHA-256 of the decompressed content is not `expected`."""
     with open_bytes(path) as stream:
         content: Any = stream
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     if digest != expected:
         raise DatasetFormatError(
             f"{path} is not the published file: the SHA-256 of its content is {digest}; expected "
-            f"{expected}. Download it again, or pass check=False to read it anyway"
+            f"{expected}. Download the file again, or pass check=False to read it anyway"
         )

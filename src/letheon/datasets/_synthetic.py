@@ -1,4 +1,4 @@
-"""Synthetic tables with the shape, class balance, column types and people of real ones."""
+"""Synthetic tables with the shape, class balance and column types of real tables."""
 
 import math
 import zlib
@@ -19,7 +19,7 @@ _ENTRIES = 75  # of a row of a sparse table
 
 
 def count_columns(about: DatasetInfo, shape: StandIn, encode: Encoding) -> int:
-    """Return the number of columns of X; for a sparse table, of its non-zero part."""
+    """Return the number of columns of X; for a sparse table, of words drawn per row."""
     if about.image_shape is not None:
         return math.prod(about.image_shape)
     if shape.n_sparse:
@@ -31,7 +31,7 @@ def count_columns(about: DatasetInfo, shape: StandIn, encode: Encoding) -> int:
 def make_synthetic(
     about: DatasetInfo, variant: str, *, n_rows: int | None, seed: int, encode: Encoding
 ) -> DatasetArrays:
-    """Generate a table; equal arguments give equal bytes.
+    """Return the arrays of a synthetic table; equal arguments give equal bytes.
 
     Class shares equal those of the real table up to rounding. Labels depend on a score that is
     linear in the columns, plus noise. If people have several rows, the score also has a term per
@@ -63,7 +63,7 @@ def make_synthetic(
 
 
 def _assign_rows(rng: np.random.Generator, n_rows: int, mean: float) -> NDArray[np.int64]:
-    """Assign rows to people; the number of rows per person has a geometric distribution."""
+    """Return the id of each row; the number of rows per person has a geometric distribution."""
     if mean <= 1:
         return np.arange(n_rows)
     sizes = rng.geometric(1 / mean, size=n_rows)
@@ -109,7 +109,7 @@ def _make_table(
 
 
 def _draw_words(rng: np.random.Generator, n_rows: int, n_words: int) -> NDArray[np.int64]:
-    """Draw words with frequencies that are inversely proportional to their rank (Zipf)."""
+    """Return random word numbers with frequencies inversely proportional to their rank (Zipf)."""
     shares = np.cumsum(1 / np.arange(1, n_words + 1))
     places = np.searchsorted(shares / shares[-1], rng.random(n_rows), side="right")
     return np.minimum(places, n_words - 1)
@@ -123,7 +123,7 @@ def _cut_labels(score: NDArray[np.float64], shape: StandIn) -> NDArray[np.int64]
 
 
 def _in_shares(n_rows: int, shares: tuple[float, ...]) -> NDArray[np.int64]:
-    """Return sorted labels in these shares; each class occurs at least once if possible."""
+    """Return sorted labels with these shares; each class occurs at least once if possible."""
     free = max(0, n_rows - len(shares))
     ends = np.rint(np.cumsum(shares) / sum(shares) * free).astype(np.int64)
     counts = np.diff(ends, prepend=0) + 1
@@ -149,7 +149,10 @@ def _make_images(
 def _make_texts(
     rng: np.random.Generator, n_rows: int, shape: StandIn
 ) -> tuple[Any, NDArray[np.int64]]:
-    """Return a sparse table of rows of norm 1: words by Zipf's law, labels from all words."""
+    """Return a sparse table of word weights and its labels.
+
+    Rows have norm 1. The words follow Zipf's law, and the labels depend on all words.
+    """
     words = _draw_words(rng, n_rows * _ENTRIES, shape.n_sparse)
     rows = np.repeat(np.arange(n_rows), _ENTRIES)
     cells = (np.ones(len(words), np.float32), (rows, words))

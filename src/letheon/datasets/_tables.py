@@ -1,9 +1,9 @@
-"""Text files with tables: read by column, and encoded with word lists of the published files.
+"""Readers of text files with tables, and the encoding of their words.
 
 Words of a column are numbered in alphabetical order over the whole published file, before any
-sampling, splitting or removal. So the list is a constant of that file, and a removal does not
-change it. A missing number becomes -1, because a mean would depend on people who may be forgotten
-later. Some files have special formats: svmlight, click logs, tweets, baskets, sentence trees.
+sampling, splitting or removal. So the list of words is a constant of that file and
+independent of removals. A missing number becomes -1, because a mean would depend on people who may
+be forgotten later. Some files have special formats: svmlight, click logs, tweets, baskets, trees.
 """
 
 import csv
@@ -46,7 +46,7 @@ class TextColumns(dict[str, list[str]]):
     """Texts of a table by column name; equal texts share one object."""
 
     def __missing__(self, name: str) -> NoReturn:
-        raise DatasetFormatError(f"the file has no column {name!r}; its columns: {', '.join(self)}")
+        raise DatasetFormatError(f"the file has no column {name!r}; it has: {', '.join(self)}")
 
     def __add__(self, other: "TextColumns") -> "TextColumns":
         """Return the rows of both tables, concatenated."""
@@ -58,7 +58,7 @@ class TextColumns(dict[str, list[str]]):
         return len(next(iter(self.values())))
 
     def map(self, name: str, function: Callable[[str], Any], dtype: Any) -> NDArray[Any]:
-        """Return a value for every row; the function is called once per distinct text."""
+        """Return the function of every text in a column; it is called once per distinct text."""
         try:
             values = {text: function(text) for text in dict.fromkeys(self[name])}
             return np.array([values[text] for text in self[name]], dtype)
@@ -66,7 +66,7 @@ class TextColumns(dict[str, list[str]]):
             raise
         except (OverflowError, ValueError) as error:
             raise DatasetFormatError(
-                f"a cell of column {name!r} does not have the published form: {error}"
+                f"a cell of the column {name!r} does not have the published format: {error}"
             ) from error
 
 
@@ -103,7 +103,8 @@ def read_columns(
         wrong = next((row for row in chunk if len(row) != len(names)), None)
         if wrong is not None:
             raise DatasetFormatError(
-                f"a row has {len(wrong)} cells; expected {len(names)}. It starts with {wrong[:3]}"
+                f"a row has {len(wrong)} cells; expected {len(names)}. The row starts with "
+                f"{wrong[:3]}"
             )
         for column, cells in zip(columns, zip(*chunk, strict=True), strict=True):
             column.extend(map(intern, cells))
@@ -113,7 +114,7 @@ def read_columns(
 
 
 def read_first_line(lines: Iterator[Any]) -> Any:
-    """Return the first line of a file; raise if the file is empty."""
+    """Return the first line of a file; raise `DatasetFormatError` if the file is empty."""
     line = next(lines, None)
     if line is None:
         raise DatasetFormatError("the file is empty")
@@ -121,7 +122,7 @@ def read_first_line(lines: Iterator[Any]) -> Any:
 
 
 def parse_number(text: str) -> float:
-    """Return the number in a cell; -1 if it is missing."""
+    """Return the number in a cell, or -1 if the value is missing."""
     text = text.strip()
     try:
         return MISSING_NUMBER if text in MISSING else float(text)
@@ -148,7 +149,7 @@ Cells = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 
 def diagnosis_group(code: str) -> str:
-    """Return the group of an ICD-9 code, one of nine (Strack et al. 2014, Table 2) or "missing".
+    """Return the group of an ICD-9 code: one of nine (Strack et al. 2014, Table 2) or "missing".
 
     Examples
     --------
@@ -185,10 +186,10 @@ def encode_table(
 ) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """Return features and their names: numbers first, then words.
 
-    ``"one-hot"``: a column ``name=word`` for every word; ``"ordinal"``: one column with the
-    position of the word in the alphabetical list. `cells` has the source column and the conversion
-    of features that are not simply read from the column with their name. Words that occur only
-    outside `rows` keep their columns.
+    With ``"one-hot"``, every word has a column ``name=word``. With ``"ordinal"``, a single column
+    has the position of the word in the alphabetical list. `cells` gives the source column and the
+    conversion of each feature that is not read directly from the column of the same name. Words
+    that occur only outside `rows` keep their columns.
     """
     coded = []
     for name in words:
@@ -227,7 +228,7 @@ class TableSpec:
     target : str
         Column of the label.
     positive : str or int
-        Value of the target for label 1: a number, or a text that may be followed by a dot.
+        Value of the target for label 1: a number, or a text. A dot after the text is ignored.
     negative : str
         Value of the target for label 0, if all other values are label 1.
     ids : str
@@ -260,7 +261,7 @@ class TableSpec:
     skip: str | None = None
 
     def is_positive(self, text: str) -> bool:
-        """Return whether the label of a target cell is 1."""
+        """Return whether the text of a target cell means the label 1."""
         if self.negative:
             return parse_word(text) != self.negative
         if isinstance(self.positive, int):
@@ -270,7 +271,7 @@ class TableSpec:
 
 
 def read_table(job: ReadJob, specs: Mapping[str, TableSpec]) -> DatasetArrays:
-    """Read the files of a table by its specification, or that of the variant."""
+    """Read the files of a table according to the specification of the variant."""
     spec = specs[job.variant if job.variant in specs else ""]
     parts = []
     for file in spec.files:
@@ -303,9 +304,9 @@ def is_known(text: str) -> bool:
 
 
 def read_vaccine(job: ReadJob) -> DatasetArrays:
-    """Read Vaccine: all answers are words, including "missing"; ids are respondents.
+    """Read Vaccine; every answer is a word, including "missing", and the ids are respondents.
 
-    In the seasonal variant the other vaccination is a feature, as in Brophy and Lowd.
+    In the seasonal variant, the H1N1 vaccination is a feature, as in Brophy and Lowd.
     """
     with job.open_lines(0) as lines:
         answers = read_columns(lines)
@@ -317,7 +318,7 @@ def read_vaccine(job: ReadJob) -> DatasetArrays:
     places = {person: row for row, person in enumerate(labelled)}
     lacking = [person for person in people.tolist() if person not in places]
     if lacking:
-        raise DatasetFormatError(f"{len(lacking)} respondents have no label, such as {lacking[:3]}")
+        raise DatasetFormatError(f"{len(lacking)} respondents have no label: {lacking[:3]}, ...")
     rows = [places[person] for person in people.tolist()]
     features = TextColumns(
         {name: texts for name, texts in answers.items() if name != "respondent_id"}
@@ -330,15 +331,15 @@ def read_vaccine(job: ReadJob) -> DatasetArrays:
 
 
 def parse_numbers(lines: Iterable[str]) -> NDArray[np.float32]:
-    """Return a numeric table."""
+    """Return the numbers in lines of a text file as an array."""
     try:
         return np.loadtxt(lines, np.float32, delimiter=",", ndmin=2, comments=None)
     except ValueError as error:
-        raise DatasetFormatError(f"not a table of numbers: {error}") from error
+        raise DatasetFormatError(f"the file is not a table of numbers: {error}") from error
 
 
 def _read_numbers(job: ReadJob) -> tuple[list[str], NDArray[np.float32]]:
-    """Return the names in the header, if there is one, and a numeric table."""
+    """Return the column names in the header (empty without a header), and a numeric table."""
     with job.open_lines() as lines:
         first = read_first_line(lines).replace('"', "")
         names = first.strip().split(",") if first[:1].isalpha() else []
@@ -351,7 +352,7 @@ def _read_numbers(job: ReadJob) -> tuple[list[str], NDArray[np.float32]]:
 def read_covtype(job: ReadJob) -> DatasetArrays:
     """Read Covertype: 10 numbers and 44 indicators; y is the cover type minus 1.
 
-    ``"binary"``: y is 1 for lodgepole pine (type 2).
+    In the variant ``"binary"``, y is 1 for lodgepole pine (type 2) and 0 for other types.
     """
     _, table = _read_numbers(job)
     cover = table[:, -1].astype(np.int64)
@@ -371,7 +372,7 @@ def read_higgs(job: ReadJob) -> DatasetArrays:
 
 
 def read_credit_card(job: ReadJob) -> DatasetArrays:
-    """Read Credit Card Fraud: seconds, 28 principal components and the amount; y is fraud."""
+    """Read Credit Card Fraud: seconds, 28 principal components, the amount; y is 1 for fraud."""
     names, table = _read_numbers(job)
     return DatasetArrays(
         table[:, :-1], table[:, -1].astype(np.int64), feature_names=tuple(names[:-1])
@@ -400,7 +401,7 @@ _NEUTRAL = 2
 
 
 def read_svm(job: ReadJob, *, width: int, is_dense: bool) -> DatasetArrays:
-    """Read svmlight files with labels -1 and 1: training rows, and test rows if they exist."""
+    """Read svmlight files with labels -1 and 1: training rows, and test rows if there are any."""
     X, y = _read_svm_file(job, 0, width, is_dense)
     if job.find(1) is None:
         return DatasetArrays(X, y)
@@ -421,7 +422,7 @@ def _read_svm_file(
         else:
             X, y = _parse_svm(stream, width)
     if not len(y):
-        raise DatasetFormatError(f"{job.locate_file(file)[1]} has no rows")
+        raise DatasetFormatError(f"{job.locate_file(file)[1]} contains no rows")
     job.check_rows(file, len(y))
     return X, y
 
@@ -432,12 +433,12 @@ def _parse_svm(stream: IO[bytes], width: int) -> tuple[Any, NDArray[np.int64]]:
     try:
         X, y = load_svmlight_file(stream, n_features=width, dtype=np.float32, zero_based=False)
     except ValueError as error:
-        raise DatasetFormatError(f"not in svmlight format: {error}") from error
+        raise DatasetFormatError(f"the file is not in svmlight format: {error}") from error
     return sparse.csr_array(X), (np.asarray(y) > 0).astype(np.int64)
 
 
 def read_ctr(job: ReadJob) -> DatasetArrays:
-    """Read CTR: the 13 numbers of the first million advertisements; y is a click.
+    """Read CTR: the 13 numbers of the first million advertisements; y is 1 for a click.
 
     Lines of Criteo's file have a label, 13 numbers and 26 hashed categories, separated by tabs. The
     categories are ignored, as in Brophy and Lowd. A missing number is -1; Brophy and Lowd used the
@@ -451,9 +452,9 @@ def read_ctr(job: ReadJob) -> DatasetArrays:
 
 
 def read_twitter(job: ReadJob) -> DatasetArrays:
-    """Read Twitter: numbers about the first million tweets and their authors; y is spam.
+    """Read Twitter: numbers about the first million tweets and their authors; y is 1 for spam.
 
-    A file with a header and the columns ``user_id``, ``text`` and ``label``, and any of
+    The file has a header with the columns ``user_id``, ``text`` and ``label``, and any of
     ``pagerank``, ``triangle_count``, ``core_id``, ``out_degree``, ``in_degree``, ``polarity``,
     ``subjectivity``. Six counts are computed from the text. The last column is the number of
     earlier messages of the same author, which does not depend on rows of other authors. In a
@@ -471,7 +472,7 @@ def read_twitter(job: ReadJob) -> DatasetArrays:
         columns = rows.fieldnames or ()
         lacking = {"user_id", "text", "label"} - set(columns)
         if lacking:
-            raise DatasetFormatError(f"{name} has no columns {sorted(lacking)}")
+            raise DatasetFormatError(f"{name} lacks the columns {sorted(lacking)}")
         figures = tuple(each for each in _TWITTER_FIGURES if each in columns)
         return _read_tweets(islice(rows, FIRST), figures)
 
@@ -482,7 +483,7 @@ def _read_tweets(rows: Iterator[dict[Any, Any]], figures: tuple[str, ...]) -> Da
     n_before: Counter[str] = Counter()
     for row in rows:
         if None in row or None in row.values():
-            raise DatasetFormatError(f"row {len(values) + 1:,} does not have one cell per column")
+            raise DatasetFormatError(f"row {len(values) + 1:,} does not match the header columns")
         owner, text = row["user_id"], row["text"]
         counts = [len(mark.findall(text)) for mark in _TWITTER_MARKS.values()]
         values.append([*(parse_number(row[name]) for name in figures), *counts, n_before[owner]])
@@ -521,11 +522,11 @@ def read_purchase(job: ReadJob) -> DatasetArrays:
 def _read_baskets(
     lines: Iterator[str], customers: list[int]
 ) -> tuple[NDArray[np.bool_], dict[str, int]]:
-    """Return an array of customers x categories, and the sales of each category."""
+    """Return which customer bought which category, and the number of sales by category."""
     header = read_first_line(lines).strip().split(",")
     if "id" not in header or "category" not in header:
         raise DatasetFormatError(
-            f"transactions.csv needs the columns 'id' and 'category'; it has {header}"
+            f"transactions.csv has the columns {header}; expected 'id' and 'category' among them"
         )
     place_id, place_category = header.index("id"), header.index("category")
     last = max(place_id, place_category) + 1
@@ -537,7 +538,7 @@ def _read_baskets(
         cells = line.split(",", last)
         if len(cells) < last:
             raise DatasetFormatError(
-                f"a row has {len(cells)} cells; expected {last} or more: {line[:40]!r}"
+                f"a row has {len(cells)} cells; expected at least {last}: {line[:40]!r}"
             )
         place = places.setdefault(cells[place_category], len(places))
         n_sold[place] += 1
@@ -553,9 +554,10 @@ def _read_baskets(
 def read_sst(job: ReadJob) -> DatasetArrays:
     """Read SST: a sparse table of word counts per sentence, in lower case.
 
-    A line is a tree, ``(3 (2 It) (4 (2 's) (3 good)))``; y is the number of the root, from 0 (very
-    negative) to 4. ``"binary"``: neutral sentences are omitted, and y is 1 for 3 or more. The words
-    are those of both files in alphabetical order, the same in both variants.
+    Each line is a tree such as ``(3 (2 It) (4 (2 's) (3 good)))``; y is the number at the root,
+    from 0 (very negative) to 4 (very positive). In the variant ``"binary"``, neutral sentences are
+    omitted, and y is 1 for the numbers 3 and 4. The columns are the words of both files in
+    alphabetical order, the same in both variants.
     """
     from sklearn.feature_extraction.text import CountVectorizer
 

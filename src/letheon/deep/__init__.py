@@ -1,6 +1,6 @@
 """Neural networks that forget: any PyTorch module, trained by one deterministic loop.
 
-Needs torch: ``pip install 'letheon[torch]'``.
+This package needs torch: ``pip install 'letheon[torch]'``.
 """
 
 try:

@@ -27,8 +27,8 @@ _REPEATED = 32
 class Backbone:
     """A network with fixed weights that turns rows into features; immutable.
 
-    A module cannot be written to a file. A backbone stores what is needed to build it again: an
-    importable factory and the weights.
+    A PyTorch module cannot be written to a file safely. So a backbone stores what is needed to
+    build the module again: an importable factory and the weights.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ class Backbone:
         ``factory(*arguments)`` returns the `torch.nn.Module`: a function or class at the top of
         a module, or a factory of `letheon.deep`. It is called again after a saved model is loaded.
     weights : mapping of str to tensor or array, optional
-        The module's ``state_dict()``. None uses the initial weights of the factory. They are drawn
-        from torch's generator, so seed it first (`torch.manual_seed`). The generator's state is
-        restored afterwards: two calls in a row draw the same weights.
+        The module's ``state_dict()``. None uses the initial weights of the factory, which are drawn
+        from torch's generator; call `torch.manual_seed` first. The state of the generator is
+        restored afterwards, so two calls in a row draw the same weights.
     arguments : tuple, default=()
         Positional arguments of the factory.
 
@@ -112,22 +112,22 @@ class Backbone:
         if n_bad:
             raise TrainingError(
                 f"the backbone returns NaN or infinity for {n_bad} of {len(features)} row(s); "
-                "scale the rows as it expects them, or check its weights"
+                "scale the rows as the backbone expects, or check its weights"
             )
         return features
 
     def compute_row_features(self, rows: NDArray[Any], *, device: str) -> NDArray[Any]:
-        """Return features to train on: each row is its own batch.
+        """Return features for training; every row is computed in a batch of its own.
 
-        On one device and with one version of the libraries the features are a function of the row,
-        bit by bit: kernels are deterministic, a CPU uses one thread, and no other row is in the
-        batch. Some rows are computed again at the end, in another order, and must give the same
-        bits.
+        On one device and with one version of the libraries, the same row always gives the same
+        bits: kernels are deterministic, a CPU uses one thread, and no other row is in the batch. To
+        check this, some rows are computed again at the end, in another order.
 
         Raises
         ------
         TrainingError
-            As in `features`, or the module returns other features when it runs again.
+            As in `features`, or if the module returns other features for the same row in a second
+            run.
         """
         target = resolve_device(device)
         sample = np.unique(np.linspace(0, len(rows) - 1, _REPEATED).astype(np.int64))[::-1]
@@ -179,7 +179,10 @@ class Backbone:
         return kept[str(device)]
 
     def _require_constant(self, module: nn.Module, before: dict[str, Tensor]) -> None:
-        """Raise if a parameter or buffer has changed: a frozen module must not store rows."""
+        """Raise `TrainingError` if a parameter or buffer of the module has changed.
+
+        A frozen module must not store anything about rows.
+        """
         now = get_tensors(module)
         changed = now.keys() ^ before.keys()
         common = now.keys() & before.keys()
@@ -189,8 +192,8 @@ class Backbone:
             name = min(changed)
             kind = "parameter" if name in dict(module.named_parameters()) else "buffer"
             raise TrainingError(
-                f"{kind} {name} of the backbone changes in evaluation mode, so features of a row "
-                "depend on earlier rows; make it a constant"
+                f"{kind} {name} of the backbone changes in evaluation mode, so the features of a "
+                f"row depend on earlier rows; use a module that does not change it"
             )
 
     def _build_module(self) -> nn.Module:
@@ -231,11 +234,14 @@ class Backbone:
 
     @classmethod
     def _from_state(cls, values: dict[str, Any]) -> Self:
-        """Return the backbone without calling the factory: reading a file runs no code."""
+        """Return the backbone without calling the factory; reading a file must not run code."""
         backbone = cls.__new__(cls)
         factory, arguments, weights = values["factory"], values["arguments"], values["weights"]
         if not callable(factory) or not isinstance(arguments, tuple):
-            raise ValueError("not a valid backbone: expected a callable factory and a tuple")
+            raise ValueError(
+                "the state of the backbone is not valid: expected a callable factory "
+                "and a tuple of arguments"
+            )
         backbone.factory, backbone.arguments = factory, arguments
         backbone._set_weights(weights)
         return backbone
@@ -246,7 +252,7 @@ def _to_batch(rows: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def _freeze_array(name: str, value: Any) -> NDArray[Any]:
-    """Return a read-only copy of weights."""
+    """Return a read-only copy of the weights with this name, as an array."""
     if isinstance(value, Tensor):
         if value.dtype == torch.bfloat16:
             raise TypeError(f"weights[{name!r}] are bfloat16; convert the module to float32 first")
@@ -265,7 +271,9 @@ def _load_weights(module: nn.Module, weights: Mapping[str, NDArray[Any]]) -> Non
     try:
         module.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
     except RuntimeError as error:
-        raise ValueError(f"weights do not fit the module of the factory: {error}") from None
+        raise ValueError(
+            f"weights do not match the module that the factory returns: {error}"
+        ) from None
 
 
 def _compute_vectors(module: nn.Module, batch: Tensor) -> Tensor:
@@ -286,7 +294,10 @@ def _require_row_by_row(module: nn.Module, batch: Tensor) -> None:
     sample = np.unique(np.linspace(0, len(batch) - 1, _PROBED).astype(np.int64)).tolist()
     alone = torch.cat([_compute_vectors(module, batch[k : k + 1]) for k in sample])
     if {parts.shape[1], alone.shape[1]} != {together.shape[1]}:
-        raise TrainingError("the number of features of the backbone depends on the batch")
+        raise TrainingError(
+            "the number of features that the backbone returns depends on the "
+            "batch; expected a fixed number"
+        )
     moved[order] = parts
     # Features that are not finite raise another error.
     gaps = torch.cat([together - moved, together[sample] - alone]).nan_to_num(0.0)

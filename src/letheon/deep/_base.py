@@ -75,7 +75,10 @@ _FACTORY = "a factory that takes the shape of a row and the number of classes, a
 
 
 def loop_settings(model: Any) -> LoopSettings:
-    """Return the settings of the loop; a loss with a `reduction` parameter gets "none"."""
+    """Return the settings of the training loop from the parameters of a model.
+
+    A loss function with a parameter `reduction` is called with "none".
+    """
     loss = model.loss
     try:
         has_reduction = "reduction" in inspect.signature(loss).parameters
@@ -95,7 +98,7 @@ def loop_settings(model: Any) -> LoopSettings:
 
 @dataclass(eq=False, repr=False)
 class TrainingContext(Opaque):
-    """Rows on the device, the template, and loops with their captured steps.
+    """What training needs: rows on the device, the architecture, and reusable training loops.
 
     On a CPU the rows share the memory of `SlotRows`. On a GPU they are a copy; `wipe` removes rows
     from it.
@@ -103,7 +106,7 @@ class TrainingContext(Opaque):
     Parameters
     ----------
     rows : SlotRows
-        The remaining rows; the slots on the device are the same.
+        The remaining rows. The rows on the device are in the same slots.
     template : Template
         The architecture.
     settings : LoopSettings
@@ -131,7 +134,7 @@ class TrainingContext(Opaque):
         self._loops: dict[tuple[tuple[int, ...], int], Loop] = {}
 
     def get_loop(self, lanes: tuple[int, ...] = (0,), group: int = 0) -> Loop:
-        """Return the loop of some lanes, created at the first call."""
+        """Return the training loop of these lanes; it is created at the first call."""
         key = lanes, group
         if key not in self._loops:
             self._loops[key] = Loop(
@@ -144,7 +147,7 @@ class TrainingContext(Opaque):
         return rows.X is self._X and rows.y is self._y and device == self.device
 
     def wipe(self, positions: Positions) -> None:
-        """Overwrite rows in the device's copy, if it has one."""
+        """Overwrite rows in the copy on the device with zeros, if there is a copy."""
         if self.device.type != "cpu":
             where = torch.from_numpy(positions).to(self.device)
             self.data.X[where] = 0
@@ -161,7 +164,7 @@ class TrainingContext(Opaque):
         return self.template.running_statistics(flat, map(self.load_rows, parts))
 
     def load_rows(self, positions: Positions) -> Tensor:
-        """Return rows as float32 on the device."""
+        """Return the rows at these positions as float32 on the device."""
         where = torch.from_numpy(positions).to(self.device)
         return self.data.X.index_select(0, where).to(torch.float32)
 
@@ -171,7 +174,7 @@ def sample_calibration_rows(
 ) -> Positions:
     """Return up to `limit` of these rows: those whose ids have the smallest keyed hashes.
 
-    So the sample of the remaining rows does not depend on forgotten rows.
+    So the sample does not depend on forgotten rows.
     """
     if len(positions) <= limit:
         return positions
@@ -180,7 +183,7 @@ def sample_calibration_rows(
 
 
 def alive_mask(rows: SlotRows, removed: Positions | None) -> NDArray[np.bool_]:
-    """Return a mask of the slots with remaining rows."""
+    """Return a boolean mask of the slots that have a row after removing `removed`."""
     alive = rows.alive.copy()
     if removed is not None:
         alive[removed] = False
@@ -214,7 +217,7 @@ def net_facts(method: str, **own: Any) -> MethodFacts:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NetParameters:
-    """Parameters of all networks, with their defaults."""
+    """Parameters that all network classifiers have, with their defaults."""
 
     module: Any = None
     epochs: int = 20
@@ -350,17 +353,18 @@ class NetBase(
 
     @abstractmethod
     def _train_all(self, data: TrainingRows, seed: int, callback: Callback | None) -> Change:
-        """Train from scratch. The change sets `nets_`, `cache_` and the subclass's attributes."""
+        """Train from scratch; return a change that sets `nets_`, `cache_` and other attributes."""
 
     @abstractmethod
     def _prepare_removal(self, removal: Removal, callback: Callback | None) -> Any:
-        """Prepare a removal after which every class still has rows; see `_removal_change`.
+        """Prepare a removal after which every class still has rows.
 
-        Returns the argument of the subclass's `_commit`; here a `Change`.
+        Return the argument of `_commit`: a `Change` from `_removal_change`, unless a subclass
+        overrides `_commit`.
         """
 
     def _aggregate_shares(self, shares: Floats) -> Floats:
-        """Combine the probabilities of all networks, shape (W, k, n_classes), into the model's."""
+        """Return the probabilities of the model: the mean over its networks (the first axis)."""
         answer: Floats = shares.mean(axis=0)
         return answer
 
@@ -376,13 +380,13 @@ class NetBase(
         validate_parameters(self)
         if callable(optimizer) and self.schedule != "constant":
             raise ValueError(
-                f"schedule={self.schedule!r} needs an optimizer by name, one of {OPTIMIZERS}: a "
-                "custom optimizer has its own learning rate"
+                f"schedule={self.schedule!r} needs an optimizer that is given by name, one of "
+                f"{OPTIMIZERS}; a custom optimizer has its own learning rate"
             )
         if isinstance(loss, nn.Module):
             raise ValueError(
-                f"loss is a module ({type(loss).__name__}); expected a function, such as one of "
-                "torch.nn.functional"
+                f"loss is a module ({type(loss).__name__}); expected a function, such as "
+                f"torch.nn.functional.cross_entropy"
             )
         if isinstance(module, nn.Module):
             raise ValueError(
@@ -397,14 +401,14 @@ class NetBase(
 
     @contextmanager
     def _training_run(self) -> Iterator[None]:
-        """Train reproducibly; raise MemoryError when a GPU has no memory left."""
+        """Run the block reproducibly; raise MemoryError if the GPU runs out of memory."""
         try:
             with reproducible_run(self._torch_device(), deterministic=bool(self.deterministic)):
                 yield
         except torch.OutOfMemoryError as error:
             raise MemoryError(
-                f"the GPU has no memory left; nothing was changed: {error}. Use a smaller "
-                "batch_size, fewer networks at once, or device='cpu'"
+                f"the GPU ran out of memory; the model was not changed: {error}. Use a smaller "
+                f"batch_size, fewer networks at once, or device='cpu'"
             ) from error
 
     def _check_training_data(self, X: Any, y: Any, ids: Any) -> TrainingRows:
@@ -436,12 +440,12 @@ class NetBase(
             )
 
     def _new_context(self, data: TrainingRows, seed: int) -> TrainingContext:
-        """Return the context for rows that are about to be trained on."""
+        """Return a new training context for rows that are about to be trained on."""
         assert data.classes is not None
         template = Template(self._module_factory, data.rows.X.shape[1:], len(data.classes), seed)
         if template.has_batch_norm and self.batch_size < 2:
             raise ValueError(
-                f"batch_size={self.batch_size}; BatchNorm needs a batch_size of 2 or more"
+                f"batch_size={self.batch_size} is too small; BatchNorm needs at least 2"
             )
         return self._make_context(data.rows, template, seed)
 
@@ -452,7 +456,10 @@ class NetBase(
         )
 
     def _current_context(self) -> TrainingContext:
-        """Return the context of the remaining rows, rebuilt after a load or a compaction."""
+        """Return the training context of the remaining rows.
+
+        The context is rebuilt after the model was loaded or its rows were compacted.
+        """
         context = self.cache_.content
         if context is not None and context.is_valid_for(self.rows_, self._torch_device()):
             return context
@@ -476,9 +483,11 @@ class NetBase(
         owned: Sequence[Positions | None],
         classes: Any,
     ) -> Nets:
-        """Return trained networks; `owned` has the rows of each, None if they did not change.
+        """Return the networks with parameters `flat`, and their BatchNorm statistics.
 
-        A network without rows takes no part in predictions.
+        `owned` has the positions of the rows of each network, or None if they did not change.
+
+        A network without rows is not used for predictions.
         """
         parts = list[tuple[Statistics, bool]]()
         for number, (line, rows) in enumerate(zip(flat, owned, strict=True)):
@@ -498,7 +507,7 @@ class NetBase(
         rebuilt: Mapping[str, int] = {},
         **own: Any,
     ) -> Change:
-        """Return the change of a training from scratch; `own` has the subclass's attributes."""
+        """Return the change for a training from scratch; `own` has attributes of the subclass."""
         attributes = {
             "rows_": data.rows,
             "counts_": data.counts,
@@ -509,7 +518,7 @@ class NetBase(
         return Change(attributes | own, Outcome(1.0, rebuilt))
 
     def _replace_all(self, change: Change, about: dict[str, Any]) -> tuple[Warning, ...]:
-        """Replace all fitted attributes at once, for concurrent readers."""
+        """Replace all fitted attributes in one step, so that concurrent readers see no mixture."""
         vars(self).update(change.attributes | about)
         for stale in {"tuning_", "feature_names_in_"} - about.keys():
             vars(self).pop(stale, None)
@@ -532,7 +541,7 @@ class NetBase(
     def _removal_change(
         self, removal: Removal, attributes: dict[str, Any], outcome: Outcome
     ) -> Change:
-        """Return the change that also removes the rows, on the host and on the device."""
+        """Return a change that also removes the rows, on the host and on the device."""
         positions: Positions = removal.where
         attributes = {"counts_": self._counts_without(positions), **attributes}
         writes = (
@@ -570,7 +579,7 @@ class NetBase(
         return ("rows_", "cache_")
 
     def __sklearn_tags__(self) -> Tags:
-        """Return the tags: dense numbers; not deterministic if kernels may add in any order."""
+        """Return the scikit-learn tags; non-deterministic unless `deterministic` is set."""
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         tags.non_deterministic = not self.deterministic

@@ -2,9 +2,10 @@
 
 A checkpoint store has n entries, flat vectors of p float32: the parameters after every block or
 stage. They are stored in tensors on the device, in an unnamed temporary file when they take more
-bytes than allowed, or as safetensors files in the model's own directory. A removal first writes
-new entries next to the old ones. A commit replaces the old entries and destroys them, because they
-were computed from the forgotten rows; so was the shift between two runs.
+bytes than allowed, or as safetensors files in the model's own directory. A removal first writes new
+entries next to the old ones. A commit replaces the old entries and destroys them, because they were
+computed from the forgotten rows. The vectors by which entries are shifted are destroyed for the
+same reason.
 """
 
 import hashlib
@@ -53,7 +54,7 @@ def _entry_bytes(flat: Tensor) -> bytes:
 
 
 class MemoryStore:
-    """Vectors in tensors on a device, or in unnamed files above `max_memory` bytes; by number.
+    """Numbered vectors in tensors on a device, or in unnamed files above `max_memory` bytes.
 
     A forked process shares the file with its parent, which may write to it at any time. In the
     forked process the entries therefore count as lost, and nothing is written.
@@ -78,7 +79,7 @@ class MemoryStore:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the rows are in a file of the process that this one was forked from."""
+        """Whether the vectors are in a file that belongs to the parent process, after a fork."""
         return self.is_mapped and self._owner != os.getpid()
 
     @property
@@ -101,7 +102,7 @@ class MemoryStore:
         return number
 
     def get(self, number: int) -> Tensor:
-        """Return the vector itself, not a copy."""
+        """Return the vector with this number, not a copy."""
         if self.is_foreign:
             raise CorruptFileError(_FOREIGN)
         return self._rows[number]
@@ -113,7 +114,7 @@ class MemoryStore:
         return hashlib.sha256(_entry_bytes(self._rows[number])).hexdigest()
 
     def keep_only(self, numbers: frozenset[int]) -> tuple[str, ...]:
-        """Overwrite all other vectors: they depend on forgotten rows."""
+        """Overwrite all other vectors, which depend on forgotten rows."""
         for number in self._rows.keys() - numbers:
             row = self._rows.pop(number)
             if not self.is_foreign:
@@ -124,7 +125,7 @@ class MemoryStore:
 
 
 class FileStore:
-    """Vectors as safetensors files in the model's directory, named by the SHA-256 of the bytes."""
+    """Vectors in safetensors files in the model's directory, named by their SHA-256."""
 
     kind = "files"
     device = CPU
@@ -154,13 +155,15 @@ class FileStore:
         try:
             [(key, flat)] = load(data).items()
         except (SafetensorError, ValueError) as error:
-            raise CorruptFileError(f"a checkpoint is not a safetensors file: {error}") from None
+            raise CorruptFileError(
+                f"a checkpoint file is not a valid safetensors file: {error}"
+            ) from None
         if key != "flat" or flat.dtype != torch.float32 or flat.shape != (self._p,):
-            raise CorruptFileError(f"a checkpoint does not contain {self._p} float32 numbers")
+            raise CorruptFileError(f"a checkpoint file does not contain {self._p} float32 numbers")
         return flat
 
     def name_of(self, name: str) -> str:
-        """Return the name."""
+        """Return the name unchanged: vectors in files are identified by name."""
         return name
 
     def keep_only(self, names: frozenset[str]) -> tuple[str, ...]:
@@ -172,9 +175,11 @@ Store = MemoryStore | FileStore
 
 
 class CheckpointChange:
-    """New entries of one removal, to be committed or abandoned; each entry is set at most once.
+    """New entries of one removal, to be committed or abandoned.
 
-    As a context manager it abandons the change when the block fails.
+    Each entry is set at most once.
+
+    As a context manager, it abandons the change if the block raises.
     """
 
     def __init__(self, checkpoints: "CheckpointStore") -> None:
@@ -185,7 +190,7 @@ class CheckpointChange:
         self.is_open = True
 
     def __repr__(self) -> str:
-        """Show the number of entries only."""
+        """Return a text with the number of entries, without their values."""
         return f"<change of {len(self._new) + len(self._shifts)} entries of a checkpoint store>"
 
     def __enter__(self) -> Self:
@@ -203,14 +208,17 @@ class CheckpointChange:
         self._new[i] = self._checkpoints._write_entry(flat)
 
     def shift(self, by: Tensor, entries: Sequence[int]) -> None:
-        """Add a vector to entries: at the commit, or as new files, one at a time."""
+        """Add a vector to entries.
+
+        In memory the addition is done at the commit; entries in files are written as new files now.
+        """
         store = self._store
         by = self._checkpoints._check_entry(by).to(store.device, copy=True)
         for i in map(self._require_free, entries):
             key = self._checkpoints._keys[i]
             if key is None:
                 raise ValueError(
-                    f"entry {i} of the checkpoint store is empty: it cannot be shifted"
+                    f"entry {i} of the checkpoint store is empty, so it cannot be shifted"
                 )
             if isinstance(store, MemoryStore):
                 self._shifts[i] = by
@@ -251,12 +259,12 @@ class CheckpointChange:
 
 
 class CheckpointStore:
-    """n flat vectors of p float32: entry i contains the parameters after block or stage i.
+    """A store of n flat vectors of p float32; entry i has the parameters after block or stage i.
 
     Equal entries have equal digests, regardless of where they are stored. A copy has its own
     vectors in memory but shares the files of a directory: when one copy destroys a file, the other
-    one reports it as missing. An unnamed file is released when the process ends, without being
-    overwritten. In a forked process its entries count as lost.
+    copy reports the file as missing. An unnamed file is released when the process ends, without
+    being overwritten. In a forked process its entries count as lost.
     """
 
     def __init__(
@@ -279,8 +287,9 @@ class CheckpointStore:
     ) -> Self:
         """Return an empty store for n entries of p numbers.
 
-        They are files in the model's own directory `home`, or in an unnamed file above
-        `max_memory` bytes, or on the device. Raises `CheckpointError` if there is no space.
+        Entries are files in the directory `home` if it is given. Otherwise they are on the device,
+        or in an unnamed file above `max_memory` bytes. Raise `CheckpointError` if there is no
+        space.
         """
         if n < 1 or p < 1:
             raise ValueError(f"got {n} entries of {p} parameters; expected at least 1 of each")
@@ -290,7 +299,7 @@ class CheckpointStore:
         return cls(MemoryStore(n, p, device, max_memory), n, p, device)
 
     def __repr__(self) -> str:
-        """Show the size only."""
+        """Return a text with the size of the store, without its values."""
         return f"<checkpoint store: {self.n} entries of {self.p} parameters in {self._store.kind}>"
 
     @property
@@ -313,19 +322,19 @@ class CheckpointStore:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether entries are in an unnamed file of the process that this one was forked from."""
+        """Whether entries are in an unnamed file that belongs to the parent of a forked process."""
         return bool(self._store.is_foreign)
 
     def get(self, i: int) -> Tensor | None:
         """Return a copy of entry i on the device, or None if the entry is empty.
 
-        Raises `CorruptFileError` if it is missing or altered, or belongs to another process.
+        Raise `CorruptFileError` if the entry is missing or altered, or belongs to another process.
         """
         key = self._keys[self._check_index(i)]
         return None if key is None else self._store.get(key).to(self.device, copy=True)
 
     def put(self, i: int, flat: Tensor | None) -> None:
-        """Write entry i immediately: for a new store, inside `fill_or_destroy`."""
+        """Write entry i immediately; use this only for a new store, inside `fill_or_destroy`."""
         self._abandon_change()
         i = self._check_index(i)
         old, self._keys[i] = self._keys[i], self._write_entry(flat)
@@ -334,7 +343,10 @@ class CheckpointStore:
 
     @contextmanager
     def fill_or_destroy(self) -> Iterator[Self]:
-        """Check that entries can be written; destroy all of them if the block fails."""
+        """Run the ``with`` block; if it raises, destroy the entries that it wrote.
+
+        First check that entries can be written.
+        """
         before = self._store.keys()
         try:
             with self._store.shelf.all_or_nothing():
@@ -345,7 +357,7 @@ class CheckpointStore:
             raise
 
     def begin_change(self) -> CheckpointChange:
-        """Return an empty change; abandon an earlier one that is still open."""
+        """Return an empty change; an earlier change that is still open is abandoned."""
         self._abandon_change()
         self._change = CheckpointChange(self)
         return self._change
@@ -353,10 +365,10 @@ class CheckpointStore:
     def commit(self, change: CheckpointChange) -> DestructionReport:
         """Apply a change and destroy the entries that it replaces; cannot fail.
 
-        Returns the files of replaced entries that were missing or could not be destroyed.
+        The report names files of replaced entries that were missing or could not be destroyed.
         """
         if change is not self._change or not change.is_open:
-            raise ValueError("only the last change can be committed, and only while it is open")
+            raise ValueError("only the newest change can be committed, and only once")
         self._change = None
         return change.commit()
 
@@ -369,7 +381,8 @@ class CheckpointStore:
     def to(self, device: torch.device | str, *, max_memory: int | None = None) -> Self:
         """Move to a device, or to an unnamed file above `max_memory` bytes.
 
-        A loaded store is in host memory. An open change is abandoned only if entries move.
+        Entries of a loaded store are in host memory at first. An open change is abandoned only if
+        entries are moved.
         """
         device, old = _concrete_device(device), self._store
         if isinstance(old, MemoryStore):
@@ -383,7 +396,7 @@ class CheckpointStore:
         return self
 
     def use_directory(self, home: str | None) -> Self:
-        """Read and write files in this directory; a new directory abandons an open change."""
+        """Use files in this directory; if the directory is new, abandon an open change."""
         if self._is_on_files and self._store.shelf.home != home:
             self._abandon_change()
             self._store.shelf = CheckpointDirectory(home)
@@ -414,7 +427,10 @@ class CheckpointStore:
         return frozenset(key for key in self._keys if key is not None)
 
     def _destroy_unused(self, before: frozenset[Any]) -> DestructionReport:
-        """Destroy vectors that are not entries; report keys of `before` that are missing."""
+        """Destroy vectors that are not entries.
+
+        The report names the keys in `before` that were to be destroyed but are missing.
+        """
         after = self._entry_keys()
         missing = sorted(before - after - self._store.keys())
         return DestructionReport(tuple(missing), self._store.keep_only(after))
@@ -452,7 +468,9 @@ class CheckpointStore:
         if "names" in plain:
             names, p, size = plain["names"], plain["n_parameters"], plain["file_size"]
             if type(p) is not int or type(size) is not int or p < 1 or not names:
-                raise ValueError("not a valid checkpoint store: sizes")
+                raise ValueError(
+                    "the state of the checkpoint store is not valid: wrong sizes or no entries"
+                )
             for name in names:
                 if name is not None:
                     state.CheckpointName(name)
@@ -461,20 +479,24 @@ class CheckpointStore:
             return checkpoints
         rows, present = plain["rows"], plain["present"]
         if rows.dtype != np.float32 or rows.ndim != 2 or rows.size == 0:
-            raise ValueError("not a valid checkpoint store: rows")
+            raise ValueError(
+                "the state of the checkpoint store is not valid: rows must be a float32 table"
+            )
         if present.dtype != np.bool or present.shape != rows.shape[:1]:
-            raise ValueError("not a valid checkpoint store: places")
+            raise ValueError(
+                "the state of the checkpoint store is not valid: present must be one bool per row"
+            )
         checkpoints = cls.create(*rows.shape)
         for i in np.flatnonzero(present).tolist():
             checkpoints.put(i, torch.tensor(rows[i]))
         return checkpoints
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the state of a model file, and the directory of the entries."""
+        """Pickle the entries as in a model file, and their directory."""
         return type(self)._from_state, (self._to_state(), self._store.shelf.home)
 
     def __copy__(self) -> Self:
-        """Return a store with its own copy of the vectors: they change in place."""
+        """Return a store with its own copy of the vectors, because they change in place."""
         if self._is_on_files:
             return type(self)._from_state(self._to_state(), self._store.shelf.home).to(self.device)
         return self._copy_to(self.device, 0 if self._store.is_mapped else None)
@@ -492,7 +514,8 @@ def _concrete_device(device: torch.device | str) -> torch.device:
 class CheckpointedNet(HomeMixin, NetBase):
     """A network with a checkpoint store in memory, in an unnamed file or in a directory.
 
-    `_prepare` returns a `Change` and the open change of the store, None if the store is replaced.
+    `_prepare` returns a `Change` and the open change of the store, or None if the store is
+    replaced.
     """
 
     _parameter_rules: ClassVar[Rules] = {"max_memory": OrNone(Whole(0))}
@@ -516,7 +539,10 @@ class CheckpointedNet(HomeMixin, NetBase):
         return checkpoints, {"vault_": checkpoints, **self._describe_home(home)}
 
     def _current_checkpoints(self) -> CheckpointStore:
-        """Return the store at its current place: the model may have been loaded or moved."""
+        """Return the store, after moving it to the current directory and device.
+
+        The model may have been loaded or moved since the last request.
+        """
         checkpoints = self.vault_.use_directory(self._current_home())
         return checkpoints.to(self._torch_device(), max_memory=self.max_memory)
 
@@ -533,7 +559,7 @@ class CheckpointedNet(HomeMixin, NetBase):
             return with_reason(self._prepare_retrain(removal.where, callback), lost), None
 
     def _explain_loss(self) -> str | None:
-        """Return why the checkpoints are lost, so everything must be trained again; else None."""
+        """Return why the checkpoints are lost and a retrain is needed, or None if they exist."""
         if self.checkpoint_home_ is not None and self.checkpoint_dir is None:
             self._current_checkpoints()
             return f"checkpoints were in {self.checkpoint_home_}, but checkpoint_dir is now None"

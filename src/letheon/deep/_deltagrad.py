@@ -1,4 +1,4 @@
-"""DeltaGrad for networks: removal by replaying stochastic gradient descent (Wu et al. 2020)."""
+"""DeltaGrad for networks: removal by replaying gradient descent (Wu et al. 2020)."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -42,32 +42,33 @@ _ROUNDING = 1e-3
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DeltaGradNetClassifier(NetBase):
-    """Any PyTorch module, made to forget by replaying its gradient descent.
+    """A PyTorch network that forgets by replaying its gradient descent.
 
-    Training is plain stochastic gradient descent, ``w_(t+1) = w_t - rate_t g_t``, g_t the mean
-    gradient of the n_t rows of a batch; all points w_t and gradients g_t are stored. To forget
-    rows, the descent is replayed from the first batch that contains one; m_t rows of step t are
-    removed::
+    Training is plain stochastic gradient descent, ``w_(t+1) = w_t - rate_t g_t``, where g_t is the
+    mean gradient of the n_t rows of a batch. All points w_t and gradients g_t are stored. To forget
+    rows, the descent is replayed from the first batch that contains one of them. If m_t rows of
+    step t are removed, the step becomes::
 
         w'_(t+1) = w'_t - rate_t / (n_t - m_t) [ n_t g - sum of grad l_i(w'_t) over those m_t ]
 
     where ``g`` is the gradient of all n_t rows at ``w'_t``. It is computed from the rows in the
-    first steps and every few steps afterwards, and otherwise approximated by
-    ``g_t + B (w'_t - w_t)``, with B from the exact steps by L-BFGS. B is used only where the loss
-    looks convex and smooth; elsewhere the step is exact. The path of the replay replaces the old
-    one, and later removals start from it.
+    first steps and every few steps afterwards, and otherwise approximated by ``g_t + B (w'_t -
+    w_t)``, where L-BFGS estimates B from the exact steps. B is used only where the loss looks
+    convex and smooth; elsewhere the step is exact. The path of the replay replaces the old one, and
+    later removals start from it.
 
     Parameters
     ----------
     module : callable or None, default=None
-        Factory of the network: takes the shape of a row and the number of classes (or nothing) and
-        returns a `torch.nn.Module` whose output is one logit per class. None is `MLP()`. Layers
-        that draw random numbers (dropout) or mix rows of a batch (BatchNorm) are rejected.
+        Factory of the network: a function of the shape of a row and the number of classes (or
+        without arguments) that returns a `torch.nn.Module` whose output is one logit per class.
+        None is `MLP()`. Layers that draw random numbers (dropout) or mix rows of a batch
+        (BatchNorm) are rejected.
     epochs : int, default=20
         Passes over the rows.
     batch_size : int, default=256
-        Slots of every batch; with as many slots as rows, every step uses all rows. B is used for
-        other batches than it was estimated from: with small batches most steps become exact, or
+        Slots of every batch; with as many slots as rows, every step uses all rows. B is estimated
+        from some batches and used for others, so with small batches most steps become exact or
         inaccurate.
     learning_rate : float, default=0.1
         Step size.
@@ -76,13 +77,13 @@ class DeltaGradNetClassifier(NetBase):
     schedule : {"constant", "cosine", "one-cycle"}, default="constant"
         Schedule of the learning rate.
     loss : "cross_entropy" or callable, default="cross_entropy"
-        Takes logits and class codes and returns one loss per row.
+        Function of logits and class codes that returns one loss per row.
     burn_in : int, default=10
         j0: steps 0 to j0 of a replay are exact.
     period : int, default=5
         T0: one of every T0 steps after j0 is exact. With 1 a removal is a full retraining.
     history : int, default=2
-        k: pairs that L-BFGS stores.
+        k: number of pairs that L-BFGS stores.
     min_curvature : float, default=1e-3
         mu: a pair (s, y) of an exact step is used only if ``s.y >= mu s.s``.
     max_smoothness : float or None, default=None
@@ -94,9 +95,9 @@ class DeltaGradNetClassifier(NetBase):
     max_distance : float, default=0.1
         Steps with ``|w'_t - w_t| > max_distance |w_t|`` are exact.
     max_memory : int, default=2**30
-        A path of more bytes, 8 T per parameter, is stored in a private temporary file, which the
-        system releases without overwriting it. A loaded model keeps it in memory until its next
-        removal.
+        A path with more bytes (8 T per parameter, for T steps) is stored in a private temporary
+        file, which the system releases without overwriting it. A loaded model has the path in
+        memory until its next removal.
     device : str, default="auto"
         "auto" uses a GPU if there is one.
     deterministic : bool, default=True
@@ -111,7 +112,7 @@ class DeltaGradNetClassifier(NetBase):
     nets_ : Nets
         The trained network; `to_modules` returns it as a module.
     path_ : Path
-        The recorded descent. Personal data, like the rows.
+        The recorded descent. It is personal data, like the rows.
     n_slots_ : int
         Number of slots: the rows of the last training from scratch.
     rows_, seed_, ids_, guarantee_, n_rows_
@@ -122,14 +123,14 @@ class DeltaGradNetClassifier(NetBase):
     **Guarantee**: empirical. The theorem of Wu et al. is about strongly convex losses. Algorithm 4,
     which is used here, has no bound. The result is compared with a retrained model in which the
     slots of removed rows stay empty, so all other rows stay in the same batches; with ``period=1``
-    it is that model, bit by bit on one machine.
+    the result is that model, bit by bit on one machine.
 
     The `estimates` of a receipt are "moved", the distance by which the parameters moved, and
-    "missed", an estimate of the distance to the retrained model. For "missed", the errors of
-    ``B v`` are measured at the exact steps and summed over the other steps as if their directions
-    were independent. It ignores how later steps amplify or damp an error. If no exact step after
-    the burn-in has compared ``B v`` with the rows, the last step does, so the estimate is 0 only
-    if all steps were exact.
+    "missed", an estimate of the distance to the retrained model. For "missed", the errors of ``B
+    v`` are measured at the exact steps and summed over the other steps as if their directions were
+    independent. It ignores how later steps amplify or damp an error. If no exact step after the
+    burn-in has measured the error of ``B v``, it is measured at the last step, so the estimate is 0
+    only if all steps were exact.
 
     **With ``period > 1`` forgotten rows can be computed.** The approximate steps depend on the old
     path, and so on the removed rows: an attacker with the file and the remaining rows can search
@@ -238,7 +239,7 @@ class DeltaGradNetClassifier(NetBase):
     def _replay_without(
         self, context: TrainingContext, removed: Positions, callback: Callback | None
     ) -> NetReplay:
-        """Return the replay of the path without some rows."""
+        """Replay the path without the rows at positions `removed`; return the replay."""
         before = self._make_schedule(_slot_table(self.rows_, self.n_slots_), context)
         marked = before.mark_rows(removed)
         after, met = before.without_rows(marked, context.settings), before.rows_by_step(marked)
@@ -272,14 +273,14 @@ class DeltaGradNetClassifier(NetBase):
 
 
 def _slot_table(rows: SlotRows, n_slots: int) -> Slots:
-    """Return the positions of rows by the slots of the last training, -1 for empty slots."""
+    """Return the position of the row in each slot of the last training; -1 for an empty slot."""
     slots, positions = np.full(n_slots, EMPTY), np.flatnonzero(rows.alive)
     slots[rows.extra[_SLOT][positions]] = positions
     return slots
 
 
 def _require_separable_rows(context: TrainingContext) -> None:
-    """Raise unless the loss of a row depends on the parameters and on this row alone."""
+    """Raise `TrainingError` unless the loss of a row depends only on the parameters and the row."""
     template = context.template.to(context.device)
     flat = template.initial_flat(0).to(context.device)
     for name, layer in template.make_module(flat, {}).named_modules():
@@ -311,12 +312,12 @@ def _require_separable_rows(context: TrainingContext) -> None:
 
 
 def _generator_state(device: torch.device) -> torch.Tensor:
-    """Return the state of torch's generator of a device; drawing numbers changes it."""
+    """Return the state of torch's generator of a device, which changes with every draw."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def _drop_rate(layer: nn.Module) -> float:
-    """Return the dropout rate of a layer; attention layers and LSTMs have one too."""
+    """Return the dropout rate of a layer, including attention layers and LSTMs; 0 if none."""
     rate = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0.0)
     return float(rate) if isinstance(rate, float | int) else 0.0
 

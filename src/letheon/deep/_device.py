@@ -28,7 +28,7 @@ _training_lock = threading.RLock()
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of a name; "auto" uses a GPU if there is one.
+    """Return the torch device with this name; "auto" is a GPU if there is one, else the CPU.
 
     Raises
     ------
@@ -38,14 +38,19 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not isinstance(name, str) or name.partition(":")[0] not in DEVICES[1:]:
-        raise ValueError(f"device={name!r}; expected one of {DEVICES}, or 'cuda:1' and the like")
+        raise ValueError(
+            f"device={name!r} is unknown; expected one of {DEVICES}, or a numbered "
+            f"GPU such as 'cuda:1'"
+        )
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device={name!r}, but torch finds no GPU; use 'auto' or 'cpu'")
+        raise ValueError(
+            f"device={name!r} is not available: torch finds no GPU; use 'auto' or 'cpu'"
+        )
     return torch.device(name)
 
 
 def describe_device(device: torch.device) -> dict[str, str]:
-    """Return the versions and hardware that affect the last bits of a network."""
+    """Return the versions and hardware that affect the last bits of trained parameters."""
     if device.type == "cuda":
         unit = torch.cuda.get_device_name(device)
     else:
@@ -58,9 +63,11 @@ def allocate_on_disk(
     what: str = "checkpoints",
     advice: str = "set checkpoint_dir, or raise max_memory",
 ) -> torch.Tensor:
-    """Return zeros in an unnamed temporary file, which is released when the process ends.
+    """Return a tensor of zeros in an unnamed temporary file.
 
-    Raises `CheckpointError` if there is no space for `what`, with some `advice`.
+    The file is released when the process ends.
+
+    Raise `CheckpointError` if there is no space; `what` and `advice` are used in its message.
     """
     n_bytes = 4 * prod(shape)
     try:
@@ -82,7 +89,7 @@ class _TorchSetting(NamedTuple):
 
     @classmethod
     def from_attribute(cls, place: Any, name: str, value: Any) -> "_TorchSetting":
-        """Return the setting that is an attribute of an object."""
+        """Return a setting that is the attribute `name` of the object `place`."""
         return cls(partial(getattr, place, name), partial(setattr, place, name), value)
 
 
@@ -100,7 +107,10 @@ def _apply_settings(switches: list[_TorchSetting]) -> Iterator[None]:
 
 
 def _precision_settings(device: torch.device, *, coarse: bool) -> list[_TorchSetting]:
-    """Return settings that allow a GPU to round matrix factors to 10 bits (TF32), or forbid it."""
+    """Return settings for the precision of matrix products on a GPU.
+
+    If `coarse`, the GPU may round factors to 10 bits (TF32); otherwise it must not.
+    """
     backends: Any = torch.backends  # modules with properties, which stubs do not know
     is_coarse = coarse and device.type == "cuda"
     if hasattr(backends.cudnn, "conv"):
@@ -118,7 +128,10 @@ def _precision_settings(device: torch.device, *, coarse: bool) -> list[_TorchSet
 
 
 def matmul_precision(device: torch.device, *, coarse: bool) -> AbstractContextManager[None]:
-    """Return a context that allows a GPU to round matrix factors to 10 bits, or forbids it."""
+    """Return a context manager for the precision of matrix products on a GPU.
+
+    If `coarse`, the GPU may round factors to 10 bits (TF32); otherwise it must not.
+    """
     return _apply_settings(_precision_settings(device, coarse=coarse))
 
 
@@ -150,7 +163,7 @@ def _deterministic_kernels() -> list[_TorchSetting]:
 
 @dataclass(eq=False)
 class _ReproducibleRun:
-    """Settings that a run fixes for the whole process; it can be paused and continued."""
+    """A run that fixes settings for the whole process; it can be paused and continued."""
 
     device: torch.device
     deterministic: bool
@@ -188,9 +201,9 @@ def reproducible_run(device: torch.device, *, deterministic: bool) -> Iterator[N
     """Fix everything outside a network that affects training, and restore it afterwards.
 
     Generators, kernels and threads are shared by the whole process, so only one thread trains at a
-    time. Deterministic: kernels with a fixed order of additions, and one thread on a CPU. The
-    caller's autocast, inference mode, default dtype and matrix precision have no effect inside;
-    they and the generators are restored afterwards.
+    time. If `deterministic`, kernels add in a fixed order, and a CPU uses one thread. Inside,
+    autocast, inference mode, default dtype and matrix precision of the caller have no effect. All
+    settings and the generators are restored afterwards.
     """
     run = _ReproducibleRun(device, deterministic)
     run.begin()
@@ -206,8 +219,8 @@ def reproducible_run(device: torch.device, *, deterministic: bool) -> Iterator[N
 def pause_runs() -> Iterator[None]:
     """Pause the runs of this thread while a callback runs, and continue them afterwards.
 
-    Other threads may train in the meantime, so a callback can wait for them. The generators are
-    reset afterwards: the caller must seed them again.
+    Other threads may train in the meantime, so a callback can wait for another thread. The caller
+    must seed the generators again afterwards.
     """
     runs, _thread_runs.stack = _thread_runs.stack, []
     for run in reversed(runs):
@@ -254,23 +267,24 @@ def _check_rows(model: Any, X: Any, *, copy: bool) -> NDArray[Any]:
 
 
 def check_query_rows(model: Any, X: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return rows to predict; raise if their shape differs from the training rows.
+    """Return rows for prediction; raise `ValueError` if their shape is not that of the fit.
 
-    They are only read, and may share memory with the caller's.
+    The result must not be written to, because it may share memory with X.
     """
     if len(shape) == 1:
         require_features(model, X)
     rows = _check_rows(model, X, copy=False)
     if rows.shape[1:] != shape:
         raise ValueError(
-            f"X has rows of shape {rows.shape[1:]}; this model was fitted with {shape}"
+            f"X has rows of shape {rows.shape[1:]}; this model was fitted with rows of shape "
+            f"{shape}"
         )
     # torch does not accept read-only memory.
     return rows if rows.flags.writeable else rows.copy()
 
 
 def shape_attributes(X: Any, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return `n_features_in_`, and `feature_names_in_` for a table with names."""
+    """Return the attributes `n_features_in_` and, for a table with names, `feature_names_in_`."""
     if len(shape) > 1:
         return {"n_features_in_": int(np.prod(shape))}
     # On a separate object: a fit that fails later must not change the column names of the model.

@@ -52,7 +52,7 @@ _MOST_HALVINGS = 12
 
 
 class _Objective(NamedTuple):
-    """Mean loss of some rows in evaluation mode, plus the regulariser, as a function of w."""
+    """The mean loss of some rows in evaluation mode plus the regulariser, as a function of w."""
 
     context: TrainingContext
     module: nn.Module
@@ -89,62 +89,65 @@ class _Objective(NamedTuple):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FisherNetClassifier(NetBase):
-    """A network that hides forgotten rows with noise, most where the other rows matter least.
+    """A network that hides forgotten rows with noise in its parameters.
 
     `forget` adds noise to the parameters,
 
         w <- w + sigma min(1 / (F + damping), clamp)^exponent b,   b standard normal,
 
-    where F is the Fisher information of the remaining rows at the current parameters. It costs one
-    backward pass over these rows per label. **The noise removes no information by itself**: unless
-    ``newton_step=True``, the parameters only become less precise. Parameters that matter for the
-    remaining rows get little noise, the others much. The noise of several removals adds up; call
-    `fit` when the predictions are no longer good enough.
+    where F is the Fisher information of the remaining rows at the current parameters. Computing F
+    takes one backward pass over these rows per label. **The noise removes no information by
+    itself**: unless ``newton_step=True``, the parameters only become less precise. Parameters that
+    matter for the remaining rows get little noise; all others get much noise. The noise of several
+    removals adds up; call `fit` when the predictions are no longer good enough.
 
     Parameters
     ----------
     module : callable or None, default=None
-        Factory of the network: takes the shape of a row and the number of classes (or nothing) and
-        returns a `torch.nn.Module` whose output is one logit per class. None is `MLP()`.
+        Factory of the network: a function of the shape of a row and the number of classes (or
+        without arguments) that returns a `torch.nn.Module` whose output is one logit per class.
+        None is `MLP()`.
     sigma : float, default=1e-3
-        Scale of the noise; with ``exponent=0.25`` the theory's (lambda sigma_h^2)^(1/4), with 0.5
-        the square root of the authors' alpha. 0: no noise.
+        Scale of the noise; 0 for no noise. With ``exponent=0.25`` it is (lambda sigma_h^2)^(1/4) in
+        the notation of the paper, with 0.5 the square root of alpha in the authors' code.
     exponent : {0.25, 0.5}, default=0.25
-        0.25 is the optimum of the Lagrangian of Golatkar et al., variance F^(-1/2); 0.5 is the
-        value in the authors' code, variance F^(-1).
+        With 0.25, the optimum of the Lagrangian of Golatkar et al., the variance is F^(-1/2). With
+        0.5, the value in the authors' code, the variance is F^(-1).
     fisher : {"diagonal", "kfac"}, default="diagonal"
         Diagonal of F, or Kronecker factors for linear layers and convolutions (other layers use
         the diagonal). `torch.func` computes row gradients for many rows at once. Modules that it
         does not support, such as nn.GRU or a `forward` that branches on values, are computed row by
         row, which is slow.
     labels : {"all", "sampled"}, default="all"
-        F is an expectation over the labels that the network predicts. "all": exact, with one
-        backward pass per class. "sampled": unbiased, with one label per row, drawn from the
-        predicted probabilities.
+        F is an expectation over the labels that the network predicts. "all" computes it exactly,
+        with one backward pass per class. "sampled" estimates it without bias from one label per
+        row, drawn from the predicted probabilities.
     fisher_rows : int or None, default=None
-        Largest number of rows for F; the rows with the smallest keyed hashes are used. None: all.
+        Largest number of rows for computing F; the rows with the smallest keyed hashes are used.
+        None uses all rows.
     damping : float, default=1e-8
         Added to F.
     clamp : float or None, default=None
-        Largest 1 / (F + damping). The authors' code uses 1e3, and other factors for some layers,
-        which are not implemented here.
+        Upper limit of 1 / (F + damping); None for no limit. The authors' code uses 1e3, and other
+        factors for some layers, which are not implemented here.
     newton_step : bool, default=False
-        First move to w - t (F + step_damping + decay)^(-1) grad, where grad is the gradient of the
-        loss of the remaining rows with its weight decay (0 for "adamw", which has none in its
-        loss). t is 1, halved until the loss falls. The survey has this step with t = 1; the
-        authors' code has none.
+        Whether to move first to w - t (F + step_damping + decay)^(-1) grad. Here grad is the
+        gradient of the loss of the remaining rows, including the weight decay (which is 0 for
+        "adamw"). t is 1, halved until the loss decreases. The survey has this step with t = 1; the
+        authors' code does not have it.
     step_damping : float, default=1e-2
-        Added to F in that step.
+        Added to F in the Newton step.
     epochs : int, default=20
         Passes over the rows.
     optimizer : {"adam", "sgd", "adamw"} or callable, default="adam"
-        By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`.
+        The name of an optimiser, or a function of the parameters that returns a
+        `torch.optim.Optimizer`.
     learning_rate, momentum, weight_decay : float, default=0.005, 0.9, 0.0
-        For optimisers by name; momentum is that of "sgd".
+        Settings of an optimiser that is given by name; momentum is used only by "sgd".
     schedule : {"constant", "cosine", "one-cycle"}, default="constant"
         Schedule of the learning rate.
     loss : "cross_entropy" or callable, default="cross_entropy"
-        Takes logits and class codes and returns one loss per row.
+        Function of logits and class codes that returns one loss per row.
     batch_size : int, default=64
         Rows of every batch in training.
     precision : {"float32", "tf32", "bfloat16"}, default="float32"
@@ -157,8 +160,8 @@ class FisherNetClassifier(NetBase):
     deterministic : bool, default=True
         Use kernels that add in a fixed order, and one thread on a CPU.
     noise_seed : int or None, default=None
-        Makes the noise repeatable, for tests: a party that knows the seed can subtract the noise.
-        `guarantee_` reports it.
+        Seed that makes the noise repeatable, for tests only: anyone who knows the seed can subtract
+        the noise. `guarantee_` states that the noise is repeatable.
     random_state : int, RandomState, Generator or None, default=None
         Seed of all random numbers except the noise.
 
@@ -240,8 +243,8 @@ class FisherNetClassifier(NetBase):
         super()._check_settings()
         if self.newton_step and self.loss != "cross_entropy":
             raise ValueError(
-                "newton_step=True needs loss='cross_entropy': the Fisher information is the "
-                "curvature of this loss only"
+                "newton_step=True requires loss='cross_entropy', because the Fisher information "
+                "is the curvature of this loss only"
             )
         NoiseSource(self.noise_seed)
 
@@ -272,8 +275,8 @@ class FisherNetClassifier(NetBase):
         new = (new + self._draw_noise(information, source, len(new))).float()
         if not bool(torch.isfinite(new).all()):
             raise TrainingError(
-                "noise or Newton step led to parameters that are not finite; the model is "
-                "unchanged. Raise damping, or set clamp"
+                "the noise or the Newton step gave parameters that are not finite; the model is "
+                "unchanged. Increase damping, or set clamp"
             )
         nets = self._make_nets(context, new[None], [staying], self.nets_.classes)
         rebuilt = {"Newton steps": n_steps} if n_steps else {}
@@ -295,7 +298,7 @@ class FisherNetClassifier(NetBase):
     def _estimate_information(
         self, context: TrainingContext, module: nn.Module, staying: Positions
     ) -> tuple[FisherInformation, int]:
-        """Return F of the remaining rows, and the number of row gradients that it took."""
+        """Return F of the remaining rows, and the number of row gradients that were computed."""
         limit = int(self.fisher_rows or len(staying))
         chosen = sample_calibration_rows(self.rows_, staying, self.seed_, limit)
         per_row = len(self.nets_.classes) if self.labels == "all" else 1
@@ -313,7 +316,10 @@ class FisherNetClassifier(NetBase):
         )
 
     def _require_information(self, context: TrainingContext) -> None:
-        """Raise before training if F cannot be computed: a removal would be impossible."""
+        """Raise `TrainingError` if F of this module cannot be computed.
+
+        This is checked before training, because no row could be forgotten later.
+        """
         template = context.template
         module = template.make_module(template.initial_flat(0).to(context.device), {})
         zeros = FisherBatch(torch.zeros(2, *template.shape, device=context.device), None)
@@ -337,9 +343,11 @@ class FisherNetClassifier(NetBase):
             yield FisherBatch(context.load_rows(positions[begin : begin + size]), part)
 
     def _label_draws(self, positions: Positions) -> Tensor | None:
-        """Return a uniform number per row, from the seed, its id and its rank among equal ids.
+        """Return a uniform random number per row; None if all labels are used.
 
-        It does not depend on the position of a row, which changes after removals and loading.
+        The number depends on the seed, the id and the rank of the row among rows with the same id.
+
+        It does not depend on the position of the row, which changes after removals and loading.
         """
         if self.labels == "all":
             return None
@@ -352,7 +360,10 @@ class FisherNetClassifier(NetBase):
     def _take_newton_step(
         self, objective: "_Objective", old: Tensor, information: FisherInformation
     ) -> tuple[Tensor, int]:
-        """Return parameters after a Newton step, halved until it lowers the objective."""
+        """Return the parameters after a Newton step, and the number of steps taken (0 or 1).
+
+        The step is halved until it lowers the objective.
+        """
         power = Power(1.0, float(self.step_damping) + objective.decay)
         step = information.apply_power(power, objective.gradient(old))
         before = objective.value(old)

@@ -40,18 +40,18 @@ FROZEN = "backbone-never-saw-the-rows"
 
 
 def default_head() -> InfluenceClassifier:
-    """Return the head of ``head=None``: it normalises features to length 1."""
+    """Return the head that ``head=None`` means; it normalises features to length 1."""
     return InfluenceClassifier(l2=1e-3, rows="normalize", row_norm=1.0)
 
 
 def _get_head(model: "CertifiedHeadClassifier") -> Any:
-    """Return the fitted head, or the parameter before `fit`."""
+    """Return the fitted head; before `fit`, the parameter `head` or the default class."""
     parameter = InfluenceClassifier if model.head is None else model.head
     return vars(model).get("head_", parameter)
 
 
 class _HeadFacts:
-    """Facts of the class; on an instance, those of its head."""
+    """Descriptor of the facts: of the class in general, or of the head of an instance."""
 
     def __init__(self, general: MethodFacts) -> None:
         self._general = general
@@ -88,24 +88,25 @@ class CertifiedHeadClassifier(
     """A frozen network with a linear head; the head forgets with a certified guarantee.
 
     The backbone turns every row x into features phi(x). The head, a convex method of letheon, is
-    trained on (phi(x), y) and forgets there. For a fixed phi its whole theory holds, including
-    (epsilon, delta). The condition: **phi must not depend on rows that may be forgotten**. Train
-    the backbone on public data or on data that is never erased, or use a published one. If it was
-    trained on the rows that are passed to `fit`, it keeps information about forgotten rows, and
-    the guarantee is void.
+    trained on (phi(x), y) and forgets there. For a fixed phi, the whole theory of the head holds,
+    including (epsilon, delta). The condition is: **phi must not depend on rows that may be
+    forgotten**. Train the backbone on public data or on data that is never erased, or use a
+    published backbone. If the backbone was trained on rows that are passed to `fit`, it keeps
+    information about forgotten rows, and the guarantee is void.
 
     Parameters
     ----------
     backbone : Backbone
-        The frozen feature extractor; ``Backbone(factory, module.state_dict())``.
+        The frozen feature extractor, for example ``Backbone(factory, module.state_dict())``.
     head : classifier of letheon.linear or None, default=None
         `InfluenceClassifier`, `FisherClassifier`, `DescentToDeleteClassifier` or
         `DeltaGradClassifier` (whose guarantee is empirical). A clone is fitted. None is
-        ``InfluenceClassifier(l2=1e-3, rows="normalize", row_norm=1.0)``. Lengths of features
-        differ widely, so let the head clip or normalize them. A scaler would learn from the rows.
+        ``InfluenceClassifier(l2=1e-3, rows="normalize", row_norm=1.0)``. The lengths of feature
+        vectors differ widely, so let the head clip or normalize them. Do not use a scaler, which
+        would learn from the rows.
     batch_size : int, default=1024
-        Rows per forward pass of the backbone in predictions. In `fit` and `learn` every row is its
-        own batch, so its features depend on no other row.
+        Rows per forward pass of the backbone in predictions. In `fit` and `learn`, every row is a
+        batch of its own, so its features do not depend on other rows.
     device : {"auto", "cpu", "cuda"}, default="auto"
         Device of the backbone. The head runs on the CPU.
 
@@ -248,7 +249,7 @@ class CertifiedHeadClassifier(
 
     @available_from(_get_head)
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
-        """Add rows, if the head supports it; see `DescentToDeleteClassifier.learn`."""
+        """Add rows to the model, if the head supports it; see `DescentToDeleteClassifier.learn`."""
         require_fitted(self)
         if ids is None:
             raise IdsTypeError("learn got ids=None; expected one id per row")
@@ -264,10 +265,11 @@ class CertifiedHeadClassifier(
         return self
 
     def publish(self) -> PublishedModel:
-        """Return the head for publication: parameters and guarantee, without features or noise.
+        """Return the part of the head that may be published: parameters and guarantee.
 
-        It takes features: ``model.publish().predict(model.features(X))``. The backbone contains
-        nothing of the training rows, so it may be published too.
+        The result contains neither stored features nor noise. It predicts from features:
+        ``model.publish().predict(model.features(X))``. The backbone does not depend on the training
+        rows, so you may publish it as well.
         """
         with self._lock_head() as head:
             published: PublishedModel = head.publish()
@@ -275,7 +277,7 @@ class CertifiedHeadClassifier(
 
     @contextmanager
     def _lock_head(self) -> Iterator[Any]:
-        """Lock a fitted model whose parameters have not changed; yield the head."""
+        """Lock the model and yield the head; raise if not fitted or if parameters have changed."""
         require_fitted(self)
         with lock_model(self):
             self._require_same_parameters()
@@ -313,10 +315,10 @@ class CertifiedHeadClassifier(
 
     @property
     def guarantee_(self) -> Guarantee:
-        """The guarantee of the current model: that of the head, for a frozen backbone.
+        """Guarantee of the head, with the assumption that the backbone is frozen.
 
-        Raises `ChangedParametersError` after `set_params`: the guarantee is for the parameters of
-        the fit.
+        Raise `ChangedParametersError` after `set_params`, because the guarantee is about the
+        parameters of the fit.
         """
         require_fitted(self)
         self._require_same_parameters()
@@ -337,19 +339,20 @@ class CertifiedHeadClassifier(
             )
         if getattr(self.head, "data_free", False):
             raise ValueError(
-                "head has data_free=True, which compares features bit by bit in a removal; their "
-                "last bits differ on another device or with other libraries. Use data_free=False"
+                "head has data_free=True, so a removal would compare features bit by bit, but "
+                "their last bits differ on another device or with other libraries. Use "
+                "data_free=False"
             )
         validate_parameters(self)
         resolve_device(self.device)
 
     def _training_features(self, X: Any) -> NDArray[Any]:
-        """Return features as `fit` computes them, row by row; an audit computes them again."""
+        """Return the features of X as `fit` computes them, row by row; audits also use them."""
         rows = check_query_rows(self, X, self.shape_)
         return self.backbone_.compute_row_features(rows, device=self.device)
 
     def _ask_head(self, X: Any, method: str | None) -> NDArray[Any]:
-        """Return the features of rows, or the result of a method of the head for them."""
+        """Return the features of X, or the result of a method of the head for these features."""
         require_fitted(self)
         fitted = vars(self).copy()  # read once: a concurrent fit may replace the attributes
         rows = check_query_rows(self, X, fitted["shape_"])
@@ -384,7 +387,10 @@ class CertifiedHeadClassifier(
         return outcome
 
     def _to_state(self) -> dict[str, Any]:
-        """Return the attributes; the backbone is written once if the parameter has not changed."""
+        """Return the attributes to save.
+
+        If `backbone_` equals the parameter `backbone`, it is saved only once.
+        """
         state = dict(vars(self))
         fingerprint = getattr(self.backbone, "fingerprint", None)
         if "backbone_" in state and self.backbone_.fingerprint == fingerprint:
@@ -398,7 +404,7 @@ class CertifiedHeadClassifier(
         if "backbone_" in state:
             model.backbone_ = state["backbone_"] or state["backbone"]
             if not isinstance(model.backbone_, Backbone):
-                raise ValueError("not a valid model: the backbone is missing")
+                raise ValueError("the state of the model is not valid: the backbone is missing")
         return model
 
     def __copy__(self) -> Self:
@@ -411,7 +417,7 @@ class CertifiedHeadClassifier(
         return duplicate
 
     def __sklearn_tags__(self) -> Tags:
-        """Return the tags: dense rows of any shape; the head's noise makes fits differ."""
+        """Return the scikit-learn tags; non-deterministic if the head is."""
         tags = super().__sklearn_tags__()
         head = default_head() if self.head is None else self.head
         if hasattr(head, "__sklearn_tags__"):

@@ -7,11 +7,11 @@ The diagonal is computed from row gradients:
 The labels are those that the model predicts, not those of the rows. Every row gradient is squared
 by itself; the square of a mean over a batch is a different quantity.
 
-Kronecker factors (Martens and Grosse, 2015): for a layer ``o = W a`` the block of F is the mean of
-``(a a') x (g g')``, g = d log p / do; its approximation is the product of the means, A x G. A
-convolution is such a layer at T positions (Grosse and Martens, 2016): A is the mean of the sum over
-positions of a a', G the mean over rows and positions of g g'. A bias is the weight of an input that
-is always 1. Parameters of all other layers have their diagonal.
+Kronecker factors (Martens and Grosse, 2015): for a layer ``o = W a``, the block of F is the mean of
+``(a a') x (g g')``, where g = d log p / do. It is approximated by the product of the means, A x G.
+A convolution is such a layer at T positions (Grosse and Martens, 2016): A is the mean of the sum
+over positions of a a', G the mean over rows and positions of g g'. A bias is the weight of an input
+that is always 1. For parameters of all other layers, the diagonal is used.
 """
 
 from collections import Counter
@@ -30,7 +30,10 @@ from letheon.removal import opaque_repr
 
 
 class FisherBatch(NamedTuple):
-    """Float32 rows, and a uniform number per row that selects its label; None uses all labels."""
+    """Float32 rows, and a uniform number per row that selects its label.
+
+    If `draws` is None, all labels are used.
+    """
 
     rows: Tensor
     draws: Tensor | None
@@ -40,7 +43,10 @@ class FisherBatch(NamedTuple):
 
 
 class LabelTerm(NamedTuple):
-    """One label per row and its weight; the weights of a row's terms sum to 1 on average."""
+    """One label per row and its weight in an expectation over labels.
+
+    The weights of all terms of a row sum to 1.
+    """
 
     labels: Tensor
     weights: Tensor
@@ -57,7 +63,7 @@ class Power(NamedTuple):
     clamp: float | None = None
 
     def evaluate_at(self, information: Tensor) -> Tensor:
-        """Return the function of each value."""
+        """Return the value of the function for each entry of `information`."""
         inverse = 1.0 / (information + self.damping)
         if self.clamp is not None:
             inverse = inverse.clamp(max=self.clamp)
@@ -65,14 +71,14 @@ class Power(NamedTuple):
 
 
 class KroneckerBlock(NamedTuple):
-    """Factors of one layer as eigenvalues and eigenvectors, and the positions of its parameters.
+    """Kronecker factors A and G of one layer, and the positions of its parameters.
 
     Attributes
     ----------
     inputs, outputs : tuple of Tensor
         Eigenvalues (not negative) and eigenvectors of A and G.
     where : int64 tensor of shape (outputs, inputs)
-        Positions in the flat vector; the last column has those of the bias.
+        Positions of the parameters in the flat vector; the last column has those of the bias.
     """
 
     inputs: tuple[Tensor, Tensor]
@@ -80,7 +86,10 @@ class KroneckerBlock(NamedTuple):
     where: Tensor
 
     def apply_power(self, power: Power, matrix: Tensor) -> Tensor:
-        """Return ``Q_G [f(l_G l_A') o (Q_G' V Q_A)] Q_A'`` for the layer's part V of a vector."""
+        """Return the function of this block times a vector, given as the matrix V of the layer.
+
+        The result is ``Q_G [f(l_G l_A') o (Q_G' V Q_A)] Q_A'``.
+        """
         (l_a, q_a), (l_g, q_g) = self.inputs, self.outputs
         scales = power.evaluate_at(torch.outer(l_g, l_a))
         return q_g @ (scales * (q_g.T @ matrix @ q_a)) @ q_a.T
@@ -94,7 +103,7 @@ class FisherInformation:
     values : Tensor
         The diagonal, in float64.
     where : Tensor or slice
-        Positions of the diagonal in the flat vector; all by default.
+        Positions of these entries in the flat vector; all positions by default.
     blocks : sequence of KroneckerBlock
         Blocks of the other positions.
     """
@@ -108,7 +117,7 @@ class FisherInformation:
         self.values, self._where, self.blocks = values, where, tuple(blocks)
 
     def apply_power(self, power: Power, vector: Tensor) -> Tensor:
-        """Return a function of F times a flat vector."""
+        """Return the function `power` of F times a flat vector."""
         result = torch.zeros_like(vector)
         for block in self.blocks:
             result[block.where] = block.apply_power(power, vector[block.where])
@@ -117,9 +126,10 @@ class FisherInformation:
 
 
 def label_terms(logits: Tensor, draws: Tensor | None) -> list[LabelTerm]:
-    """Return the terms of an expectation over the model's labels.
+    """Return the terms of an expectation over the labels that the model predicts.
 
-    All labels, weighted by their probabilities, or one per row, selected by a uniform number.
+    Without `draws`, these are all labels, weighted by their probabilities. Otherwise it is one
+    label per row, selected by the uniform number of the row.
     """
     shares = functional.softmax(logits.detach().double(), dim=1)
     n_rows, n_classes = shares.shape
@@ -142,7 +152,8 @@ def diagonal_fisher(
     module : Module
         The network, in evaluation mode; returns logits.
     batches : iterable of FisherBatch
-        Gradients of all rows of a batch are in memory at once: rows x parameters.
+        Batches of rows. The gradients of all rows of a batch are in memory at once (rows x
+        parameters).
     names : sequence of str, optional
         Names of the parameters to include; all by default.
     """
@@ -165,10 +176,10 @@ def diagonal_fisher(
 def row_gradients(
     module: nn.Module, parameters: Mapping[str, Tensor]
 ) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
-    """Return the function (rows, labels) -> d log p(label | row) / dw, for every row separately.
+    """Return a function (rows, labels) -> d log p(label | row) / dw, with one gradient per row.
 
-    It computes all rows at once, or one after the other if torch cannot vectorise the module:
-    some layers, and code that branches on values, have no vmap rule.
+    The function computes all rows at once, or one after the other if torch cannot vectorise the
+    module: some layers, and code that branches on values, are not supported by vmap.
     """
     current, errors = dict(parameters), list[RuntimeError]()
 
@@ -202,13 +213,15 @@ def row_gradients(
 
 
 def gaussian_kl(mean0: ArrayLike, var0: ArrayLike, mean1: ArrayLike, var1: ArrayLike) -> float:
-    """Return KL(N(mean0, var0) || N(mean1, var1)) of independent normal variables.
+    """Return the Kullback-Leibler divergence between two sets of independent normal variables.
+
+    For N(mean0, var0) and N(mean1, var1) it is
 
         1/2 sum ((mean0 - mean1)^2 / var1 + var0 / var1 - log(var0 / var1) - 1)
 
-    With the distributions of scrubbed and of retrained parameters this bounds the remaining
-    information (Golatkar et al. 2020, Proposition 1). It needs the retrained network, so it is an
-    evaluation measure, not a guarantee. The authors' code omits the factor 1/2.
+    For the distributions of scrubbed and of retrained parameters, the divergence bounds the
+    remaining information (Golatkar et al. 2020, Proposition 1). It requires the retrained network,
+    so it is a measure for evaluation, not a guarantee. The authors' code omits the factor 1/2.
 
     Examples
     --------
@@ -230,9 +243,10 @@ def kronecker_fisher(module: nn.Module, batches: FisherBatches) -> FisherInforma
     Parameters
     ----------
     module : Module
-        The network, in evaluation mode; it is modified. Returns logits.
+        The network, in evaluation mode; returns logits. It is modified.
     batches : callable
-        Returns an iterator over the batches; it is called again for layers without factors.
+        Function that returns an iterator over the batches. It is called again for layers without
+        factors.
     """
     module.requires_grad_(True)
     parameters = dict(module.named_parameters())
@@ -261,7 +275,7 @@ def kronecker_fisher(module: nn.Module, batches: FisherBatches) -> FisherInforma
 
 
 class _Factors:
-    """Sums over rows of a layer's factors, updated by forward passes."""
+    """Running sums over rows of the Kronecker factors of one layer."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.layer = layer
@@ -272,7 +286,7 @@ class _Factors:
         self.output: Tensor
 
     def on_forward(self, _: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        """Add to the first factor, and store the output for the gradient."""
+        """Forward hook: add the inputs to the factor A, and store the output for the gradient."""
         a = _inputs_of(self.layer, args[0].detach()).flatten(0, 1).double()
         self.inputs += a.T @ a
         self.output = output
@@ -280,7 +294,7 @@ class _Factors:
         return output.clone()
 
     def add(self, gradient: Tensor, weights: Tensor) -> None:
-        """Add to the second factor, from row gradients of the output."""
+        """Add the gradients of the output, weighted by row, to the factor G."""
         if isinstance(self.layer, nn.Conv2d):
             gradient = gradient.flatten(2).transpose(1, 2)
         # Rows, positions, outputs.
@@ -316,7 +330,10 @@ def _forward_hooks(hooks: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[No
 
 
 def _layers_with_factors(module: nn.Module, rows: Tensor) -> dict[str, nn.Module]:
-    """Return linear layers and convolutions that are used once and share no parameter."""
+    """Return linear layers and convolutions, by name, that are called once per forward pass.
+
+    Layers that share a parameter with another layer are omitted.
+    """
     owners = Counter(
         id(part) for layer in module.modules() for part in layer.parameters(recurse=False)
     )
@@ -333,7 +350,10 @@ def _layers_with_factors(module: nn.Module, rows: Tensor) -> dict[str, nn.Module
 
 
 def _has_factors(layer: nn.Module) -> bool:
-    """Return whether a layer is linear, with a plain weight and bias as its only parameters."""
+    """Return whether Kronecker factors can be computed for a layer.
+
+    It must be linear or a plain convolution, with weight and bias as its only parameters.
+    """
     is_linear = isinstance(layer, nn.Linear)
     if isinstance(layer, nn.Conv2d):
         is_linear = layer.groups == 1 and layer.padding_mode == "zeros"
@@ -343,7 +363,7 @@ def _has_factors(layer: nn.Module) -> bool:
 
 
 def _inputs_of(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return the inputs of the layer's matrix product, shape (rows, positions, inputs)."""
+    """Return the inputs of the matrix product of a layer, of shape (rows, positions, inputs)."""
     if isinstance(layer, nn.Conv2d):
         assert not isinstance(layer.padding, str)
         windows = functional.unfold(

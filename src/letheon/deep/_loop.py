@@ -1,19 +1,19 @@
-"""The loop that trains every network: deterministic, with stable batches, many lanes at once.
+"""Deterministic training loop for many networks at once, with batches that removals keep stable.
 
-A lane is one network. W lanes with one architecture are one tensor of parameters, (W, p), and take
-their steps together. The result of a lane depends only on its own start, rows, number and seed: for
-the same number of lanes it has the same bits, and the training of the other lanes does not matter.
+A lane is one network. W lanes with the same architecture share one tensor of parameters of shape
+(W, p) and take their steps together. The trained parameters of a lane depend only on its own
+initial parameters, rows, lane number and seed. As long as the number of lanes is the same, they
+have the same bits, whatever the other lanes are trained on.
 
-Rows are in slots. An epoch takes the slots in the order of a keyed hash of their numbers, cut into
-batches. The slot of a forgotten row stays empty, so all other rows stay in the same batches::
+Every row has a slot. An epoch orders the slots by a keyed hash of their numbers and cuts this order
+into batches. The slot of a forgotten row stays empty, so all other rows stay in the same batches::
 
     order(slots) = argsort mix64(mix64(keyed_hash(seed, "net-order", phase, epoch), lane), slot)
 
-The numbers are 64-bit integers, so the order is the same on every device.
-
-A lane that is inactive in a step must not change, nor must its momentum and its step count.
-Therefore the named optimizers are implemented here, on the whole tensor with a mask. A custom
-optimizer gets the parameters of every lane as separate tensors.
+The hashes are 64-bit integers, so the order is the same on every device.
+In a step in which a lane is inactive, its parameters, momentum and step count must not change.
+Therefore the named optimizers are implemented here. They update the whole tensor with a mask of the
+active lanes. A custom optimizer gets the parameters of every lane as separate tensors.
 """
 
 import inspect
@@ -51,16 +51,16 @@ _WARM_UPS = 3
 
 
 class LaneBatches(NamedTuple):
-    """T steps of W lanes, b slots each.
+    """Batches of W lanes in T steps; each batch has b slots.
 
     Attributes
     ----------
     rows : int64 tensor of shape (T, W, b)
-        Positions of rows; empty slots repeat the rows of their batch cyclically.
+        Positions of the rows. An empty slot repeats a row of its batch, taken cyclically.
     weights : float32 tensor of shape (T, W, b)
-        1 / (rows present), 0 for empty slots: the weighted sum of losses is their mean.
+        1 / (rows in the batch), 0 for empty slots; the weighted sum of the losses is their mean.
     active : bool tensor of shape (T, W)
-        Whether the batch has rows; otherwise it is not a step.
+        Whether the batch has rows. A lane makes no step on a batch without rows.
     """
 
     rows: Tensor
@@ -69,12 +69,12 @@ class LaneBatches(NamedTuple):
 
 
 def to_signed(word: int) -> int:
-    """Return an unsigned 64-bit integer as the signed one with the same bits."""
+    """Return the signed 64-bit integer that has the same bits as an unsigned one."""
     return word - (1 << 64) if word >= 1 << 63 else word
 
 
 def mix64(key: Tensor, bits: Tensor) -> Tensor:
-    """Return `letheon.seeds.mix64` of int64 tensors, with broadcasting."""
+    """Return the 64-bit hashes of `letheon.seeds.mix64` for int64 tensors, with broadcasting."""
     return _finalise_bits(key ^ _finalise_bits(bits + to_signed(_GOLDEN_GAMMA)))
 
 
@@ -89,7 +89,7 @@ def _shift_right(z: Tensor, bits: int) -> Tensor:
 
 
 def slot_matrix(slots: Sequence[Slots | None], device: torch.device) -> Tensor:
-    """Return the slots of all lanes as one matrix; an idle lane (None) has no slots."""
+    """Return the slots of all lanes as a padded matrix (W, n); an idle lane (None) has none."""
     width = max((len(lane) for lane in slots if lane is not None), default=0)
     matrix = np.full((len(slots), width), _ABSENT)
     for line, lane in zip(matrix, slots, strict=True):
@@ -99,10 +99,10 @@ def slot_matrix(slots: Sequence[Slots | None], device: torch.device) -> Tensor:
 
 
 def epoch_batches(matrix: Tensor, lanes: Tensor, key: int, batch_size: int) -> LaneBatches:
-    """Return the batches of one epoch, of `batch_size` slots.
+    """Return the batches of one epoch; each batch has `batch_size` slots.
 
-    The matrix (W, n) is that of `slot_matrix`, lanes (W,) are the numbers of the lanes, and the key
-    is the keyed hash of the epoch, 64 bits.
+    `matrix` (W, n) comes from `slot_matrix`, `lanes` (W,) has the numbers of the lanes, and `key`
+    is the 64-bit keyed hash of the epoch.
     """
     n_lanes, n_slots = matrix.shape
     n_steps = -(-n_slots // batch_size)
@@ -131,7 +131,7 @@ def _fill_batches(rows: Tensor) -> LaneBatches:
 def slot_batches(
     matrix: Tensor, lanes: Tensor, seed: int, phase: int, n_epochs: int, batch_size: int
 ) -> LaneBatches:
-    """Return the batches of all epochs of a phase, one after the other."""
+    """Return the batches of all epochs of a phase, one epoch after the other."""
     epochs = [
         epoch_batches(matrix, lanes, keyed_hash(seed, Purpose.NET_ORDER, phase, epoch), batch_size)
         for epoch in range(n_epochs)
@@ -149,7 +149,7 @@ class DeviceData(NamedTuple):
     y: Tensor
 
     def __repr__(self) -> str:
-        """Show no rows: a traceback must not contain them."""
+        """Return a text without the rows, because a traceback must not contain them."""
         return opaque_repr(self)
 
 
@@ -160,11 +160,11 @@ class Progress:
     Attributes
     ----------
     part, n_parts : int
-        Current block or stage, from 0, and the number of them to train.
+        Number of the current block or stage, from 0, and the number of blocks or stages to train.
     epoch, n_epochs : int
-        Epoch in this part, from 0, and its number of epochs.
+        Number of the current epoch in this part, from 0, and the number of epochs of the part.
     loss : float
-        Mean loss of the epoch, over the networks that took part.
+        Mean loss of the epoch over the networks that were trained.
     """
 
     part: int
@@ -184,16 +184,16 @@ class TrainingPhase:
     Attributes
     ----------
     number : int
-        Number of the phase; part of the seeds.
+        Number of the phase; the seeds depend on it.
     slots : tuple of ndarray or None
-        For every lane the positions of its rows in slot order, -1 for empty slots; None does not
-        train the lane.
+        For every lane, the positions of its rows in slot order, with -1 for empty slots. None for
+        a lane that is not trained in this phase.
     epochs : int
-        Passes over the slots.
+        Number of passes over the slots.
     rate : float
-        Factor of the learning rate, for named optimizers.
+        Factor by which the learning rate is multiplied; only for named optimizers.
     kind : str
-        Name of the phase in errors: block, stage.
+        What a phase is called in error messages: block, stage or part.
     """
 
     number: int
@@ -205,7 +205,7 @@ class TrainingPhase:
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """Settings of the training; the parameters of the estimators have the same names."""
+    """Settings of the training loop, with the names of the estimators' parameters."""
 
     batch_size: int
     optimizer: Any
@@ -217,9 +217,11 @@ class LoopSettings:
     precision: str
 
     def row_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of every row of one network; a custom loss must return one per row.
+        """Return the loss of every row of one network.
 
-        It is called per network, because a custom loss may combine all rows that it gets.
+        The loss is computed for one network at a time, because a custom loss may combine all the
+        rows that it gets. Raise `TrainingError` if a custom loss does not return one number per
+        row.
         """
         if isinstance(self.loss, str):
             return functional.cross_entropy(logits, targets, reduction="none")
@@ -227,13 +229,13 @@ class LoopSettings:
         if losses.shape != targets.shape:
             raise TrainingError(
                 f"loss returned shape {tuple(losses.shape)} for {len(targets)} rows; expected one "
-                "number per row, as torch's losses return with reduction='none'"
+                "number per row, for example a torch loss with reduction='none'"
             )
         return losses
 
 
 class FlatSGD:
-    """Stochastic gradient descent: ``v <- m v + g + decay w``, ``w <- w - rate v``."""
+    """Gradient descent with momentum: ``v <- m v + g + decay w``, ``w <- w - rate v``."""
 
     can_be_captured = True
 
@@ -242,12 +244,12 @@ class FlatSGD:
         self._velocity = torch.zeros_like(flat) if momentum else None
 
     def reset(self) -> None:
-        """Reset the momentum."""
+        """Set the momentum to zero."""
         if self._velocity is not None:
             self._velocity.zero_()
 
     def step(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
-        """Make one step of the active lanes."""
+        """Update the parameters of the active lanes by one step."""
         pull = active.to(self._flat.dtype)
         if self._decay:
             gradient = gradient.add(self._flat, alpha=self._decay)
@@ -261,7 +263,7 @@ class FlatSGD:
 
 
 class FlatAdam:
-    """Adam (Kingma and Ba, 2015), or AdamW, whose decay is not part of the gradient."""
+    """Adam (Kingma and Ba, 2015), or AdamW, which applies weight decay outside the gradient."""
 
     can_be_captured = True
 
@@ -277,7 +279,7 @@ class FlatAdam:
             part.zero_()
 
     def step(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:
-        """Make one step of the active lanes."""
+        """Update the parameters of the active lanes by one step."""
         if self._decay and not self._decoupled:
             gradient = gradient.add(self._flat, alpha=self._decay)
         first = torch.lerp(self._first, gradient, 1 - _BETA_1)
@@ -295,14 +297,14 @@ class FlatAdam:
 
 
 def _bias_correction(beta: float, count: Tensor) -> Tensor:
-    """Return ``1 - beta ** count``; plain subtraction loses digits in float32."""
+    """Return ``1 - beta ** count`` for each step count, without loss of digits in float32."""
     return -torch.expm1(log(beta) * count)
 
 
 class CustomOptimizer:
-    """Custom optimizers, one per lane: lanes share nothing.
+    """Custom optimizers, one for each lane, which share no state.
 
-    They have their own learning rate. The optimizer of an inactive lane makes no step.
+    They use their own learning rate. The optimizer of an inactive lane makes no step.
     """
 
     can_be_captured = False
@@ -317,7 +319,7 @@ class CustomOptimizer:
         self.reset()
 
     def reset(self) -> None:
-        """Create new optimizers."""
+        """Replace all optimizers with new ones from the factory."""
         self._optimizers = [self._factory(views) for views in self._lanes]
         first = self._optimizers[0]
         try:
@@ -329,7 +331,7 @@ class CustomOptimizer:
             ) from None
 
     def step(self, gradient: Tensor, rate: Tensor, active: Tensor) -> None:  # noqa: ARG002
-        """Make one step of the active lanes."""
+        """Update the parameters of the active lanes by one step."""
         takes_part = active[:, 0].tolist()
         lanes = zip(self._lanes, self._optimizers, gradient, takes_part, strict=True)
         for views, optimizer, line, is_active in lanes:
@@ -350,7 +352,7 @@ LaneOptimizer = FlatSGD | FlatAdam | CustomOptimizer
 def make_optimizer(
     settings: LoopSettings, flat: Tensor, shapes: Sequence[torch.Size]
 ) -> LaneOptimizer:
-    """Return the optimizer of a name, or of a factory such as ``lambda ps: SGD(ps, lr=0.1)``."""
+    """Return the optimizer for a name, or for a factory such as ``lambda ps: SGD(ps, lr=0.1)``."""
     name, decay = settings.optimizer, settings.weight_decay
     if callable(name):
         return CustomOptimizer(flat, shapes, name)
@@ -360,11 +362,12 @@ def make_optimizer(
 
 
 def learning_rates(active: Tensor, schedule: str, learning_rate: float) -> Tensor:
-    """Return the rate of every step and lane, shape (T, W).
+    """Return the learning rate of every step and lane, shape (T, W).
 
-    For step k = 0, 1, ... of the n steps in which a lane is active, the rate is `learning_rate`
-    times 1 (constant), ``(1 + cos(pi k / n)) / 2`` (cosine), or, with ``x = (k + 1) / (n + 1)``, a
-    line from 0 up to 1 over the first quarter of x and down to 0 at its end (one-cycle).
+    In step k = 0, 1, ... of the n steps in which a lane is active, `learning_rate` is multiplied by
+    a factor. It is 1 for "constant" and ``(1 + cos(pi k / n)) / 2`` for "cosine". For "one-cycle",
+    with ``x = (k + 1) / (n + 1)``, it rises linearly from 0 to 1 over the first quarter of x and
+    falls linearly to 0 over the rest.
     """
     if schedule == "constant":
         return torch.full(active.shape, learning_rate, device=active.device)
@@ -385,9 +388,9 @@ class Loop:
     data : DeviceData
         Rows of all lanes. On a GPU a captured step reads this memory directly.
     lanes : tuple of int
-        Numbers of the lanes; part of the seeds.
+        Numbers of the lanes; the seeds depend on them.
     group : int
-        Number of this group of lanes: dropout is drawn for the whole group.
+        Number of this group of lanes; the seeds of its dropout masks depend on it.
     """
 
     def __init__(
@@ -429,15 +432,15 @@ class Loop:
         flat : Tensor of shape (W, p)
             Initial parameters; not modified.
         callback : callable, optional
-            Called after every epoch; on a GPU this synchronises. Other threads may train in the
-            meantime, and torch has the caller's settings.
+            Called after every epoch, which makes a GPU finish its queued work. During the call,
+            other threads may train, and torch has the caller's settings.
         place : tuple of int
-            Number of this part and number of parts, for the callback.
+            Number of this part, from 0, and number of parts, both for the callback.
 
         Raises
         ------
         TrainingError
-            The loss or a parameter is not finite; the message has lane, part and epoch.
+            The loss or a parameter is not finite; the message names the lane, phase and epoch.
         """
         self._flat.copy_(flat)
         self._optimizer.reset()
@@ -498,7 +501,7 @@ class Loop:
         return self._optimizer.can_be_captured and self.device.type == "cuda"
 
     def _run_step(self, rows: Tensor, weights: Tensor, rates: Tensor, active: Tensor) -> None:
-        """Run one step: rows and weights (W, b), learning rates and activity (W,)."""
+        """Run one step; `rows` and `weights` have shape (W, b), `rates` and `active` shape (W,)."""
         leaf = self._flat.detach().requires_grad_()
         # TF32: a GPU may round the factors of matrix products.
         is_coarse = self._settings.precision == "tf32"
@@ -547,7 +550,7 @@ class Loop:
 
 
 class _PhasePlan(NamedTuple):
-    """Rows, weights, rates and activity of all steps; steps per epoch; lanes that take part."""
+    """Rows, weights, rates and active lanes of all steps of a phase; lanes that take part in it."""
 
     tables: tuple[Tensor, Tensor, Tensor, Tensor]
     n_steps: int
@@ -555,7 +558,7 @@ class _PhasePlan(NamedTuple):
 
 
 class _CapturedStep:
-    """One step as a CUDA graph; it reads its batch from a table and advances a counter."""
+    """Training step as a CUDA graph that reads its batch at a counter and advances the counter."""
 
     def __init__(self, loop: Loop, n_steps: int) -> None:
         device, size = loop.device, loop._settings.batch_size
@@ -588,7 +591,7 @@ class _CapturedStep:
         self._counter.add_(1)
 
     def replay(self, tables: Sequence[Tensor]) -> None:
-        """Run the steps of these tables by replaying the captured one."""
+        """Run one step for each entry of these tables by replaying the captured step."""
         n_steps = len(tables[0])
         for own, table in zip(self._tables, tables, strict=True):
             own[:n_steps] = table

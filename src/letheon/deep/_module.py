@@ -2,9 +2,9 @@
 
 A template is the caller's module as a function of one flat vector of parameters.
 
-Training must depend on the parameters alone, so training can continue from a checkpoint of them:
+A checkpoint contains only parameters, so training must not depend on any other state. Therefore
 BatchNorm is trained on the statistics of each batch, and its running statistics are computed
-afterwards, from the remaining rows. Any other buffer must be a constant.
+after training, from the remaining rows. Any other buffer must be a constant.
 """
 
 import copy
@@ -42,7 +42,7 @@ _FIXED_SIZE = (
 
 
 class Template:
-    """The common part of all networks of a model: the module's code, layout and constants.
+    """What all networks of a model have in common: code, parameter layout and constants.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Template:
         return bool(self._running)
 
     def initial_flat(self, lane: int) -> Tensor:
-        """Return the initial parameters of a lane, a function of the seed and its number."""
+        """Return the initial parameters of a lane; they depend only on the seed and its number."""
         module = self._build_module(lane)
         if _parameter_layout(module) != (self.names, self.shapes):
             raise TrainingError(
@@ -118,17 +118,23 @@ class Template:
         return torch.cat(parts) if parts else torch.empty(0)
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters of a flat vector by name, as views."""
+        """Return the parameters by name, as views of a flat vector."""
         parts = zip(self.names, flat.split(self.sizes), self.shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in parts}
 
     def train_logits(self, flat: Tensor, x: Tensor) -> Tensor:
-        """Return the logits of a batch in training: dropout on, BatchNorm by the batch."""
+        """Return the logits of a batch in training mode.
+
+        Dropout is active, and BatchNorm uses the statistics of the batch.
+        """
         logits: Tensor = functional_call(self._training, self.unflatten(flat), (x,))
         return logits
 
     def compute_stacked_logits(self, flat: Tensor, x: Tensor) -> Tensor:
-        """Return `train_logits` of many networks: flat (W, p), x (W, k, ...), logits (W, k, C)."""
+        """Return the logits of W networks, each for its own batch of k rows, in training mode.
+
+        `flat` has shape (W, p), `x` has shape (W, k, ...), and the logits have shape (W, k, C).
+        """
 
         def logits_of_net(line: Tensor, rows: Tensor) -> Any:
             return functional_call(self._stacked, self.unflatten(line), (rows,))
@@ -145,7 +151,10 @@ class Template:
         return logits
 
     def running_statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Statistics:
-        """Return BatchNorm's running means and variances: plain means over batches."""
+        """Return BatchNorm's running means and variances, averaged equally over all batches.
+
+        The result is empty for a module without BatchNorm.
+        """
         if not self.has_batch_norm:
             return {}
         module = self.make_module(flat, {})
@@ -162,8 +171,8 @@ class Template:
         """Return a new module with these parameters, in evaluation mode."""
         if len(flat) != self.n_parameters:
             raise TrainingError(
-                f"module builds a network of {self.n_parameters} parameters; the saved one has "
-                f"{len(flat)}: the factory has changed"
+                f"module builds a network with {self.n_parameters} parameters, but the saved "
+                f"network has {len(flat)}; use the factory that the model was trained with"
             )
         module = copy.deepcopy(self._plain).to(flat.device)
         with torch.no_grad():
@@ -172,7 +181,10 @@ class Template:
         return module.eval().requires_grad_(False)
 
     def to(self, device: torch.device) -> Self:
-        """Move the constants to a device; parameters are passed with every call."""
+        """Move the constant buffers to a device and return the template.
+
+        Parameters are not moved: they are passed with every call.
+        """
         self._training.to(device)
         self._stacked.to(device)
         return self
@@ -180,7 +192,10 @@ class Template:
     def _replace_constants(self, saved: Mapping[str, Tensor]) -> None:
         both = self.constants, saved
         if not eq(*({name: value.shape for name, value in part.items()} for part in both)):
-            raise TrainingError("module has other buffers than the saved network")
+            raise TrainingError(
+                "module builds a network whose constant buffers differ from those of the saved "
+                "network; use the factory that the model was trained with"
+            )
         for name, value in saved.items():
             self.constants[name].copy_(value)
 
@@ -198,26 +213,26 @@ class Template:
         for name, part in get_tensors(module).items():
             if is_lazy(part):
                 raise TrainingError(
-                    f"{name} has no shape yet: the module has a lazy layer; build the layer with "
-                    "the shape that the factory gets"
+                    f"{name} has no shape yet, because it belongs to a lazy layer; use a layer "
+                    "with fixed sizes, computed from the shape that the factory gets"
                 )
         return module.cpu()
 
     def _require_repeatable_start(self) -> None:
-        """Raise if a second call with the same seed gives other weights."""
+        """Raise `TrainingError` if a second call with the same seed gives different weights."""
         again = get_tensors(self._build_module(0))
         for name, value in get_tensors(self._plain).items():
             if name not in again or not has_same_bits(value, again[name]):
                 raise TrainingError(
-                    f"module builds another {name} in a second call with the same seed; it must "
-                    "use torch's random generator only, so training can be repeated"
+                    f"module builds a different {name} in a second call with the same seed; it "
+                    "must use torch's random generator only, so training can be repeated"
                 )
 
     def _require_trainable(self) -> None:
         for name, part in self._plain.named_parameters():
             if not part.requires_grad:
                 raise TrainingError(
-                    f"parameter {name} has requires_grad=False; make it a buffer, or use "
+                    f"parameter {name} has requires_grad=False; register it as a buffer, or use "
                     "CertifiedHeadClassifier for a frozen backbone"
                 )
             if part.dtype != torch.float32:
@@ -232,7 +247,10 @@ class Template:
             raise TrainingError("the module has no parameters, so there is nothing to train")
 
     def _check_output(self) -> None:
-        """Check the output for a few rows of zeros, and the buffers afterwards."""
+        """Check the output for a few rows of zeros, and that training changes no constant buffer.
+
+        Raises `TrainingError` if a check fails.
+        """
         buffers = [(name, part, part.clone()) for name, part in self._training.named_buffers()]
         logits, again = self._run_on_zeros(), self._run_on_zeros()
         expected = (_PROBE_ROWS, self.n_classes)
@@ -240,8 +258,9 @@ class Template:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             advice = "" if _takes_shape(self._factory) else _FIXED_SIZE
             raise TrainingError(
-                f"module returns {got} for {_PROBE_ROWS} rows of shape {self.shape}; expected "
-                f"{expected}: one logit for each of the {self.n_classes} classes{advice}"
+                f"module returns {got} for {_PROBE_ROWS} rows of shape {self.shape}; expected a "
+                f"tensor of shape {expected}, with one logit for each of the {self.n_classes} "
+                f"classes{advice}"
             )
         if not torch.equal(logits.nan_to_num(), again.nan_to_num()):
             raise TrainingError(
@@ -277,8 +296,8 @@ def _call_factory(factory: Factory, shape: Shape, n_classes: int) -> Any:
         signature.bind()
     except TypeError:
         raise TrainingError(
-            f"module={factory!r} takes {signature}; expected a factory that takes the shape of a "
-            "row and the number of classes, or no arguments"
+            f"module={factory!r} has the signature {signature}; expected a factory that takes the "
+            "shape of a row and the number of classes, or no arguments"
         ) from None
     return factory()
 
@@ -286,8 +305,8 @@ def _call_factory(factory: Factory, shape: Shape, n_classes: int) -> Any:
 def _takes_shape(factory: Factory) -> bool:
     """Return whether a factory takes the shape of a row and the number of classes.
 
-    Two optional parameters, such as ``hidden=32, dropout=0.1``, mean something else unless they
-    have exactly these names.
+    If both parameters are optional, they must be named ``shape`` and ``n_classes``. Others, such as
+    ``hidden=32, dropout=0.1``, mean something else.
     """
     signature = inspect.signature(factory)
     try:
@@ -301,7 +320,7 @@ def _takes_shape(factory: Factory) -> bool:
 
 
 def get_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return all parameters and buffers by name, including those outside the state_dict."""
+    """Return all parameters and buffers by name, including buffers outside the state_dict."""
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
@@ -323,10 +342,10 @@ def _parameter_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[torch.S
 
 
 def _normalise_batch(norm: _BatchNorm, x: Tensor) -> Tensor:
-    """Return ``(x - mean) / sqrt(variance + eps) * weight + bias``, by channel over the batch.
+    """Normalise each channel over the batch.
 
-    Written out, because torch's own version fails under vmap on a GPU: it needs the memory order
-    of the axes.
+    Return ``(x - mean) / sqrt(variance + eps) * weight + bias``. This is written out because
+    torch's own version needs the memory order of the axes, so it fails under vmap on a GPU.
     """
     axes = [0, *range(2, x.ndim)]
     values = x.float()
@@ -341,7 +360,7 @@ def _normalise_batch(norm: _BatchNorm, x: Tensor) -> Tensor:
 
 @dataclass(eq=False, repr=False)
 class Nets(Opaque):
-    """W trained networks of one architecture. Immutable: a removal creates new ones.
+    """W trained networks of one architecture. They are immutable: a removal creates new networks.
 
     Parameters
     ----------
@@ -350,7 +369,7 @@ class Nets(Opaque):
     statistics : tuple of dict
         BatchNorm's running statistics of every network.
     answers : tuple of bool
-        Which networks are used for predictions: networks without rows are not.
+        Which networks are used for predictions. Networks without rows are not.
     classes : ndarray
         Labels, in the order of the logits.
     constants : dict of str to Tensor
@@ -370,10 +389,11 @@ class Nets(Opaque):
     def make_modules(
         self, build: Callable[["Nets"], Template], device: torch.device
     ) -> list[nn.Module]:
-        """Return the networks as modules in evaluation mode, built at the first call.
+        """Return the networks as modules in evaluation mode; they are built at the first call.
 
-        Only loaded networks `build` a template, and then wait until other threads have finished
-        training. There is no lock: two threads may both build the modules, with the same result.
+        `build` makes the template and is only called for networks loaded from a file. It waits
+        until other threads have finished training. There is no lock: two threads may both build the
+        modules, with the same result.
         """
         cached = self._modules
         if cached is None or cached[0] != device:
@@ -422,5 +442,7 @@ def _as_arrays(tensors: dict[str, Tensor]) -> dict[str, NDArray[Any]]:
 
 def _as_tensors(arrays: dict[str, NDArray[Any]]) -> dict[str, Tensor]:
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise ValueError("not a valid network: expected arrays")
+        raise ValueError(
+            "the saved network is not valid; expected arrays of parameters and statistics"
+        )
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}

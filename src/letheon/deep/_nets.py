@@ -1,12 +1,13 @@
 """Ready-made networks (MLP, CNN, ResNet) and their layers.
 
 The networks are factories, not modules: frozen dataclasses that build the module when called with
-the shape of a row and the number of classes. So they can be compared, saved and digested. All
+the shape of a row and the number of classes. Therefore they can be compared, saved and hashed. All
 their layers work under `torch.func.vmap`, and their gradients are deterministic on a GPU.
 
-Under vmap, W convolutions become one grouped convolution, which trains slowly on a GPU. Written as
-a matrix product they become one batched product. Tensors have torch's shapes, (n, channels, height,
-width); the result of a product has the channels last in memory.
+Under vmap, W convolutions become one grouped convolution, which trains slowly on a GPU. W matrix
+products become one batched product, so convolutions are written as matrix products. Tensors have
+torch's shapes, (n, channels, height, width); the result of a product has the channels last in
+memory.
 """
 
 from collections import OrderedDict
@@ -36,13 +37,13 @@ Shape = tuple[int, ...]
 
 
 def _extract_windows(x: Tensor, kernel: Pair, stride: Pair) -> Tensor:
-    """Return all windows of (n, h, w, c) as (n, h', w', kernel height x kernel width x c)."""
+    """Return the windows of images (n, h, w, c), shape (n, h', w', kernel height x width x c)."""
     windows = x.unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1])
     return windows.permute(0, 1, 2, 4, 5, 3).flatten(3)
 
 
 def _pad_zeros(x: Tensor, top: int, bottom: int, left: int, right: int) -> Tensor:
-    """Return (n, h, w, c) padded with zeros."""
+    """Return images (n, h, w, c) padded with zeros by this many pixels on each side."""
     if top == bottom == left == right == 0:
         return x
     return functional.pad(x, (0, 0, left, right, top, bottom))
@@ -51,10 +52,10 @@ def _pad_zeros(x: Tensor, top: int, bottom: int, left: int, right: int) -> Tenso
 def _input_gradient(
     gradient: Tensor, weight: Tensor, size: Sequence[int], stride: Pair, padding: Pair
 ) -> Tensor:
-    """Return the gradient of the input: a convolution with the flipped kernel.
+    """Return the gradient with respect to the input, as a convolution with the flipped kernel.
 
-    A sum over overlapping windows would need atomic additions or one pass for each position of
-    the kernel.
+    The alternative, a sum over overlapping windows, would need atomic additions or one pass for
+    each position of the kernel.
     """
     kernel = (weight.shape[2], weight.shape[3])
     spread, edges = gradient, list[int]()
@@ -69,7 +70,7 @@ def _input_gradient(
 
 
 class _Convolve(torch.autograd.Function):
-    """``y[i, j] = sum over a, b of weight[:, :, a, b] x[s i + a, s j + b]``, channels last."""
+    """Convolution: ``y[i, j] = sum over a, b of weight[:, :, a, b] x[s i + a, s j + b]``."""
 
     generate_vmap_rule = True
 
@@ -104,10 +105,10 @@ class _Convolve(torch.autograd.Function):
 class MatmulConv2d(nn.Conv2d):
     """`torch.nn.Conv2d` with the same parameters, computed as one matrix product.
 
-    All windows of the input are copied side by side, (n h' w', k k c), and multiplied with the
-    kernels, (k k c, o). Under `torch.func.vmap` this is one batched product. The gradient of the
-    input is the same kind of product, and is skipped if the input needs none. Groups, dilation and
-    padding by other values than zero are not supported.
+    All windows of the input are copied into a matrix (n h' w', k k c) and multiplied with the
+    kernels (k k c, o). Under `torch.func.vmap` this is one batched product. The gradient of the
+    input is the same kind of product; it is skipped if the input needs no gradient. Groups,
+    dilation and padding with values other than zero are not supported.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,7 +125,7 @@ class MatmulConv2d(nn.Conv2d):
 
 
 class AutoConv2d(MatmulConv2d):
-    """A convolution by the faster way: a matrix product on a GPU, torch's kernel on a CPU."""
+    """Convolution by the faster method: a matrix product on a GPU, torch's kernel on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the convolution of a batch."""
@@ -132,7 +133,7 @@ class AutoConv2d(MatmulConv2d):
 
 
 class _HalvingMax(torch.autograd.Function):
-    """Largest of every 2 x 2 window; the backward pass of torch's own is not deterministic."""
+    """Largest value of every 2 x 2 window, with a deterministic gradient, unlike torch's own."""
 
     generate_vmap_rule = True
 
@@ -167,7 +168,7 @@ class HalvingMax(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return half the height and width."""
+        """Return the images with half the height and width."""
         if not x.is_cuda:
             return functional.max_pool2d(x, 2)
         largest: Tensor = _HalvingMax.apply(x)[0]  # type: ignore[no-untyped-call]
@@ -181,17 +182,17 @@ class HalvingMean(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return half the height and width."""
+        """Return the images with half the height and width."""
         rows, columns = x.shape[-2] // 2, x.shape[-1] // 2
         whole = x[..., : 2 * rows, : 2 * columns]
         return whole.reshape(*x.shape[:-2], rows, 2, columns, 2).mean((-3, -1))
 
 
 class GroupNorm(nn.GroupNorm):
-    """`torch.nn.GroupNorm` written out: torch's own cannot be batched with channels last."""
+    """`torch.nn.GroupNorm`, written out because vmap cannot batch torch's with channels last."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the batch, each group of channels of each row with mean 0 and variance 1."""
+        """Return the batch with each group of channels of each row normalised."""
         groups = x.unflatten(1, (self.num_groups, -1))
         axes = tuple(range(2, groups.ndim))
         variance, mean = torch.var_mean(groups, axes, correction=0, keepdim=True)
@@ -201,7 +202,7 @@ class GroupNorm(nn.GroupNorm):
 
 
 class Affine(nn.Module):
-    """``(x * scale - mean) / std`` with constants, by channel if there are several."""
+    """Layer that computes ``(x * scale - mean) / std`` with constants, possibly by channel."""
 
     def __init__(self, scale: float, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
@@ -215,22 +216,22 @@ class Affine(nn.Module):
 
 
 class AddChannel(nn.Module):
-    """Adds a channel axis to images of shape (n, h, w)."""
+    """Layer that adds a channel axis to images of shape (n, h, w)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return images of shape (n, c, h, w)."""
+        """Return the images with shape (n, 1, h, w)."""
         return x.unsqueeze(1) if x.ndim == 3 else x
 
 
 class ScaleBy(nn.Module):
-    """Multiplies by a constant."""
+    """Layer that multiplies its input by a constant."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the product."""
+        """Return the input times the factor."""
         return x if self.factor == 1 else x * self.factor
 
     def extra_repr(self) -> str:
@@ -253,10 +254,10 @@ _RESNET_9_LOGITS = 0.125
 
 @dataclass(frozen=True, kw_only=True)
 class _Factory:
-    """Settings that build a module."""
+    """Base class of the settings that build a module."""
 
     def __post_init__(self) -> None:
-        """Check the settings."""
+        """Raise `InvalidParameterError` if a setting is invalid."""
         validate_parameters(self)
 
 
@@ -267,13 +268,13 @@ class MLP(_Factory):
     Parameters
     ----------
     widths : tuple of int, default=(64,)
-        Units of each hidden layer; ``()`` is a linear model.
+        Number of units of each hidden layer; ``()`` gives a linear model.
     dropout : float, default=0.0
         Share of the hidden units that are dropped in each training step.
     batch_norm : bool, default=False
         Whether each hidden layer is normalised over the batch.
     scale : float, default=1.0
-        Factor of the rows; use ``1 / 255`` for images of bytes.
+        Factor by which the rows are multiplied; use ``1 / 255`` for images of bytes.
 
     Examples
     --------
@@ -299,7 +300,7 @@ class MLP(_Factory):
     scale: float = 1.0
 
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
-        """Build the network."""
+        """Build the network for rows of this shape and this number of classes."""
         parts: dict[str, nn.Module] = {"scale": ScaleBy(self.scale), "flatten": nn.Flatten()}
         last = prod(shape)
         for number, width in enumerate(self.widths, 1):
@@ -321,21 +322,22 @@ class CNN(_Factory):
     Parameters
     ----------
     channels : tuple of int, default=(16, 32)
-        Channels of each convolution.
+        Number of output channels of each convolution.
     hidden : int, default=64
-        Units of the linear layer before the last; 0 omits it.
+        Number of units of the linear layer before the last; 0 omits this layer.
     kernel : int, default=3
         Height and width of the kernels, odd; the borders are padded with zeros.
     conv : {"auto", "matmul", "cudnn"}, default="auto"
-        How convolutions are computed: as matrix products, by torch's own kernels, or the first on a
-        GPU and the second on a CPU. The parameters are the same; results differ by rounding.
+        How convolutions are computed: as matrix products ("matmul"), by torch's kernels ("cudnn"),
+        or ("auto") the first on a GPU and the second on a CPU. Results differ only by rounding.
     pool : {"max", "mean", "stride"}, default="max"
-        How the image is halved: largest or mean value of 2 x 2 windows, or convolutions with stride
-        2, which cost a quarter.
+        How the height and width are halved: "max" and "mean" take the largest or the mean value of
+        2 x 2 windows; "stride" uses convolutions with stride 2, which cost a quarter as much.
     dropout : float, default=0.0
         Share of the units before the last layer that are dropped in each training step.
     scale : float, default=1 / 255
-        Factor of the images; the default is for bytes. Use 1.0 for images with values in 0..1.
+        Factor by which the images are multiplied. The default is for bytes; use 1.0 for images with
+        values in 0..1.
 
     Examples
     --------
@@ -363,13 +365,13 @@ class CNN(_Factory):
     scale: float = 1 / 255
 
     def __post_init__(self) -> None:
-        """Check the settings."""
+        """Raise `InvalidParameterError` if a setting is invalid."""
         super().__post_init__()
         if self.kernel % 2 == 0:
-            raise InvalidParameterError(f"kernel={self.kernel}; expected an odd number")
+            raise InvalidParameterError(f"kernel={self.kernel} is even; expected an odd number")
 
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
-        """Build the network."""
+        """Build the network for rows of this shape and this number of classes."""
         last, height, width = _image_shape(shape)
         parts: dict[str, nn.Module] = {"scale": ScaleBy(self.scale), "images": AddChannel()}
         for number, channels in enumerate(self.channels, 1):
@@ -417,17 +419,18 @@ class ResNet(_Factory):
         of He et al. (2016) with a first convolution of 3 x 3 and no first pooling, as is usual for
         CIFAR-10.
     width : int, default=64
-        Channels of the first convolution; the last has 8 times as many.
+        Number of channels of the first convolution; the last one has 8 times as many.
     norm : {"batch", "group"}, default="batch"
-        Normalisation. Groups need no running statistics, and the output for a row does not depend
-        on the rest of its batch.
+        Normalisation over the batch or over groups of channels. Groups need no running statistics,
+        and in training the output for a row does not depend on the rest of its batch.
     conv : {"auto", "matmul", "cudnn"}, default="auto"
         How convolutions are computed, as in `CNN`.
     scale : float, default=1 / 255
-        Factor of the images; the default is for bytes. Use 1.0 for images with values in 0..1.
+        Factor by which the images are multiplied. The default is for bytes; use 1.0 for images with
+        values in 0..1.
     mean, std : tuple of float, default=(0.5,) and (0.25,)
-        Subtracted from the scaled images, and divided by: one number, or one for each channel.
-        Use constants: numbers computed from the training rows would have to be forgotten too.
+        `mean` is subtracted from the scaled images, then they are divided by `std`: one number
+        each, or one per channel. Use constants: numbers computed from the rows are personal data.
 
     References
     ----------
@@ -460,12 +463,13 @@ class ResNet(_Factory):
     std: tuple[float, ...] = (0.25,)
 
     def __call__(self, shape: Shape, n_classes: int) -> nn.Module:
-        """Build the network."""
+        """Build the network for rows of this shape and this number of classes."""
         channels, height, width = _image_shape(shape)
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, channels):
                 raise ValueError(
-                    f"{name} has {len(values)} numbers; expected 1 or {channels}, one per channel"
+                    f"{name} has {len(values)} numbers; expected 1, or one for each of the "
+                    f"{channels} channels"
                 )
         if min(height, width) < 8:
             raise ValueError(
@@ -509,14 +513,14 @@ class ResNet(_Factory):
         return parts | {"global_pool": _GlobalPool("mean")}
 
     def _conv_block(self, last: int, width: int, *, pooled: bool = False) -> nn.Sequential:
-        """Return convolution, normalisation and ReLU, with pooling before ReLU if `pooled`."""
+        """Return convolution, normalisation and ReLU; `pooled` adds pooling before the ReLU."""
         middle: list[nn.Module] = [HalvingMax()] if pooled else []
         return nn.Sequential(
             self._make_conv(last, width), self._make_norm(width), *middle, nn.ReLU()
         )
 
     def _residual_block(self, width: int) -> nn.Module:
-        """Return two convolution blocks with a skip connection, ReLU before the sum."""
+        """Return two convolution blocks with a skip connection; each ReLU is before the sum."""
         return _Residual(
             nn.Sequential(self._conv_block(width, width), self._conv_block(width, width)),
             nn.Identity(),
@@ -524,7 +528,7 @@ class ResNet(_Factory):
         )
 
     def _basic_block(self, last: int, width: int, stride: int) -> nn.Module:
-        """Return the basic block of He et al., ReLU after the sum."""
+        """Return the basic block of He et al. (2016), with the last ReLU after the sum."""
         inside = nn.Sequential(
             self._make_conv(last, width, stride=stride),
             self._make_norm(width),
@@ -549,27 +553,27 @@ class ResNet(_Factory):
 
 
 class _Residual(nn.Module):
-    """``after(inside(x) + around(x))``."""
+    """Residual block: computes ``after(inside(x) + around(x))``."""
 
     def __init__(self, inside: nn.Module, around: nn.Module, after: nn.Module) -> None:
         super().__init__()
         self.inside, self.around, self.after = inside, around, after
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output."""
+        """Return the output of the block."""
         y: Tensor = self.after(self.inside(x) + self.around(x))
         return y
 
 
 class _GlobalPool(nn.Module):
-    """Largest or mean value of each channel."""
+    """Layer that takes the largest or mean value of each channel."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return shape (n, channels)."""
+        """Return one value per image and channel, shape (n, channels)."""
         return x.amax((-2, -1)) if self.kind == "max" else x.mean((-2, -1))
 
 
@@ -587,7 +591,7 @@ def _image_shape(shape: Shape) -> tuple[int, int, int]:
 
 
 def _order_hint(shape: Shape) -> str:
-    """Return a hint for images whose last axis looks like the channels."""
+    """Return a hint for an error if the last axis of an image looks like the channels, or ""."""
     if len(shape) != 3 or shape[2] > _MOST_COLOURS or min(shape[:2]) <= _MOST_COLOURS:
         return ""
     return (

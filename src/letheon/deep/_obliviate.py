@@ -1,12 +1,12 @@
 """Removal by retraining blocks until their residual memory fades (He et al. 2021).
 
 A network is trained on blocks of rows one after the other. The old run has the states ``theta_0,
-..., theta_B``; the new one starts from ``theta_d``, the state before the first block d with removed
-rows. With ``s_i = theta'_i - theta_i``, the residual of block i is
+..., theta_B``. The new run (theta') starts from ``theta_d``, the state before the first block d
+with removed rows. With ``s_i = theta'_i - theta_i``, the residual of block i is
 
-    Delta_i = ||(theta'_(i+1) - theta'_i) - (theta_(i+1) - theta_i)||_1 = ||s_(i+1) - s_i||_1,
+    Delta_i = ||(theta'_(i+1) - theta'_i) - (theta_(i+1) - theta_i)||_1 = ||s_(i+1) - s_i||_1.
 
-and when the run stops after block j, every later state becomes ``theta_i + s_(j+1)``. Later blocks
+When the new run stops after block j, every later state becomes ``theta_i + s_(j+1)``. Later blocks
 then move the parameters as in the old run: their influence ``||theta_(i+1) - theta_i||_1`` does not
 change. No theorem says that a shifted state is closer to the exact one than the old state.
 """
@@ -69,12 +69,12 @@ _WARM_UP = 0.1
 
 
 def assign_blocks(ids: Ids, seed: int, n_blocks: int) -> Integers:
-    """Return the block of every row: ``keyed_hash(seed, "block", id) mod n_blocks``."""
+    """Return the block number of every row: ``keyed_hash(seed, "block", id) mod n_blocks``."""
     return (ids.hashes(seed, Purpose.BLOCK) % np.uint64(n_blocks)).astype(np.int64)
 
 
 class BlockSchedule(NamedTuple):
-    """Epochs per block, and the learning rate over the blocks."""
+    """Number of epochs per block, and how the learning rate changes over the blocks."""
 
     epochs: int
     n_blocks: int
@@ -83,8 +83,8 @@ class BlockSchedule(NamedTuple):
     def rate_factor(self, block: int) -> float:
         """Return the factor of the learning rate in block ``b = 0, ..., B - 1``.
 
-        1 ("none"), ``1 - b / B`` ("linear"), or the smaller of that and
-        ``(b + 1) / max(B / 10, 1)`` ("one-cycle", which is "linear" up to 10 blocks).
+        The factor is 1 for "none" and ``1 - b / B`` for "linear". For "one-cycle" it is the smaller
+        of ``1 - b / B`` and ``(b + 1) / max(B / 10, 1)``; up to 10 blocks this equals "linear".
         """
         if self.anneal == "none":
             return 1.0
@@ -101,9 +101,9 @@ class Blocks:
     rows : SlotRows
         Rows with their `block` and `slot`.
     n_slots : ndarray of int64, shape (B,)
-        Slots of every block, including those of removed rows.
+        Number of slots of every block, including those of removed rows.
     removed : ndarray of int64, optional
-        Positions of rows that are about to be removed; they count as removed.
+        Positions of rows that are about to be removed; their slots count as empty.
     """
 
     def __init__(self, rows: SlotRows, n_slots: Integers, removed: Integers | None = None) -> None:
@@ -116,11 +116,11 @@ class Blocks:
 
     @property
     def positions(self) -> Integers:
-        """Positions of all rows."""
+        """Positions of all remaining rows."""
         return np.flatnonzero(self._alive)
 
     def slots_of(self, block: int) -> Integers:
-        """Return the positions of a block's rows in slot order, -1 for empty slots."""
+        """Return the positions of a block's rows in slot order, with -1 for empty slots."""
         positions = np.flatnonzero(self._alive & (self._block == block))
         slots = np.full(self._n_slots[block], EMPTY)
         slots[self._slot[positions]] = positions
@@ -135,9 +135,10 @@ def train_blocks(
     schedule: BlockSchedule,
     callback: Callback | None = None,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Train block `first` from `start`, then the next blocks to the end.
+    """Train block `first` from the parameters `start`, then every later block.
 
-    Yields the number of a block and the parameters after it; an empty block changes nothing.
+    Yields, for every block, its number and the parameters after it. An empty block does not
+    change the parameters.
     """
     flat, n_parts = start[None], len(blocks) - first
     for block in range(first, len(blocks)):
@@ -159,12 +160,12 @@ class UnlearningRun(Opaque):
     end : Tensor of shape (p,)
         Parameters of the model.
     tail, ceiling : float
-        Estimated sum of the residuals that were not computed, and its value if they continue like
-        the later half of the computed ones.
+        Estimated sum of the residuals of the blocks that were not retrained; and the same sum if
+        these residuals continue the trend of the later half of the computed ones.
     influences : ndarray of float64, shape (last - first + 1,)
-        L1 norm of the change of the parameters by every block of the run.
+        L1 norm of the change of the parameters in every block of the run.
     rule : StopRule
-        The stop rule, with its residuals.
+        The stop rule, with the residuals of the run.
     """
 
     first: int
@@ -177,17 +178,21 @@ class UnlearningRun(Opaque):
 
 
 def make_rule(model: Any, last_affected: int, floor: float) -> StopRule:
-    """Return the stop rule of a model; residuals count from block `last_affected` on."""
+    """Return the stop rule that the parameters of a model select.
+
+    Residuals count from block `last_affected` on. `floor` is the relative residual of a replay
+    without a removal.
+    """
     if model.stop == "robust":
         return RobustRule(model.epsilon, floor, patience=int(model.patience))
     return PaperRule(model.epsilon, last_affected + 1, model.stop_origin)
 
 
 def load_state(store: CheckpointStore, i: int) -> Tensor:
-    """Return a state; raise `CorruptFileError` if it is missing."""
+    """Return the stored parameters before block i; raise `CorruptFileError` if they are missing."""
     state = store.get(i)
     if state is None:
-        raise CorruptFileError(f"the state before block {i} is not among the checkpoints")
+        raise CorruptFileError(f"the checkpoint before block {i} is missing")
     return state
 
 
@@ -205,7 +210,7 @@ def stitch_run(
     affected: tuple[int, int],
     influences: Floats,
 ) -> UnlearningRun:
-    """Follow a run until the rule stops it; write all changed states to `aside`.
+    """Run the retraining until the stop rule ends it, and write all changed states to `aside`.
 
     Parameters
     ----------
@@ -214,13 +219,14 @@ def stitch_run(
     blocks : Blocks
         The remaining rows.
     store, aside : CheckpointStore, CheckpointChange
-        States of the old run, entry i before block i; and the change with the new ones.
+        States of the old run, where entry i is the state before block i; and the pending change
+        that collects the new states.
     rule : StopRule
-        Gets the residuals.
+        Gets the residual of every block and decides when to stop.
     affected : tuple of int
-        First and last block with removed rows. Residuals before the last one do not count.
+        First and last block with removed rows. Residuals of blocks before the last do not count.
     influences : ndarray of float64, shape (B,)
-        L1 norm of the change of the parameters by every block in the old run.
+        L1 norm of the change of the parameters in every block of the old run.
     """
     first, last_affected = affected
     last, end = first, load_state(store, first)
@@ -245,12 +251,12 @@ def stitch_run(
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DeepObliviateClassifier(CheckpointedNet):
-    """Any PyTorch module, trained block by block so that forgetting retrains few blocks.
+    """Any PyTorch module, trained block by block, so that forgetting retrains only a few blocks.
 
     Ids are distributed over B blocks by a keyed hash. The network is trained on one block after the
-    other, and the parameters ``theta_0, ..., theta_B`` between them are stored. To forget rows of
-    block d, training starts again from the state before d, without these rows. Every block has a
-    residual,
+    other, and the parameters ``theta_0, ..., theta_B`` before and after each block are stored. To
+    forget rows of block d, training starts again from the state before d, without these rows. Every
+    retrained block has a residual,
 
         Delta_i = ||(theta'_(i+1) - theta'_i) - (theta_(i+1) - theta_i)||_1,
 
@@ -263,11 +269,11 @@ class DeepObliviateClassifier(CheckpointedNet):
     ----------
     module : callable or None, default=None
         Factory of the network: takes the shape of a row and the number of classes (or nothing) and
-        returns a `torch.nn.Module` whose output is one logit per class. None is `MLP()`.
+        returns a `torch.nn.Module` whose output is one logit per class. None means `MLP()`.
     n_blocks : int, default=10
-        B, the number of blocks. More blocks make removals faster; each needs one saved state.
+        Number of blocks, B. More blocks make removals faster; each block needs one saved state.
     epochs : int, default=10
-        Passes over every block.
+        Number of passes over every block.
     stop : {"robust", "paper"}, default="robust"
         "robust" uses ``r_i = Delta_i / ||theta_(i+1) - theta_i||_1``, the residual relative to
         the change by the block in the old run. It fits ``a x^-alpha + b`` over ``x = 1, 2, ...``
@@ -280,34 +286,34 @@ class DeepObliviateClassifier(CheckpointedNet):
         Largest change per block that counts as stable: a share of the block's own influence
         ("robust"), or an L1 norm over all parameters ("paper"). 0 retrains all later blocks.
     stop_origin : {"block", "one"}, default="block"
-        For "paper": whether x counts blocks from the first one, as published, or from the last
-        block with removed rows.
+        For "paper": where x starts in the fit. With "block", x is the number of the block, as
+        published; with "one", x is 1 at the last block with removed rows.
     patience : int, default=2
-        For "robust": how often in a row the residual must be stable.
+        For "robust": number of blocks in a row for which the residual must be stable.
     anneal : {"none", "linear", "one-cycle"}, default="none"
         Learning rate over the blocks. "none": the same in all blocks. "linear": multiplied by
         ``1 - b / B`` in block b. "one-cycle": as "linear", after a rise over the first tenth of the
         blocks. With a decreasing rate later blocks change the parameters less, and their residuals
         are smaller. "linear" and "one-cycle" need a named optimizer.
     optimizer : {"sgd", "adam", "adamw"} or callable, default="sgd"
-        By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. It is
-        reset at every block.
+        A name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. The
+        optimizer is reset at the start of every block.
     learning_rate, momentum, weight_decay : float, default=0.05, 0.0, 0.0
-        For named optimizers; momentum is that of "sgd". Residuals fade only with small steps.
+        For named optimizers; momentum is used by "sgd" only. Residuals fade only with small steps.
     schedule : {"constant", "cosine", "one-cycle"}, default="constant"
-        Learning rate within a block.
+        How the learning rate changes within a block.
     loss : "cross_entropy" or callable, default="cross_entropy"
-        Takes logits and class codes and returns one loss per row.
+        A callable takes logits and class codes and returns one loss per row.
     batch_size : int, default=64
-        Slots of every batch.
+        Number of slots in a batch; the slots of removed rows stay empty.
     precision : {"float32", "tf32", "bfloat16"}, default="float32"
         Precision of the forward pass; parameters are float32.
     calibration_rows : int, default=4096
-        Rows from which BatchNorm's running statistics are computed after training.
+        Number of rows from which BatchNorm's running statistics are computed after training.
     checkpoint_dir : path or None, default=None
         Directory for the states; None keeps them in memory.
     max_memory : int or None, default=None
-        States of more bytes are stored in an unnamed temporary file.
+        If the states need more bytes, they are stored in an unnamed temporary file.
     device : str, default="auto"
         "auto" uses a GPU if there is one.
     deterministic : bool, default=True
@@ -322,9 +328,9 @@ class DeepObliviateClassifier(CheckpointedNet):
         Labels of the remaining rows, sorted. When the last row of a class is removed, all blocks
         are trained again: the network loses a logit.
     block_sizes_ : ndarray of shape (B,)
-        Remaining rows of every block.
+        Number of remaining rows in every block.
     block_slots_ : ndarray of shape (B,)
-        Rows of every block at the last training from scratch.
+        Number of rows in every block at the last training from scratch.
     exact_blocks_ : int
         Number of leading blocks whose states equal those of training from scratch with the same
         slots, each block with the libraries and the device of its last training. It is B after
@@ -333,13 +339,13 @@ class DeepObliviateClassifier(CheckpointedNet):
         Estimated L1 distance of the parameters from training from scratch, summed over removals; 0
         while ``exact_blocks_`` is B.
     influences_ : ndarray of shape (B,)
-        L1 norm of the change of the parameters by every block when it was last trained. A shift
-        of later states does not affect it.
+        L1 norm of the change of the parameters in every block when the block was last trained. A
+        shift of later states does not affect it.
     null_floor_ : float or None
         Relative residual of a replay of the last block without a removal; only for
         ``stop="robust"``.
     checkpoint_bytes_ : dict
-        Bytes of the states in memory and on disk.
+        Number of bytes of the states in memory and on disk.
     nets_ : Nets
         The trained network; `to_modules` returns it as a module.
     rows_, vault_
@@ -349,19 +355,20 @@ class DeepObliviateClassifier(CheckpointedNet):
 
     Notes
     -----
-    **Guarantee**: empirical. That residuals fade is an observation. `tail_` and the estimates in
-    a receipt extrapolate it; `epsilon` bounds a slope, not an error. With ``epsilon=0`` a removal
-    retrains all later blocks; with ``deterministic=True`` the model then has the bytes of training
-    the blocks from scratch with the same slots. A new `fit` differs: it has no empty slots.
+    **Guarantee**: empirical. That residuals fade is an observation, not a theorem. `tail_` and the
+    estimates in a receipt extrapolate it; `epsilon` bounds a slope, not an error. With
+    ``epsilon=0`` a removal retrains all later blocks; with ``deterministic=True`` the model then
+    has the bytes of training the blocks from scratch with the same slots. A new `fit` differs: it
+    has no empty slots.
 
-    **After an early stop forgotten rows can be computed.** A shift cancels in differences: blocks
-    that were not retrained move the parameters as in the run with the forgotten rows. An attacker
-    with the file and the remaining rows can solve for the old parameters, and from them for the
-    forgotten row and label. In principle the model alone is enough. So after an early stop a model
-    is as sensitive as before the removal; ``epsilon=0`` leaves no such trace.
+    **After an early stop, forgotten rows can be reconstructed.** A shift cancels in differences:
+    blocks that were not retrained move the parameters as in the run with the forgotten rows. An
+    attacker with the file and the remaining rows can solve for the old parameters, and from them
+    for the forgotten row and label. In principle the model alone is enough. So after an early stop
+    a model is as sensitive as before the removal; ``epsilon=0`` leaves no such trace.
 
     *When to use it.* Training amplifies small differences. If one person of many is removed, the
-    parameters after the removal are usually as far from exact retraining as before. Similar
+    parameters after the removal are usually as far from exact retraining as those before. Similar
     predictions are not evidence of forgetting: networks that differ in one person of many make
     similar predictions anyway. A backdoor that no longer works is evidence.
 
@@ -376,14 +383,14 @@ class DeepObliviateClassifier(CheckpointedNet):
     grows from block to block until it is as large as the noise of training. "robust" continues
     while it grows by `epsilon` or more; the tail in the receipt estimates the omitted part.
 
-    *Shift.* It removes the effect of the forgotten rows on the retrained blocks from all later
-    states. Where residuals grew, a shifted state can be farther from the exact one than the old
-    state.
+    *Shift.* The shift removes the effect of the forgotten rows on the retrained blocks from all
+    later states. Where residuals grew, a shifted state can be farther from the exact one than the
+    old state.
 
-    *Receipt.* All `estimates` except `slope` are L1 norms over all parameters: `residual_first` and
-    `residual_last` of the blocks that counted; `residual_tail`, the estimate of the fit for the
-    blocks that were not retrained; and `residual_ceiling`, the value if the residuals continue like
-    their later half.
+    *Receipt.* All `estimates` except `slope` are L1 norms over all parameters. `residual_first` and
+    `residual_last` are the first and last residual that counted. `residual_tail` is the estimate of
+    the fit for the blocks that were not retrained, and `residual_ceiling` is this sum if the
+    residuals continue the trend of their later half.
 
     *Other libraries.* If versions or the kind of device have changed since the fit, the states are
     still used. The residuals then include the difference of the libraries; a warning reports it.
@@ -445,13 +452,13 @@ class DeepObliviateClassifier(CheckpointedNet):
 
     @property
     def block_sizes_(self) -> Integers:
-        """Remaining rows of every block."""
+        """Number of remaining rows in every block."""
         require_fitted(self)
         return Blocks(self.rows_, self.block_slots_).sizes
 
     @property
     def checkpoint_bytes_(self) -> dict[str, int]:
-        """Bytes of the states in memory and on disk."""
+        """Number of bytes of the states in memory and on disk, as a dict."""
         require_fitted(self)
         return {"memory": self.vault_.bytes_in_memory, "disk": self.vault_.bytes_on_disk}
 
@@ -459,8 +466,8 @@ class DeepObliviateClassifier(CheckpointedNet):
         super()._check_settings()
         if callable(self.optimizer) and self.anneal != "none":
             raise ValueError(
-                f"anneal={self.anneal!r} needs an optimizer by name: a custom optimizer has its "
-                "own learning rate"
+                f"anneal={self.anneal!r} requires a named optimizer, because a custom optimizer "
+                "sets its own learning rate; use 'sgd', 'adam' or 'adamw', or set anneal='none'"
             )
 
     def _check_training_data(self, X: Any, y: Any, ids: Any) -> TrainingRows:
@@ -501,7 +508,7 @@ class DeepObliviateClassifier(CheckpointedNet):
         return BlockSchedule(int(self.epochs), int(self.n_blocks), self.anneal)
 
     def _null_floor(self, loop: Loop, blocks: Blocks, store: CheckpointStore) -> float:
-        """Train the last block that has rows again; return its relative residual."""
+        """Train the last block with rows again, without a removal; return its relative residual."""
         last = int(np.flatnonzero(blocks.sizes)[-1])
         start, end = load_state(store, last), load_state(store, last + 1)
         again = next(train_blocks(loop, blocks, start, last, self._block_schedule()))[1]
@@ -536,7 +543,7 @@ class DeepObliviateClassifier(CheckpointedNet):
         return change, aside
 
     def _accuracy_attributes(self, run: UnlearningRun) -> dict[str, Any]:
-        """Return the attributes about the distance to training from scratch."""
+        """Return the fitted attributes that describe the distance from training from scratch."""
         exact = run.last + 1 if run.first <= self.exact_blocks_ else self.exact_blocks_
         tail = 0.0 if exact == int(self.n_blocks) else self.tail_ + run.tail
         influences = self.influences_.copy()

@@ -1,13 +1,13 @@
-"""The recorded descent of a network, and its replay without some rows.
+"""Recorded gradient descent of a network, and its replay without some rows.
 
-Plain stochastic gradient descent of one network, recorded step by step. The batches are those of
-the training loop: slots in keyed order, empty ones masked. Each step stores its point and the mean
-gradient of its batch at this point, weight decay included.
+`NetDescent` runs plain stochastic gradient descent of one network and records every step. It uses
+the batches of the training loop: slots in keyed order, empty slots masked. For each step it stores
+the parameters and the mean gradient of the batch at these parameters, including weight decay.
 
 The replay (Wu et al. 2020, Algorithm 4) multiplies with an approximate Hessian B that is estimated
 from a few steps: L-BFGS in compact form, see `letheon.removal.secant_matrix`. B is positive
-definite if every s.y is above 0. A loss that is not convex does not guarantee this, so
-`LocalChecks` decides which pairs may be used.
+definite if s.y > 0 for every pair (s, y) of steps. A loss that is not convex does not guarantee
+this, so `LocalChecks` decides which pairs may be used.
 """
 
 from dataclasses import dataclass, replace
@@ -35,11 +35,11 @@ from letheon.removal import Exactness, Opaque, RecordedPath, descend, secant_mat
 
 
 class Path(RecordedPath[Tensor]):
-    """A path in float32, on a device or in a file; `sizes` is on the CPU."""
+    """Recorded steps of a descent in float32, on a device or in a file; `sizes` is on the CPU."""
 
     @classmethod
     def allocate(cls, n_steps: int, size: int, device: torch.device, max_memory: int) -> Self:
-        """Return an empty path on the device, or in a file above `max_memory` bytes."""
+        """Return an empty path on the device, or in a file if larger than `max_memory` bytes."""
         shape = (2, n_steps, size)
         if 4 * int(np.prod(shape, dtype=np.int64)) > max_memory:
             room = allocate_on_disk(
@@ -50,7 +50,7 @@ class Path(RecordedPath[Tensor]):
         return cls(room[0], room[1], torch.zeros(n_steps, dtype=torch.int64))
 
     def copy_steps(self, source: "Path", n_steps: int) -> None:
-        """Copy the first steps of another path."""
+        """Copy the first `n_steps` steps of another path into this path."""
         for name in ("points", "gradients", "sizes"):
             getattr(self, name)[:n_steps].copy_(getattr(source, name)[:n_steps])
 
@@ -69,14 +69,14 @@ class Path(RecordedPath[Tensor]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StepSchedule(Opaque):
-    """The rows of each of T steps of b slots.
+    """Rows and learning rates of T steps with b slots each.
 
     Attributes
     ----------
     rows, weights : tensors of shape (T, b)
-        As in `LaneBatches`, for a single lane.
+        Positions and weights of the rows of every step, as in `LaneBatches`, for a single lane.
     sizes : list of int
-        Rows in every batch; an empty batch is not a step.
+        Number of rows in every batch; an empty batch is not a step.
     rates : list of float
         Learning rates.
     n_epochs : int
@@ -93,7 +93,7 @@ class StepSchedule(Opaque):
     def from_slots(
         cls, slots: Slots, settings: LoopSettings, n_epochs: int, seed: int
     ) -> "StepSchedule":
-        """Return the steps of a descent over these slots, -1 for empty slots; on the CPU."""
+        """Return the steps of a descent over these slots (-1 for an empty slot), on the CPU."""
         # More slots per batch than rows would stay empty and cost as much.
         width = min(settings.batch_size, len(slots))
         lane = torch.zeros(1, dtype=torch.int64)
@@ -109,7 +109,7 @@ class StepSchedule(Opaque):
         return cls(rows, weights, sizes.tolist(), rates[:, 0].tolist(), n_epochs)
 
     def without_rows(self, removed: Tensor, settings: LoopSettings) -> "StepSchedule":
-        """Return the steps of the same slots when the marked ones are empty."""
+        """Return the schedule with the slots that are marked in `removed` emptied."""
         present = (self.weights > 0) & ~removed
         counts = present.sum(dim=1, keepdim=True)
         first = self.rows.gather(1, present.to(torch.int8).argmax(dim=1, keepdim=True))
@@ -117,11 +117,11 @@ class StepSchedule(Opaque):
         return self._from_tables(rows, present / counts.clamp(min=1), settings, self.n_epochs)
 
     def mark_rows(self, positions: Positions) -> Tensor:
-        """Return a table of shape (T, b) that marks some rows."""
+        """Return a boolean table of shape (T, b) that marks the rows at these positions."""
         return torch.isin(self.rows, torch.from_numpy(positions)) & (self.weights > 0)
 
     def rows_by_step(self, marked: Tensor) -> dict[int, Tensor]:
-        """Return the marked rows of each step, for steps that have any."""
+        """Return the positions of the marked rows by step, for the steps that have any."""
         steps, columns = marked.nonzero(as_tuple=True)
         met, counts = steps.unique_consecutive(return_counts=True)
         members = self.rows[steps, columns].split(counts.tolist())
@@ -129,7 +129,7 @@ class StepSchedule(Opaque):
 
 
 class NetDescent(Opaque):
-    """Runs the steps of a schedule and records them; counts the work.
+    """Gradient descent that records the steps of a schedule and counts the work.
 
     Attributes
     ----------
@@ -140,11 +140,11 @@ class NetDescent(Opaque):
     n_exact, n_approximate : int
         Steps computed from the rows of the batch, and steps computed with B.
     n_visits : int
-        Row gradients that were computed.
+        Number of row gradients that were computed.
     error_estimate : float
-        Root of the sum of squared rates of the approximate steps, times the root mean square error
-        of B v at exact steps: the distance of the end point if the error directions are
-        independent.
+        Estimated distance of the end point from that of an exact run, if the errors of the steps
+        have independent directions: the root of the sum of the squared learning rates of the
+        approximate steps, times the root mean square error of B v at exact steps.
     """
 
     path: Path
@@ -166,7 +166,7 @@ class NetDescent(Opaque):
 
     @property
     def error_estimate(self) -> float:
-        """Estimated effect of approximate steps on the end point; here 0."""
+        """Estimated effect of approximate steps on the end point: 0, since all steps are exact."""
         return 0.0
 
     def run(self, start: Tensor, first: int = 0) -> Self:
@@ -175,7 +175,7 @@ class NetDescent(Opaque):
         Raises
         ------
         TrainingError
-            The loss or a parameter is not finite; the message has the epoch.
+            The loss or a parameter is not finite; the message names the epoch.
         """
         plan, template = self._plan, self._context.template.to(self._device)
         n_steps = len(plan.sizes)
@@ -193,9 +193,9 @@ class NetDescent(Opaque):
     def loss_and_gradient(
         self, w: Tensor, rows: Tensor, weights: Tensor, total: int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Return the weighted sum of the losses of some rows at w, and its gradient.
+        """Return the weighted sum of the losses of some rows at w, and the gradient of this sum.
 
-        The weight decay is part of the gradient of every row; `total` is the sum of the weights.
+        The gradient of every row includes the weight decay; `total` is the sum of the weights.
         """
         data, settings = self._context.data, self._context.settings
         x = data.X.index_select(0, rows).to(torch.float32)
@@ -218,7 +218,7 @@ class NetDescent(Opaque):
         return gradient
 
     def _close_epoch(self, t: int, w: Tensor) -> None:
-        """Report the mean loss of an epoch to the callback, if this step is its last."""
+        """Report the mean loss of an epoch to the callback if step t is the last of the epoch."""
         plan = self._plan
         epoch, place = divmod(t + 1, len(plan.sizes) // plan.n_epochs)
         if place:
@@ -234,24 +234,24 @@ class NetDescent(Opaque):
     def _require_finite(self, w: Tensor, epoch: int, loss: float) -> None:
         if not bool(torch.isfinite(w).all()):
             raise TrainingError(
-                f"training diverged in epoch {epoch}: the loss is {loss}, and parameters are not "
+                f"training diverged in epoch {epoch}: the loss is {loss}, or a parameter is not "
                 "finite; nothing was changed. Scale the rows, or lower learning_rate"
             )
 
 
 class LocalChecks(NamedTuple):
-    """When the loss is treated as convex and smooth (Wu et al. 2020, Algorithm 4).
+    """Conditions under which the loss is treated as convex and smooth (Wu et al. 2020).
 
     Attributes
     ----------
     min_curvature : float
-        mu > 0: a pair needs ``s.y >= mu s.s``.
+        mu > 0. A pair (s, y) is used only if ``s.y >= mu s.s``.
     max_smoothness : float
-        L: a pair needs ``|y| <= L |s|``, and a product ``|B v| <= L |v|``.
+        L. A pair is used only if ``|y| <= L |s|``, and a product B v only if ``|B v| <= L |v|``.
     max_error : float
-        B must predict a pair before it is stored: ``|y - B s| <= max_error |y|``.
+        B is trusted only if it predicts a new pair: ``|y - B s| <= max_error |y|``.
     max_distance : float
-        Products are used for ``|v| <= max_distance |w|`` only.
+        A product B v is used only if ``|v| <= max_distance |w|``.
     """
 
     min_curvature: float
@@ -260,25 +260,25 @@ class LocalChecks(NamedTuple):
     max_distance: float
 
     def accepts_pair(self, ss: float, sy: float, yy: float) -> bool:
-        """Return whether a pair with these inner products may be used."""
+        """Return whether a pair (s, y) with the inner products s.s, s.y and y.y may be used."""
         # In this form a number that is not finite is rejected too.
         is_convex = 0.0 < self.min_curvature * ss <= sy
         return is_convex and yy <= self.max_smoothness**2 * ss
 
 
 class NetSecants:
-    """The last pairs (s, y), and the matrix B of L-BFGS that they define.
+    """The last accepted pairs (s, y), and the L-BFGS matrix B that they define.
 
     Parameters
     ----------
     history : int
-        Number of pairs to store.
+        Largest number of pairs to store.
     size : int
         Length of s and y.
     device : torch.device
         Device of the pairs.
     checks : LocalChecks
-        Which pairs may be used.
+        Conditions for using a pair.
     """
 
     def __init__(self, history: int, size: int, device: torch.device, checks: LocalChecks) -> None:
@@ -294,12 +294,12 @@ class NetSecants:
         self.is_trusted = False
 
     def offer_pair(self, s: Tensor, y: Tensor) -> float:
-        """Store a pair if it passes the checks; B is trusted if it also predicted the pair.
+        """Store a pair (s, y) if it passes the checks; trust B if it also predicted the pair.
 
         Returns
         -------
         float
-            ``|y - B s|`` with B before the update.
+            Error of the prediction, ``|y - B s|``, with B before the update.
         """
         missed = y - self.hessian_product(s)
         ss, sy, yy, ee = torch.stack([s @ s, s @ y, y @ y, missed @ missed]).tolist()
@@ -310,7 +310,7 @@ class NetSecants:
         return sqrt(ee)
 
     def hessian_product(self, v: Tensor) -> Tensor:
-        """Return B v; zeros before the first pair."""
+        """Return B v, the approximate product of the Hessian and v; zeros before the first pair."""
         ahead = (self._lines @ v).double()
         weights = (self._middle @ ahead).to(v.dtype)
         return torch.addmv(v, self._lines.T, weights, beta=self._scale, alpha=-1.0)
@@ -329,7 +329,10 @@ class NetSecants:
         self._middle.copy_(torch.from_numpy(self._invert_middle()))
 
     def _invert_middle(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """Return the scaled inverse of the middle matrix, with zeros for pairs not yet stored."""
+        """Return the scaled inverse of the middle matrix of the compact form of L-BFGS.
+
+        Rows and columns of pairs that are not stored yet are zero.
+        """
         history, filled = len(self._ages), np.flatnonzero(self._ages >= 0)
         n, ages = len(filled), self._ages[filled]
         inner, gram = self._inner[np.ix_(filled, filled)], self._gram[np.ix_(filled, filled)]
@@ -345,24 +348,26 @@ class NetSecants:
 
 
 class NetReplay(NetDescent):
-    """Replays a path without some rows; between exact steps L-BFGS approximates the Hessian.
+    """Replay of a path without some rows; L-BFGS approximates the Hessian between exact steps.
+
+    The next parameters are
 
     ``w'_(t+1) = w'_t - rate_t / (n_t - m_t) [ n_t (g_t + B v) - gradients of the removed rows ]``
-    with v = w'_t - w_t; the batch of step t has n_t rows, of which m_t are removed. Steps for which
+    with v = w'_t - w_t. The batch of step t has n_t rows, of which m_t are removed. Steps for which
     B is not trusted are computed from the remaining rows.
 
     Parameters
     ----------
     context, plan, max_memory, callback
-        As in `NetDescent`; the plan has the steps of the remaining rows.
+        The same as in `NetDescent`; the plan has the steps of the remaining rows.
     old : Path
         The path to replay.
     removed : dict of int to Tensor
         Removed rows, by step.
     exactness : Exactness
-        Which steps are exact, counted from the first that changes, and how many pairs are stored.
+        Which steps are exact, counted from the first changed step, and how many pairs are stored.
     checks : LocalChecks
-        When a product is trusted.
+        Conditions for using a product B v.
     """
 
     def __init__(
@@ -394,7 +399,7 @@ class NetReplay(NetDescent):
         return sqrt(self._squared_rates * fmean(self._squared_errors))
 
     def run_from(self, first: int) -> Self:
-        """Replay from step `first` on; earlier steps are copied."""
+        """Replay the path from step `first` on, and copy the earlier steps."""
         self._first = first
         self.run(self._old.points[first].to(self._device, copy=True), first)
         self.path.copy_steps(self._old, first)
@@ -429,7 +434,7 @@ class NetReplay(NetDescent):
         return gradient
 
     def _own_gradient(self, t: int, w: Tensor) -> Tensor | None:
-        """Return the sum of the gradients of a step's removed rows; None if it has none."""
+        """Return the sum of the gradients at w of the removed rows of step t; None without any."""
         rows = self._removed.get(t)
         if rows is None:
             return None
@@ -438,7 +443,7 @@ class NetReplay(NetDescent):
         return self.loss_and_gradient(w, rows, weights, total=len(rows))[1]
 
     def _product_if_trusted(self, v: Tensor) -> Tensor | None:
-        """Return B v, or None if it is not trusted."""
+        """Return B v, or None if B or the product is not trusted."""
         length = float(torch.linalg.vector_norm(v))
         # Negated, so that a number that is not finite is not trusted either.
         if not self._secants.is_trusted or not length <= self._longest:
@@ -448,4 +453,4 @@ class NetReplay(NetDescent):
         return predicted if float(torch.linalg.vector_norm(predicted)) <= most else None
 
     def _require_finite(self, w: Tensor, epoch: int, loss: float) -> None:
-        """Do nothing: a replay that is not finite is replaced by a retraining."""
+        """Do nothing, because a replay that is not finite is replaced by retraining."""

@@ -1,11 +1,10 @@
 """Stop rules of DeepObliviate: when the residual influence of removed rows has faded.
 
-Detrended fluctuation analysis (DFA): how the fluctuation of a series grows with the window.
+Detrended fluctuation analysis (DFA) measures how the fluctuation F of a series grows with the size
+s of a window. With the profile ``y_k = sum_{i<=k} (x_i - mean(x))``, windows of ``s`` points and
+the polynomial of degree `order` fitted to each window,
 
-With the profile ``y_k = sum_{i<=k} (x_i - mean(x))``, windows of ``s`` points and the polynomial of
-degree `order` fitted to each window,
-
-    F(s)^2 = mean of the squared residuals over all windows,    F(s) ~ s^alpha.
+    F(s)^2 = mean squared distance of the profile from the polynomials,    F(s) ~ s^alpha.
 
 Windows are cut from both ends of the series, so every point is used.
 
@@ -48,7 +47,7 @@ _ROUNDING = 1e-13
 
 
 def _window_sizes(n: int, order: int) -> list[int]:
-    """Return up to eight sizes, geometric from ``max(order + 2, 3)`` to ``n // 2``."""
+    """Return up to eight window sizes, geometric from ``max(order + 2, 3)`` to ``n // 2``."""
     least, most = max(order + 2, 3), n // 2
     if most <= least:
         return []
@@ -59,7 +58,7 @@ def _window_sizes(n: int, order: int) -> list[int]:
 
 
 def _window_fluctuation(profile: Floats, size: int, order: int) -> float:
-    """Return the root mean square of the profile around its trend in windows of `size`."""
+    """Return F(size): the root mean square of the profile around its trends in the windows."""
     used = len(profile) // size * size
     windows = np.concatenate([profile[:used], profile[-used:]]).reshape(-1, size)
     trend, _ = np.linalg.qr(np.vander(np.linspace(-1.0, 1.0, size), order + 1))
@@ -68,7 +67,9 @@ def _window_fluctuation(profile: Floats, size: int, order: int) -> float:
 
 
 def dfa_exponent(series: Floats, order: int = 1) -> float | None:
-    """Return the slope of ``log F(s)`` over ``log s``, or None if it is undefined.
+    """Return the DFA exponent of a series, or None if it is undefined.
+
+    The exponent is the slope of ``log F(s)`` over ``log s``.
 
     Parameters
     ----------
@@ -122,7 +123,7 @@ _ZOOMS, _ZOOM_POINTS = 7, 17
 
 @dataclass(frozen=True)
 class FadingLaw:
-    """``Y(x) = a x^-alpha + b`` for ``x >= 1``.
+    """Model of a fading residual: ``Y(x) = a x^-alpha + b`` for ``x >= 1``.
 
     Parameters
     ----------
@@ -135,11 +136,11 @@ class FadingLaw:
     b: float
 
     def values(self, x: Floats) -> Floats:
-        """Return ``Y(x)`` of every x."""
+        """Return ``Y(x)`` for every x."""
         return self._power_term(x) + self.b
 
     def slope(self, x: float) -> float:
-        """Return ``Y'(x) = -a alpha x^(-alpha - 1)``."""
+        """Return the slope at x: ``Y'(x) = -a alpha x^(-alpha - 1)``."""
         return -self.alpha * float(self._power_term(np.array([float(x)]))[0]) / x
 
     def scale_by(self, factor: float) -> "FadingLaw":
@@ -147,7 +148,7 @@ class FadingLaw:
         return FadingLaw(factor * self.a, self.alpha, factor * self.b)
 
     def _power_term(self, x: Floats) -> Floats:
-        """Return ``a x^-alpha``."""
+        """Return the fading term ``a x^-alpha``."""
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             fading: Floats = self.a * x**-self.alpha
         return fading
@@ -169,7 +170,7 @@ def fit_scale_and_level(x: Floats, y: Floats, alpha: float) -> FadingLaw | None:
     Returns
     -------
     FadingLaw or None
-        None if ``a`` is out of the range of a float.
+        The fitted law, or None if ``a`` is out of the range of a float.
     """
     unit_x, unit_y = x[0] if alpha >= 0 else x[-1], float(np.abs(y).max()) or 1.0
     # Powers relative to the largest one stay accurate for large exponents.
@@ -189,7 +190,7 @@ def fit_scale_and_level(x: Floats, y: Floats, alpha: float) -> FadingLaw | None:
 
 
 def _fit_exponents(log_x: Floats, y: Floats, alphas: Floats, level: bool) -> tuple[Floats, ...]:
-    """Return the best ``a >= 0``, ``b >= 0`` and the squared error for each exponent."""
+    """Return the best ``a >= 0`` and ``b >= 0``, and the squared error, for each exponent."""
     power = np.exp(-np.multiply.outer(alphas, log_x))
     a = power @ y / np.einsum("ij,ij->i", power, power)
     b = np.zeros_like(a)
@@ -209,7 +210,7 @@ def fit_fading_law(y: Floats, *, level: bool = True) -> FadingLaw:
     """Fit ``a x^-alpha + b`` to ``x = 1..n`` by least squares, ``a, b >= 0``.
 
     ``a`` and ``b`` have a closed form for every exponent. The exponent is searched on a grid over
-    ``0.02..10`` that is refined seven times; the result is a function of `y`.
+    ``0.02..10`` that is refined seven times, so equal inputs give equal results.
 
     Parameters
     ----------
@@ -248,10 +249,10 @@ _FEWEST_TO_TRUST = 6  # three more points, to distinguish a level from a slow de
 
 
 def relative_residual(residual: float, influence: float) -> float:
-    """Return a residual relative to the influence of the block.
+    """Return a residual divided by the influence of the block.
 
-    If the influence is 0: 0 if the residual is 0 too, otherwise infinite, after which no rule
-    stops.
+    If the influence is 0, the result is 0 for a residual of 0 and infinite otherwise. After an
+    infinite value no rule stops.
     """
     if influence > 0:
         return residual / influence
@@ -259,7 +260,7 @@ def relative_residual(residual: float, influence: float) -> float:
 
 
 class StopRule(ABC):
-    """A rule that decides after every retrained block whether the other blocks may be skipped.
+    """Base class of the rules that decide, after every retrained block, whether to skip the rest.
 
     Only blocks with rows count. The residual of an empty block is always zero and must not be
     passed to a rule.
@@ -270,7 +271,9 @@ class StopRule(ABC):
 
     def __init__(self, epsilon: float, first: int = 1) -> None:
         if not 0.0 <= epsilon < math.inf:
-            raise ValueError(f"epsilon must be a finite number of at least 0, not {epsilon!r}")
+            raise ValueError(
+                f"epsilon={epsilon!r} is invalid; expected a finite number of at least 0"
+            )
         self.epsilon = float(epsilon)
         self.law: FadingLaw | None = None  # the last fit, in units of the residual
         self.residuals: list[float] = []
@@ -281,7 +284,9 @@ class StopRule(ABC):
     def update(self, residual: float, influence: float = 1.0) -> bool:
         """Add a residual and the influence of its block in the old run; return whether to stop."""
         if residual < 0.0:
-            raise ValueError(f"a residual is a norm and cannot be negative: {residual!r}")
+            raise ValueError(
+                f"residual={residual!r} is invalid: a residual is a norm and cannot be negative"
+            )
         delta = relative_residual(residual, influence) if self._is_relative else residual
         self.residuals.append(residual)
         self._deltas.append(float(delta))
@@ -291,18 +296,18 @@ class StopRule(ABC):
 
     @abstractmethod
     def _should_stop(self, delta: float) -> bool:
-        """Fit the law to the finite series; return whether to stop now."""
+        """Fit the law to the residuals so far, all finite; return whether to stop now."""
 
     @property
     def slope(self) -> float | None:
-        """Slope of the law at the last residual."""
+        """Slope of the fitted law at the last residual; None before a law is fitted."""
         return None if self.law is None else self.law.slope(self._first + len(self._deltas) - 1)
 
     def estimate_omitted(self, influences: Floats) -> tuple[float, float]:
-        """Return tail and ceiling for skipped blocks with these influences in the old run.
+        """Return the tail and the ceiling: two estimates of the sum of the skipped residuals.
 
-        With ``r_k`` the rule's estimate for the k-th of them, the sum over k of ``r_k`` times its
-        influence for relative residuals, else of ``r_k``.
+        The tail sums `predict_residuals` and the ceiling sums `ceiling_residuals` over the skipped
+        blocks. Relative residuals are multiplied by the influences of these blocks in the old run.
         """
         n_left = len(influences)
         weights = influences if self._is_relative else np.ones(n_left)
@@ -313,8 +318,9 @@ class StopRule(ABC):
     def predict_residuals(self, n_left: int) -> Floats:
         """Return estimates of the next `n_left` residuals, in the units of the rule.
 
-        Every rule uses the larger of the fits ``a x^-alpha + b`` of `RobustRule`, because the
-        published fit often has a negative level. If nothing fades, the larger of the last two.
+        Every rule uses the largest value of the fits ``a x^-alpha + b`` of `RobustRule`, because
+        the published fit often has a negative level. If the residuals do not fade, every estimate
+        is the larger of the last two residuals.
         """
         laws = self._fading_laws() if self._finite else []
         if not laws or laws[0].a == 0.0:
@@ -324,10 +330,10 @@ class StopRule(ABC):
         return np.maximum(values, 0.0)
 
     def ceiling_residuals(self, n_left: int) -> Floats:
-        """Return the next `n_left` residuals if they continue like their later half.
+        """Return the next `n_left` residuals if the trend of their later half continues.
 
-        They start at the larger of the last two and rise like the line through the later half, up
-        to the largest possible value of the rule.
+        They start at the larger of the last two residuals and rise with the slope of the line
+        through the later half, up to the largest value that a residual of the rule can have.
         """
         ahead = np.arange(1.0, n_left + 1)
         rise = max(self._recent_slope(), 0.0) if self._finite else 0.0
@@ -336,7 +342,7 @@ class StopRule(ABC):
         )
 
     def _recent_level(self) -> float:
-        """Return the larger of the last two residuals; infinite if any residual was."""
+        """Return the larger of the last two residuals, or infinity if a residual was not finite."""
         return max(self._deltas[-2:]) if self._finite and self._deltas else math.inf
 
     def _recent_slope(self) -> float:
@@ -349,7 +355,10 @@ class StopRule(ABC):
         return float(steps @ (later / top) / (steps @ steps)) * top
 
     def _fading_laws(self) -> list[FadingLaw]:
-        """Return the fit with a level and, for few points, also the fit without a level."""
+        """Return the fit with a level b and, for few points, also the fit without a level.
+
+        The list is empty if there are too few residuals to fit a law.
+        """
         n = len(self._deltas)
         if n < _FEWEST_TO_FIT:
             return []
@@ -359,10 +368,10 @@ class StopRule(ABC):
 
 
 class PaperRule(StopRule):
-    """The published rule: exponent by DFA, law by least squares, stop at a small slope.
+    """Published stop rule, which stops when the slope of the fitted law is small.
 
-    After each residual, ``alpha = DFA(Delta_0 .. Delta_t)``; then ``a`` and ``b`` of
-    ``Y(x) = a x^-alpha + b`` by least squares; stop when ``|Y'(x_t)| < epsilon``.
+    After each residual, DFA of ``Delta_0 .. Delta_t`` gives alpha, and least squares gives ``a``
+    and ``b`` of ``Y(x) = a x^-alpha + b``. The rule stops when ``|Y'(x_t)| < epsilon``.
 
     Parameters
     ----------
@@ -378,21 +387,23 @@ class PaperRule(StopRule):
     *Short series.* DFA has no exponent for fewer than 8 residuals. The publication does not cover
     this case; this rule continues retraining.
 
-    *Origin.* With ``"block"`` the same residuals give another slope in another block.
+    *Origin.* With ``"block"`` the slope depends on the number of the block, even if the residuals
+    are the same.
 
-    *Scale.* The slope has the units of the residual, an L1 norm over all parameters: the same
-    `epsilon` means something else for another network. `RobustRule` has neither problem.
+    *Scale.* The slope has the units of the residual, an L1 norm over all parameters. Therefore the
+    same `epsilon` has a different meaning for every network. `RobustRule` has neither problem.
 
-    *Series without fluctuation.* Equal residuals, including zeros, have no exponent but a slope of
-    0: the rule stops at the eighth. A growing series has a negative ``a``, and only the absolute
-    value of the slope counts. After a residual that is not finite the rule never stops.
+    *Series without fluctuation.* Equal residuals, including zeros, have no exponent. Their slope
+    counts as 0, so the rule stops at the eighth residual. A growing series has a negative ``a``,
+    and only the absolute value of the slope counts. After a residual that is not finite the rule
+    never stops.
     """
 
     def __init__(self, epsilon: float, first_block: int, origin: Origin = "block") -> None:
         if first_block < 1:
-            raise ValueError(f"first_block is counted from 1, not {first_block!r}")
+            raise ValueError(f"first_block={first_block!r} is invalid; blocks are counted from 1")
         if origin not in ("block", "one"):
-            raise ValueError(f"origin must be 'block' or 'one', not {origin!r}")
+            raise ValueError(f"origin={origin!r} is invalid; expected 'block' or 'one'")
         super().__init__(epsilon, first_block if origin == "block" else 1)
 
     def _should_stop(self, delta: float) -> bool:  # noqa: ARG002
@@ -406,7 +417,7 @@ class PaperRule(StopRule):
 
 
 class RobustRule(StopRule):
-    """Stop when the residual, relative to the block's influence, is stable or at noise level.
+    """Stop rule: the residual, relative to the block's influence, is stable or at noise level.
 
     It uses ``r_t = Delta_t / ||V_(d+t)||_1``. After each residual, ``a x^-alpha + b`` with ``a,
     alpha, b >= 0`` is fitted over ``x = 1 .. t + 1``. An ``r_t`` is a *hit* when neither the fit
@@ -421,21 +432,21 @@ class RobustRule(StopRule):
     floor : float, default=0.0
         ``r`` of a replay without removed rows; 0 if training is reproducible bit by bit.
     patience : int, default=2
-        Required hits in a row.
+        Number of hits in a row that are required.
     min_points : int, default=3
-        Blocks after the last affected one before a small slope may stop the rule. Hits by the
-        floor need `patience` blocks only.
+        Number of blocks after the last affected block before a small slope may stop the rule. Hits
+        at the floor need only `patience` blocks.
 
     Notes
     -----
     *Scale.* ``r`` has no unit, so scaling all parameters of a network does not change the decision.
     It is 0 if the block makes the same change in both runs, about 1.4 for two unrelated changes of
-    one size, and at most 2 for changes of one size. `ceiling_residuals` never exceeds 2.
+    equal size, and at most 2 for changes of equal size. `ceiling_residuals` never exceeds 2.
 
     *Growth.* In ordinary training the residual often does not fade: it grows from block to block
     and then levels off, because small differences of parameters are amplified. While it grows by
-    `epsilon` or more per block, the rule continues. At a level, or in slower growth, it stops, and
-    the estimates show how much is skipped.
+    `epsilon` or more per block, the rule continues. When the residual is level or grows more
+    slowly, the rule stops, and the estimates show how much is skipped.
 
     *Few points.* Three parameters interpolate three points, and a level cannot be distinguished
     from a slow decay. Up to five points the law without a level (``b = 0``) is fitted as well; the
@@ -453,9 +464,12 @@ class RobustRule(StopRule):
     ) -> None:
         super().__init__(epsilon)
         if not 0.0 <= floor < math.inf:
-            raise ValueError(f"floor must be a finite number of at least 0, not {floor!r}")
+            raise ValueError(f"floor={floor!r} is invalid; expected a finite number of at least 0")
         if patience < 1 or min_points < 0:
-            raise ValueError("patience must be at least 1 and min_points at least 0")
+            raise ValueError(
+                f"patience={patience!r}, min_points={min_points!r}; expected patience of at least "
+                "1 and min_points of at least 0"
+            )
         self.floor, self.patience, self.min_points = float(floor), patience, min_points
         self._quiet = self._hits = 0
 

@@ -1,4 +1,4 @@
-"""SISA for networks: shards trained at once as one stacked network (Bourtoule et al., 2021)."""
+"""SISA for networks (Bourtoule et al., 2021); all shards are trained at once as one network."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ ShardStarts = dict[int, tuple[int, Tensor]]
 
 
 class ShardGrid(NamedTuple):
-    """Rows by shard and slice, and the epochs of each stage."""
+    """Shard and slice of every row, and the number of epochs of each stage."""
 
     rows: SlotRows
     alive: NDArray[np.bool_]
@@ -36,12 +36,15 @@ class ShardGrid(NamedTuple):
         return opaque_repr(self)
 
     def slots_of(self, shard: int, stage: int) -> Positions:
-        """Return the rows of a stage of a shard: its slices 0 to `stage`, in order."""
+        """Return the positions of the rows that a shard is trained on in a stage.
+
+        These are its slices 0 to `stage`, in order.
+        """
         extra = self.rows.extra
         return np.flatnonzero(self.alive & (extra["shard"] == shard) & (extra["slice"] <= stage))
 
     def count_visits(self, n_shards: int) -> NDArray[np.int64]:
-        """Return the row visits of every shard in every stage (rows x epochs), shape (S, R)."""
+        """Return the row visits (rows times epochs) of each of S shards in each of R stages."""
         extra, n_stages = self.rows.extra, len(self.epochs)
         cells = (extra["shard"] * n_stages + extra["slice"])[self.alive]
         sizes = np.bincount(cells, minlength=n_shards * n_stages).reshape(n_shards, n_stages)
@@ -50,60 +53,63 @@ class ShardGrid(NamedTuple):
 
 
 def _first_slices(shards: Positions, slices: Positions) -> dict[int, int]:
-    """Return the first affected slice of every affected shard."""
+    """Return a dict from every affected shard to its first affected slice."""
     return {int(shard): int(slices[shards == shard].min()) for shard in np.unique(shards)}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SISANetClassifier(CheckpointedNet):
-    """Any PyTorch module, sharded and sliced so that forgetting is fast and exact.
+    """Any PyTorch module, trained in shards and slices, so that forgetting is fast and exact.
 
     Ids are distributed over `n_shards` shards by a keyed hash. Every shard trains its own network,
-    slice by slice: stage k on slices 1..k. To forget rows, only their shard is trained again, from
-    the first slice that contains them; the state before it is stored. On a GPU the networks of all
-    shards are trained at once as one stacked network. With ``n_shards=1`` and ``n_slices=1`` this
-    is naive retraining.
+    slice by slice: stage k uses slices 1..k. To forget rows, only their shards are trained again,
+    each from its first slice with such rows; the state before that slice is stored. On a GPU the
+    networks of all shards are trained at once as one stacked network. With ``n_shards=1`` and
+    ``n_slices=1`` this is naive retraining.
 
     Parameters
     ----------
     module : callable or None, default=None
         Factory of the network: takes the shape of a row and the number of classes (or nothing) and
-        returns a `torch.nn.Module` whose output is one logit per class. None is `MLP()`.
+        returns a `torch.nn.Module` whose output is one logit per class. None means `MLP()`.
     n_shards : int, default=5
         Number of shards. With more shards removals are faster, but predictions are worse, because
         each network is trained on fewer rows.
     n_slices : int, default=1
-        Number of slices per shard, at most ``2 epochs - 1``, so that every stage has an epoch.
-        Every slice except the last needs one saved state per shard.
+        Number of slices per shard, at most ``2 epochs - 1``, so that every stage has at least one
+        epoch. Every slice except the last needs one saved state per shard.
     epochs : int, default=20
-        Passes over the rows of a shard; with slices their work is distributed over the stages.
+        Number of passes over the rows of a shard. With slices, this work is distributed over the
+        stages.
     aggregation : {"mean", "vote"}, default="mean"
-        Mean of the networks' probabilities, or shares of their votes.
+        How probabilities are predicted: the mean of the networks' probabilities, or the share of
+        networks that vote for each class.
     lane_width : int or None, default=None
         Number of networks trained at once. It affects the last bits of a network, so a retraining
         keeps empty lanes for unaffected shards. None means 1 on a CPU and `n_shards` on a GPU.
     optimizer : {"adam", "sgd", "adamw"} or callable, default="adam"
-        By name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. It is
-        reset at every stage.
+        A name, or a factory that takes parameters and returns a `torch.optim.Optimizer`. The
+        optimizer is reset at the start of every stage.
     learning_rate, momentum, weight_decay : float, default=0.005, 0.9, 0.0
-        For named optimizers; momentum is that of "sgd".
+        For named optimizers; momentum is used by "sgd" only.
     schedule : {"constant", "cosine", "one-cycle"}, default="constant"
-        Learning rate within a stage.
+        How the learning rate changes within a stage.
     loss : "cross_entropy" or callable, default="cross_entropy"
-        Takes logits and class codes and returns one loss per row. A function with a parameter
-        `reduction`, such as the PyTorch losses, is called with ``reduction="none"``.
+        A callable takes logits and class codes and returns one loss per row. A function with a
+        parameter `reduction`, such as the PyTorch losses, is called with ``reduction="none"``.
     batch_size : int, default=64
-        Slots of every batch. At least 2 with BatchNorm. With BatchNorm or many lanes a batch
+        Number of slots in a batch; at least 2 with BatchNorm. With BatchNorm or many lanes a batch
         costs as much as `batch_size` rows, even if it has fewer.
     precision : {"float32", "tf32", "bfloat16"}, default="float32"
         Precision of the forward pass; parameters are float32.
     calibration_rows : int, default=4096
-        Rows of a shard from which BatchNorm's running statistics are computed after training.
+        Number of rows of a shard from which BatchNorm's running statistics are computed after
+        training.
     checkpoint_dir : path or None, default=None
         Directory for the states; None keeps them in memory.
     max_memory : int or None, default=None
-        States of more bytes are stored in an unnamed temporary file. A forked process cannot use
-        that file: its first removal trains everything again.
+        If the states need more bytes, they are stored in an unnamed temporary file. A forked
+        process cannot use that file: its first removal trains everything again.
     device : str, default="auto"
         "auto" uses a GPU if there is one.
     deterministic : bool, default=True
@@ -176,7 +182,8 @@ class SISANetClassifier(CheckpointedNet):
         Parameters
         ----------
         X, y, callback
-            As in `fit`; rows of the same shape. A new class trains all shards again.
+            The same as in `fit`; the rows must have the same shape. If a label is new, all shards
+            are trained again.
         ids : sequence of int or of str
             The id of each row. Rows of a known id go to its shard and slice.
 
@@ -201,7 +208,7 @@ class SISANetClassifier(CheckpointedNet):
         return data
 
     def _assign_shards(self, ids: Ids, seed: int) -> dict[str, NDArray[np.int64]]:
-        """Return shard and slice of every row: functions of its id and the seed."""
+        """Return the shard and the slice of every row; they depend only on its id and the seed."""
         assignment = Assignment(seed, int(self.n_shards), int(self.n_slices), 1)
         tiers = np.zeros(len(ids), np.int64)
         return {"shard": assignment.shards(ids, tiers), "slice": assignment.slices(ids, tiers)}
@@ -239,7 +246,10 @@ class SISANetClassifier(CheckpointedNet):
         keep: Callable[[int, Tensor], None],
         callback: Callback | None,
     ) -> None:
-        """Train shards; `keep` stores states between stages, `flat` gets the final ones."""
+        """Train the shards in `starts`, each from its own start.
+
+        `keep` is called with the states between stages; the final parameters are written to `flat`.
+        """
         width, last = self._lane_count(context.device), len(grid.epochs) - 1
         groups = sorted({shard // width for shard in starts})
         begin = min((first for first, _ in starts.values()), default=0)
@@ -288,7 +298,10 @@ class SISANetClassifier(CheckpointedNet):
         aside: CheckpointChange,
         callback: Callback | None,
     ) -> tuple[dict[str, Any], Outcome]:
-        """Train affected shards again, with states in `aside`; return attributes and outcome."""
+        """Train the affected shards again and write their states to `aside`.
+
+        Return the new fitted attributes and the outcome for the receipt.
+        """
         n_shards, last = int(self.n_shards), len(grid.epochs) - 1
         if self.environment_ != self._describe_environment():
             # Training never continues from states of other library versions: the result would
@@ -318,7 +331,11 @@ class SISANetClassifier(CheckpointedNet):
     def _find_start(
         self, context: TrainingContext, shard: int, first: int, messages: list[str]
     ) -> tuple[int, Tensor]:
-        """Return the first stage to train and its start: the last readable state before it."""
+        """Return the first stage to train, and the parameters to start it from.
+
+        These are the last readable state at or before stage `first`; if none can be read, training
+        starts at stage 0. `messages` gets a text for each unreadable state.
+        """
         for stage in range(first, 0, -1):
             try:
                 start = self.vault_.get(self._state_index(shard, stage - 1))

@@ -1,1 +1,1 @@
-"""Definition texts of the methods: claim, assumptions, pseudo-code, proof or reference."""
+"""Definition texts of the methods: claim, assumptions, pseudo-code, and proof or reference."""

@@ -1,7 +1,7 @@
-"""`letheon demo`: the main use cases end to end, as a list of small steps.
+"""Demo (`letheon demo`): the main use cases from end to end, as a list of small steps.
 
-To add a step, write a function of `DemoContext` and add a line to `STEPS`. Steps verify their
-claims with `DemoContext.check`; the demo fails if a claim is false.
+To add a step, write a function that takes a `DemoContext` and add a line to `STEPS`. Steps verify
+their claims with `DemoContext.check`; the demo fails if a claim is false.
 """
 
 import time
@@ -18,14 +18,14 @@ __all__ = ["STEPS", "DemoStep", "run_demo"]
 
 
 class DemoStep(NamedTuple):
-    """One step of the demo."""
+    """Step of the demo, with its title and function."""
 
     title: str
     run: Callable[[DemoContext], None]
 
 
 def run_demo(seed: int = 0, console: Console | None = None) -> bool:
-    """Run all steps.
+    """Run all steps of the demo and print their output.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def run_demo(seed: int = 0, console: Console | None = None) -> bool:
     Returns
     -------
     bool
-        True if all claims were true.
+        Whether all claims of the demo were true.
     """
     begin = time.perf_counter()
     demo = make_context(console or PlainConsole(), seed)

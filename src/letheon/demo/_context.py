@@ -60,7 +60,7 @@ class DemoContext:
         return max(ids - set(self.forgotten))
 
     def fit(self, model: Any, without: Collection[str] = ()) -> Any:
-        """Fit a model on all rows except those of some ids."""
+        """Fit a model on all rows except those of the ids in `without`, and return the model."""
         rows = ~np.isin(self.ids, list(without))
         with ignore_warnings():
             return model.fit(self.X[rows], self.y[rows], ids=self.ids[rows])
@@ -75,7 +75,7 @@ class DemoContext:
         return f"{model.score(self.X_test, self.y_test):.1%}"
 
     def explain_missing(self, modules: Collection[str], why: str, extra: str) -> bool:
-        """Print how to install an extra if one of its modules is missing; return whether it is."""
+        """Return whether a module of an extra is missing, and print how to install the extra."""
         is_lacking = any(find_spec(name) is None for name in modules)
         if is_lacking:
             self.print_text(why)
@@ -87,11 +87,11 @@ class DemoContext:
         self.console.print(text)
 
     def print_quote(self, text: str, style: str = "cyan") -> None:
-        """Print output of the library, indented."""
+        """Print an indented quotation of the library's output."""
         self.console.print(Padding(Text(text, style), (0, 0, 0, 2)))
 
     def check(self, fact: bool, claim: str) -> str:
-        """Return "yes" or "NO", and record a false claim."""
+        """Return "yes" if the fact is true; otherwise record the false claim and return "NO"."""
         if not fact:
             self.failures.append(claim)
         return "yes" if fact else "NO"
@@ -102,14 +102,14 @@ class DemoContext:
         print_table(self.console, table)
 
     def show_facts(self, facts: Mapping[str, str], indent: str = "") -> None:
-        """Print names with their explanations."""
+        """Print each name with its explanation."""
         grid = Table.grid(padding=(0, 2))
         for name, text in facts.items():
             grid.add_row(indent + name, text)
         self.console.print(grid)
 
     def show_times(self, seconds: dict[str, float]) -> None:
-        """Print times, with the speed-up of each over the first."""
+        """Print times in seconds, each with its speed-up over the first."""
         first = next(iter(seconds.values()))
         rows = [(what, time_text(t), f"{first / t:,.1f}x") for what, t in seconds.items()]
         self.show_table(("what", "mean time", "speed-up"), rows)
@@ -126,7 +126,7 @@ class DemoContext:
 
 
 def make_context(console: Console, seed: int) -> DemoContext:
-    """Return handwritten digits of fictional people, and three unfitted models."""
+    """Return a context with handwritten digits of fictional people and three unfitted models."""
     X, y = load_digits(return_X_y=True)
     X = X / 16.0
     order = np.random.default_rng(0).permutation(len(X))

@@ -1,4 +1,4 @@
-"""Demo steps about models: train, forget and compare; choose, measure, attack and monitor."""
+"""Demo steps about models: train, forget, compare, choose, measure, attack and monitor."""
 
 import tempfile
 from collections.abc import Iterator
@@ -148,7 +148,7 @@ def save_and_load(demo: DemoContext) -> None:
 
 
 def refuse_unknown_id(demo: DemoContext) -> None:
-    """Forget an unknown id: the request is refused and nothing changes."""
+    """Try to forget an unknown id: the request is refused and nothing changes."""
     model = demo.models[_context.SHARDED]
     known, before, refused = demo.pick_remaining_id(), model.digest(), False
     try:
@@ -164,7 +164,7 @@ def refuse_unknown_id(demo: DemoContext) -> None:
 
 
 def forget_in_forest(demo: DemoContext) -> None:
-    """Forget six people in a forest, first lazily; rebuild subtrees; compare with a refit."""
+    """Forget six people in a forest lazily, rebuild the subtrees, and compare with a fresh fit."""
     forest = demo.fit(DaREForestClassifier(random_state=demo.seed))
     leaving = demo.pick_ids(6)
     receipts = [forest.forget([person]) for person in leaving]
@@ -194,7 +194,7 @@ def forget_in_forest(demo: DemoContext) -> None:
 
 
 def forget_in_regression(demo: DemoContext) -> None:
-    """Forget people in a logistic regression with Newton steps; show its account."""
+    """Forget people in a logistic regression with Newton steps, and show the spent budget."""
     leaving = demo.pick_ids(20)
     model, fresh = (InfluenceClassifier(l2=0.01) for _ in range(2))
     # With matrices this small, several threads would slow down both, the refit more.
@@ -245,7 +245,7 @@ def _check_account(
 
 
 def forget_in_networks(demo: DemoContext) -> None:
-    """Forget people in PyTorch networks: exactly by shards, and approximately by blocks."""
+    """Forget people in PyTorch networks: exactly with shards, and approximately with blocks."""
     why = "Skipped: this step needs torch, which is not installed. To install it:"
     if not demo.explain_missing(["torch"], why, "torch"):
         _forget_by_shards(demo)

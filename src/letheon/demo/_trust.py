@@ -34,7 +34,7 @@ FORGERIES = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """Results of the operator: erased ids, folder of the ledger, bundle and public key."""
+    """Results of the operator's steps: erased ids, folder of the ledger, bundle and public key."""
 
     forgotten: list[str]
     home: Path
@@ -43,7 +43,7 @@ class Evidence:
 
 
 def run_erasure(demo: DemoContext) -> None:
-    """Register, request, apply, certify, purge, audit; then change a byte and audit again."""
+    """Process an erasure request from registration to audit; then change a byte and audit again."""
     why = "Skipped: a ledger needs an extra. To install it:"
     if demo.explain_missing(("sqlalchemy", "alembic", "cryptography"), why, "ledger"):
         return
@@ -194,7 +194,7 @@ def _forge_files(demo: DemoContext, evidence: Evidence) -> None:
 
 
 def load_untrusted_file(demo: DemoContext) -> None:
-    """Load a model file that tries to read other files; then try to read one in the sandbox."""
+    """Load a model file that tries to read other files; then try to read a file in the sandbox."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.naive_bayes import MultinomialNB
     from sklearn.pipeline import make_pipeline
@@ -223,7 +223,7 @@ def load_untrusted_file(demo: DemoContext) -> None:
 
 
 def read_text(path: str, _: Callable[[Any], None]) -> str:
-    """Return the content of a file, or the type of the error; runs in the sandbox."""
+    """Return the content of a file, or the name of the error type; runs in the sandbox."""
     try:
         return Path(path).read_text()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""An example ledger for ``letheon serve --demo``: six weeks of requests of a small company.
+"""Example ledger for ``letheon serve --demo``: six weeks of requests to a small company.
 
 The example is created by calling the real service with a clock that starts six weeks ago and ends
 now. The people are fictional.
@@ -39,7 +39,7 @@ _APPROVE_ABOVE = 5
 
 @dataclass(frozen=True)
 class DemoInfo:
-    """Access data of the example.
+    """Tokens and receipt code for trying the example.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ def make_demo(folder: Path) -> DemoInfo:
 
 
 class _Clock:
-    """A clock that the example sets; it never runs ahead of the real time."""
+    """Clock that the example sets; it is never ahead of the real time."""
 
     def __init__(self, start: int) -> None:
         self.start = self.now = start
@@ -101,14 +101,14 @@ class _Clock:
         return self.now
 
     def move_to(self, day: float) -> None:
-        """Move forward to a time in days since the start; never back."""
+        """Move the clock forward to `day` days after the start; never move it back."""
         target = self.start + int(day * _DAY)
         self.now = max(self.now + 60, min(target, int(time.time()) - 1))
 
 
 @dataclass
 class _Story:
-    """A ledger with its clock; `ids` maps roles to token ids."""
+    """Example ledger with its clock; `ids` maps roles to token ids."""
 
     ledger: Ledger
     clock: _Clock
@@ -116,7 +116,7 @@ class _Story:
     _next: dict[str, int] = field(default_factory=dict)
 
     def next_people(self, model: str, n: int) -> list[str]:
-        """Return `n` ids of a model that have no request yet."""
+        """Return `n` ids of a model for which there is no request yet."""
         first = self._next.get(model, 1)
         self._next[model] = first + n
         return [_person_id(model, number) for number in range(first, first + n)]
@@ -163,7 +163,7 @@ def _make_table(model: str, n_people: int) -> tuple[Any, Any, list[str]]:
 
 
 def _register_models(ledger: Ledger) -> None:
-    """Register an exact forest, exact shards, a certified model and a very small one."""
+    """Register an exact forest, an exact sharded model, a certified model and a tiny model."""
     forest = DaREForestClassifier(n_estimators=20, max_depth=8, random_state=_SEED)
     steps = InfluenceClassifier(l2=0.02, sigma=0.0125, bound="worst-case", random_state=_SEED)
     estimators: dict[str, tuple[int, Any]] = {
@@ -204,7 +204,7 @@ def _file_weekly_requests(story: _Story) -> str:
         first, code = story.ledger.requests.submit_with_code(person, model="credit")
     story.verify_request(first)
     if code is None:
-        raise RuntimeError("a new request has no receipt code")
+        raise RuntimeError("the service returned a new request without a receipt code")
     for week in range(5):
         story.clock.move_to(3 + 7 * week)
         wave = [
@@ -231,7 +231,7 @@ def _file_weekly_requests(story: _Story) -> str:
 
 
 def _make_special_cases(story: _Story) -> None:
-    """Create requests in less common states."""
+    """Create requests in less common states, such as rejected or on hold."""
     ledger = story.ledger
     story.clock.move_to(33)
     large = story.queue_request("pilot", 12)  # no rows would remain to train on
@@ -260,7 +260,7 @@ def _make_special_cases(story: _Story) -> None:
 
 
 def _leave_open_requests(story: _Story) -> None:
-    """File requests of the last two days that are still open."""
+    """File the requests of the last two days, and leave them open."""
     story.clock.move_to(_DAYS - 2)
     for name, n in (("credit", 6), ("marketing", 5)):
         story.verify_request(story.file_request(name, n))  # large requests: they need an approval

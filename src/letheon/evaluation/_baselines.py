@@ -1,4 +1,4 @@
-"""The two baselines of every evaluation, and the search for the fastest way to retrain."""
+"""The two baselines of an evaluation: the same algorithm, and the best ordinary model."""
 
 import math
 import warnings
@@ -45,7 +45,10 @@ _FEW_ROWS = 400
 
 
 class Trainer(NamedTuple):
-    """A way to train a baseline. If `is_given`, it was passed by the caller and must be checked."""
+    """Name of a baseline and the function that trains it.
+
+    If `is_given`, the caller passed the estimator, so its predictions must be checked.
+    """
 
     name: str
     fit: Callable[[People], Any]
@@ -53,7 +56,7 @@ class Trainer(NamedTuple):
 
 
 def make_trainer(estimator: Any, *, is_given: bool = False) -> Trainer:
-    """Return the trainer of an estimator that takes no ids."""
+    """Return a trainer that fits clones of an estimator without passing ids."""
     prototype = without_jobs(estimator)
 
     def fit(rows: People) -> Any:
@@ -80,13 +83,13 @@ def without_jobs(estimator: Any) -> Any:
 
 
 def _sample_rows(rows: People) -> People:
-    """Return the rows of some people, for a warm-up."""
+    """Return the rows of a few people, for a warm-up."""
     people = np.random.default_rng(0).permutation(np.unique(rows.ids))
     return rows.rows_of(people[:_FEW_ROWS])
 
 
 def _warm_up_trainer(trainer: Trainer, rows: People) -> None:
-    """Train on a sample of the rows, without timing."""
+    """Train once on a sample of the rows, so that later timings exclude first-call overhead."""
     sample = _sample_rows(rows)
     # The sample may be too small: a class may be missing, or a shard empty.
     with suppress(LetheonError, ValueError):
@@ -99,11 +102,11 @@ _WORDS = (nw.String, nw.Categorical, nw.Enum, nw.Object)
 
 
 def usual_models(X: Any, *, is_regression: bool, seed: int, family: str = "any") -> list[Any]:
-    """Return the usual models for a table, all of them or those of a family.
+    """Return the usual models for a table: all of them, or those of one `family`.
 
-    Logistic regression (ridge regression for numbers) on scaled columns, a random forest, and
-    boosted trees if the rows are dense; for neural networks a multi-layer perceptron. Columns of
-    strings are encoded.
+    These are logistic regression (ridge regression for numbers) on scaled columns, a random forest,
+    and boosted trees if the rows are dense. For the family of neural networks the model is a
+    multi-layer perceptron. Columns of strings are one-hot encoded.
     """
     seeded = {"random_state": seed}
     models: dict[str, Any] = {
@@ -123,15 +126,16 @@ def usual_models(X: Any, *, is_regression: bool, seed: int, family: str = "any")
 
 
 def _prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
-    """Return a pipeline that can be trained on this table.
+    """Return a pipeline of encoding, optional scaling and the model for this table.
 
     Text and categorical columns are one-hot encoded, with at most 100 categories each (rare values
-    share one). Other columns are scaled if `scaled` is true.
+    share one category). Other columns are scaled if `scaled` is true.
     """
     shape = np.shape(X)
     if len(shape) != 2:
         raise ValueError(
-            f"there is no default ordinary model for rows of shape {shape[1:]}; pass ordinary="
+            f"there is no default ordinary model for rows of shape {shape[1:]}; pass an estimator "
+            "for such rows as ordinary="
         )
     words = _columns_of_words(X)
     scaler = StandardScaler(with_mean=not sparse.issparse(X))
@@ -147,7 +151,7 @@ def _prepare_model(X: Any, model: Any, *, scaled: bool) -> Any:
 
 
 def _columns_of_words(X: Any) -> list[int]:
-    """Return the positions of text, category and object columns."""
+    """Return the positions of the columns with texts, categories or objects."""
     if isinstance(X, np.ndarray):
         if X.dtype.kind not in "OUT":
             return []
@@ -174,10 +178,10 @@ def choose_best(
     Raises
     ------
     ValueError
-        If all models fail. The first error is chained.
+        All models fail. The first error is the cause of this error.
     """
     if not models:
-        raise ValueError("ordinary is empty; expected at least one model")
+        raise ValueError("ordinary is an empty list; expected at least one model")
     values, words, failed = [], [], dict[str, Exception]()
     for model in models:
         try:
@@ -197,8 +201,8 @@ def choose_best(
     kind = "candidate for the ordinary model" if are_given else "default ordinary model"
     first_line = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
     raise ValueError(
-        f"no {kind} can be trained on these rows ({name}: {first_line}); pass ordinary=, for "
-        "example the estimator inside the unlearner"
+        f"no {kind} can be trained on these rows ({name}: {first_line}); pass a suitable "
+        "estimator as ordinary=, for example the estimator inside the unlearner"
     ) from cause
 
 
@@ -207,7 +211,7 @@ _MOST_CHOLESKY_COLUMNS = 1_000
 
 
 class _LinearBaseline:
-    """A model fitted with a column of ones; that coefficient becomes `intercept_`."""
+    """Linear model fitted with a column of ones, whose coefficient becomes `intercept_`."""
 
     def __init__(self, model: Any, params: dict[str, Any]) -> None:
         parts = getattr(model, "estimators_", [model])
@@ -224,7 +228,7 @@ class _LinearBaseline:
 
 
 def list_linear_solvers(unlearner: Any, rows: People) -> list[Trainer]:
-    """Return scikit-learn's solvers for the loss of a linear unlearner, if there are any."""
+    """Return trainers with scikit-learn's solvers for a linear unlearner; empty if none match."""
     params = unlearner.get_params(deep=False)
     if not params.keys() >= _SETTINGS:
         return []
@@ -255,12 +259,18 @@ def list_linear_solvers(unlearner: Any, rows: People) -> list[Trainer]:
 
 
 def _penalty_factor(params: dict[str, Any], rows: People) -> float:
-    """Return the factor of half the squared coefficients, relative to the sum of the losses."""
+    """Return the penalty p of the objective.
+
+    The objective is the sum of the losses plus p / 2 times the sum of the squared coefficients.
+    """
     return float(params["l2"]) * (len(rows) if params["reg"] == "per_sample" else 1)
 
 
 def _design_matrix(table: Any, params: dict[str, Any]) -> Any:
-    """Return the design matrix of the unlearner: with a column of ones, and norms bounded."""
+    """Return the design matrix of a linear unlearner.
+
+    Its settings may add a column of ones and bound the norms of the rows.
+    """
     if sparse.issparse(table):
         ones = np.ones((table.shape[0], 1))
         return sparse.hstack([table, ones], format="csr") if params["fit_intercept"] else table
@@ -278,7 +288,8 @@ def _design_matrix(table: Any, params: dict[str, Any]) -> Any:
 def training_loss(unlearner: Any, model: Any, rows: People) -> float | None:
     """Return the mean regularised training loss of a linear model, or None if it is unknown.
 
-    It is unknown for other models, and for coefficients of another shape.
+    It is unknown if the model or the unlearner is not linear, if the loss is not one of the usual
+    two, or if the coefficients do not match the columns.
     """
     params = unlearner.get_params(deep=False)
     if not params.keys() >= _SETTINGS or not hasattr(model, "coef_"):
@@ -303,7 +314,7 @@ def training_loss(unlearner: Any, model: Any, rows: People) -> float | None:
 def _mean_loss(
     params: dict[str, Any], model: Any, scores: NDArray[Any], y: NDArray[Any]
 ) -> float | None:
-    """Return the mean loss of scores; None if they do not match the labels."""
+    """Return the mean loss of linear scores; None if they do not match the labels."""
     if params.get("loss") == "squared":
         return float(np.mean(np.square(scores[:, 0] - y))) / 2
     classes = np.asarray(getattr(model, "classes_", ()))
@@ -332,12 +343,12 @@ _NUMBER_MARGIN = 0.01
 def find_fastest_retrainer(
     unlearner: Any, rows: People, seed: int, retrainer: Any = None
 ) -> tuple[Trainer, list[str]]:
-    """Return the fastest way to retrain the same algorithm, and a line for each way tried.
+    """Return the fastest trainer of the same algorithm, and a line of text for each trainer tried.
 
     A fresh fit of the unlearner also builds the data structures for later removals. scikit-learn's
     solvers and the estimators in `retrainer` may reach the same optimum faster. A solver with a
-    larger regularised loss than the others is not a retrain and is not used. If the loss is
-    unknown, an estimator must agree with the fresh fit on 99 % of the rows.
+    larger regularised loss than the others does not count as retraining and is not used. If the
+    loss is unknown, an estimator must agree with the fresh fit on 99 % of the rows.
     """
     estimators = retrainer if isinstance(retrainer, list | tuple) else [retrainer]
     trainers = [make_trainer(model, is_given=True) for model in estimators if model is not None]
@@ -385,7 +396,7 @@ class _RaceResult(NamedTuple):
 
 
 def _describe_fault(result: _RaceResult, fresh: _RaceResult, goal: float, rows: People) -> str:
-    """Return why a trainer does not retrain the same algorithm; empty if it does."""
+    """Return why a trainer does not retrain the same algorithm, or an empty text if it does."""
     if result.loss is not None:
         return "" if result.loss <= goal else ", not counted: its loss is larger"
     if not result.entrant.is_given:
@@ -412,7 +423,7 @@ def _predict_alike(fresh: Any, other: Any, rows: People) -> bool:
 def list_ordinary(
     problem: LearningProblem, ordinary: Any, seed: int, family: str = "any"
 ) -> list[Any]:
-    """Return the ordinary models as a list; by default the usual ones of the family."""
+    """Return the ordinary models as a list; by default the usual models of the family."""
     if ordinary is None:
         is_regression = problem.is_regression
         return usual_models(problem.train.X, is_regression=is_regression, seed=seed, family=family)
@@ -421,13 +432,16 @@ def list_ordinary(
     for model in models:
         if is_classifier(model) if problem.is_regression else is_regressor(model):
             raise ValueError(
-                f"ordinary must be a {ours}, like the unlearner; {name_model(model)} is a {other}"
+                f"ordinary must be a {ours}, like the unlearner, but {name_model(model)} is a "
+                f"{other}"
             )
     return models
 
 
 def best_ordinary(problem: LearningProblem, ordinary: Any, seed: int) -> tuple[Trainer, str]:
-    """Return the trainer of the best ordinary model after a warm-up, and how it was chosen.
+    """Return the trainer of the best ordinary model, and a text about how it was chosen.
+
+    The model is trained once as a warm-up.
 
     Several models are compared by cross-validation on training rows, with all rows of a person in
     one fold. Models that fail are skipped.
@@ -457,10 +471,10 @@ _SPLITTERS: dict[tuple[bool, bool], Any] = {
 
 
 class CrossValidation:
-    """Cross-validation with the same folds for every model, and all rows of a person in one fold.
+    """Cross-validation with the same folds for every model; all rows of a person are in one fold.
 
-    Rows are shuffled if there is a seed. Folds are stratified if every class has enough rows, and
-    always without a seed, because rows may be sorted by class.
+    Rows are shuffled if there is a seed. Folds are stratified if every class has enough rows.
+    Without a seed they are always stratified, because rows may be sorted by class.
     """
 
     def __init__(self, problem: LearningProblem, *, cv: int, seed: int | None) -> None:
@@ -497,7 +511,7 @@ class CrossValidation:
 
 
 def warm_up(unlearner: Any, problem: LearningProblem) -> str:
-    """Fit, forget and predict once on some rows; return a sentence about it."""
+    """Fit, forget and predict once on a few rows; return a sentence about this warm-up."""
     sample = _sample_rows(problem.train)
     try:
         model = fresh_copy(unlearner, 0).fit(sample.X, sample.y, ids=sample.ids)

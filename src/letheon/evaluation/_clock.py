@@ -1,4 +1,4 @@
-"""Time a request until the model predicts, has a digest, and runs no background work."""
+"""Timing of requests until the model can predict, has a digest, and runs no background work."""
 
 import os
 import pickle
@@ -41,12 +41,12 @@ _ANSWERS = ("predict", "predict_proba", "decision_function")
 
 
 def now() -> float:
-    """Return the time in seconds."""
+    """Return the reading of a monotonic clock in seconds."""
     return time.perf_counter()
 
 
 class _Clocks(NamedTuple):
-    """The clock functions at the start, in case a model replaces those of `time`."""
+    """Clock functions that were read at the start, in case a model replaces those of `time`."""
 
     now: Callable[[], float]
     monotonic: Callable[[], float]
@@ -55,12 +55,12 @@ class _Clocks(NamedTuple):
 
     @classmethod
     def read(cls) -> "_Clocks":
-        """Return the current clock functions."""
+        """Return the clock functions that `time` has now."""
         return cls(time.perf_counter, time.monotonic, time.process_time, time.thread_time)
 
 
 class RequestTiming(NamedTuple):
-    """Seconds until a call returned, until it was complete, and of processor time."""
+    """Seconds until a call returned, seconds until its work was complete, and processor time."""
 
     returned: float
     complete: float
@@ -70,8 +70,8 @@ class RequestTiming(NamedTuple):
 class _ModelUse(NamedTuple):
     """Times and predictions of one use of a model: all prediction methods and one digest.
 
-    `seconds` excludes waits for a processor, `elapsed` includes them; `others` is the processor
-    time of other threads and of child processes.
+    All times are in seconds. `seconds` excludes waits for a processor, and `elapsed` includes them.
+    `others` is the processor time of other threads and of child processes.
     """
 
     seconds: float
@@ -81,11 +81,11 @@ class _ModelUse(NamedTuple):
     answers: Any = None
 
     def at_least(self, other: "_ModelUse", factor: float) -> "_ModelUse":
-        """Return the larger times of this use and of `factor` times another use."""
+        """Return the larger of the times of this use and `factor` times those of another use."""
         return _ModelUse(*map(max, self[:2], (factor * part for part in other[:2])))
 
     def find_deferred(self, usual: "_ModelUse") -> float:
-        """Return the seconds in excess of the usual ones, or 0 if they are noise."""
+        """Return the seconds in excess of the usual time, or 0 if the excess may be noise."""
         excess = max(self.seconds - usual.seconds, 0.0)
         is_work = excess > 0 and self.processor > (1 + _NOISE_SHARE) * usual.processor
         is_late = is_work or excess > _LONG_WAIT * usual.seconds
@@ -94,14 +94,14 @@ class _ModelUse(NamedTuple):
 
 
 def finish_requests(model: Any) -> None:
-    """Let a model complete deferred work of its requests; see `ForgetMixin._finish_pending`."""
+    """Complete the deferred work of a model's requests; see `ForgetMixin._finish_pending`."""
     finish = getattr(model, "_finish_pending", None)
     if finish is not None:
         finish()
 
 
 class _Load(NamedTuple):
-    """State (R: running or waiting for a processor) and processor time of a thread."""
+    """State of a thread (R: running or waiting for a processor), and its processor time."""
 
     state: str
     seconds: float
@@ -127,13 +127,13 @@ class _Background:
         return len(threads) + len(set(_list_children()) - self._children)
 
     def read_loads(self) -> dict[Path, _Load]:
-        """Return the load of each new thread, including those of child processes."""
+        """Return the load of each new thread, including the threads of child processes."""
         if not _PROC.exists():  # Only the sum over the other threads is known.
             return {_PROC: _Load("S", self._clocks.process() - self._clocks.thread())}
         return {place: load for place, load in self._all_loads().items() if load.state not in "XZ"}
 
     def _all_loads(self) -> dict[Path, _Load]:
-        """Return the same, including processes that have ended but were not waited for."""
+        """Return the loads including those of processes that have ended but were not waited for."""
         return {place: _read_load(place) for place in _list_threads() if place not in self._known}
 
     def wait_until_idle(
@@ -144,16 +144,16 @@ class _Background:
         Parameters
         ----------
         before : dict
-            `read_loads` before the call that may have started work.
+            Result of `read_loads` before the call that may have started work.
         most_seconds : float
             Longest time to wait.
         used : float, optional
-            `of_others` when work began to count; by default now.
+            Value of `other_time` from which on work counts; by default the current value.
 
         Returns
         -------
         float
-            Seconds until work was last observed; 0 without work.
+            Seconds until work was last observed; 0 if there was no work.
         bool
             Whether there was still work after `most_seconds`.
         """
@@ -184,18 +184,19 @@ class _Background:
             return seconds if is_work else 0.0, False
 
     def other_time(self) -> float:
-        """Return the processor time of all other threads."""
+        """Return the processor time of all other threads and of child processes, in seconds."""
         return self.processor_time() - self.own_time()
 
     def _idle_limit(self, started: Any) -> float:
-        """Return how long threads must be idle before waiting ends."""
+        """Return how many seconds threads must be idle before waiting ends."""
         is_suspect = started or self._has_been_busy or self._n_waits <= _LONG_WAITS
         return _LONG_QUIET_SECONDS if is_suspect else _QUIET_SECONDS
 
     def processor_time(self) -> float:
-        """Return the processor time of this process and its children, including ended ones.
+        """Return the processor time of this process and its children, in seconds.
 
-        Excludes earlier threads and the time for reading all of this.
+        Includes children that have ended. Excludes threads that are older than this object, and the
+        time for these measurements.
         """
         # Read first: other threads work while this one reads the loads.
         own = self._clocks.process() - self._looking_seconds
@@ -206,7 +207,7 @@ class _Background:
             return own + children + sum(load.seconds for load in alive) - self.earlier_time()
 
     def own_time(self) -> float:
-        """Return the processor time of this thread, without the time for reading loads."""
+        """Return the processor time of this thread in seconds, without that for reading loads."""
         return self._clocks.thread() - self._looking_seconds
 
     @contextmanager
@@ -218,7 +219,7 @@ class _Background:
             self._looking_seconds = before + self._clocks.thread() - begin
 
     def earlier_time(self) -> float:
-        """Return the processor time of the earlier threads of this process."""
+        """Return the processor time of the threads that are older than this object, in seconds."""
         pid = str(os.getpid())
         loads = {place: _read_load(place) for place in self._known if pid in place.parts}
         # The time of a thread that has ended stays part of the sum.
@@ -228,7 +229,7 @@ class _Background:
 
 
 def _work_between(before: dict[Path, _Load], after: dict[Path, _Load]) -> float:
-    """Return the processor time between two readings."""
+    """Return the processor time in seconds that threads used between two readings."""
     idle = _Load("S", 0.0)
     return sum(load.seconds - before.get(place, idle).seconds for place, load in after.items())
 
@@ -242,7 +243,7 @@ def _read_load(task: Path) -> _Load:
 
 
 def _read_delay() -> float:
-    """Return the seconds that this thread has waited for a processor; 0 if unknown."""
+    """Return the seconds for which this thread has waited for a processor; 0 if unknown."""
     try:
         return int((_PROC / "thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -250,7 +251,7 @@ def _read_delay() -> float:
 
 
 def _list_threads() -> list[Path]:
-    """Return the other threads of this process, and those of its child processes."""
+    """Return the /proc folders of the other threads of this process and of its child processes."""
     own_id = threading.get_native_id()
     tasks = [
         *_list_tasks(str(os.getpid())),
@@ -267,7 +268,7 @@ def _list_tasks(pid: str) -> list[Path]:
 
 
 def _list_children(parent: str = "") -> list[str]:
-    """Return the ids of all descendants of a process, by default of this one."""
+    """Return the process ids of all descendants of a process, by default of this process."""
     below: list[str] = []
     for task in _list_tasks(parent or str(os.getpid())):
         try:
@@ -287,7 +288,7 @@ class Totals:
     processor: float = 0.0
 
     def add(self, seconds: float, processor: float) -> None:
-        """Add one call."""
+        """Add the times of one call."""
         self.seconds += seconds
         self.processor += processor
 
@@ -308,22 +309,23 @@ class RequestClock:
     Attributes
     ----------
     n_requests, n_busy : int
-        Number of timed requests, and of those that left threads or processes working.
+        Number of timed requests, and of requests after which threads or processes still worked.
     n_idle : int
         Largest number of threads and processes that a request left alive but idle.
     has_given_up : bool
-        Background work exceeded the time limit; the clock did not wait for it again.
+        Whether background work exceeded the time limit; the clock then stops waiting for it.
     has_digest, is_repeatable : bool
-        Every model had a digest; every model repeated its predictions.
+        Whether every model had a digest, and whether every model repeated its predictions.
     usual_seconds : float
         Longest time of a prediction and a digest after a fit. Deferred work that is much shorter
         cannot be distinguished from noise.
     late_seconds : float
-        Work that models had deferred further, found at the end of trials.
+        Seconds of work that was deferred beyond the timed calls and detected at the end of trials.
     slowest_fit, fastest_retrain : float
-        Seconds of fits and of retrains of the same algorithm, without waits for a processor.
+        Seconds of the slowest fit and of the fastest retrain of the same algorithm, without waits
+        for a processor.
     known_seconds : float
-        Processor time of earlier threads during requests.
+        Processor time that older threads used during requests.
     requests, retrains : Totals
         Times of all requests, including predictions and digests, and of all retrains.
     """
@@ -347,7 +349,7 @@ class RequestClock:
     _most_seconds: float = field(default_factory=lambda: _LEAST_WAIT_SECONDS, repr=False)
 
     def __post_init__(self) -> None:
-        """Record the threads and processes that already run."""
+        """Record the threads and processes that are already running."""
         self._background = _Background(self._clocks)
 
     @property
@@ -383,7 +385,7 @@ class RequestClock:
         return RequestTiming(returned, seconds, max(processor - self._usual.processor, 0.0))
 
     def time_request(self, model: Any, request: Callable[[], Any]) -> tuple[Any, RequestTiming]:
-        """Serve a request; return its receipt and times."""
+        """Run a request and time it; return its receipt and its times."""
         now, loads = self._clocks.now, self._background.read_loads()
         known = self._background.earlier_time()
         processor, begin = self._background.processor_time(), now()
@@ -417,7 +419,7 @@ class RequestClock:
         return receipt, RequestTiming(returned, complete, max(processor - again.processor, 0.0))
 
     def find_late_work(self, model: Any, fresh: Any, *rows: tuple[Any, Any]) -> float:
-        """Call all other methods of a model twice; return the time deferred to the first call.
+        """Call the other methods of a model twice; return the seconds deferred to the first call.
 
         Parameters
         ----------
@@ -442,9 +444,10 @@ class RequestClock:
         self._wait_for_background({})
 
     def time_retrain(self, train: Callable[[], Any], is_same: bool) -> tuple[Any, float]:
-        """Train a baseline and time it; background work is waited for, but not counted.
+        """Train a baseline; return the model and the seconds of training.
 
-        `is_same`: the baseline is the same algorithm as the unlearner.
+        Waits for background work to end, but does not count it. `is_same` says whether the baseline
+        is the same algorithm as the unlearner.
         """
         loads, processor = self._background.read_loads(), self._background.processor_time()
         begin, delay = self._clocks.now(), _read_delay()
@@ -488,7 +491,7 @@ class RequestClock:
         return _ModelUse(*(min(max(late, first), _SLOWDOWN * first) for late, first in pairs))
 
     def _wait_for_background(self, loads: dict[Path, _Load], used: float | None = None) -> float:
-        """Wait until all background work has ended; return the seconds until it was last seen."""
+        """Wait until background work has ended; return the seconds until work was last observed."""
         if self.has_given_up:
             return 0.0
         seconds, self.has_given_up = self._background.wait_until_idle(
@@ -508,7 +511,7 @@ def _is_helped(first: _ModelUse, again: _ModelUse) -> bool:
 
 
 def _ask_otherwise(model: Any, rows: Sequence[tuple[Any, Any]]) -> None:
-    """Call all prediction methods and `score`, and pickle the model; errors are ignored."""
+    """Call all prediction methods and `score`, and pickle the model, ignoring errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for X, y in rows:

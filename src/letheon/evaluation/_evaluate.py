@@ -1,4 +1,4 @@
-"""`evaluate`: the unlearner and naive retraining on the same requests."""
+"""Function `evaluate`, which runs an unlearner and naive retraining on the same requests."""
 
 import secrets
 import warnings
@@ -73,7 +73,7 @@ _WRONG_BY = 4.0
 
 
 def resolve_attacks(attacks: Any) -> list[Any]:
-    """Return attacks from names or objects, one or several."""
+    """Return a list of attack objects from one or several names or objects."""
     attackers = [attacks] if isinstance(attacks, str) or hasattr(attacks, "run") else [*attacks]
     for place, attack in enumerate(attackers):
         if isinstance(attack, str):
@@ -82,9 +82,15 @@ def resolve_attacks(attacks: Any) -> list[Any]:
                 raise ValueError(f"unknown attack {attack!r}; expected one of: {known}")
             attackers[place] = ATTACKS[attack]()
         elif isinstance(attack, type):
-            raise TypeError(f"{attack.__name__} is a class; pass an object, {attack.__name__}()")
+            raise TypeError(
+                f"attacks contains the class {attack.__name__}; pass an instance, for example "
+                f"{attack.__name__}()"
+            )
         elif not hasattr(attack, "run"):
-            raise TypeError(f"{type(attack).__name__} is not an attack: it has no method run")
+            raise TypeError(
+                f"attacks contains a {type(attack).__name__}; expected an attack: a name, or an "
+                "object with a method run"
+            )
     return attackers
 
 
@@ -92,7 +98,7 @@ Run = tuple[str, Callable[[], Iterable[AttackResult]]]
 
 
 def _run_attacks(runs: Sequence[Run], note: Note) -> AttackOutcomes:
-    """Return the results of attacks; errors are collected."""
+    """Return the results of attacks, with the errors of attacks that failed."""
     results: list[AttackResult] = []
     failed: dict[str, str] = {}
     for name, run_twice in runs:
@@ -105,7 +111,7 @@ def _run_attacks(runs: Sequence[Run], note: Note) -> AttackOutcomes:
 
 
 def _unseen_rows(problem: LearningProblem) -> tuple[Any, Any] | None:
-    """Return the test rows of people without training rows, or None."""
+    """Return the test rows of people who have no training rows, or None if there are none."""
     rows = problem.test.without(problem.train.ids)
     return (rows.X, rows.y) if len(rows) else None
 
@@ -113,9 +119,9 @@ def _unseen_rows(problem: LearningProblem) -> tuple[Any, Any] | None:
 def run_canaries(unlearner: Any, problem: LearningProblem, seed: int, note: Note) -> AttackOutcomes:
     """Run the canary test: plant rows that a model can only memorise, and test their removal.
 
-    A tenth of the people carry backdoors (`BackdoorTest`); twenty have wrong labels (`ULiRA`). A
-    finding must be confirmed with other people and other seeds. Clones train on at most 1,500 rows.
-    People get new numbers, so that no error contains an id.
+    A tenth of the people carry backdoors (`BackdoorTest`), and twenty have wrong labels (`ULiRA`).
+    A finding must be confirmed with other people and other seeds. Clones are trained on at most
+    1,500 rows. Ids are replaced with numbers, so that no error contains an id.
     """
 
     def run_twice(attack: Any) -> list[AttackResult]:
@@ -133,7 +139,7 @@ def run_canaries(unlearner: Any, problem: LearningProblem, seed: int, note: Note
 
 
 def _run_canary(attack: Any, unlearner: Any, problem: LearningProblem, seed: int) -> AttackResult:
-    """Run an attack on a random sample of people, of whom the first are canaries."""
+    """Run an attack on a random sample of people; the first people of the sample are canaries."""
     rng = np.random.default_rng([seed, _CANARY_ROWS])
     people, owners = np.unique(problem.train.ids, return_inverse=True)
     numbers = rng.permutation(len(people))[owners]
@@ -157,7 +163,7 @@ def _run_canary(attack: Any, unlearner: Any, problem: LearningProblem, seed: int
 def _with_wrong_labels(
     y: NDArray[Any], where: NDArray[np.bool_], rng: np.random.Generator, is_regression: bool
 ) -> NDArray[Any]:
-    """Return labels with wrong values at `where`."""
+    """Return a copy of the labels with wrong values at the positions `where`."""
     n = int(where.sum())
     if is_regression:
         labels = y.astype(float)
@@ -192,7 +198,7 @@ def evaluate(
 ) -> Evaluation:
     r"""Measure efficiency, effectiveness, consistency and certifiability (survey, section 3).
 
-    For every seed the unlearner is fitted on the training rows ``D`` and forgets the rows ``D_u``
+    For every seed, the unlearner is fitted on the training rows ``D`` and forgets the rows ``D_u``
     of all requests; naive retraining uses the same remaining rows. Each property is measured with
     respect to two baselines:
 
@@ -204,25 +210,25 @@ def evaluate(
     Parameters
     ----------
     unlearner : forgetting estimator
-        The method. It is cloned for every seed; an earlier fit is ignored.
+        The method to evaluate. It is cloned for every seed; an earlier fit is ignored.
     data : tuple (X, y) or (X, y, ids), or Dataset
         Training rows and their ids. Without test rows a quarter of the people is held out.
     requests : Requests, int, float or list of lists of ids, default=20
-        The requests. A number of people, or a share of them, is forgotten one by one, with rows
-        drawn uniformly.
+        The requests. An int is a number of people and a float a share of them; these people are
+        drawn uniformly and forgotten one by one.
     test : tuple (X, y) or (X, y, ids), or float, optional
         Test rows, or the share of people to hold out. Forgotten people are removed from the test
         rows too.
     metric : callable, optional
-        ``metric(y_true, y_pred)``, higher is better (losses and errors raise an error); by
-        default accuracy or R2. In regression the default for forgotten rows is the mean absolute
-        error.
+        ``metric(y_true, y_pred)``, where higher is better; a loss such as the mean squared error
+        is rejected. By default accuracy or R2. In regression the default for forgotten rows is the
+        mean absolute error.
     ordinary : estimator or list of estimators, optional
-        The ordinary model; several are compared by cross-validation, and models that fail are
-        skipped. By default a linear model, a random forest and boosted trees.
+        The ordinary model. Several models are compared by cross-validation, and models that fail
+        are skipped. By default a linear model, a random forest and boosted trees.
     retrainer : estimator or list of estimators, optional
-        Further ways to retrain the same algorithm. The fastest is used, if it reaches the same
-        loss or, where the loss is unknown, the same predictions.
+        Other estimators that retrain the same algorithm. The fastest is used if it reaches the
+        same loss or, if the loss is unknown, the same predictions.
     seeds : int or sequence of int, default=5
         Number of trials, or their seeds.
     comparisons : int, default=3
@@ -232,7 +238,7 @@ def evaluate(
         seed. Attacks that fail are listed in `Evaluation.failed_attacks`.
     canaries : bool, default=True
         Run the canary test on clones: a backdoor and U-LiRA on planted people (about 33 small
-        fits). Without it and without `attacks` the forgetting is not tested.
+        fits). Without the canary test and without `attacks`, the forgetting is not tested.
     title : str, optional
         Name in tables; by default the class name.
     progress : bool, default=False
@@ -243,7 +249,8 @@ def evaluate(
     Returns
     -------
     Evaluation
-        Measures with confidence intervals over seeds; with one seed, over test rows and timings.
+        Measures with confidence intervals over seeds or, with one seed, over test rows and
+        timings.
 
     Notes
     -----
@@ -271,7 +278,7 @@ def evaluate(
     problem = LearningProblem.from_args(unlearner, data, test, metric, first)
     plan = RequestPlan.from_argument(requests, problem)
     if comparisons < 1:
-        raise ValueError(f"comparisons must be at least 1, not {comparisons!r}")
+        raise ValueError(f"comparisons={comparisons!r} is invalid; expected at least 1")
     attackers = resolve_attacks(attacks)
     # All methods run in one thread.
     prototype = without_jobs(unlearner)
@@ -336,14 +343,20 @@ def with_canaries(
 def _require_forgetting(unlearner: Any) -> None:
     name = unlearner.__name__ if isinstance(unlearner, type) else type(unlearner).__name__
     if isinstance(unlearner, type):
-        raise TypeError(f"{name} is a class; pass an object, {name}(...)")
+        raise TypeError(f"unlearner is the class {name}; pass an instance, for example {name}(...)")
     if not hasattr(unlearner, "forget"):
-        raise CannotForgetError(f"{name} cannot forget; wrap it: NaiveUnlearner({name}(...))")
+        raise CannotForgetError(
+            f"unlearner {name} has no method forget; wrap it, for example "
+            f"NaiveUnlearner({name}(...))"
+        )
 
 
 def _list_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
     listed: Any = range(first, first + int(seeds)) if isinstance(seeds, Integral) else seeds
     numbers = [int(seed) for seed in listed]
     if not numbers or len(set(numbers)) != len(numbers):
-        raise ValueError(f"seeds must be a positive number or distinct seeds, not {seeds!r}")
+        raise ValueError(
+            f"seeds={seeds!r} is invalid; expected a positive number or a sequence of distinct "
+            "seeds"
+        )
     return numbers

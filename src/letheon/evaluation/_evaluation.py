@@ -1,4 +1,4 @@
-"""The result of an evaluation: text, table, plot and JSON."""
+"""Result of an evaluation, as text, table, plot and JSON."""
 
 import json
 import math
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def make_frame(rows: list[dict[str, Any]], hint: str = "; to_dict() has the same content") -> Any:
-    """Return rows as a pandas frame; without pandas raise an error that ends with `hint`."""
+    """Return rows as a pandas DataFrame.
+
+    Without pandas, raise an ImportError whose message ends with `hint`.
+    """
     try:
         import pandas as pd
     except ImportError as error:
@@ -60,25 +63,25 @@ class Evaluation(TextRepr):
         Measures by name for each baseline, ``"same algorithm"`` and ``"ordinary model"``:
         efficiency, effectiveness, score lost, consistency, certifiability.
     floor : dict of str to Measure
-        Measures of one retrain against another, for approximate methods: the level that
-        randomness alone explains. Empty for exact methods.
+        Measures of one retrained model against another, for approximate methods. They show the
+        differences that randomness alone explains. Empty for exact methods.
     baselines : dict of str to str
         What each baseline is and how it was chosen.
     seconds : dict of str to Measure
-        Mean seconds of a fit, of a request (``"forget"``), until `forget` returned
-        (``"returned"``), and of a retrain of each baseline.
+        Mean seconds of a fit (``"fit"``), of a request (``"forget"``), until `forget` returned
+        (``"returned"``), and of training each baseline.
     scores : dict of str to Measure
-        Metric on test rows of the unlearned model and of both baselines.
+        Metric of the unlearned model and of both baselines on the test rows.
     metric : str
         Name of the metric.
     storage : dict of str to int
         Size of the state of each model in bytes, after the last request of the last trial. For
-        the same algorithm it is that of a fresh unlearner, including the data for removals.
+        the same algorithm it is the size of a fresh fit, including the data for removals.
     work : Measure
-        Training work of one request as a share of a retrain, as counted by the receipts.
+        Training work of one request as a share of retraining, as counted by the receipts.
     strength : Strength or None
-        Strong or weak, from the counted work; None for fewer than 16 requests of equal size;
-        undecided if processor time contradicts the receipts.
+        Whether the method is strong or weak, from the counted work. Undecided if processor time
+        contradicts the receipts; None for fewer than 16 requests of equal size.
     work_check : str
         Comparison of the counted work with processor time.
     guarantee : Guarantee
@@ -93,7 +96,7 @@ class Evaluation(TextRepr):
     fairness : tuple of str
         How the comparison was kept fair.
     trials : tuple of Trial
-        One for each seed.
+        One trial for each seed.
     warnings : tuple of str
         Warnings about the method or its figures.
     """
@@ -126,11 +129,11 @@ class Evaluation(TextRepr):
 
     @property
     def tested(self) -> str:
-        """Which attacks tested the forgetting, with their results, as a text."""
+        """Text that lists the attacks that tested the forgetting, with their results."""
         return describe_attacks(self.attacks, self.failed_attacks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values. An infinite number stays a float; see `to_json`."""
+        """Return the evaluation as a dict of plain values; infinite numbers stay floats."""
         return {field.name: _to_plain(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
@@ -157,7 +160,7 @@ class Evaluation(TextRepr):
         return text
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return one row for each baseline and measure, as a pandas frame."""
+        """Return a pandas DataFrame with one row for each baseline and measure."""
         about = {"method": self.method, "dataset": self.dataset}
         rows = [
             about
@@ -169,13 +172,13 @@ class Evaluation(TextRepr):
         return make_frame(rows)
 
     def plot(self) -> "EvaluationDisplay":
-        """Draw the four properties against both baselines."""
+        """Draw the four properties against both baselines, and return the figure."""
         from letheon.plot import EvaluationDisplay
 
         return EvaluationDisplay.from_evaluations(self)
 
     def __rich__(self) -> "RenderableType":
-        """Return the evaluation for a terminal."""
+        """Return the evaluation as a Rich object for a terminal."""
         from rich.console import Group
         from rich.text import Text
 
@@ -195,7 +198,7 @@ _TEXTS = frozenset({"title", "method", "dataset", "settings", "requests", "metri
 
 
 def _to_plain(value: Any, numbers: Mapping[Any, Any] = MappingProxyType({})) -> Any:
-    """Return plain values, recursively, with `numbers` replaced; tuples become lists."""
+    """Return a value as plain values, recursively; `numbers` are replaced, tuples become lists."""
     if isinstance(value, dict):
         return {name: _to_plain(part, numbers) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -208,7 +211,7 @@ def _to_plain(value: Any, numbers: Mapping[Any, Any] = MappingProxyType({})) -> 
 
 
 def _measure_table(evaluation: "Evaluation") -> Table:
-    """Return one row per measure: which way is better, both baselines, and the floor."""
+    """Return a table with one row per measure: better direction, both baselines, and the floor."""
     both = [evaluation.measures[baseline] for baseline in (SAME, ORDINARY)]
     rows: list[tuple[Any, ...]] = []
     for name in dict.fromkeys([*both[0], *both[1]]):
@@ -229,7 +232,7 @@ def _measure_table(evaluation: "Evaluation") -> Table:
 
 
 def describe_attacks(attacks: Sequence[AttackResult], failed: dict[str, str]) -> str:
-    """Return which attacks tested the forgetting, with their results, as a text."""
+    """Return a text that lists the attacks that tested the forgetting, with their results."""
     tests = [attack for attack in attacks if attack.about == "forgotten"]
     able = [attack for attack in tests if attack.has_power is not False]
     parts = [f"{attack.attack} ({attack.verdict})" for attack in able]
@@ -246,7 +249,7 @@ def describe_attacks(attacks: Sequence[AttackResult], failed: dict[str, str]) ->
 
 
 def _heading_lines(evaluation: "Evaluation") -> list[str]:
-    """Return heading, attacks and warnings."""
+    """Return the lines of the heading, the attacks and the warnings."""
     heading = f"{evaluation.title} on {evaluation.dataset}: {evaluation.requests}"
     return [heading, evaluation.tested, *(f"WARNING: {warning}" for warning in evaluation.warnings)]
 

@@ -28,7 +28,10 @@ _PLAIN = (bool, int, str, type(None))
 
 
 def describe_function(function: Any) -> str:
-    """Return the name of a function, with the arguments of a partial; or the name of the class."""
+    """Return the name of a function, with the arguments of a partial.
+
+    For any other callable, return the name of its class.
+    """
     if isinstance(function, partial):
         arguments = [str(_to_text(value)) for value in function.args]
         arguments += [f"{name}={_to_text(value)}" for name, value in function.keywords.items()]
@@ -37,7 +40,7 @@ def describe_function(function: Any) -> str:
 
 
 def list_settings(estimator: Any) -> dict[str, Any]:
-    """Return the parameters that differ from their defaults, with objects as texts."""
+    """Return the parameters of an estimator that differ from their defaults, objects as texts."""
     try:
         usual = clone(type(estimator)()).get_params(deep=False)
     except TypeError:  # The inner estimator has no default.
@@ -52,7 +55,7 @@ def list_settings(estimator: Any) -> dict[str, Any]:
 
 
 def _to_text(value: Any) -> Any:
-    """Return plain values unchanged and anything else as a text."""
+    """Return a plain value unchanged, and any other value as a text."""
     number = value.item() if isinstance(value, np.number | np.bool) else value
     # JSON has no infinite numbers.
     if isinstance(number, _PLAIN) or (isinstance(number, float) and math.isfinite(number)):
@@ -82,11 +85,11 @@ _LOWER_IS_BETTER = ("_loss", "_error", "_deviance")
 
 
 class MetricFailedError(ValueError):
-    """A metric raised an error."""
+    """The metric raised an error."""
 
 
 def accuracy(y_true: Any, y_pred: Any) -> float:
-    """Return the share of correct labels; like scikit-learn's, but without input checks."""
+    """Return the share of correct labels, without the input checks of scikit-learn's version."""
     return float(np.mean(np.asarray(y_true) == np.asarray(y_pred)))
 
 
@@ -106,7 +109,8 @@ def choose_metrics(metric: Any, is_regression: bool) -> tuple[Metric, Metric, st
         if describe_function(function).endswith(_LOWER_IS_BETTER):
             raise ValueError(
                 f"lower values of metric {describe_function(function)} are better; expected a "
-                "metric whose higher values are better. Pass a function that returns its negative"
+                "metric whose higher values are better. Pass a function that returns the "
+                "negative value"
             )
         return metric, metric, describe_function(metric).replace("_score", "").replace("_", " ")
     if is_regression:
@@ -115,7 +119,7 @@ def choose_metrics(metric: Any, is_regression: bool) -> tuple[Metric, Metric, st
 
 
 def require_function(metric: Any) -> None:
-    """Raise unless `metric` is a function of true and predicted values."""
+    """Raise `TypeError` unless `metric` is a function of true and predicted values."""
     is_scorer = hasattr(metric, "_score_func")  # A scorer of scikit-learn takes a model.
     if not callable(metric) or isinstance(metric, type) or is_scorer:
         hint = f"{metric}_score" if hasattr(metrics, f"{metric}_score") else "f1_score"
@@ -170,16 +174,17 @@ class LearningProblem:
 
     @staticmethod
     def require_finite(value: Any, n_rows: int) -> float:
-        """Return a score as a number, or raise if it is not finite."""
+        """Return a score of `n_rows` rows as a number; raise `ValueError` if it is not finite."""
         number = float(value)
         if not np.isfinite(number):
             raise ValueError(
-                f"the metric is {number} on {n_rows} row(s); pass a metric that is defined there"
+                f"the metric is {number} on {n_rows} row(s); pass a metric that is finite for "
+                "these rows"
             )
         return number
 
     def score_predictions(self, y_true: Any, y_pred: Any) -> float:
-        """Return the metric of predictions; raise if it is undefined."""
+        """Return the metric of predictions; raise an error if it fails or is not finite."""
         try:
             value = self.metric(y_true, y_pred)
         except Exception as error:
@@ -208,22 +213,22 @@ def _read_data(data: Any) -> tuple[str, People, People | None]:
 
 def _check_rows(name: str, X: Any, y: Any, ids: Any = None) -> People:
     if X is None or y is None:
-        raise ValueError(f"{name}: both X and y are required")
+        raise ValueError(f"{name} has no X or no y; both are required")
     X = np.asarray(X) if isinstance(X, list | tuple) else X
     X = X.tocsr() if sparse.issparse(X) else X
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels.ravel()
     if labels.ndim != 1:
-        raise ValueError(f"{name}: y must be one-dimensional, not of shape {labels.shape}")
+        raise ValueError(f"{name}: y has shape {labels.shape}; expected one dimension")
     if X.shape[0] != len(labels):
-        raise ValueError(f"{name}: X has {X.shape[0]} rows, but y has {len(labels)}")
+        raise ValueError(f"{name}: X has {X.shape[0]} rows, but y has {len(labels)} values")
     owners = np.arange(len(labels)) if ids is None else np.asarray(ids)
     missing = [n for n, owner in enumerate(owners.tolist()) if _is_missing(owner)]
     if missing:
         raise IdsTypeError(
             f"{name}: ids has {len(missing):,} missing value(s), the first in row {missing[0]}; "
-            "every row needs an id"
+            "expected an id for every row"
         )
     as_ids(owners)  # Raises for other types than int and str.
     if len(owners) != len(labels):
@@ -238,7 +243,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _require_target(name: str, y: NDArray[Any], unlearner: Any) -> None:
-    """Raise for string labels in regression, and for a single class in classification."""
+    """Raise `ValueError` for strings in regression, or for a single class in classification."""
     if not is_regressor(unlearner):
         classes = np.unique(y)
         if len(classes) < 2:
@@ -250,23 +255,26 @@ def _require_target(name: str, y: NDArray[Any], unlearner: Any) -> None:
     words = [value for value in y.tolist() if isinstance(value, str)]
     if words:
         raise ValueError(
-            f"{name}: {type(unlearner).__name__} is a regressor, but y contains strings ("
-            f"{', '.join(map(repr, sorted(set(words))[:2]))})"
+            f"{name}: {type(unlearner).__name__} is a regressor and needs numbers, but y contains "
+            f"strings ({', '.join(map(repr, sorted(set(words))[:2]))})"
         )
 
 
 def _test_rows(X: Any, y: Any, ids: Any = None) -> People:
-    """Return test rows; without ids they belong to people without training rows."""
+    """Return test rows. Without ids, they belong to people who have no training rows."""
     return replace(_check_rows("test", X, y, ids), has_owners=ids is not None)
 
 
 def _split_people(rows: People, share: float, seed: int) -> tuple[People, People]:
-    """Split by person, so that no person has rows on both sides."""
+    """Return training and test rows, split by person: no person has rows in both."""
     if not 0 < share < 1:
-        raise ValueError(f"test must be a share between 0 and 1, not {share!r}")
+        raise ValueError(f"test={share!r} is invalid; expected a share between 0 and 1")
     people = np.unique(rows.ids)
     if len(people) < 2:
-        raise ValueError("splitting into training and test rows needs at least two people")
+        raise ValueError(
+            "the data has fewer than two people, so it cannot be split into training and test "
+            "rows; pass test rows as test="
+        )
     order = np.random.default_rng(seed).permutation(people)
     held_out = order[: max(1, round(share * len(people)))]
     return rows.without(held_out), rows.rows_of(held_out)
@@ -278,9 +286,9 @@ _ADAPTIVE = ("worst", "adaptive")
 class RequestPlan(NamedTuple):
     """The requests of every trial.
 
-    `stream` yields the ids of each request for a model and a seed; `sizes` are the numbers of
-    people in them, `words` is a description. `is_adaptive`: the requests depend on the model.
-    `is_fixed`: every trial forgets the same people.
+    `stream` takes a model and a seed and yields the ids of each request. `sizes` has the number of
+    people of each request, and `words` describes the requests. `is_adaptive` means that the
+    requests depend on the model, `is_fixed` that every trial forgets the same people.
     """
 
     stream: Callable[[Any, int], Iterable[NDArray[Any]]]
@@ -319,11 +327,16 @@ class RequestPlan(NamedTuple):
         if len(ids) == 0:
             raise ValueError("requests is empty; expected at least one id")
         if len(np.unique(ids)) != len(ids):
-            raise ValueError("requests contains an id more than once; expected distinct ids")
+            raise ValueError(
+                "requests contains an id more than once; each id can be forgotten only once"
+            )
         unknown = ids[~np.isin(ids, problem.train.ids)]
         if len(unknown):
             listed = unknown[:5].tolist()
-            raise ValueError(f"requests has unknown ids: {listed}{_describe_held_out(problem)}")
+            raise ValueError(
+                "requests contains ids without training rows, such as "
+                f"{listed}{_describe_held_out(problem)}"
+            )
         n_people = len(np.unique(problem.train.ids))
         words = f"{len(ids):,} of {n_people:,} people in {len(fixed):,} request(s), as given"
         return cls(lambda _model, _seed: fixed, tuple(map(len, fixed)), words, is_fixed=True)

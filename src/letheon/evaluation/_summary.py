@@ -1,4 +1,4 @@
-"""Summarise trials as an `Evaluation`, with warnings about the method or its figures."""
+"""Summary of trials as an `Evaluation`, with warnings about the method or its figures."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ _REMEMBERED, _LUCK = 3.0, 40
 
 
 def describe_timing(clock: RequestClock) -> list[str]:
-    """Return how requests were timed in this run."""
+    """Return sentences about how requests were timed in this run."""
     if clock.has_given_up:
         text = "A request was NOT timed until its end: its background work exceeded the time limit."
     elif not clock.has_digest:
@@ -76,7 +76,7 @@ def describe_timing(clock: RequestClock) -> list[str]:
 def list_warnings(
     clock: RequestClock, trials: Sequence[Trial], attacks: Sequence[AttackResult]
 ) -> tuple[str, ...]:
-    """Return warnings about the method or its figures."""
+    """Return sentences that warn about the method or its figures."""
     n_false = sum(trial.n_false_receipts for trial in trials)
     doubts = [
         *describe_found_people(attacks),
@@ -89,7 +89,7 @@ def list_warnings(
 
 
 def describe_found_people(attacks: Sequence[AttackResult]) -> list[str]:
-    """Return a warning for each attack that found people who should be forgotten."""
+    """Return a warning for each attack that detected people who should be forgotten."""
     hits = [attack for attack in attacks if attack.about == "forgotten" and attack.found]
     return [f"An attack found people who should be forgotten: {attack}." for attack in hits]
 
@@ -135,7 +135,7 @@ def _list_clock_warnings(clock: RequestClock) -> Iterator[str]:
 
 
 def _describe_memory(trials: Sequence[Trial]) -> str:
-    """Return a warning if requests are faster after a training on the same remaining rows."""
+    """Return a warning if requests are faster when a model was trained on the same rows before."""
     times: dict[bool, list[float]] = {True: [], False: []}
     for trial in trials:
         for is_repeated, seconds in zip(trial.is_repeated, trial.forget_seconds, strict=False):
@@ -157,9 +157,9 @@ def check_strength(by_receipts: Strength, trials: Sequence[Trial], n: int) -> tu
     Returns
     -------
     Strength
-        `by_receipts`; undecided if receipts and processor time contradict each other.
+        `by_receipts`, or undecided if receipts and processor time contradict each other.
     str
-        The result of the comparison.
+        A sentence about the result of the comparison.
     """
     if _describe_work_gap(trials):
         return replace(by_receipts, kind="undecided"), "receipts and processor time disagree"
@@ -180,7 +180,7 @@ def check_strength(by_receipts: Strength, trials: Sequence[Trial], n: int) -> tu
 
 
 def _describe_work_gap(trials: Sequence[Trial]) -> str:
-    """Return a warning if receipts count much less work than requests took, in every trial."""
+    """Return a warning if the receipts of every trial count much less work than was measured."""
     levels = []
     for trial in trials:
         seconds = float(np.mean(trial.processor_seconds or 0.0))
@@ -219,7 +219,7 @@ class AttackOutcomes(NamedTuple):
 def summarise_trials(
     setup: TrialSetup, trials: tuple[Trial, ...], outcomes: AttackOutcomes, title: str | None
 ) -> Evaluation:
-    """Return the evaluation of the trials."""
+    """Return an `Evaluation` that summarises the trials and the attacks."""
     last, problem = trials[-1], setup.problem
     digests = [trial.equal_digests for trial in trials if trial.equal_digests is not None]
     is_proved = not describe_found_people(outcomes.results)
@@ -284,7 +284,10 @@ def _measures_against(
 
 
 def _over_trials(name: str, values: Sequence[Measure], errors: Sequence[float] = (0.0,)) -> Measure:
-    """Return the mean over trials, which share the error of their test rows."""
+    """Return the mean of a measure over trials, with an interval.
+
+    The trials use the same test rows, so `errors`, due to the choice of rows, do not average out.
+    """
     first = values[0]
     if all(measure == first and first.low == first.high is not None for measure in values):
         return first
@@ -301,7 +304,10 @@ def _over_trials(name: str, values: Sequence[Measure], errors: Sequence[float] =
 
 
 def _mean_efficiency(baseline: str, trials: Sequence[Trial]) -> Measure:
-    """Return time(h_*) / time(h_U): the geometric mean over trials of the ratio of mean times."""
+    """Return the efficiency: time to retrain divided by time to forget.
+
+    It is the geometric mean over trials of the ratio of mean times.
+    """
     if len(trials) == 1:
         return efficiency(trials[0].retrain_seconds[baseline], trials[0].forget_seconds)
     ratios = [
@@ -327,9 +333,9 @@ def _mean_measure(name: str, values: Sequence[float], unit: str = "") -> Measure
 
 
 def _work_strength(setup: TrialSetup, trials: Sequence[Trial]) -> tuple[Strength | None, str]:
-    """Return the growth of the work over requests of equal size, and its check by processor time.
+    """Return how the work grows over requests of equal size, and a text about its check.
 
-    None for too few requests.
+    The strength is None, and the text empty, if there are too few requests of equal size.
     """
     sizes = setup.requests.sizes
     # The last request may be smaller.
@@ -342,7 +348,7 @@ def _work_strength(setup: TrialSetup, trials: Sequence[Trial]) -> tuple[Strength
 
 
 def _describe_fairness(setup: TrialSetup, last: Trial) -> Iterator[str]:
-    """Yield how the comparison was kept fair, and the limits of its figures."""
+    """Yield sentences on how the comparison was kept fair, and on the limits of its figures."""
     shared, problem = min(setup.comparisons, len(setup.requests.sizes)), setup.problem
     yield "All methods ran in one process and one thread; n_jobs was ignored."
     yield (

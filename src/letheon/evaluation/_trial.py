@@ -1,4 +1,4 @@
-"""One trial: the unlearner and both baselines on all requests, timed alternately."""
+"""One trial, in which the unlearner and both baselines are timed alternately on all requests."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -41,9 +41,10 @@ _FEW_RESAMPLES = 60
 
 
 class ComparisonData(NamedTuple):
-    """The rows on which models are compared.
+    """Rows on which models are compared.
 
-    `with_intervals`: compute bootstrap intervals over rows; a mean over seeds does not need them.
+    If `with_intervals`, bootstrap intervals over rows are computed; a mean over seeds does not need
+    them.
     """
 
     problem: LearningProblem
@@ -52,7 +53,7 @@ class ComparisonData(NamedTuple):
     with_intervals: bool
 
     def predict_all(self, *models: Any) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-        """Return the predictions of each model for the test rows, and for the forgotten rows."""
+        """Return the predictions of each model for the test rows and for the forgotten rows."""
         on_test, on_forgotten = (
             [np.asarray(model.predict(rows.X)) for model in models]
             for rows in (self.test, self.forgotten)
@@ -91,9 +92,10 @@ def compare_models(data: ComparisonData, model: Any, baseline: Any) -> dict[str,
 def row_errors(data: ComparisonData, model: Any, baseline: Any) -> dict[str, float]:
     """Return the standard errors of measures due to the choice of rows.
 
-    Trials with several seeds share their test rows and so this error. For two accuracies it is that
-    of Agresti and Min (2005), with one additional row of each kind: models that agree on all rows
-    may differ on others. For SAPE and the root mean square it is given by the delta method.
+    Trials with different seeds use the same test rows, so they share this error. For two accuracies
+    the error is that of Agresti and Min (2005), with one additional row of each kind, because
+    models that agree on all these rows may differ on others. For SAPE and the root mean square, the
+    delta method gives the error.
     """
     problem, test, forgotten = data.problem, data.test, data.forgotten
     (ours, theirs), pair = data.predict_all(model, baseline)
@@ -133,7 +135,7 @@ def _error_of_loss(
 
 
 def _score_gap(metric: Metric, truth: Any, ours: Any, theirs: Any) -> float:
-    """Return the score lost on some rows; NaN if the metric is undefined."""
+    """Return the score of the baseline minus that of our model; NaN if the metric is undefined."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -187,23 +189,23 @@ class Trial(TextRepr):
         Time of every request, including work that was deferred to the first prediction, the first
         digest, threads or processes.
     retrain_seconds : dict of str to tuple of float
-        Retrain times of both baselines, at the requests where they were retrained.
+        Training times of both baselines, for the requests after which they were retrained.
     work : tuple of float
-        `Receipt.work` of every request, as a share of a retrain on the remaining rows.
+        `Receipt.work` of every request, as a share of retraining on the remaining rows.
     rows_left : tuple of int
-        Remaining rows after every request.
+        Number of remaining rows after every request.
     measures : dict of str to dict of str to Measure
         Measures against each baseline after the last request.
     row_errors : dict of str to dict of str to float
         Standard errors of these measures due to the choice of rows.
     floor : dict of str to Measure
-        The same measures of one fresh fit against another with a different seed: the level that
-        randomness alone explains. Empty for exact methods.
+        The same measures of one fresh fit against another with a different seed. They show the
+        differences that randomness alone explains. Empty for exact methods.
     scores : dict of str to float
-        Metric on the test rows: of the unlearned model and of both baselines.
+        Metric of the unlearned model and of both baselines on the test rows.
     storage : dict of str to int
-        Size of the state of each model in bytes; for the same algorithm, that of a fresh
-        unlearner. A model whose state cannot be encoded is omitted.
+        Size of the state of each model in bytes; for the same algorithm, the size of a fresh fit.
+        A model whose state cannot be encoded is omitted.
     equal_digests : bool or None
         Whether the unlearned model has the digest and the predictions of a fresh fit; None for
         approximate methods.
@@ -214,7 +216,7 @@ class Trial(TextRepr):
     processor_seconds, fit_processor_seconds : tuple of float, float
         Processor time of each request and of the first fit, of all threads and processes.
     is_repeated : tuple of bool
-        Whether a model had been trained on the remaining rows before the request.
+        Whether a model had been trained on the same remaining rows before the request.
     n_false_receipts : int
         Number of receipts with a wrong number of rows.
     """
@@ -242,7 +244,7 @@ class Trial(TextRepr):
     n_false_receipts: int = 0
 
     def __str__(self) -> str:
-        """Return seed, times and scores in one line."""
+        """Return one line with the seed, the times and the scores."""
         scores = ", ".join(f"{name} {score:.4g}" for name, score in self.scores.items())
         return (
             f"seed {self.seed}: {self.n_people} people in {len(self.forget_seconds)} request(s) of "
@@ -252,7 +254,7 @@ class Trial(TextRepr):
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSetup:
-    """Inputs that all trials share.
+    """Inputs that are the same for all trials.
 
     `warm_up`, `race` and `choice` are texts about the warm-up, the comparison of ways to retrain,
     and the choice of the ordinary model.
@@ -271,7 +273,7 @@ class TrialSetup:
     choice: str
 
     def fit_unlearner(self, rows: People, seed: int) -> Any:
-        """Return a fresh fit of the unlearner."""
+        """Return a fresh fit of the unlearner on these rows, with this seed."""
         return fresh_copy(self.unlearner, seed).fit(rows.X, rows.y, ids=rows.ids)
 
 
@@ -291,12 +293,12 @@ class _TrialRun:
         self.n_false_receipts = 0
 
     def remove_people(self, ids: NDArray[Any]) -> None:
-        """Remove people from the remaining rows."""
+        """Remove the rows of these people from the remaining rows."""
         self.forgotten_ids = np.concatenate([self.forgotten_ids, ids])
         self.remaining = self._setup.problem.train.without(self.forgotten_ids)
 
     def forget(self, ids: NDArray[Any], n_before: int, is_repeated: bool) -> None:
-        """Serve and time a request, including deferred work."""
+        """Forget these ids in the model and record the times, including deferred work."""
         clock = self._setup.clock
         receipt, timing = clock.time_request(self.model, lambda: self.model.forget(ids))
         self.requests.append(
@@ -312,7 +314,7 @@ class _TrialRun:
         self.n_false_receipts += receipt.n_rows != n_before - len(self.remaining)
 
     def retrain(self) -> None:
-        """Train both baselines on the remaining rows."""
+        """Train and time both baselines on the remaining rows."""
         setup = self._setup
         for name, contender in ((SAME, setup.same), (ORDINARY, setup.ordinary)):
             train = partial(contender.fit, self.remaining)
@@ -323,10 +325,11 @@ class _TrialRun:
 def run_trial(
     setup: TrialSetup, seed: int, number: int, tick: Callable[[], None]
 ) -> tuple[Trial, NDArray[Any]]:
-    """Fit, serve all requests and retrain both baselines at some of them; also return the ids.
+    """Run one trial; return its results and the forgotten ids.
 
-    The order of the unlearner and the baselines alternates between comparisons and between trials
-    (`number`).
+    Fits the unlearner, serves all requests, and retrains both baselines after some of them. The
+    order of the unlearner and the baselines alternates between comparisons and between trials,
+    whose number is `number`.
     """
     run, n_requests = _TrialRun(setup, seed), len(setup.requests.sizes)
     # Evenly spaced requests after which the baselines are retrained, including the last.
@@ -351,13 +354,17 @@ def run_trial(
 def _compare_final_models(setup: TrialSetup, seed: int, run: _TrialRun) -> Trial:
     """Compare the models after the last request.
 
-    For the same algorithm a fresh fit of the unlearner is used, even if another trainer is faster.
+    The baseline "same algorithm" is a fresh fit of the unlearner, even if another trainer is
+    faster.
     """
     model, problem = run.model, setup.problem
     # Forgotten people are removed from the test rows too.
     test = problem.test.without(run.forgotten_ids)
     if len(test) == 0:
-        raise ValueError("no test rows remain: all their ids are forgotten; pass other test rows")
+        raise ValueError(
+            "no test rows remain, because all their ids are forgotten; pass test rows of other "
+            "people"
+        )
     forgotten = problem.train.rows_of(run.forgotten_ids)
     data = ComparisonData(problem, test, forgotten, setup.with_intervals)
     fresh = setup.fit_unlearner(run.remaining, getattr(model, "seed_", seed))

@@ -1,7 +1,8 @@
 """Tables and reports as plain text, for a terminal, as Markdown and as an HTML page.
 
-Text, terminal and Markdown need the core install only. HTML is written by Jinja2 from the templates
-of this package, or of another package that extends them. All texts are escaped.
+Text, terminal and Markdown output work with the core installation. HTML pages need Jinja2 and are
+rendered from the templates of this package, or of another package that extends them. All texts are
+escaped.
 """
 
 import io
@@ -48,7 +49,7 @@ class Cell:
     value : object
         None, a text, a number or a `Measure`.
     published : object
-        A published value, shown next to it.
+        A published value, shown next to `value`.
     note : str
         Text below the value on an HTML page.
     kind : {"", "good", "bad", "open", "quiet"}
@@ -63,17 +64,17 @@ class Cell:
 
 @dataclass(frozen=True, repr=False)
 class Table(TextRepr):
-    """A titled table.
+    """Table with a title and a note.
 
     Attributes
     ----------
     title : str
         Heading or caption.
     columns : sequence of str or (str, str)
-        Names, or pairs of a group and a name.
+        Names of the columns, or pairs of a group and a name.
     rows : sequence of sequence
-        A cell is None, a text, a number, a `Measure` or a `Cell`. On an HTML page the first cell
-        of a row is its header.
+        Rows of cells. A cell is None, a text, a number, a `Measure` or a `Cell`. On an HTML page
+        the first cell of a row is its header.
     note : str
         Text below the table.
     """
@@ -84,18 +85,20 @@ class Table(TextRepr):
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Raise unless every row has one cell per column."""
+        """Raise `ValueError` unless every row has one cell per column."""
         for row in self.rows:
             if len(row) != len(self.columns):
-                raise ValueError(f"a row has {len(row)} cells, expected {len(self.columns)}")
+                raise ValueError(
+                    f"a row has {len(row)} cells; expected {len(self.columns)}, one for each column"
+                )
 
     def __str__(self) -> str:
-        """Return title, aligned rows and note as plain text."""
+        """Return the title, the aligned rows and the note as plain text."""
         return "\n".join(part for part in (self.title, self.to_text(), self.note) if part)
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns, each with its group."""
+        """Names of the columns, each with its group, if it has one."""
         return [name if isinstance(name, str) else ": ".join(name) for name in self.columns]
 
     def lines(self) -> Iterator[str]:
@@ -112,7 +115,7 @@ class Table(TextRepr):
             yield self.note
 
     def to_text(self, indent: str = "") -> str:
-        """Return header and rows as aligned plain text, without title and note."""
+        """Return the header and the rows as aligned plain text, without title and note."""
         cells, widths = self._format_cells()
         return "\n".join(
             f"{indent}{'  '.join(map(str.ljust, row, widths))}".rstrip() for row in cells
@@ -121,7 +124,7 @@ class Table(TextRepr):
     def to_rich(
         self, *, right: Collection[str] = (), no_wrap: Collection[str] = (), **look: Any
     ) -> "rich.table.Table":
-        """Return the table for a terminal; markup in cells is not interpreted.
+        """Return the table as a Rich table for a terminal; markup in cells is not interpreted.
 
         Parameters
         ----------
@@ -143,7 +146,7 @@ class Table(TextRepr):
         return make_table(self.names, cells, right=right, no_wrap=no_wrap, **look)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return title, note and rows as plain values."""
+        """Return the title, the note and the rows as plain values."""
         rows = [dict(zip(self.names, row, strict=True)) for row in self.rows]
         return {"title": self.title, "note": self.note, "rows": rows}
 
@@ -159,7 +162,7 @@ class Picture:
     Attributes
     ----------
     figure : matplotlib figure or str
-        The figure; a text is SVG.
+        The figure; a str is SVG code.
     title : str
         Caption.
     alt : str
@@ -189,9 +192,9 @@ class Report(TextRepr):
     tables : list of Table
         Further tables.
     summary, notes : sequence of str
-        Paragraphs before the first table, and a list at the end. Not part of the Markdown text.
+        Paragraphs before the first table, and items of a list at the end. Not part of the Markdown.
     pictures : sequence of Picture
-        Figures, on the HTML page only.
+        Figures; they appear on the HTML page only.
 
     Examples
     --------
@@ -241,7 +244,7 @@ class Report(TextRepr):
         return [name for name, part in parts.items() if part]
 
     def to_markdown(self) -> str:
-        """Return heading, machine, settings and all tables."""
+        """Return the heading, the machine, the settings and all tables as Markdown."""
         lines = [f"# {self.title}", ""]
         lines += [f"- {name}: {value}" for name, value in (self.machine | self.settings).items()]
         for table in (self.table, *self.tables):
@@ -249,14 +252,14 @@ class Report(TextRepr):
         return "\n".join(lines) + "\n"
 
     def to_html(self) -> str:
-        """Return one self-contained HTML page with sortable tables."""
+        """Return the report as a self-contained HTML page with sortable tables."""
         return render_page(
             "letheon.evaluation", "report.html", title=self.title, report=self, is_sortable=True
         )
 
 
 def format_cell(cell: Any) -> str:
-    """Return a cell as text: four significant digits for a fraction, a dash for None.
+    """Return a cell as text: a fraction with four significant digits, None as a dash.
 
     Examples
     --------
@@ -274,7 +277,7 @@ def format_cell(cell: Any) -> str:
 
 
 def format_measure(measure: Measure) -> str:
-    """Return value and interval with three digits; times in s, ms or us."""
+    """Return a value and its interval with three digits; times are in s, ms or us."""
     scale, unit = 1.0, measure.unit if measure.unit in ("x", "%") else ""
     if measure.unit == "s":
         scales = ((1.0, " s"), (1e3, " ms"), (1e6, " us"))
@@ -289,7 +292,7 @@ def format_measure(measure: Measure) -> str:
 
 
 def write_page(path: str | Path, page: str) -> Path:
-    """Write a page, create missing directories, and return the path."""
+    """Write an HTML page, creating missing directories, and return the path."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(page, encoding="utf-8")
@@ -306,7 +309,7 @@ def render_page(package: str, template: str, *, is_sortable: bool = False, **val
         and `main`) and import ``parts.html`` (macros `section`, `table`, `picture` and
         `definitions`).
     template : str
-        Name of the file.
+        File name of the template.
     is_sortable : bool, default=False
         Whether the page contains the script that sorts tables.
     **values
@@ -353,7 +356,7 @@ def _read_resource(name: str) -> str:
 
 
 def _script_hash(script: str) -> str:
-    """Return the hash of a script for the content security policy."""
+    """Return the hash that the content security policy needs to allow a script."""
     return f"sha256-{b64encode(sha256(script.encode('utf-8')).digest()).decode('ascii')}"
 
 
@@ -366,15 +369,15 @@ def _join_values(value: Any) -> str:
 
 
 def _svg_base64(picture: Picture) -> str:
-    """Return a figure as a base64 image, from the root element of its SVG on.
+    """Return the SVG of a figure, from its root element on, encoded as base64.
 
-    Browsers run no scripts and load nothing inside an image, and the ids of two figures cannot
+    As an image, the SVG cannot run scripts or load files, and the ids of two figures cannot
     collide.
     """
     text = picture.figure if isinstance(picture.figure, str) else _draw_svg(picture.figure)
     start = text.find("<svg")
     if start < 0:
-        raise ValueError("figure must be a matplotlib figure or a text that contains <svg")
+        raise ValueError("figure must be a matplotlib figure or a str that contains <svg")
     return b64encode(text[start:].encode("utf-8")).decode("ascii")
 
 
@@ -391,7 +394,7 @@ def _draw_svg(figure: Any) -> str:
 def _lay_out(table: Table) -> dict[str, Any]:
     """Return the layout of a table for the HTML page: groups of columns, and rows of cells.
 
-    A cell has its text, lines below it, and its sort key.
+    A cell has a text, lines below the text, and a sort key.
     """
     columns = []
     for place, heading in enumerate(table.columns):
@@ -456,7 +459,7 @@ def _page_text(value: Any) -> str:
 
 
 def _cell_number(cell: Any) -> float | None:
-    """Return the number in a cell, or None if it has a text or nothing."""
+    """Return the number in a cell, or None if the cell has a text or is empty."""
     value = cell.value if isinstance(cell, Cell) else cell
     value = value.value if isinstance(value, Measure) else value
     is_number = isinstance(value, Real) and not isinstance(value, bool)

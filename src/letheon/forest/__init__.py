@@ -1,4 +1,4 @@
-"""Forests that forget exactly (DaRE), and how to choose their efficiency parameter."""
+"""Forests that forget exactly (DaRE), and the choice of their efficiency parameter."""
 
 from letheon.forest._estimators import DaREForestClassifier, DaREForestRegressor
 from letheon.forest._model import ForestTree, ForgetCost

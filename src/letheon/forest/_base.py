@@ -1,4 +1,4 @@
-"""Base class of the forests: input, requests and inspection."""
+"""Base class of the forests: input, requests, and inspection of trees."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -98,7 +98,7 @@ class ForestParameters:
 
 
 class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator):
-    """A forest that is a function of its seed and the remaining rows."""
+    """Base class of forests that depend only on their settings, seed and remaining rows."""
 
     facts: ClassVar[MethodFacts] = _FACTS
     # `forest_` stores their resolved values, so equivalent settings give the same digest.
@@ -124,9 +124,9 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         y : array-like of shape (n_rows,)
             Labels or targets.
         ids : sequence of int or of str, optional
-            Id of the person each row belongs to; may repeat. Default ``0..n-1``.
+            Id of the person each row belongs to; ids may repeat. The default is ``0..n-1``.
         sample_weight : array-like of int, optional
-            A weight w counts the row w times; 0 omits it. Whole numbers only.
+            Whole numbers. A row with weight w counts w times; a row with weight 0 is omitted.
 
         Returns
         -------
@@ -153,7 +153,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         Parameters
         ----------
         X, y, sample_weight
-            As in `fit`, with the same columns.
+            The same as in `fit`; X must have the same columns.
         ids : sequence of int or of str
             Id of the person each row belongs to. A known id keeps its earlier rows.
 
@@ -164,9 +164,10 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         return self._learn_rows(ids, lambda: self._prepare_learn(X, y, sample_weight, ids))
 
     def settle(self) -> Self:
-        """Grow the subtrees that lazy requests have dropped, now instead of on first use.
+        """Grow the subtrees that lazy requests have dropped.
 
-        Changes no prediction and no digest.
+        Without this call they are grown when they are first needed. Predictions and the digest do
+        not change.
 
         Returns
         -------
@@ -183,11 +184,12 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         Parameters
         ----------
         ids : sequence of int or of str
-            Ids, as for `forget`.
+            Ids to forget, in the same form as for `forget`.
 
         Returns
         -------
-        ForgetCost
+            ForgetCost
+                Number of subtrees and rows that would have to be grown again.
 
         Raises
         ------
@@ -207,7 +209,10 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
             removal = self._locate_rows(wanted, done="")
             rest = self.n_rows_ - removal.n_rows
             if rest == 0:
-                raise EmptyModelError("these ids cover all rows; no rows would remain to fit")
+                raise EmptyModelError(
+                    "ids covers all rows of the model, so no rows would remain to fit; keep at "
+                    "least one id"
+                )
             forest = self.forest_
             report = forest.core.forget_cost(removal.where, threads_for(self.n_jobs))
             return ForgetCost(
@@ -223,18 +228,18 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         Parameters
         ----------
         X : array-like, pandas or polars frame of shape (n_rows, n_columns)
-            Rows, as in `fit`.
+            Rows with the columns of `fit`.
 
         Returns
         -------
         ndarray of int64, shape (n_rows, n_estimators)
-            Indices of nodes in preorder, as in `tree_`.
+            Indices of nodes in preorder, as in the arrays of `tree_`.
         """
         matrix = self._prepare_matrix(X)
         return self.forest_.core.apply(matrix, threads_for(self.n_jobs))
 
     def tree_(self, number: int) -> ForestTree:
-        """Return one tree as readable arrays.
+        """Return one tree as arrays with one entry per node.
 
         Parameters
         ----------
@@ -250,7 +255,10 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         if not isinstance(number, int | np.integer) or isinstance(number, bool):
             raise TypeError(f"number={number!r} is not a tree number; expected an int")
         if not 0 <= number < forest.settings.n_trees:
-            raise IndexError(f"number={number}; expected 0 to {forest.settings.n_trees - 1}")
+            raise IndexError(
+                f"number={number} is out of range; expected a tree number from 0 to "
+                f"{forest.settings.n_trees - 1}"
+            )
         return ForestTree.from_arrays(
             forest.tree_arrays(int(number)), vars(self).get("feature_names_in_")
         )
@@ -269,14 +277,14 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
 
     @abstractmethod
     def _prepare_target(self, y: Any) -> NDArray[Any]:
-        """Return y in canonical form; raise for a target of the wrong kind."""
+        """Return y in canonical form; raise `ValueError` for a target of the wrong kind."""
 
     def _prepare_batch(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> ForestBatch:
         require_target(self, y)
         return ForestBatch.from_input(X, self._prepare_target(y), sample_weight, ids)
 
     def _prepare_matrix(self, X: Any) -> NDArray[Any]:
-        """Return X in the format of the core; fast if nothing has to be converted."""
+        """Return X as a float matrix for the C++ core; a suitable matrix is returned unchanged."""
         require_fitted(self)
         known = vars(self)
         plain = is_matrix(X) and X.shape[1] == known["n_features_in_"]
@@ -342,7 +350,7 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         return ("forest_",)
 
     def __sklearn_tags__(self) -> Tags:
-        """Return the tags: dense numbers, missing values allowed."""
+        """Return scikit-learn's tags: dense numeric input, missing values allowed."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags

@@ -1,4 +1,4 @@
-"""Random forests that forget (Brophy and Lowd 2021)."""
+"""Random forests that forget rows exactly (Brophy and Lowd, 2021)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from letheon.validation import OneOf, Rules
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, DaREForestBase):
-    """A random forest that forgets rows exactly, in a fraction of the time of a retrain.
+    """Random forest that forgets rows exactly, in a fraction of the time of retraining.
 
     A tree depends only on the seed, its number and the remaining rows. `forget` follows the paths
     of the removed rows. Where the best split of the remaining rows stays the same, counts are
@@ -39,11 +39,11 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         logarithm of the number of columns, an int, a share (float), or all (None). There is no
         bootstrap, so with all columns the trees are nearly the same; then also set `subsample`.
     n_thresholds : int or None, default=25
-        Candidate thresholds per column, a random subset of the values present (the survey's k).
+        Number of candidate thresholds per column: a random subset of the values (the survey's k).
         None tries all values. Fewer candidates make growing and forgetting faster.
     random_depth : int, default=0
-        Top levels that split at random (the survey's d_rmax). Such splits rarely change, so
-        forgetting is faster; see `tune_random_depth`.
+        Number of top levels that split at random (the survey's d_rmax). Such splits rarely change,
+        so forgetting is faster; see `tune_random_depth`.
     min_samples_split : int, default=2
         A node with fewer rows (by weight) is a leaf.
     min_samples_leaf : int, default=1
@@ -53,10 +53,10 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         the trees.
     rebuild : {"lazy", "eager"}, default="lazy"
         When dropped subtrees are grown again: when a prediction, a digest or a file needs them, or
-        before `forget` returns. Can be changed at any time; never changes a result.
+        before `forget` returns. It can be changed at any time and never affects a result.
     n_jobs : int or None, default=None
         Number of threads, as in joblib. If `joblib.parallel_config` selects processes or a
-        cluster, `fit` distributes its trees there. Never changes the result.
+        cluster, `fit` distributes its trees there. It never affects a result.
     random_state : int, RandomState, Generator or None, default=None
         Seed of everything random. None draws 128 bits from the operating system.
 
@@ -73,7 +73,7 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
     feature_names_in_ : ndarray of str
         Names of the columns, if `fit` received a frame. They are part of the digest.
     seed_ : int
-        128 bits; ``random_state=model.seed_`` gives the same model on the same rows.
+        Seed of 128 bits; ``random_state=model.seed_`` gives the same model on the same rows.
     forest_ : ForestModel
         Rows and trees. A saved model is personal data, and its thresholds are values of rows.
     ids_, guarantee_, n_rows_
@@ -94,9 +94,9 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
     needs no particular library version: the forest uses no BLAS, and every operation that affects
     a tree is defined to the last bit.
 
-    The published DaRE algorithm keeps valid thresholds and draws new ones for invalid ones. After
-    a removal, its trees do not have the distribution of retrained trees. Here candidates are the
-    values with the lowest keyed hashes among those present, which do not depend on history.
+    The published DaRE algorithm keeps valid thresholds and replaces invalid ones with new draws.
+    After a removal, its trees do not have the distribution of retrained trees. Here the candidates
+    are the present values with the lowest keyed hashes, so they do not depend on earlier requests.
 
     References
     ----------
@@ -131,12 +131,12 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         return len(self._label_table().classes)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the label with the highest mean share, the lowest on a tie.
+        """Return the label with the highest mean share; on a tie, the first in `classes_`.
 
         Parameters
         ----------
         X : array-like, pandas or polars frame of shape (n_rows, n_columns)
-            Rows, as in `fit`.
+            Rows with the columns of `fit`.
 
         Returns
         -------
@@ -147,12 +147,14 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
         return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the mean over trees of the shares of classes, in the order of `classes_`.
+        """Return class probabilities, in the order of `classes_`.
+
+        The probability of a class is its share of the rows in a leaf, averaged over the trees.
 
         Parameters
         ----------
         X : array-like, pandas or polars frame of shape (n_rows, n_columns)
-            Rows, as in `fit`.
+            Rows with the columns of `fit`.
 
         Returns
         -------
@@ -177,7 +179,7 @@ class DaREForestClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixi
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
-    """A regression forest that forgets rows exactly, like `DaREForestClassifier`.
+    """Regression forest that forgets rows exactly, by the method of `DaREForestClassifier`.
 
     Targets are rounded to 31 bits relative to the largest target and summed as integers, so the
     order of additions does not matter. If the largest target is below 2^E, the step is 2^(E - 31):
@@ -190,23 +192,23 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
     criterion : {"squared_error"}, default="squared_error"
         Measure that splits reduce.
     n_estimators, max_depth, n_thresholds, random_depth, min_samples_split, min_samples_leaf
-        As in `DaREForestClassifier`.
+        The same as in `DaREForestClassifier`.
     max_features : {"sqrt", "log2"}, int, float or None, default=1/3
         How many columns a node considers, among those that vary in it. The default is a third, as
         in Breiman's forests for regression. There is no bootstrap, so with all columns (1.0 or
         None) the trees are nearly the same; then also set `subsample`.
     subsample, rebuild, n_jobs, random_state
-        As in `DaREForestClassifier`.
+        The same as in `DaREForestClassifier`.
     y_max : float or None, default=None
-        Bound on ``abs(y)`` that does not depend on the rows. The scale is then fixed, and no
-        removal can change it. None computes the bound from the remaining rows. A bound in
+        Upper bound on ``abs(y)`` that you know without looking at the rows. It fixes the scale, so
+        no removal can change it. None computes the bound from the remaining rows. A bound in
         [2^(E - 1), 2^E) gives steps of 2^(E - 31); a bound far above the targets causes a
         `PrecisionWarning`.
 
     Attributes
     ----------
     feature_importances_, n_features_in_, feature_names_in_, seed_, forest_
-        As in `DaREForestClassifier`.
+        The same as in `DaREForestClassifier`.
     ids_, guarantee_, n_rows_
         See `ForgetMixin`.
 
@@ -219,7 +221,7 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
 
     Notes
     -----
-    Guarantee: exact, as in `DaREForestClassifier`.
+    The guarantee is the same as that of `DaREForestClassifier`: exact.
 
     Examples
     --------
@@ -238,12 +240,12 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
     y_max: float | None = None
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return the mean over trees of the mean target in each row's leaf.
+        """Return the predicted target of each row: the mean of its leaf, averaged over the trees.
 
         Parameters
         ----------
         X : array-like, pandas or polars frame of shape (n_rows, n_columns)
-            Rows, as in `fit`.
+            Rows with the columns of `fit`.
 
         Returns
         -------
@@ -266,6 +268,6 @@ class DaREForestRegressor(KeywordScoreMixin, RegressorMixin, DaREForestBase):
         farthest = target[np.abs(target).argmax()]
         if abs(farthest) > self.y_max:
             raise ValueError(
-                f"y contains {farthest:g}, which exceeds y_max={self.y_max}; use a bound that "
-                "holds for all rows"
+                f"y contains {farthest:g}, which exceeds y_max={self.y_max}; pass a y_max that is "
+                "at least abs(y) for all rows"
             )

@@ -31,8 +31,8 @@ _FEWEST_BITS = 16
 class ForestSettings:
     """All settings that determine a forest, resolved for a number of columns.
 
-    `max_depth` is -1 for unlimited, `n_thresholds` 0 for all values; `y_exponent` is the fixed
-    scale of a regression target, None if it is computed from the rows.
+    `max_depth` is -1 if there is no limit, and `n_thresholds` is 0 if all values are candidates.
+    `y_exponent` is the fixed scale of a regression target, or None if it is computed from the rows.
     """
 
     criterion: str
@@ -50,7 +50,7 @@ class ForestSettings:
 
     @property
     def is_regression(self) -> bool:
-        """Whether targets are numbers, not classes."""
+        """Whether the targets are numbers and not classes."""
         return self.criterion == "squared_error"
 
     @property
@@ -59,7 +59,10 @@ class ForestSettings:
         return self.subsample < 1
 
     def core_spec(self, first: int = 0, last: int | None = None) -> _core.ForestSpec:
-        """Return the core's settings for trees first..last, by default all of them."""
+        """Return the settings of the C++ core for some of the trees, by default for all.
+
+        The trees are those with numbers from `first` up to, but not including, `last`.
+        """
         numbers = np.arange(first, self.n_trees if last is None else last, dtype=np.int64)
         sample_keys, limit = np.empty(0, np.uint64), 0
         if self.has_subsamples:
@@ -134,7 +137,7 @@ def resolve_max_features(value: Any, n_columns: int) -> int:
 
 
 def warn_if_coarse(target: NDArray[Any], y_max: Any) -> None:
-    """Warn if the bound on a regression target leaves few bits for the targets."""
+    """Warn if the bound `y_max` is so large that the targets are rounded coarsely."""
     exponent = _y_exponent(y_max)
     if exponent is None:
         return
@@ -160,7 +163,7 @@ _MOST_WEIGHT = 2**31 - 1
 
 @dataclass(frozen=True)
 class ForestBatch:
-    """Training rows, each with a target, weight and id; `weights` is None if all are 1."""
+    """Training rows with their targets, weights and ids; `weights` is None if all are 1."""
 
     X: NDArray[Any]
     target: NDArray[Any]
@@ -171,7 +174,7 @@ class ForestBatch:
     def from_input(
         cls, X: Any, target: NDArray[Any], sample_weight: Any, ids: Any
     ) -> "ForestBatch":
-        """Return the checked input as a batch; rows of weight 0 are dropped."""
+        """Check the input and return it as a batch without the rows of weight 0."""
         matrix = as_matrix(X)
         check_consistent_length(matrix, target)
         owners = row_ids(ids, len(matrix))
@@ -183,7 +186,9 @@ class ForestBatch:
             return self
         present = np.flatnonzero(self.weights)
         if len(present) == 0:
-            raise ValueError("sample_weight is zero for every row; expected a positive weight")
+            raise ValueError(
+                "sample_weight is zero for every row; expected at least one positive weight"
+            )
         weights = self.weights[present]
         kept = None if (weights == 1).all() else weights
         if len(present) == len(self.weights):
@@ -192,7 +197,7 @@ class ForestBatch:
 
 
 def as_matrix(X: Any) -> NDArray[Any]:
-    """Return X as a matrix of float32 or float64, missing values as NaN.
+    """Return X as a matrix of float32 or float64, with NaN for missing values.
 
     A NumPy matrix of these types is returned unchanged: the core copies and checks the numbers.
     """
@@ -200,7 +205,7 @@ def as_matrix(X: Any) -> NDArray[Any]:
         return X  # type: ignore[no-any-return]
     frame = nw.from_native(X, pass_through=True)
     if isinstance(frame, nw.LazyFrame):
-        raise TypeError("X is a lazy frame; call its .collect() first")
+        raise TypeError("X is a lazy frame; expected a frame in memory. Call X.collect() first")
     if isinstance(frame, nw.DataFrame):
         X = _frame_matrix(frame)
     matrix: NDArray[Any] = check_array(
@@ -210,7 +215,7 @@ def as_matrix(X: Any) -> NDArray[Any]:
 
 
 def is_matrix(X: Any) -> bool:
-    """Return whether X needs no conversion."""
+    """Return whether X is a float matrix that the C++ core can read without conversion."""
     return (
         type(X) is np.ndarray
         and X.ndim == 2
@@ -221,12 +226,15 @@ def is_matrix(X: Any) -> bool:
 
 
 def _has_whole_strides(X: NDArray[Any]) -> bool:
-    """Return whether strides are multiples of the item size; not so if X is part of a record."""
+    """Return whether the strides of X are multiples of the item size.
+
+    They are not if X is a field of a structured array.
+    """
     return X.flags.aligned and all(stride % X.itemsize == 0 for stride in X.strides)
 
 
 def _frame_matrix(frame: "nw.DataFrame[Any]") -> Any:
-    """Return a frame of numbers as a matrix; a missing value of any kind is NaN."""
+    """Return a frame of numbers as a matrix, with NaN for missing values of any kind."""
     other = [name for name in frame.columns if not _may_be_numbers(frame.get_column(name))]
     if other:
         dates = [name for name in other if frame.schema[name].is_temporal()]
@@ -260,29 +268,35 @@ def _column_values(series: "nw.Series[Any]") -> NDArray[np.float64]:
 
 
 def as_weights(sample_weight: Any, n_rows: int) -> NDArray[np.uint32] | None:
-    """Return whole weights, one per row; None if `sample_weight` is None."""
+    """Return the weights of the rows as integers, or None if `sample_weight` is None."""
     if sample_weight is None:
         return None
     if np.asarray(sample_weight).ndim == 0:
-        raise ValueError(f"sample_weight={sample_weight!r}; expected one weight per row ({n_rows})")
+        raise ValueError(
+            f"sample_weight={sample_weight!r} is a single value; expected one weight for each of "
+            f"the {n_rows} rows"
+        )
     values: NDArray[Any] = check_array(
         sample_weight, ensure_2d=False, dtype=None, input_name="sample_weight"
     )
     if values.shape != (n_rows,):
         raise ValueError(
-            f"sample_weight has shape {values.shape}; expected one weight per row ({n_rows})"
+            f"sample_weight has shape {values.shape}; expected one weight for each of the "
+            f"{n_rows} rows"
         )
     wrong = values
     if values.dtype.kind in "biuf":
         wrong = values[(values < 0) | (values != np.floor(values))]
     if len(wrong):
         raise ValueError(
-            f"sample_weight contains {wrong.tolist()[0]!r}; expected non-negative whole numbers: a "
-            "weight w means w copies of the row, so scale and round fractions. Pass ids by keyword "
-            "(ids=...)"
+            f"sample_weight contains {wrong.tolist()[0]!r}; expected whole numbers of at least 0, "
+            "because a weight w means w copies of the row. Scale and round fractions. To pass "
+            "ids, use the keyword ids="
         )
     if values.sum(dtype=np.float64) > _MOST_WEIGHT:
-        raise ValueError(f"the weights add up to more than {_MOST_WEIGHT}; scale them down")
+        raise ValueError(
+            f"the sum of sample_weight is larger than {_MOST_WEIGHT}; use smaller weights"
+        )
     return values.astype(np.uint32)
 
 
@@ -291,7 +305,9 @@ Codes = NDArray[np.uint32]
 
 @dataclass(frozen=True, eq=False)
 class LabelTable:
-    """Labels by code. Immutable; a label without rows is wiped and its code becomes free.
+    """Immutable table of the labels by code.
+
+    A label without rows is erased, and its code can be used again.
 
     Codes follow the order in which classes were added, so they are used only inside a model in
     memory. All output has classes in sorted order.
@@ -302,14 +318,14 @@ class LabelTable:
 
     @classmethod
     def from_labels(cls, y: NDArray[Any]) -> tuple[Self, Codes]:
-        """Return the table of these labels, and their codes."""
+        """Return a table of the labels in `y`, and the code of each label."""
         labels, codes = np.unique(y, return_inverse=True)
         # Use the narrowest text dtype: a wide one would reveal the length of an absent label.
         return cls.from_classes(hold_target(labels)), codes.astype(np.uint32)
 
     @classmethod
     def from_classes(cls, classes: NDArray[Any]) -> Self:
-        """Return the table whose codes are the positions in `classes`."""
+        """Return a table in which the code of a label is its position in `classes`."""
         return cls(classes, np.ones(len(classes), bool))
 
     def __len__(self) -> int:
@@ -330,11 +346,11 @@ class LabelTable:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether codes are positions in `classes`."""
+        """Whether the code of every label is its position in `classes`."""
         return np.array_equal(self.code_order, np.arange(len(self)))
 
     def add_labels(self, y: NDArray[Any]) -> tuple[Self, Codes]:
-        """Return the table with the new labels in it, and the codes of `y`."""
+        """Return a table that also contains the labels of `y`, and the codes of `y`."""
         cast = join_target(self.classes, y)
         assert cast is not None
         new, inverse = np.unique(cast[len(self.classes) :], return_inverse=True)
@@ -349,7 +365,7 @@ class LabelTable:
         return table, np.array([codes[label] for label in new.tolist()], np.uint32)[inverse]
 
     def without_empty(self, counts: NDArray[np.int64]) -> Self:
-        """Return the table without the labels that no row has."""
+        """Return a table without the labels that have no rows; `counts` has the rows per code."""
         if np.count_nonzero(counts) == np.count_nonzero(
             self.is_used
         ):  # free codes have no rows either

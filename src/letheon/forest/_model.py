@@ -1,4 +1,4 @@
-"""The forest of the C++ core with its rows: growing, changes, their cost, and readable trees."""
+"""Forest of the C++ core with its rows: growth, changes, their cost, and readable trees."""
 
 import threading
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ def threads_for(n_jobs: int | None) -> int:
 
 
 def threads_for_few(n_jobs: int | None) -> int:
-    """Return the number of threads for small work: one unless `n_jobs` is set."""
+    """Return the number of threads for small tasks: 1 unless `n_jobs` is set."""
     return 1 if n_jobs is None else threads_for(n_jobs)
 
 
@@ -49,18 +49,18 @@ def _count_workers(n_jobs: int, _backend: str, _nesting_level: int) -> int:
 
 @dataclass(frozen=True)
 class ForgetCost:
-    """Cost of forgetting some ids; nothing was changed.
+    """Cost of forgetting some ids, computed without changing the model.
 
     Attributes
     ----------
     rows : int
-        Rows of the subtrees that would be grown again, summed over the subtrees.
+        Number of rows in the subtrees that would be grown again, summed over the subtrees.
     subtrees : int
         Number of subtrees that would be dropped.
     trees : int
         Number of trees that contain a row of these ids.
     share : float
-        `rows` as a share of all rows of all trees: 1.0 is a retrain.
+        `rows` as a share of all rows of all trees; 1.0 is the cost of retraining.
     """
 
     rows: int
@@ -70,9 +70,9 @@ class ForgetCost:
 
 
 def work_share(report: _core.Report, settings: ForestSettings, n_rows: int) -> float:
-    """Return the rows of dropped subtrees as a share of the rows of all trees.
+    """Return the work of a removal: rows of dropped subtrees as a share of the rows of all trees.
 
-    `n_rows` is the number of remaining rows.
+    `report` comes from the core, and `n_rows` is the number of remaining rows.
     """
     if report.rescaled:
         return 1.0
@@ -90,7 +90,7 @@ _TRIES = 3
 
 
 class ForestPrediction(NamedTuple):
-    """Class shares by code, or predicted numbers, and the labels that belong to the codes."""
+    """Predicted values (class shares by code, or numbers), and the table of labels by code."""
 
     table: LabelTable | None
     values: Floats
@@ -99,8 +99,8 @@ class ForestPrediction(NamedTuple):
 class ForestModel:
     """Rows and trees of a forest, stored in the C++ core; all output is in canonical order.
 
-    Several threads may read and change it. `changing` is true during a change, so that a reader
-    never combines predictions and labels of different states.
+    Several threads may read and change the model. `changing` is true during a change, so that a
+    reader never combines predictions and labels of different states.
     """
 
     def __init__(
@@ -119,14 +119,17 @@ class ForestModel:
 
     @classmethod
     def fit(cls, settings: ForestSettings, batch: ForestBatch, n_threads: int) -> Self:
-        """Grow all trees in this process."""
+        """Grow all trees in this process and return the model."""
         table, target = encode_target(settings, batch.target)
         core = _core.Forest(settings.core_spec())
         core.fit(**core_arguments(settings, batch, target, table), n_threads=n_threads)
         return cls(settings, core, type(batch.ids), table)
 
     def find_rows(self, wanted: Ids) -> tuple[Slots, NDArray[np.int64]]:
-        """Return the core's slots of the rows of these ids, and positions of unknown ids."""
+        """Return the slots of the rows of these ids in the core.
+
+        Also return the positions in `wanted` of unknown ids.
+        """
         if type(wanted) is not self.id_type:
             return _NO_CODES, np.arange(len(wanted))
         if isinstance(wanted, IntIds):
@@ -135,7 +138,7 @@ class ForestModel:
         return self.core.find_texts(wanted.blob, wanted.offsets)
 
     def forget(self, slots: Slots, eager: bool, n_threads: int) -> _core.Report:
-        """Remove rows, and labels without remaining rows."""
+        """Remove rows, and labels without remaining rows; return the report of the core."""
         with self._lock:
             self.changing = True
             try:
@@ -147,7 +150,7 @@ class ForestModel:
         return report
 
     def learn(self, batch: ForestBatch, eager: bool, n_threads: int) -> _core.Report:
-        """Add rows."""
+        """Add rows and return the report of the core."""
         with self._lock:
             table, target = self.table, batch.target
             if table is not None:
@@ -162,7 +165,7 @@ class ForestModel:
         return report
 
     def predict(self, X: NDArray[Any], n_threads: int) -> ForestPrediction:
-        """Return the core's prediction with the labels of the same state."""
+        """Return the predictions for X with the label table of the same state."""
         for _ in range(_TRIES):
             table = self.table
             values = self.core.predict(X, n_threads)
@@ -176,7 +179,7 @@ class ForestModel:
 
     @property
     def code_order(self) -> NDArray[np.uint32]:
-        """Codes in sorted order of their labels; empty for regression."""
+        """Codes of the labels, in the sorted order of the labels; empty for regression."""
         return _NO_CODES if self.table is None else self.table.code_order
 
     def collect_ids(self) -> Ids:
@@ -184,7 +187,7 @@ class ForestModel:
         return _ids_of(self.core.ids())
 
     def tree_arrays(self, number: int) -> dict[str, Any]:
-        """Return one tree in preorder, its classes in sorted order."""
+        """Return the arrays of one tree, with nodes in preorder and classes in sorted order."""
         with self._lock:
             arrays = self.core.tree(number)
             if self.table is not None:
@@ -213,12 +216,12 @@ class ForestModel:
         table = None if classes is None else LabelTable.from_classes(classes)
         model = cls.restore(settings, batch, batch.target, table, [trees], threads_for(None))
         if table is not None and not model.core.class_counts().all():
-            raise ValueError("a class has no rows")
+            raise ValueError("classes contains a class without rows")
         return model
 
     @classmethod
     def _native_cost(cls, state: dict[str, Any]) -> tuple[int, int]:
-        """Return the bytes and steps that `_from_state` takes in the core, from counts alone."""
+        """Return how many bytes and steps `_from_state` takes in the core, from counts alone."""
         settings, classes, trees = state["settings"], state["classes"], state["trees"]
         X, ids = state["X"], state["ids"]
         _verify_state(
@@ -244,28 +247,28 @@ class ForestModel:
         blocks: list[Bytes],
         n_threads: int,
     ) -> Self:
-        """Build the forest from rows and blocks of trees that were grown from them elsewhere."""
+        """Build the forest from rows and from `blocks` of trees that were grown elsewhere."""
         core = _core.Forest(settings.core_spec())
         arguments = core_arguments(settings, batch, target, table)
         core.restore(**arguments, trees=blocks, n_threads=n_threads)
         return cls(settings, core, type(batch.ids), table)
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
-        """Pickle and copy the canonical state."""
+        """Return what pickle and copy need: a function and the canonical state."""
         return type(self)._from_state, (self._to_state(),)
 
 
 def encode_target(
     settings: ForestSettings, target: NDArray[Any]
 ) -> tuple[LabelTable | None, NDArray[Any]]:
-    """Return the label table and the codes of the target; for regression, None and the target."""
+    """Return the label table and the codes of the target; None and the target for regression."""
     return (None, target) if settings.is_regression else LabelTable.from_labels(target)
 
 
 def core_arguments(
     settings: ForestSettings, batch: ForestBatch, target: NDArray[Any], table: LabelTable | None
 ) -> dict[str, Any]:
-    """Return the rows as arguments of the core."""
+    """Return the keyword arguments that pass these rows to the core."""
     ids, owners = batch.ids, _NO_OWNERS
     if settings.has_subsamples:
         owners = ids.hashes(settings.seed, Purpose.ROW_OWNER)
@@ -288,25 +291,30 @@ def _ids_of(arrays: dict[str, Any]) -> Ids:
 
 
 def _verify_state(settings: Any, classes: Any, batch: ForestBatch, trees: Any) -> None:
-    """Raise ValueError for an inconsistent state; the core checks rows and trees."""
+    """Raise `ValueError` if parts of a state do not match; the core checks rows and trees."""
     if not isinstance(settings, ForestSettings) or not isinstance(batch.ids, IntIds | TextIds):
-        raise ValueError("settings or ids are of the wrong class")
+        raise ValueError("settings is not a ForestSettings, or ids is not IntIds or TextIds")
     X = batch.X
     if not isinstance(X, np.ndarray) or X.ndim != 2 or X.shape[1] != settings.n_columns:
-        raise ValueError(f"X does not have the {settings.n_columns} columns of the settings")
+        raise ValueError(
+            f"X is not a matrix with {settings.n_columns} columns, as the settings state"
+        )
     if not isinstance(trees, np.ndarray) or settings.n_trees > trees.size:
-        raise ValueError("the file contains fewer trees than its settings state")
+        raise ValueError("the state contains fewer trees than its settings require")
     if not 0 < settings.subsample <= 1:
-        raise ValueError(f"subsample={settings.subsample}; expected a share above 0, at most 1")
+        raise ValueError(f"subsample={settings.subsample}; expected a share above 0 and at most 1")
     if settings.is_regression != (classes is None):
-        raise ValueError("classes do not match the criterion")
+        raise ValueError(
+            "classes must be None for a regression criterion, and an array for a classification "
+            "criterion"
+        )
     if classes is not None and not _are_classes(classes):
-        raise ValueError("classes are not sorted labels of one type")
+        raise ValueError("classes must be an array of distinct labels of one type, in sorted order")
     if isinstance(batch.ids, TextIds):
         blob, offsets = batch.ids.blob, batch.ids.offsets
         blob.tobytes().decode()  # raises unless it is valid UTF-8
         if (blob[offsets[offsets < len(blob)]] & 0xC0 == 0x80).any():
-            raise ValueError("an id starts inside a UTF-8 character")
+            raise ValueError("ids is damaged: an id starts in the middle of a UTF-8 character")
 
 
 def _are_classes(classes: Any) -> bool:
@@ -316,7 +324,10 @@ def _are_classes(classes: Any) -> bool:
 
 
 def grow_forest(settings: ForestSettings, batch: ForestBatch, n_jobs: int | None) -> ForestModel:
-    """Return the forest of these rows; the result does not depend on where it is grown."""
+    """Return the forest of these rows.
+
+    Its trees are grown in threads, processes or on a cluster; the result is always the same.
+    """
     # The core is fastest with threads, so joblib's default does not count as a choice of processes.
     backend, _ = get_active_backend(prefer="threads")
     has_threads = getattr(backend, "uses_threads", False)
@@ -332,7 +343,7 @@ def grow_forest(settings: ForestSettings, batch: ForestBatch, n_jobs: int | None
 
 
 def grow_block(settings: ForestSettings, batch: ForestBatch, first: int, last: int) -> Bytes:
-    """Return the canonical bytes of trees first..last."""
+    """Return the canonical bytes of the trees with numbers ``first, ..., last - 1``."""
     table, target = encode_target(settings, batch.target)
     forest = _core.Forest(settings.core_spec(first, last))
     forest.fit(**core_arguments(settings, batch, target, table), n_threads=1)
@@ -347,20 +358,21 @@ class ForestTree:
     Attributes
     ----------
     kind : ndarray of uint8
-        0 leaf, 1 best split, 2 random split.
+        0 for a leaf, 1 for a best split, 2 for a random split.
     feature : ndarray of int64
         Column that the node splits on; -1 for a leaf.
     threshold : ndarray of float32
-        Rows with ``x <= threshold`` go left; NaN for a leaf. A value of a remaining row, except
-        at random nodes.
+        Rows with ``x <= threshold`` go left; NaN for a leaf. Except in random splits, the
+        threshold is a value of a remaining row.
     missing_left : ndarray of bool
         Whether rows without a value go left.
     left, right : ndarray of int64
-        Children; -1 for a leaf.
+        Indices of the child nodes; -1 for a leaf.
     n : ndarray of int64
-        Rows in the node, by weight.
+        Sum of the weights of the rows in the node.
     value : ndarray of float64
-        Classification: rows of each class (nodes by classes), by weight. Regression: mean target.
+        For classification the weight of each class, shape (n_nodes, n_classes); for regression
+        the mean target.
     classes : ndarray or None
         Labels in the order of the columns of `value`; None for regression.
     feature_names : tuple of str or None
@@ -380,7 +392,7 @@ class ForestTree:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Any], feature_names: NDArray[Any] | None) -> Self:
-        """Return the tree from the arrays of the core."""
+        """Build the tree from the arrays of the core."""
         classes = arrays.get("classes")
         return cls(
             kind=arrays["kind"],
@@ -407,18 +419,18 @@ class ForestTree:
 
     @property
     def depth(self) -> int:
-        """Levels of splits."""
+        """Number of levels of splits."""
         return int(self.depths().max())
 
     def depths(self) -> NDArray[np.int64]:
-        """Return the depth of every node; the root has 0."""
+        """Return the depth of every node; the root has depth 0."""
         depths = np.zeros(self.n_nodes, np.int64)
         for node in np.flatnonzero(self.kind).tolist():  # a parent comes before its children
             depths[[self.left[node], self.right[node]]] = depths[node] + 1
         return depths
 
     def rule(self, node: int) -> str:
-        """Return the condition of a node, such as ``age <= 41.5``; empty for a leaf."""
+        """Return the condition of a node, such as ``age <= 41.5``; an empty text for a leaf."""
         if self.kind[node] == 0:
             return ""
         return f"{self.name_of(int(self.feature[node]))} <= {self.threshold[node]:.6g}"
@@ -428,7 +440,7 @@ class ForestTree:
         return f"x[{feature}]" if self.feature_names is None else self.feature_names[feature]
 
     def summary(self, node: int) -> str:
-        """Return the prediction of a node: its most common class with its share, or its mean."""
+        """Return the prediction of a node as text: its main class with its share, or its mean."""
         if self.n[node] == 0:
             return "no rows"
         if self.classes is None:
@@ -445,12 +457,12 @@ class ForestTree:
         return "yes" if self.missing_left[node] else "no"
 
     def to_text(self, *, max_depth: int | None = None) -> str:
-        """Return the tree as indented text, ``yes`` before ``no``.
+        """Return the tree as indented text; the branch ``yes`` comes before ``no``.
 
         Parameters
         ----------
         max_depth : int, optional
-            Levels of splits to show; by default all.
+            Number of levels of splits to show; by default all.
 
         Returns
         -------

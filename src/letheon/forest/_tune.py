@@ -1,4 +1,4 @@
-"""Choose how many levels split at random (survey, section 4.2; Brophy and Lowd, 2021)."""
+"""Choice of the number of random levels (survey, section 4.2; Brophy and Lowd, 2021)."""
 
 import contextlib
 import warnings
@@ -42,7 +42,7 @@ class RandomDepthSearch:
     Attributes
     ----------
     random_depth : int
-        The largest depth before the score dropped by more than the tolerance, or to the score of a
+        The largest depth that was tried whose score is within the tolerance and better than a
         constant prediction.
     tolerance : float
         The tolerance that was used.
@@ -90,18 +90,19 @@ def tune_random_depth(
     model : DaREForestClassifier or DaREForestRegressor
         The forest to tune; its other parameters are kept. It is not fitted or changed.
     X, y : array-like
-        Rows and targets, as for `fit`.
+        Rows and targets, in the same form as for `fit`.
     ids : sequence of int or of str, optional
         Id of the person each row belongs to. All rows of a person are in the same fold.
     tolerance : float, default=0.005
         Largest drop of the score, compared with ``random_depth=0``.
     scoring : str, callable or None, default=None
-        As in `sklearn.model_selection.cross_val_score`. None means R2 for regression, balanced
-        accuracy if one class has two thirds of the rows or more, and accuracy otherwise.
+        The same as in `sklearn.model_selection.cross_val_score`. None means R2 for regression,
+        balanced accuracy if one class has two thirds of the rows or more, and accuracy otherwise.
     cv : int, splitter or iterable, default=5
-        Folds. A number means (stratified) folds, grouped by person if people own several rows.
+        Folds. A number means shuffled folds, stratified for classification, and grouped by person
+        if people have several rows.
     max_random_depth : int, optional
-        Largest depth to try; by default `max_depth`, or 20 if that is unlimited.
+        Largest depth to try; by default `max_depth`, or 20 if `max_depth` is unlimited.
 
     Returns
     -------
@@ -152,9 +153,9 @@ def tune_random_depth(
     is_good = (means[0] - means <= tolerance) & (means > constant)
     if not is_good.any():
         raise NoCandidateError(
-            f"this forest does not beat a constant prediction: cross-validated score "
-            f"{means[0]:.4g}, constant {constant:.4g} (scoring={scoring!r}). Use other features, "
-            "settings or scoring"
+            "this forest does not beat a constant prediction: cross-validated score "
+            f"{means[0]:.4g}, constant {constant:.4g} (scoring={scoring!r}). Use different "
+            "features, settings or scoring"
         )
     return RandomDepthSearch(
         random_depth=int(np.flatnonzero(is_good).max()),
@@ -168,7 +169,7 @@ def tune_random_depth(
 
 
 def _constant_score(model: Any, y: Any, scoring: Any, folds: list[Any]) -> float:
-    """Return the score of the best constant prediction; -inf if the scoring fails on it."""
+    """Return the score of the best constant prediction; -inf if the scoring fails for all."""
     rivals: list[Any] = [DummyRegressor()]
     if is_classifier(model):
         classes = np.unique(hold_target(y))
@@ -184,7 +185,7 @@ def _constant_score(model: Any, y: Any, scoring: Any, folds: list[Any]) -> float
 
 
 def _build_folds(model: Any, X: Any, y: Any, owners: Ids, cv: Any) -> list[Any]:
-    """Return the splits as a list, so that every depth uses the same ones."""
+    """Return the cross-validation splits as a list, so that every depth uses the same splits."""
     people = owners.hashes(0, Purpose.ID_INDEX)
     grouped = len(np.unique(people)) < len(people)
     groups = people if grouped else None

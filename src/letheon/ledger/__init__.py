@@ -1,4 +1,4 @@
-"""The erasure ledger: durable requests, signed certificates of unlearning, purge.
+"""Erasure ledger: durable requests, signed certificates of erasure, and purge.
 
 `Ledger` stores models, the erasure requests for them, and a record of how each request was handled.
 Each batch of requests produces a certificate: an in-toto statement in a DSSE envelope, signed with

@@ -1,10 +1,10 @@
-"""The context that all parts of a ledger share: folder, settings, database, keys, clock and blobs.
+"""Shared context of all parts of a ledger: folder, settings, database, keys, clock and blobs.
 
 A blob is 32 random bytes (a nonce) followed by the content. Its address, which is also its file
-name, is the SHA-256 of both. Without the nonce a guess of the content cannot be tested against the
-address; the plain digest of a model would be an oracle for its training rows. The file stores the
-blob encrypted under the key of its version. Destroying that key erases the blob even where a disk,
-a snapshot or a backup keeps old blocks.
+name, is the SHA-256 of both. Without the nonce, a guess of the content cannot be tested against the
+address. A plain digest of a model would allow testing guesses of its training rows. The file stores
+the blob encrypted under the key of its version. Destroying that key erases the blob even where a
+disk, a snapshot or a backup keeps old blocks.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ hook: Callable[[str], None] | None = None
 
 
 def fault_point(name: str) -> None:
-    """Call the test hook, if one is set. Power may fail between any two fault points."""
+    """Call the hook with which tests simulate a power failure here, if a test has set one."""
     if hook is not None:
         hook(name)
 
@@ -57,17 +57,17 @@ def lock_file(path: Path) -> Iterator[None]:
 
 
 class BlobCipher(Protocol):
-    """Encrypts and decrypts a blob."""
+    """Interface of the ciphers that encrypt and decrypt a blob."""
 
     def encrypt(self, data: bytes) -> bytes:
         """Return the encrypted bytes."""
 
     def decrypt(self, data: bytes) -> bytes:
-        """Return the plain bytes, or raise `CorruptFileError`."""
+        """Return the plain bytes; raise `CorruptFileError` if the data was changed."""
 
 
 class BlobStore:
-    """The blobs of one model, in a folder that only its owner can read."""
+    """Blobs of one model, in a folder that only its owner can read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,14 +80,14 @@ class BlobStore:
     def path_of(self, address: str) -> Path:
         """Return the path of the blob with this address."""
         if not _ADDRESS.fullmatch(address):
-            raise ValueError(f"{address!r} is not a blob address: expected 64 hexadecimal digits")
+            raise ValueError(f"{address!r} is not a blob address; expected 64 hexadecimal digits")
         return self.folder / address
 
     def write(self, content: bytes, cipher: BlobCipher) -> str:
-        """Write a blob and return its address. The complete file is on the disk when this returns.
+        """Write a blob durably and return its address.
 
-        After a disk error the partial file is deleted and not retried: a second fsync may report
-        success for pages that the kernel has dropped.
+        After a disk error the partial file is deleted, and the write is not retried: a second fsync
+        may report success for pages that the kernel has dropped.
         """
         blob = secrets.token_bytes(NONCE_BYTES) + content
         address = hashlib.sha256(blob).hexdigest()
@@ -117,13 +117,13 @@ class BlobStore:
         return self.read_with_nonce(address, cipher)[NONCE_BYTES:]
 
     def read_with_nonce(self, address: str, cipher: BlobCipher) -> bytes:
-        """Return nonce and content, after checking that their SHA-256 is the address."""
+        """Return the nonce and the content of a blob, after checking them against the address."""
         try:
             encrypted = self.path_of(address).read_bytes()
         except FileNotFoundError as error:
             raise LedgerMissingError(
-                f"there is no blob {address[:12]}… in {self.folder}: it was purged, or the file "
-                "was removed; `letheon doctor` lists missing files"
+                f"blob {address[:12]}… is missing in {self.folder}: it was purged, or its file "
+                "was removed. `letheon doctor` lists missing files"
             ) from error
         altered = f"blob {address[:12]}… in {self.folder} was altered; restore the file"
         try:
@@ -151,10 +151,10 @@ class BlobStore:
         return frozenset(path.name for path in self._list_files() if _ADDRESS.fullmatch(path.name))
 
     def list_unreferenced(self, keep: Iterable[str]) -> list[Path]:
-        """Return partial files and all blobs except those in `keep`.
+        """Return the paths of partial files, and of all blobs whose addresses are not in `keep`.
 
-        Only the holder of the model's lease may delete them: no other process can publish a blob of
-        this model meanwhile.
+        Only the holder of the model's lease may delete these files, because no other process can
+        publish a blob of the model at the same time.
         """
         kept = frozenset(keep)
         return [
@@ -187,12 +187,13 @@ def _write_all(descriptor: int, rest: memoryview) -> None:
 
 
 def destroy_file(path: Path) -> None:
-    """Overwrite a file with zeros, delete it, and sync both; do nothing if it does not exist.
+    """Overwrite a file with zeros and delete it, both durably; ignore a file that does not exist.
 
-    A disk error is raised, and the file stays so that the call can be repeated. A lack of space for
-    the zeros is ignored: it happens on copy-on-write file systems, which keep the old blocks
-    anyway. Content that must be unrecoverable is encrypted, and its key is destroyed. The folder is
-    always synced, because a process that deleted the file earlier may have died before its sync.
+    On a disk error, an `OSError` is raised and the file stays, so that the call can be repeated. A
+    lack of space for the zeros is ignored: it happens on copy-on-write file systems, which keep the
+    old blocks anyway. Content that must be unrecoverable is encrypted, and its key is destroyed.
+    The folder is always synced, because a process that deleted the file earlier may have died
+    before its sync.
     """
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISREG(path.lstat().st_mode):
@@ -229,12 +230,12 @@ class Core:
     database : Database
         Database of requests, versions and events.
     keys : KeyRing
-        All secrets; none is stored in the database.
+        All secrets of the ledger; the database contains none of them.
     clock : callable
-        Seconds since 1970, UTC.
+        Returns the seconds since 1970, in UTC.
     uptime : callable or None, default=None
-        Returns the boot id of the machine and the seconds since boot. None if the caller passed a
-        clock: that clock is then also the uptime. See `letheon.ledger.db.elapsed`.
+        Returns the boot id of the machine and the seconds since boot. None if the caller
+        passed a clock, which is then also used as the uptime. See `letheon.ledger.db.elapsed`.
     """
 
     folder: Path
@@ -245,9 +246,9 @@ class Core:
     uptime: Callable[[], tuple[str, int]] | None = None
 
     def blob_store(self, key: str) -> BlobStore:
-        """Return the blob store of the model with this folder key."""
+        """Return the blob store of the model whose folder has this name."""
         return BlobStore(self.folder / "blobs" / key)
 
     def subfolder(self, kind: str) -> Path:
-        """Return a subfolder: proofs, certificates, purges, checkpoints, keys or public."""
+        """Return a subfolder, one of proofs, certificates, purges, checkpoints, keys and public."""
         return self.folder / kind

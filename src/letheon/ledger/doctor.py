@@ -57,7 +57,7 @@ class Finding:
 
 
 def run_checks(core: Core) -> Iterator[Finding]:
-    """Check folder, database, keys, blobs, certificates, log, requests and clock."""
+    """Check the folder, database, keys, blobs, certificates, log, requests and clock."""
     for name, check in _CHECKS.items():
         n_findings = 0
         try:
@@ -87,7 +87,7 @@ def _check_agreement(core: Core) -> _CheckResults:
 
 
 def _check_modes(core: Core) -> _CheckResults:
-    """Check that only their owner can read files with requests or passwords."""
+    """Check that files with requests or passwords are readable only by their owner."""
     database = core.settings.database
     has_password = database is not None and make_url(database).password is not None
     levels: dict[Path, Level] = dict.fromkeys(core.database.list_files(), "error")
@@ -205,9 +205,9 @@ def _check_request_ids(core: Core) -> _CheckResults:
 def list_unconfirmed_requests(
     connection: Connection, now: datetime, calendar: Calendar
 ) -> list[Request]:
-    """Return unverified requests whose receipt must be confirmed today or is overdue.
+    """Return unverified requests whose receipt must be confirmed by today or earlier.
 
-    CCPA requires this within 10 business days. A verified request counts as confirmed.
+    CCPA requires a confirmation within 10 business days. A verified request counts as confirmed.
     """
     waiting = list_requests(connection, state="received")
     days = {
@@ -254,7 +254,7 @@ def _check_clock(core: Core) -> _CheckResults:
 
 
 def _check_sandbox(_: Core) -> _CheckResults:
-    """Start a sandboxed process and report what is blocked in it."""
+    """Start a sandboxed process and report which operations are blocked in it."""
     active = protection()
     if active.is_full:
         yield "ok", str(active)

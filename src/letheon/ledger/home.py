@@ -1,4 +1,4 @@
-"""Create and open the folder of a ledger."""
+"""Creating and opening the folder of a ledger."""
 
 import contextlib
 import time
@@ -28,9 +28,10 @@ def database_url(folder: Path, settings: Settings) -> str:
 
 
 def create_home(folder: Path, settings: Settings, clock: Callable[[], int] | None = None) -> Core:
-    """Create a ledger. ``letheon.toml`` is written last and makes it valid.
+    """Create a ledger in a folder and return it open.
 
-    After a kill, calling this again continues where it stopped.
+    ``letheon.toml`` is written last; a folder with this file contains a complete ledger. If the
+    process is killed before, call this function again to continue.
     """
     if (folder / FILE).exists():
         raise LedgerError(f"{folder} already contains a ledger; open it, or choose another folder")
@@ -55,7 +56,7 @@ def create_home(folder: Path, settings: Settings, clock: Callable[[], int] | Non
 
 
 def _write_first_rows(core: Core) -> None:
-    """Write the first rows of the database, unless they exist."""
+    """Write the first rows of the database, unless they exist already."""
     with core.database.transaction() as conn:
         if conn.scalar(select(meta.c.value).where(meta.c.key == "ledger_id")) is not None:
             _require_own_database(core, conn)
@@ -73,7 +74,7 @@ def _write_first_rows(core: Core) -> None:
 
 
 def open_home(folder: Path, clock: Callable[[], int] | None = None) -> Core:
-    """Open a ledger that `create_home` created."""
+    """Open the ledger in a folder that `create_home` has created."""
     settings = Settings.read(folder)
     core = _open_core(folder, settings, KeyRing(folder), clock)
     with core.database.reading() as conn:
@@ -94,7 +95,7 @@ def _open_core(
     *,
     create: bool = False,
 ) -> Core:
-    """Return an open ledger that refuses to write to a database older than the files."""
+    """Return an open ledger; it does not write to a database that is older than the files."""
     url = database_url(folder, settings)
     database = Database.open(url, create=create, journal=settings.journal)
     database.guard = partial(require_mark, folder)
@@ -104,10 +105,10 @@ def _open_core(
 
 
 def record_statements(core: Core, conn: Connection) -> None:
-    """Record key rotations and revocations that are missing in the log.
+    """Record key rotations and revocations in the log if they are missing there.
 
-    The file of a statement makes it valid. After a kill before its event is recorded, the next
-    process that opens the ledger records it.
+    A rotation or revocation is valid as soon as the file of its statement exists. If a process is
+    killed before it records the event, the next process that opens the ledger records it.
     """
     query = select(events.c.body).where(events.c.kind.in_(_STATEMENTS.values()))
     known = {parse_strict(body.encode())["statement"] for body in conn.scalars(query)}
@@ -120,7 +121,7 @@ def record_statements(core: Core, conn: Connection) -> None:
 
 
 def _require_own_database(core: Core, conn: Connection) -> None:
-    """Raise unless the database belongs to this folder and its keys."""
+    """Raise `LedgerError` unless the database belongs to this folder and its keys."""
     known = {row.key: row.value for row in conn.execute(select(meta))}
     if known.get("ledger_id") != core.settings.name:
         raise LedgerError(

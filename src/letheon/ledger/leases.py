@@ -1,8 +1,9 @@
 """Leases on models, and fencing numbers that decide which worker may publish.
 
-A lease only avoids duplicate work. It may expire while its holder still computes: a paused process,
-a clock that jumps, a lost connection. The fence decides which worker publishes: a number that grows
-with every lease and is compared in the statement that moves the head.
+A lease only avoids duplicate work. It may expire while its holder still computes, for example
+because the process was paused, the clock jumped or the connection was lost. The fence decides which
+worker may publish: it is a number that grows with every lease, and the transaction that publishes a
+version checks it.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ from letheon.ledger.tables import heads
 class Lease:
     """The right of one worker to work on a model, until another worker takes a newer lease.
 
-    `was_abandoned` is True if the last holder never released its lease: it may have left files.
+    `was_abandoned` is True if the previous holder never released its lease and may have left files.
     """
 
     model_id: int
@@ -42,7 +43,7 @@ def owner_name() -> str:
 
 
 def _scope() -> tuple[str, str, str]:
-    """Return host, boot id and process namespace: the scope in which a process id is unique."""
+    """Return host name, boot id and process namespace. Within them, a process id is unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         space = str(Path("/proc/self/ns/pid").stat().st_ino)
@@ -52,7 +53,7 @@ def _scope() -> tuple[str, str, str]:
 
 
 def _start_time(pid: int) -> str:
-    """Return the start time of a process on this machine, in ticks; "" if it has ended."""
+    """Return the start time of a local process in clock ticks since boot; "" if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -63,16 +64,16 @@ def _start_time(pid: int) -> str:
 
 
 def is_dead(owner: str) -> bool:
-    """Return whether the owner was a process of this machine that has ended."""
+    """Return whether the owner of a lease was a process of this machine that has ended."""
     *scope, pid, started, _ = owner.split("/")
     return tuple(scope) == _scope() and bool(started) and _start_time(int(pid)) != started
 
 
 def is_current(until: int, now: int, seconds: int) -> bool:
-    """Return whether a lease of this length has not expired.
+    """Return whether a lease that ends at `until` has not expired at `now`, in seconds since 1970.
 
-    An expiry further ahead than two lease lengths was set by a wrong clock and does not count. The
-    clocks of two hosts may differ by one lease length.
+    A lease lasts `seconds`, and the clocks of two hosts may differ by the same time. If `until` is
+    later than both allow, a wrong clock set it, and the lease counts as expired.
     """
     return now < until <= now + 2 * seconds
 
@@ -93,7 +94,10 @@ def take_lease(core: Core, model_id: int, owner: str) -> Lease | None:
 
 
 def require_fence(conn: Connection, lease: Lease) -> None:
-    """Raise `StaleWorkerError` unless the lease is the newest; lock the head until commit."""
+    """Raise `StaleWorkerError` unless the lease is the newest lease of its model.
+
+    The row of the model in `heads` stays locked until the transaction ends.
+    """
     query = select(heads.c.fence).where(_is_head_of(lease.model_id)).with_for_update()
     if conn.scalar(query) != lease.fence:
         raise StaleWorkerError(
@@ -102,13 +106,15 @@ def require_fence(conn: Connection, lease: Lease) -> None:
 
 
 def renew_lease(core: Core, lease: Lease) -> None:
-    """Extend a lease; raise `StaleWorkerError` if another worker has taken a newer one."""
+    """Extend a lease; raise `StaleWorkerError` if another worker has taken a newer lease."""
     if not _update(core, lease, lease_until=core.clock() + core.settings.policy.lease_seconds):
-        raise StaleWorkerError("another worker took over this model; this worker stops")
+        raise StaleWorkerError(
+            "another worker took over this model; this worker stops working on it"
+        )
 
 
 def release_lease(core: Core, lease: Lease) -> None:
-    """Release a lease so that the next worker need not wait; do not touch a newer lease."""
+    """Release a lease so that the next worker need not wait. A newer lease stays unchanged."""
     _update(core, lease, owner=None, lease_until=0)
 
 
@@ -117,7 +123,7 @@ def _is_head_of(model_id: int) -> ColumnElement[bool]:
 
 
 def _update(core: Core, lease: Lease, **values: Any) -> bool:
-    """Update the row of a lease; return False if another worker has taken a newer one."""
+    """Update the row of a lease; return False if another worker has taken a newer lease."""
     with core.database.transaction() as conn:
         mine = update(heads).where(_is_head_of(lease.model_id), heads.c.fence == lease.fence)
         return conn.execute(mine.values(values)).rowcount == 1
@@ -125,7 +131,7 @@ def _update(core: Core, lease: Lease, **values: Any) -> bool:
 
 @contextlib.contextmanager
 def keep_renewed(core: Core, lease: Lease) -> Iterator[None]:
-    """Renew a lease in the background during a long computation."""
+    """Renew a lease in the background until the context ends."""
     done = threading.Event()
     pause = max(core.settings.policy.lease_seconds / 3, 1)
 

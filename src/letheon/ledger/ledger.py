@@ -59,15 +59,18 @@ class Keys:
         return tuple(listed)
 
     def statements(self) -> tuple[bytes, ...]:
-        """Return the signed statements that rotate and revoke keys, in order."""
+        """Return the signed statements that rotate and revoke keys, oldest first."""
         return tuple(self._core.keys.statements())
 
     def trust(self) -> Trust:
-        """Return the keys that a verifier derives from the first public key and trusts."""
+        """Return the keys that verifiers trust, as derived from the first public key."""
         return Trust.from_pinned(self._core.keys.root, self.statements())
 
     def rotate(self) -> str:
-        """Make a new signing key current and return its id. Both keys sign the statement."""
+        """Replace the current signing key by a new key and return the id of the new key.
+
+        The old and the new key sign the statement of the rotation.
+        """
         core = self._core
         with core.database.transaction() as conn:
             # Certificates whose number is already assigned are signed with the old key.
@@ -78,12 +81,12 @@ class Keys:
         return core.keys.signer.keyid
 
     def revoke(self, keyid: str, *, after: int) -> None:
-        """Publish that signatures of a key are not trusted after certificate number `after`.
+        """Revoke a key: its signatures are not trusted after certificate number `after`.
 
         Raises
         ------
         LedgerError
-            This key still has certificates to sign; run a worker first.
+            A certificate that an older key must sign is still missing; run a worker first.
         """
         core = self._core
         with core.database.transaction() as conn:
@@ -91,8 +94,8 @@ class Keys:
             n_signed = conn.scalar(select(func.count()).select_from(certificates)) or 0
             if last_sequence(conn) > n_signed:
                 raise LedgerError(
-                    "an applied batch has no certificate yet and must be signed with an older key; "
-                    "run `letheon batch apply` first. Nothing was revoked."
+                    "nothing was revoked: an applied batch has no certificate yet, and an "
+                    "older key may have to sign it; run `letheon batch apply` first"
                 )
             core.keys.revoke(core.settings.name, keyid, after)
             record_statements(core, conn)
@@ -101,13 +104,13 @@ class Keys:
 
 
 class Ledger:
-    """Registered models, erasure requests, and certificates of their erasure.
+    """A store of registered models, erasure requests and certificates.
 
-    A request is acknowledged when it is on the disk. From then on it is applied exactly once, even
-    if processes are killed at any point. `run_once` (or the command ``letheon worker``) puts
-    queued requests into a batch, removes their rows from the model, publishes the new version with
-    one compare-and-set, signs a certificate, destroys remaining copies of the data and signs a
-    purge attestation. Every step is recorded in an append-only log with signed checkpoints.
+    A request is acknowledged once it is stored on disk. It is then applied exactly once, even if
+    processes are killed at any point. `run_once` (or the command ``letheon worker``) puts queued
+    requests into a batch, removes their rows from the model, publishes the new version in one
+    atomic step, signs a certificate, destroys remaining copies of the data and signs a purge
+    attestation. Every step is recorded in an append-only log with signed checkpoints.
 
     Create a ledger with `Ledger.create` and open it with `Ledger.open`. Several processes may work
     on the same ledger.
@@ -115,16 +118,16 @@ class Ledger:
     Parameters
     ----------
     core : Core
-        Context made by `create` and `open`.
+        Settings, database, keys and files of the ledger; made by `create` and `open`.
 
     Attributes
     ----------
     folder : Path
-        Home of the ledger.
+        Folder of the ledger.
     name : str
         Name of the ledger in certificates.
     requests : LedgerRequests
-        File, handle and list erasure requests.
+        The erasure requests: file, handle and list them.
     models : Models
         Registered models and their versions.
     batches : Batches
@@ -199,20 +202,21 @@ class Ledger:
         Parameters
         ----------
         folder : path
-            Home of the ledger: settings, keys, blobs, certificates. Only its owner can read it.
+            Folder of the ledger, for settings, keys, blobs and certificates. Only its owner can
+            read it.
         name : str
-            Name in certificates: lower-case letters, digits and ``._:-``.
+            Name of the ledger in certificates: lower-case letters, digits and ``._:-``.
         database : str, optional
             URL of a PostgreSQL database, ``postgresql://user@host/name``. Default: a SQLite file
             in the folder.
         policy : Policy, optional
-            Batching, retries, leases.
+            Settings for batching, retries and leases.
         calendar : Calendar, optional
             Time zone and holidays of the controller's seat.
         image : str, optional
             SHA-256 of the container image that workers run in.
         clock : callable, optional
-            Seconds since 1970, UTC; for tests.
+            Returns the time in seconds since 1970 (UTC); for tests.
         """
         settings = Settings(
             name=name,
@@ -234,21 +238,21 @@ class Ledger:
         LedgerMissingError
             The folder contains no ledger.
         NewerLedgerError
-            A newer letheon wrote it; nothing is changed.
+            A newer version of letheon wrote the ledger; nothing is changed.
         KeyFileError
-            Its keys are missing, damaged, or readable by other users.
+            The keys of the ledger are missing, damaged, or readable by other users.
         """
         return cls(open_home(Path(folder), clock))
 
     @staticmethod
     def upgrade(folder: str | os.PathLike[str]) -> None:
-        """Upgrade the database of an older letheon."""
+        """Upgrade the database of a ledger that an older version of letheon created."""
         settings = Settings.read(Path(folder))
         url = database_url(Path(folder), settings)
         Database.open(url, upgrade=True, journal=settings.journal).dispose()
 
     def close(self) -> None:
-        """Close the database. Acknowledged requests are already on the disk."""
+        """Close the database. Acknowledged requests are already stored on disk."""
         self._core.database.close()
 
     def __enter__(self) -> Self:
@@ -258,7 +262,7 @@ class Ledger:
         self.close()
 
     def plan(self, model: str | None = None, *, tenant: str = "default") -> tuple[BatchPlan, ...]:
-        """Return the next batch of each model, and when it will start."""
+        """Return the plan for the next batch of each model, with its requests and its start."""
         return plan_all(self._core, None if model is None else self.models.row(model, tenant).id)
 
     def run_once(
@@ -292,7 +296,7 @@ class Ledger:
         apart: bool = False,
         stop: threading.Event | None = None,
     ) -> Iterator[Step]:
-        """Do the work of `run_once`, and yield each step when it is done.
+        """Do the same work as `run_once`, but yield each step as soon as it is done.
 
         If the caller stops between two steps, the next worker does the rest. When `stop` is set, a
         computation in a separate process is ended after a few seconds; the batch stays open, and
@@ -321,23 +325,24 @@ class Ledger:
             auditor's bundle also contains remaining rows, salts, models and training keys. These
             are personal data; the export is recorded in the log.
         model, tenant : str, optional
-            Limit the auditor's part to models of this name or tenant.
+            Limit the data in an auditor's bundle to models of this name or tenant.
         """
         from letheon.ledger.certificates.bundle import export
 
         return export(self._core, Path(folder), tier=tier, model=model, tenant=tenant)
 
     def accept_clock(self) -> bool:
-        """Confirm that the clock is right after it jumped; the confirmation is logged.
+        """Record in the log that the clock is right, after it jumped and an operator checked it.
 
-        A ledger refuses to write when its clock is behind the log: deadlines would be wrong. When
-        the clock is ahead of the proven time, holds do not end and old tags are not deleted. Call
-        this after an operator has checked the clock; proven time continues from it.
+        While the clock is behind the log, the ledger rejects all writes, because deadlines would be
+        wrong. While it is ahead of the proven time, holds do not end and old tags are not deleted.
+        After this call, the proven time continues from the current time of the clock.
 
         Returns
         -------
         bool
-            False if nothing had to be corrected.
+            Whether the clock had to be confirmed; False if it agrees with the log and the proven
+            time.
         """
         with self._core.database.transaction() as conn:
             return accept_clock(self._core, conn)
@@ -345,24 +350,26 @@ class Ledger:
     acting = staticmethod(acting)
     """Set the opaque id of the acting user until the context ends.
 
-    Events of requests that this thread records meanwhile store it as ``by``. Requests store who
-    filed and who verified them, so that these users cannot approve them.
+    Request events that this thread records until then store the id as ``by``. A request stores who
+    filed it and who verified it, so that these users cannot approve it.
     """
 
     def database_differences(self) -> tuple[str, ...]:
-        """Return how the files are newer than the database; empty if they agree.
+        """Return one sentence for each way in which the files are newer than the database.
 
-        While they differ, nothing is recorded, signed or destroyed (`OldDatabaseError`).
+        The tuple is empty if files and database agree. While they differ, nothing is recorded,
+        signed or destroyed: methods that write raise `OldDatabaseError`.
         """
         return tuple(find_differences(self._core))
 
     def adopt_database(self, *, yes: bool = False) -> Adoption:
-        """Continue with a database that is older than the files, because the newer one is lost.
+        """Continue with a database that is older than the files after the newer database was lost.
 
         Parameters
         ----------
         yes : bool, default=False
-            Adopt the database and record it in the log. By default only the losses are returned.
+            True adopts the database and records this in the log. By default, nothing is changed,
+            and the method only returns what would be lost.
         """
         return adopt_database(self._core, yes=yes)
 
@@ -374,9 +381,9 @@ class Ledger:
         return int(database.read_value(text("SELECT pg_database_size(current_database())")))
 
     def doctor(self) -> tuple[Finding, ...]:
-        """Check files, certificate chain, log, keys, clock and leftover files."""
+        """Check files, certificate chain, log, keys and clock, and return the findings."""
         return tuple(run_checks(self._core))
 
     def __repr__(self) -> str:
-        """Return name and folder."""
+        """Return a text with the name and the folder of the ledger."""
         return f"Ledger({self.name!r}, folder={os.fspath(self.folder)!r})"

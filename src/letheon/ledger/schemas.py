@@ -1,9 +1,9 @@
 """The records of a ledger, and the pattern for names.
 
-Operators choose the names of ledgers, models, tenants, datasets and stores. One pattern fits all
-uses. It excludes ``/`` (joins tenant and model in a certificate), ``@`` (joins model and version
-number, and occurs in e-mail addresses) and ``+`` (ends the name in the signature line of a
-checkpoint).
+Operators choose the names of ledgers, models, tenants, datasets and stores, and all of them follow
+one pattern. It excludes ``/`` (which separates tenant and model in a certificate), ``@`` (which
+separates model and version number, and occurs in e-mail addresses) and ``+`` (which ends the name
+in the signature line of a checkpoint).
 """
 
 import json
@@ -30,8 +30,8 @@ def require_name(argument: str, text: Any) -> str:
     """Return `text` if it is a valid name; raise `ValueError` otherwise."""
     if not isinstance(text, str) or not NAME.fullmatch(text):
         raise ValueError(
-            f"{argument}={text!r} is not a valid name: expected 1 to 63 of a-z, 0-9 and ._:-, "
-            "starting with a letter or digit"
+            f"{argument}={text!r} is not a valid name: expected 1 to 63 characters from a-z, "
+            "0-9 and ._:-, starting with a letter or digit"
         )
     return text
 
@@ -69,14 +69,14 @@ def to_datetime(seconds: int | None) -> datetime | None:
 
 @cache
 def _list_fields(kind: Any) -> tuple[tuple[str, bool], ...]:
-    """Return the field names of a record type, each with whether it is a time."""
+    """Return (field name, whether the field is a time) for each field of a record type."""
     return tuple((entry.name, entry.name.endswith("_at")) for entry in fields(kind))
 
 
 def record_from(kind: Callable[..., T], row: Mapping[Any, Any], **derived: Any) -> T:
-    """Build a record from the columns named like its fields; times become datetimes.
+    """Build a record of type `kind` from the database columns with the names of its fields.
 
-    Fields in `derived` are used as given.
+    Stored times become datetimes. Values in `derived` replace columns and are used unchanged.
     """
     values = {
         name: to_datetime(row[name]) if is_time else row[name]
@@ -93,7 +93,7 @@ class Request:
     Attributes
     ----------
     id : str
-        Random, 32 hexadecimal digits.
+        Random id, 32 hexadecimal digits.
     model, tenant : str
         The model and its tenant.
     state : str
@@ -101,27 +101,27 @@ class Request:
         ``purging``, ``purged``, ``closed``; or ``rejected``, ``cancelled``, ``duplicate``,
         ``on_hold``, ``retry_wait``, ``stuck``.
     regime, ground : str
-        The law, and the ground under it.
+        The law, and the code of the legal ground.
     received_at : datetime
-        Start of the deadline.
+        When the request was received; the deadline is counted from this day.
     due_on : date
-        Deadline, after a possible extension.
+        Last day for answering, including an extension.
     n_ids, n_rows : int
-        Number of people in the request, and of their rows in the model.
+        Number of people in the request, and number of their rows in the model at receipt.
     batch, certificate : str or None, int or None
         Batch that applied the request, and number of its certificate.
     tries, reason : int, str or None
-        Failed attempts so far, and the code that explains the state.
+        Number of failed attempts, and the code of the reason for the state.
     duplicate_of : str or None
         The request that erases the same people.
     filed_by, verified_by : str or None
-        Opaque ids of the users who filed it and who verified the identity; None if unknown.
+        Opaque ids of the users who filed and who verified the request; None if unknown.
     is_extended, hold_until : bool, datetime or None
         Whether the deadline was extended, and when a hold ends.
     recipients : int
         Number of recipients of the data that were notified of the erasure.
     closed_at : datetime or None
-        When it was answered, rejected or cancelled.
+        When the request was answered, rejected or cancelled.
     is_new : bool
         Whether this call recorded the request; False for a repeated request and in lists.
     """
@@ -151,24 +151,24 @@ class Request:
 
     @property
     def is_open(self) -> bool:
-        """Whether the request is not answered, rejected or cancelled yet."""
+        """Whether the request has not been answered, rejected or cancelled yet."""
         return self.state not in FINAL
 
     def days_left(self, now: datetime, calendar: "Calendar") -> int:
-        """Return the days until the deadline in the controller's time zone; negative if overdue."""
+        """Return how many days are left until the deadline; negative if overdue."""
         return (self.due_on - calendar.day_of(now)).days
 
 
 @dataclass(frozen=True)
 class RequestCounts:
-    """Counts of requests.
+    """Numbers of requests by state, and of overdue requests.
 
     Attributes
     ----------
     by_state : dict
-        Count for every state, including zero.
+        Number of requests in each state, including states without requests.
     overdue : int
-        Open requests whose deadline has passed.
+        Number of open requests whose deadline has passed.
     """
 
     by_state: dict[str, int]
@@ -209,7 +209,7 @@ class LogEntry:
 
     @classmethod
     def from_row(cls, row: Any) -> Self:
-        """Build an event from its columns."""
+        """Build a log entry from the database row of an event."""
         body = json.loads(row.body)
         details = {name: value for name, value in body.items() if name not in ("at", "kind")}
         return cls(to_datetime(row.at), row.kind, details, row.log_index, row.leaf)
@@ -217,7 +217,7 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class LogInclusion:
-    """Proof that an event is in the log (RFC 6962, section 2.1.1); hashes in hexadecimal digits.
+    """A proof that an event is in the log (RFC 6962, section 2.1.1). Hashes are hexadecimal.
 
     Attributes
     ----------
@@ -238,14 +238,14 @@ class LogInclusion:
 
 @dataclass(frozen=True)
 class LogConsistency:
-    """Proof that a log begins with an earlier one (RFC 6962, section 2.1.2).
+    """A proof that a log begins with an earlier log (RFC 6962, section 2.1.2).
 
     Attributes
     ----------
     size1, size2, root1, root2 : int, str
         Sizes of both logs, and their roots in hexadecimal digits.
     path : tuple of str
-        Hashes of the proof.
+        Hashes of the proof, in hexadecimal digits.
     """
 
     size1: int
@@ -256,7 +256,7 @@ class LogConsistency:
 
 
 class Checkpoint(NamedTuple):
-    """A signed head of the log: size, root (hexadecimal), C2SP note and time of signing."""
+    """A signed state of the log: its size and root (hexadecimal), the signed note, and the time."""
 
     size: int
     root: str
@@ -265,13 +265,13 @@ class Checkpoint(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the signed text."""
+        """SHA-256 of the signed note."""
         return note_digest(self.note)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Requests that are applied together, or a retrain.
+    """Requests that are applied together, or a retraining.
 
     Attributes
     ----------
@@ -282,14 +282,14 @@ class Batch:
     kind : {"erase", "retrain"}
         Kind of batch.
     state : {"open", "published", "certified", "purged", "abandoned"}
-        Progress.
+        How far the batch has progressed.
     reason : str
-        Code of the reason why it was started.
+        Code of the reason why the batch was started.
     created_at : datetime
-        When it was started.
+        When the batch was started.
     n_requests, n_rows : int
-        Number of requests, and of rows removed; before it is applied, of the rows in its
-        requests.
+        Number of requests, and number of rows removed. Before the batch is applied, `n_rows` counts
+        the rows of its requests.
     version, certificate : int or None
         Numbers of the resulting version and of the certificate.
     """
@@ -318,15 +318,15 @@ class Certificate:
     model, tenant : str
         The model and its tenant.
     version, batch : int, str
-        Number of the version that it certifies, and id of the batch.
+        Number of the model version that the certificate is about, and id of the batch.
     method : str
-        How rows were removed; "unreadable" if the envelope is damaged.
+        Code of the unlearning method; "unreadable" if the envelope is damaged.
     guarantee : {"exact", "certified", "empirical", "unreadable"}
         Kind of the guarantee.
     n_rows : int
-        Number of rows that it covers.
+        Number of removed rows that the certificate covers.
     certified_at, purged_at : datetime or None
-        Time of the certificate and of the purge attestation.
+        Times of the certificate and of the purge attestation.
     purge_gaps : str or None
         Description of what the purge did not search; None if it searched everything.
     log_index : int or None
@@ -349,14 +349,14 @@ class Certificate:
 
 
 class CertificateLine(NamedTuple):
-    """Earlier certificates of the same model.
+    """The position of a certificate among the certificates of its model.
 
     Attributes
     ----------
     first : int
         Number of the first certificate.
     retrain, before : int or None
-        Numbers of the last retrain and of the previous certificate.
+        Numbers of the certificates of the last retraining and of the previous version, if any.
     """
 
     first: int
@@ -366,7 +366,7 @@ class CertificateLine(NamedTuple):
 
 @dataclass(frozen=True)
 class Purge:
-    """A certificate, and the purge that follows it.
+    """The purge that follows a certificate.
 
     Attributes
     ----------
@@ -375,9 +375,9 @@ class Purge:
     tenant, model : str
         The tenant and the model.
     envelope : bytes or None
-        The attestation; None until the purge is done.
+        The signed purge attestation; None until the purge is done.
     evidence : dict of str to dict
-        Evidence of the steps: `stores` by name, and `scan`.
+        Counts from the searches: `stores` (one entry per store) and `scan` (the ledger itself).
     """
 
     sequence: int
@@ -394,11 +394,11 @@ class Coverage:
     Attributes
     ----------
     certificate, certified_at : int, datetime
-        Number and time of signing.
+        Number of the certificate, and when it was signed.
     purged_at : datetime or None
         When the remaining copies of the rows were destroyed.
     purge_gaps : str or None
-        Description of what the search for copies did not cover; None if complete.
+        Description of what the search for copies did not cover; None if it covered everything.
     guarantee : {"exact", "certified", "empirical"}
         Kind of guarantee.
     in_log : bool
@@ -420,23 +420,23 @@ class Version:
     Attributes
     ----------
     number : int
-        0 is the registration.
+        Number of the version; 0 is the registration.
     sequence : int or None
         Number of its certificate; None for the registration.
     address : str
-        SHA-256 of nonce and model file, as in the certificate.
+        SHA-256 of the nonce and the model file, as in the certificate.
     live : int
         Number of training rows.
     published_at, certified_at, purged_at : datetime or None
         Time of publication, of the certificate, and of destruction.
     kind : {"registration", "erase", "retrain"} or None
-        How it was created. Only `Models.history` sets this and the following fields.
+        How the version was created. Only `Models.history` sets this and the following fields.
     batch, certificate_id : str or None
-        Its batch, and the id of its certificate.
+        Ids of the batch and of the certificate.
     n_erased : int
         Number of rows removed.
     seconds : float
-        Duration of the removal or retrain.
+        Duration of the removal or retraining.
     facts : dict or None
         Method, execution, guarantee, measurements, monitor and limits, as in the certificate;
         None for the registration.
@@ -481,7 +481,7 @@ class Model:
     head : Version
         The current version.
     registered_at : datetime
-        When it was registered.
+        When the model was registered.
     """
 
     name: str
@@ -495,7 +495,7 @@ class Model:
     registered_at: datetime
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the model as a dictionary of JSON values."""
         return vars(self) | {
             "head": self.head.to_dict(),
             "registered_at": self.registered_at.isoformat(),
@@ -513,7 +513,7 @@ class Storage:
     proofs : int
         Transition proofs, which are never deleted.
     database : int or None
-        Estimated share of the database, by its share of all requests; None if not shown.
+        Share of the database, estimated from the model's share of requests; None if not shown.
     """
 
     blobs: int
@@ -523,20 +523,20 @@ class Storage:
 
 @dataclass(frozen=True)
 class Watch:
-    """Tolerances of a monitor.
+    """The tolerances and limits of a monitor.
 
     Attributes
     ----------
     metric : str
         Performance metric.
     tolerances : mapping of str to float
-        Largest accepted effectiveness and certifiability, least accepted efficiency, largest share
-        of a budget, largest residual; only if monitored.
+        Largest effectiveness and certifiability, smallest efficiency, largest share of a budget and
+        largest residual that are accepted. Only monitored properties are included.
     limits : mapping of str to mapping
-        For each estimated property the calibrated proxy: `score`, `factor`, `floor`, and `miss`,
-        the share of calibration streams in which exceeding the tolerance was missed.
+        The calibrated proxy of each estimated property: `score`, `factor`, `floor`, and `miss`, the
+        share of calibration streams in which the monitor missed that the tolerance was exceeded.
     assumption : str
-        What its decisions assume about future requests; empty if nothing.
+        What the monitor assumes about future requests; empty if it assumes nothing.
     """
 
     metric: str
@@ -556,8 +556,8 @@ class Key:
     state : {"current", "retired", "revoked"}
         Status of the key.
     first, last : int or None
-        First and last number of the certificates that it may sign; `last` is None for the current
-        key. A tenant's token gets None for both, because they count certificates of all tenants.
+        First and last certificate number that the key may sign; `last` is None for the current key.
+        Both are None for a tenant's token, because they count certificates of all tenants.
     """
 
     keyid: str
@@ -574,11 +574,11 @@ class Store:
     Parameters
     ----------
     name, path : str, str or Path
-        A code, and the path of the folder.
+        Name of the store in attestations, and path of the folder.
     owner : str, default="operator"
-        Code of the party responsible for it.
+        Name of the party responsible for the folder.
     scope : str, default="copies"
-        Code of its content.
+        Name of the kind of content.
     days : int or None, default=None
         Days that a backup is kept; None for a folder that must be clean after a purge.
     """
@@ -591,10 +591,10 @@ class Store:
 
     @property
     def kind(self) -> Literal["folder", "backup"]:
-        """``folder``, which must be clean after a purge, or ``backup``, which expires."""
+        """``folder`` if the store must be clean after a purge, ``backup`` if its files expire."""
         return "folder" if self.days is None else "backup"
 
     @property
     def folder(self) -> Path:
-        """The resolved path."""
+        """The absolute path of the folder, with links resolved."""
         return Path(self.path).resolve()

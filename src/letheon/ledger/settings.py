@@ -40,10 +40,10 @@ class Settings:
     name : str
         Name of the ledger in certificates: lower-case letters, digits and ``._:-``.
     database : str or None, default=None
-        URL of the database; None for a SQLite file in the ledger's folder. It may contain a
-        password, so only the owner can read the file.
+        URL of the database; None for a SQLite file in the ledger's folder. The URL may contain a
+        password, so only the owner can read ``letheon.toml``.
     policy : Policy, optional
-        Batching, retries, leases.
+        Settings for batching, retries and leases.
     calendar : Calendar, optional
         Time zone and holidays of the controller.
     image : str or None, default=None
@@ -65,23 +65,23 @@ class Settings:
     journal: str | None = None
 
     def __post_init__(self) -> None:
-        """Check all values."""
+        """Raise `ValueError` if a value is not valid."""
         require_name("name", self.name)
         if not isinstance(self.image, str | None):
-            raise ValueError(f"image={self.image!r} must be a string")
+            raise ValueError(f"image={self.image!r} must be a string or None")
         if self.image is not None and not _DIGEST.fullmatch(self.image):
             raise ValueError(
-                f"image={self.image!r} must be a SHA-256: 64 hexadecimal digits, lower-case"
+                f"image={self.image!r} must be a SHA-256 digest: 64 lower-case hexadecimal digits"
             )
         if self.journal not in (None, "wal", "delete"):
-            raise ValueError(f"journal={self.journal!r} must be 'wal' or 'delete'")
+            raise ValueError(f"journal={self.journal!r} must be 'wal', 'delete' or None")
         if not isinstance(self.database, str | None) or "://" not in (self.database or "://"):
             raise ValueError(  # the value may contain a password
                 "database must be a URL such as postgresql+psycopg://user@host/letheon"
             )
 
     def write(self, folder: Path) -> None:
-        """Write ``letheon.toml``; a crash leaves the old file or the new one."""
+        """Write ``letheon.toml``. After a crash, the file is either the old or the new one."""
         lines = [
             f"format = {FORMAT}",
             *_format_lines(self, ("name", "database", "image", "journal")),
@@ -93,16 +93,16 @@ class Settings:
 
     @staticmethod
     def read(folder: Path) -> "Settings":
-        """Read ``letheon.toml``.
+        """Read the settings from ``letheon.toml`` in a folder.
 
         Raises
         ------
         LedgerMissingError
             The file does not exist.
         NewerLedgerError
-            A newer letheon wrote it, with unknown settings.
+            A newer version of letheon wrote the file, so it may contain unknown settings.
         LedgerError
-            A setting is invalid; the message names the line.
+            A setting is not valid; the message names the line.
         """
         path = folder / FILE
         try:
@@ -121,12 +121,13 @@ class Settings:
         if version > FORMAT:  # checked before the settings, which may be unknown
             raise NewerLedgerError(
                 f"{path} has format {version}; this version of letheon supports formats up to "
-                f"{FORMAT}. Install the version that wrote it. Nothing was changed"
+                f"{FORMAT}. Install the version of letheon that wrote the file. Nothing was "
+                "changed"
             )
         with _add_line_number(path, text):
             _require_known(Settings, values)
             if "name" not in values:
-                raise ValueError('name is missing; write for example: name = "prod-eu-1"')
+                raise ValueError('name is missing; add a line such as: name = "prod-eu-1"')
             for table in _TABLES:
                 if not isinstance(values.get(table, {}), dict):
                     raise ValueError(f"{table} must be a table; write [{table}] above its settings")
@@ -142,7 +143,7 @@ class Settings:
 
 @contextmanager
 def _add_line_number(path: Path, text: str, table: str = "") -> Iterator[None]:
-    """Add the file and the line of the faulty key to an error."""
+    """Turn a `ValueError` into a `LedgerError` that names the file and the line of the key."""
     try:
         yield
     except ValueError as error:
@@ -151,7 +152,7 @@ def _add_line_number(path: Path, text: str, table: str = "") -> Iterator[None]:
 
 
 def _find_line(text: str, table: str, key: str) -> str:
-    """Return ``, line 7`` for a key of a table; empty if it is not in the file."""
+    """Return ``, line 7`` if a key of a table is in line 7; empty if the key is not in the text."""
     current = ""
     for number, line in enumerate(text.splitlines(), 1):
         heading = re.fullmatch(r"\s*\[\s*([^\]]*?)\s*\]\s*(#.*)?", line)
@@ -177,23 +178,24 @@ def _from_toml(kind: Any, key: str, value: Any) -> Any:
     default = getattr(kind, key)
     if isinstance(default, tuple):
         if not isinstance(value, list) or any(type(day) is not date for day in value):
-            raise ValueError(
-                f"{key} must be a list of dates; write for example: {key} = [2026-12-24]"
-            )
+            raise ValueError(f"{key} must be a list of dates, such as: {key} = [2026-12-24]")
         return tuple(value)
     if not isinstance(default, timedelta):
         return value
     span = _SPAN.fullmatch(value) if isinstance(value, str) else None
     if span is None:
-        raise ValueError(f'{key}={value!r} is not a duration; write for example: {key} = "72 h"')
+        raise ValueError(
+            f"{key}={value!r} is not a duration; expected a number with the unit s, min, h or d, "
+            f'such as: {key} = "72 h"'
+        )
     try:
         return int(span[1]) * _UNITS[span[2]]
     except OverflowError as error:
-        raise ValueError(f"{key}={value!r} is too long") from error
+        raise ValueError(f"{key}={value!r} is too long; expected at most 999999999 d") from error
 
 
 def _format_lines(part: Any, names: Iterable[str]) -> Iterator[str]:
-    """Yield the TOML lines of a table."""
+    """Yield one TOML line for each setting that is not None."""
     for name in names:
         value = getattr(part, name)
         if isinstance(value, timedelta):

@@ -51,7 +51,7 @@ def _binary(name: str, *, null: bool = False) -> "Column[bytes]":
 
 
 def _foreign_key(name: str, target: str, *, null: bool = False, **options: Any) -> "Column[Any]":
-    """Return a column that refers to another table; text if that table has a text key."""
+    """Return a column that refers to the key of another table and has the same type."""
     kind = Text if target.partition(".")[0] in _TEXT_KEYED else BigInteger
     return Column(name, kind, sa.ForeignKey(target), nullable=null, **options)
 
@@ -70,7 +70,7 @@ def _index_where(condition: str, name: str, *columns: "Column[Any]", unique: boo
 
 
 def _table(name: str, *parts: Any) -> Table:
-    """Return a table from columns, lists of columns, constraints and indexes."""
+    """Return a table made from columns, lists of columns, constraints and indexes."""
     flat = [column for part in parts for column in (part if isinstance(part, list) else [part])]
     return Table(name, metadata, *flat)
 

@@ -1,4 +1,7 @@
-"""Linear models that forget by small steps and secret noise, with certified guarantees."""
+"""Linear models that forget by a few optimisation steps and secret noise.
+
+Most of them have certified guarantees.
+"""
 
 from letheon.linear._account import Account
 from letheon.linear._base import LinearClassifier

@@ -1,11 +1,11 @@
-"""Residual gradient after removals: bounds, the account, and the noise that hides it.
+"""The residual gradient after removals: its bounds, its account, and the noise that hides it.
 
-The bounds are for one step that approximately solves H0 step = g. With H0 the Hessian of the
-remaining rows at W0 and g the gradient of the removed rows, the new gradient is the old residual
-plus ``(H0 step - g) + E step``, where E is the mean of H(W + s step) - H0 over s in [0, 1].
-|H0 step - g| is measured; a bound is a bound on |E step|.
+A removal makes one step that approximately solves ``H0 step = g``. Here H0 is the Hessian of the
+remaining rows at W0, and g is the gradient of the removed rows. The new gradient is the old
+residual plus ``(H0 step - g) + E step``, where E is the mean of ``H(W + s step) - H0`` over s in
+[0, 1]. The norm of ``H0 step - g`` is measured; the functions below bound the norm of ``E step``.
 
-`Account` adds up the bounds of all removals. A `Mechanism` hides the residual: by noise on the
+`Account` adds up the bounds of all removals. A `Mechanism` hides the residual by noise on the
 released parameters, or in the objective.
 """
 
@@ -28,7 +28,7 @@ _LEAST = 1e-300
 
 
 def mean_growth(offset: float, length: float) -> float:
-    """Return the mean of e^(offset + s length) - 1 over s in [0, 1]; errs upwards."""
+    """Return the mean of ``e^(offset + s length) - 1`` over s in [0, 1], never too small."""
     if offset + length > _LARGE:
         return inf
     if length < _SMALL:
@@ -47,18 +47,18 @@ def concordant_bound(
     drifts: Sequence[float],
     energies: Sequence[float],
 ) -> float:
-    """Return a data-dependent bound on |E step| by self-concordance: the smaller of two.
+    """Return a data-dependent bound on |E step|, the smaller of two bounds by self-concordance.
 
-    Along a step of length t the curvature of a row changes by a factor within e^(+-M R t), so
-    |E step| <= rho sqrt(top) sqrt(step' H0 step), with top the largest eigenvalue of the data part
-    of H0, and rho the mean of e^(M R (a + s b)) - 1, b = |step|. Here a is |W - W0|, or any number
-    with |x (W - W0)| <= R a for all remaining rows.
+    *First bound.* Along a step of length t the curvature of a row changes by a factor within e^(+-M
+    R t), so |E step| <= rho sqrt(top) sqrt(step' H0 step). Here top is the largest eigenvalue of
+    the data part of H0, b is |step|, and rho is the mean of e^(M R (a + s b)) - 1 over s in [0, 1].
+    The number a is |W - W0|, or any number with |x (W - W0)| <= R a for all remaining rows.
 
-    The third derivative of a row's loss has |D3 l[u, v, x]| <= M |x| sqrt(D2 l[u, u] D2 l[v, v]).
-    With the step as u, the path from W0 as v and |x| <= R, the sum over the rows gives |E step| <=
-    M R f sqrt(step' H0 step) times the mean of sqrt(v' H0 v), which is at most
-    sqrt((W - W0)' H0 (W - W0)) + sqrt(step' H0 step) / 2. Here f is the mean of e^(r T) over r in
-    [0, 1], T = M R (a + b).
+    *Second bound.* The third derivative of a row's loss satisfies |D3 l[u, v, x]| <= M |x| sqrt(D2
+    l[u, u] D2 l[v, v]). With the step as u, the path from W0 as v and |x| <= R, the sum over the
+    rows gives |E step| <= M R f sqrt(step' H0 step) times the mean of sqrt(v' H0 v), which is at
+    most sqrt((W - W0)' H0 (W - W0)) + sqrt(step' H0 step) / 2. Here f is the mean of e^(r T) over r
+    in [0, 1], with T = M R (a + b).
 
     Parameters
     ----------
@@ -86,10 +86,11 @@ def concordant_bound(
 
 
 def lipschitz_bound(loss: Loss, radius: float, n_rows: int, offset: float, length: float) -> float:
-    """Return a worst-case bound on |E step|: gamma n R^3 |step| (|W - W0| + |step| / 2).
+    """Return a bound on |E step| that holds for all rows of norm at most `radius`.
 
-    Theorems 1 and 4 of Guo et al. 2020 with the sharp constant and half of |step|^2, and a term
-    for a Hessian evaluated at another point.
+    The bound is ``gamma n R^3 |step| (|W - W0| + |step| / 2)``, where `offset` is |W - W0| and
+    `length` is |step|. It is that of theorems 1 and 4 of Guo et al. 2020 with the sharp constant,
+    half of the term in |step|^2, and a term for a Hessian that was evaluated at W0 instead of W.
     """
     return loss.third_bound * n_rows * radius**3 * length * (offset + length / 2)
 
@@ -97,8 +98,9 @@ def lipschitz_bound(loss: Loss, radius: float, n_rows: int, offset: float, lengt
 def residual_limit(sigma: float, epsilon: float, delta: float) -> float:
     """Return the largest residual norm that noise of scale sigma hides with (epsilon, delta).
 
-    Gaussian noise: sigma times the largest mean shift of a unit Gaussian. With delta = 0 the noise
-    has the density exp(-|b| / sigma), and a shift of r changes its logarithm by at most r / sigma.
+    With delta > 0 the noise is Gaussian, and the limit is sigma times the largest shift that a unit
+    Gaussian hides. With delta = 0 the noise has the density exp(-|b| / sigma), and a shift of
+    length r changes the logarithm of the density by at most r / sigma.
     """
     if sigma == 0.0:
         return inf
@@ -107,18 +109,19 @@ def residual_limit(sigma: float, epsilon: float, delta: float) -> float:
 
 @dataclass(frozen=True)
 class Account:
-    """Bound on the residual over all removals, and how often it had to be reduced.
+    """A bound on the residual over all removals, and how often the residual had to be reduced.
 
     Attributes
     ----------
     spent : float
-        Upper bound on the norm of the gradient, noise included, on the remaining rows. Starts with
-        the residual of the optimiser and grows with every removal.
+        Upper bound on the norm of the gradient, noise included, on the remaining rows. It starts
+        with the residual of the optimiser and grows with every removal.
     limit : float
         Largest norm that the noise hides.
     exact, polishes, retrains : int
         How often a request had to measure the residual, to make further Newton steps, and to
-        retrain. Poisoned rows that exhaust the budget (Marchant et al. 2022) show up here.
+        retrain. Rows that were crafted to exhaust the budget (Marchant et al. 2022) increase these
+        counts.
     """
 
     spent: float
@@ -128,13 +131,13 @@ class Account:
     retrains: int = 0
 
     def __post_init__(self) -> None:
-        """Treat a bound that could not be computed as infinite."""
+        """Replace a bound that is NaN, because it could not be computed, by infinity."""
         if isnan(self.spent):
             object.__setattr__(self, "spent", inf)
 
     @property
     def public_spent(self) -> float:
-        """`spent` for receipts: rounded up, since the exact number depends on the rows."""
+        """`spent` for receipts, rounded up because the exact number depends on the rows."""
         return min(round_up_to_power(self.spent), self.limit) if self.is_covered else self.spent
 
     @property
@@ -151,19 +154,19 @@ class Account:
         return type(self)(self.spent, limit, self.exact, self.polishes, self.retrains)
 
     def record_measurement(self, residual: float) -> Self:
-        """Return the account after a measurement of the residual."""
+        """Return the account after a measurement, with the measured residual as `spent`."""
         return replace(self, spent=residual, exact=self.exact + 1)
 
     def record_polish(self, residual: float) -> Self:
-        """Return the account after a further Newton step."""
+        """Return the account after a further Newton step that left this residual."""
         return replace(self, spent=residual, polishes=self.polishes + 1)
 
     def record_retrain(self, residual: float, limit: float) -> Self:
-        """Return the account after a retrain."""
+        """Return the account after a retraining that left this residual and set this limit."""
         return replace(self, spent=residual, limit=limit, retrains=self.retrains + 1)
 
     def count_since(self, before: "Account") -> dict[str, int]:
-        """Return the counts since `before`, by the names used in receipts."""
+        """Return the counts since the account `before`, with the names used in receipts."""
         counts = {
             "exact residuals": self.exact - before.exact,
             "polishes": self.polishes - before.polishes,
@@ -173,7 +176,7 @@ class Account:
 
 
 def round_up_to_power(number: float) -> float:
-    """Return the next power of two, or the number itself if it is one."""
+    """Return the smallest power of two that is at least `number`; 0 if it is not positive."""
     if not isfinite(number):
         return number
     mantissa, exponent = frexp(number)
@@ -189,29 +192,29 @@ _SHARE_OF_FIT = 0.125
 
 
 class GradientLimits(NamedTuple):
-    """Largest gradients, rounding included: after a fit, and after a removal."""
+    """Largest accepted gradient norms, rounding included, after a fit and after a removal."""
 
     fit: float
     removal: float
 
 
 class Mechanism:
-    """How parameters are released; this base class adds no noise and has no guarantee."""
+    """The way parameters are released. This base class adds no noise and has no guarantee."""
 
     def draw_tilt(self, source: NoiseSource, shape: tuple[int, int]) -> Floats | None:  # noqa: ARG002
-        """Return the random linear term of the objective, or None."""
+        """Return the random linear term that is added to the objective; None if there is none."""
         return None
 
     def compute_limits(self, ridge: float, tolerance: float, size: int) -> GradientLimits:  # noqa: ARG002
-        """Return the largest gradients that are hidden, for `size` parameters.
+        """Return the largest gradient norms that the noise hides, for `size` parameters.
 
-        `ridge` is the strong convexity, `tolerance` the gradient at which training stops. Without
-        noise the limit keeps the parameters close to the optimum.
+        `ridge` is the strong convexity, and `tolerance` is the gradient norm at which training
+        stops. Without noise, the limit after a removal keeps the parameters close to the optimum.
         """
         return GradientLimits(np.inf, _DISTANCE_WITHOUT_NOISE * ridge)
 
     def compute_epsilon(self, spent: float, ridge: float, size: int) -> float:  # noqa: ARG002
-        """Return an epsilon that hides a gradient of norm `spent`; infinite if none does."""
+        """Return the epsilon that hides a gradient of norm `spent`; infinite if there is none."""
         return np.inf if spent > 0.0 else 0.0
 
     def release(self, weights: Floats, source: NoiseSource) -> Floats:  # noqa: ARG002
@@ -220,14 +223,15 @@ class Mechanism:
 
 
 class OutputNoise(Mechanism):
-    """Fresh integer noise on parameters rounded to a grid; the noiseless parameters stay secret.
+    """Fresh integer noise on parameters that are rounded to a grid.
 
-    No limit, threshold or error depends on the noise, so none of them reveals it.
+    The parameters without noise stay secret. No limit, threshold or error depends on the noise, so
+    none of them reveals it.
 
     Parameters
     ----------
     sigma, epsilon, delta : float
-        Noise per parameter, and the certified guarantee.
+        Scale of the noise per parameter, and the certified (epsilon, delta).
     """
 
     def __init__(self, sigma: float, epsilon: float, delta: float) -> None:
@@ -236,22 +240,25 @@ class OutputNoise(Mechanism):
         self.delta = delta
 
     def compute_limits(self, ridge: float, tolerance: float, size: int) -> GradientLimits:  # noqa: ARG002
-        """Divide the hidden distance between the model that forgot and a fresh fit."""
+        """Return the largest gradients of a fit and of a removal; the noise hides their sum."""
         hidden = ridge * self.grid.max_hidden_distance(self.epsilon, self.delta, size)
         return GradientLimits(_SHARE_OF_FIT * hidden, (1 - _SHARE_OF_FIT) * hidden)
 
     def compute_epsilon(self, spent: float, ridge: float, size: int) -> float:
-        """Add the residual that a fresh fit may have."""
+        """Return the epsilon that hides `spent` plus the residual that a fresh fit may have."""
         of_fit = self.compute_limits(ridge, 0.0, size).fit
         return self.grid.compute_epsilon((spent + of_fit) / ridge, self.delta, size)
 
     def release(self, weights: Floats, source: NoiseSource) -> Floats:
-        """Return the parameters on the grid, with noise."""
+        """Return the parameters rounded to the grid, plus noise."""
         return self.grid.release(weights, source, is_pure=self.delta == 0.0)
 
 
 class ObjectiveNoise(Mechanism):
-    """A secret linear term in the objective, drawn once (Guo et al. 2020); empirical only."""
+    """A secret random linear term in the objective, drawn once per training (Guo et al. 2020).
+
+    Its guarantee is only empirical.
+    """
 
     def __init__(self, sigma: float, epsilon: float, delta: float) -> None:
         self.sigma = sigma
@@ -259,25 +266,25 @@ class ObjectiveNoise(Mechanism):
         self.delta = delta
 
     def draw_tilt(self, source: NoiseSource, shape: tuple[int, int]) -> Floats | None:
-        """Return normal numbers, or a vector of density exp(-|b| / sigma) if delta is 0."""
+        """Return normal noise, or noise with the density exp(-|b| / sigma) if delta is 0."""
         if self.delta == 0.0:
             return source.ball(shape, self.sigma)
         return self.sigma * source.normals(shape)
 
     def compute_limits(self, ridge: float, tolerance: float, size: int) -> GradientLimits:  # noqa: ARG002
-        """Subtract the residual that a retrain may have."""
+        """Return the hidden norm, less the residual `tolerance` that a retraining may leave."""
         hidden = max(residual_limit(self.sigma, self.epsilon, self.delta) - tolerance, 0.0)
         return GradientLimits(hidden, hidden)
 
     def compute_epsilon(self, spent: float, ridge: float, size: int) -> float:  # noqa: ARG002
-        """Return the epsilon of the published theorem."""
+        """Return the epsilon that the theorem of Guo et al. 2020 states for this gradient norm."""
         if self.delta == 0.0:
             return spent / self.sigma
         return gaussian_epsilon(spent / self.sigma, self.delta)
 
 
 def release_code(model: Any) -> str:
-    """Return the code of the release mechanism, for certificates."""
+    """Return the code by which certificates name the release mechanism of a model."""
     is_pure = model.delta == 0
     if getattr(model, "mechanism", None) == "objective":
         return f"objective-perturbation-{'gamma-ball' if is_pure else 'gaussian'}"
@@ -285,6 +292,9 @@ def release_code(model: Any) -> str:
 
 
 def suggest_search_ranges(size: TrainingSize) -> SearchRanges:
-    """Return batch sizes m/8 and m (Mahadevan and Mathioudakis 2021), and scales of noise."""
+    """Return the values to try: batch sizes m/8 and m, and two scales of noise.
+
+    The batch sizes are those of Mahadevan and Mathioudakis (2021), for requests of m rows.
+    """
     batches = {"batch_size": (size.n_together // 8, None)} if size.n_together >= 8 else {}
     return SearchRanges(batches, {"sigma": (0.01, 0.1)})

@@ -60,7 +60,7 @@ from letheon.validation import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FitOutcome(Opaque):
-    """Result of training: fitted attributes, number of operations, and warnings."""
+    """Result of training: fitted attributes, floating-point operations, warnings, iterations."""
 
     attributes: dict[str, Any]
     flops: float
@@ -153,9 +153,9 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         X : array-like, sparse matrix, pandas or polars frame of shape (n_rows, n_columns)
             Training rows, stored as float64, or as float32 if given as float32.
         y : array-like of shape (n_rows,)
-            Labels or targets.
+            Class labels, or targets of a regression.
         ids : sequence of int or of str, optional
-            Id of the person each row belongs to; may repeat. Default ``0..n-1``.
+            Id of the person that each row belongs to; ids may repeat. Default: ``0..n-1``.
 
         Returns
         -------
@@ -180,15 +180,18 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     def guarantee_(self) -> Guarantee:
         """Guarantee of the current model.
 
-        Raises `ChangedParametersError` after `set_params`: the guarantee is for the parameters of
-        the fit.
+        Raises `ChangedParametersError` after `set_params`, because the guarantee holds for the
+        parameters used by `fit`.
         """
         require_fitted(self)
         self._require_same_parameters()
         return super().guarantee_
 
     def publish(self) -> PublishedModel:
-        """Return a model for publication: parameters and guarantee, no rows, noise or account."""
+        """Return a model for publication, with coefficients and guarantee.
+
+        The published model contains no rows, no secret noise and no account.
+        """
         require_fitted(self)
         with lock_model(self):
             return PublishedModel(self.model_, self._public_claim())
@@ -196,17 +199,17 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
     def _public_claim(self) -> Guarantee:
         """Return the guarantee without numbers that depend on rows or requests.
 
-        The guarantee covers only the parameters. The spent budget would distinguish a model that
-        forgot rows from a retrained one.
+        The guarantee covers only the published parameters. The spent budget would distinguish a
+        model that forgot rows from a retrained model.
         """
         return replace(self.guarantee_, spent=None, budget=None, residual_state=())
 
     @property
     def noise_commitment_(self) -> str | None:
-        """SHA-256 over `release_salt_` and the noise of the release, in whole steps of its grid.
+        """SHA-256 of `release_salt_` and the noise of the release, counted in steps of its grid.
 
-        None without such noise, or if the parameters before noise are not kept. Certificates
-        publish it. An auditor with the model's file can check it.
+        None if there is no noise on a grid, or if the parameters before noise are not kept.
+        Certificates state this commitment, and an auditor who has the model file can check it.
         """
         require_fitted(self)
         grid, weights = self._release_grid(), self._weights_before_noise()
@@ -215,41 +218,47 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return grid.commit_noise(np.asarray(self.model_.weights), weights, self.release_salt_)
 
     def _release_grid(self) -> ReleaseGrid | None:
-        """Return the grid of releases; None if they have no noise."""
+        """Return the grid on which parameters are released; None without noise on a grid."""
         return None
 
     def _weights_before_noise(self) -> Floats | None:
-        """Return the parameters before noise of the last release; None if they are not kept."""
+        """Return the parameters of the last release before noise; None if they are not kept."""
         return None
 
     @property
     def coef_(self) -> Floats:
-        """Coefficients, one row per score."""
+        """Coefficients of shape (n_scores, n_columns).
+
+        There is one score for two classes or a regression, otherwise one score per class.
+        """
         require_fitted(self)
         return self.model_.coef
 
     @property
     def intercept_(self) -> Floats:
-        """Intercepts, one per score; zeros without intercept."""
+        """Intercepts of shape (n_scores,); zeros if `fit_intercept` is False."""
         require_fitted(self)
         return self.model_.intercept
 
     @property
     def row_norm_(self) -> float:
-        """R: the declared bound on the rows' norms, or the largest norm of a remaining row."""
+        """Declared bound on the norms of the rows, or the largest norm of a remaining row."""
         require_fitted(self)
         declared = self.model_.design.row_norm
         return float(row_norms(self.rows_.X).max()) if declared is None else float(declared)
 
     @abstractmethod
     def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:
-        """Train from scratch; the outcome's `attributes` include `model_` and `downgraded_`."""
+        """Train from scratch and return the outcome.
+
+        Its `attributes` must include `model_` and `downgraded_`.
+        """
 
     def exact_residual(self) -> float:
         """Return the norm of the gradient at the published parameters, on the remaining rows.
 
-        The gradient is that of the sum of losses with its regulariser; it takes one pass over the
-        rows. It includes the effect of noise on the parameters, as it would after a retrain.
+        This is the gradient of the sum of losses plus the regulariser; computing it takes one pass
+        over the rows. Noise on the parameters enlarges the gradient, as it would after retraining.
         """
         require_fitted(self)
         with lock_model(self), one_thread():
@@ -258,18 +267,18 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     @abstractmethod
     def _prepare_target(self, y: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Return targets or class codes, and the classes."""
+        """Return (targets, None) for a regression, or (class codes, classes) for a classifier."""
 
     @abstractmethod
     def _encode_target(self, y: Any) -> NDArray[Any]:
-        """Return targets, or codes of classes; raise for classes that the model does not have."""
+        """Return targets or class codes; raise `ValueError` for a class not in the model."""
 
     @abstractmethod
     def _build_loss(self, classes: NDArray[Any] | None) -> Loss:
-        """Return the loss for these classes."""
+        """Return the loss for these classes; `classes` is None for a regression."""
 
     def _check_settings(self) -> None:
-        """Raise for invalid parameters, alone or in combination.
+        """Raise `ValueError` if a parameter, or a combination of parameters, is not valid.
 
         `Design` checks `rows` and `row_norm`; `NoiseSource` checks the seed of the noise.
         """
@@ -280,7 +289,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
 
     @property
     def _radius_bound(self) -> float | None:
-        """The declared bound on the rows' norms, rounding included; None if undeclared."""
+        """The declared bound on the norms of the rows, rounding included; None if not declared."""
         return None if self.row_norm is None else self.row_norm * (1 + NORM_ROUNDING)
 
     def _prepare_rows(self, X: Any, y: Any, ids: Any) -> TrainingRows:
@@ -292,7 +301,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return TrainingRows(SlotRows(rows, target, row_ids(ids, len(target))), classes, counts)
 
     def _build_problem(self, training: TrainingRows, tilt: Floats | None = None) -> FitProblem:
-        """Return the problem of these rows."""
+        """Return the optimisation problem for these rows, with the linear term `tilt` if given."""
         rows, loss = training.rows, self._build_loss(training.classes)
         return FitProblem(rows.X, rows.y, loss, len(rows), self.l2, self.reg, tilt)  # type: ignore[arg-type]
 
@@ -304,7 +313,11 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return TrainingRows(self.rows_, self.model_.classes, self.counts_)
 
     def _handle_doubts(self, doubts: Iterable[str]) -> tuple[str | None, tuple[Warning, ...]]:
-        """Raise if the guarantee does not hold, or return the reason as text and warnings."""
+        """Handle reasons why the guarantee is not proved.
+
+        Raise `AssumptionError` if `if_unproved` is "raise"; otherwise return the reasons as text
+        and as a warning. Without reasons, return (None, ()).
+        """
         reasons = list(doubts)
         if not reasons:
             return None, ()
@@ -326,24 +339,24 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
             return self._remove_rows(removal, counts, **options)
 
     def _limit_threads(self, removal: Removal) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return the context in which a request is prepared: one BLAS thread."""
+        """Return the context in which a request is prepared; by default with one BLAS thread."""
         return one_thread()
 
     @abstractmethod
     def _remove_rows(self, removal: Removal, counts: Counts, **options: Any) -> Change:
-        """Prepare a removal after which every class still has rows.
+        """Prepare the removal of rows; every class still has rows afterwards.
 
-        `counts` are the remaining rows per class; `options` are the additional arguments of
-        `forget`.
+        `counts` contains the number of remaining rows per class; `options` are the additional
+        arguments of `forget`.
         """
 
     def _retrain(self, positions: Positions) -> Change:
-        """Prepare a fit from scratch on the remaining rows, with fresh noise."""
+        """Prepare training from scratch without the rows at these positions, with fresh noise."""
         wipe = partial(self.rows_.wipe, positions)
         return self._retrain_on(self._training_rows().without(positions), wipe)
 
     def _retrain_on(self, training: TrainingRows, *writes: Callable[[], None]) -> Change:
-        """Prepare a fit from scratch on these rows, and wipe the current secrets."""
+        """Prepare a change that trains from scratch on these rows and wipes the current secrets."""
         source = copy.copy(self.source_)
         fit = self._train(training, source, self.seed_)
         outcome = Outcome(1.0, {"retrains": 1}, fit.warnings)
@@ -352,11 +365,11 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         )
 
     def _wipe_actions(self) -> tuple[Callable[[], None], ...]:
-        """Return functions that wipe the secrets of the model before a request."""
+        """Return functions that overwrite the current secrets of the model with zeros."""
         return tuple(value.wipe for value in vars(self).values() if isinstance(value, SecretArray))
 
     def _retrain_in_place(self) -> Self:
-        """Implement `settle`: train on the remaining rows, to replace the secrets."""
+        """Train from scratch on the remaining rows and replace all secrets; implements `settle`."""
         with lock_model(self), one_thread():
             self._require_same_parameters()
             change = LinearBase._retrain(self, NO_ROWS)
@@ -365,7 +378,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         return self
 
     def _relative_work(self, flops: float) -> float:
-        """Return the work as a share of a retrain, in counted operations."""
+        """Return the work as a share of the floating-point operations of a retraining."""
         return flops / max(self.training_flops_, 1.0)
 
     def _check_input(self, X: Any) -> None:
@@ -373,17 +386,20 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         require_features(self, X)
 
     def _in_place_attributes(self) -> tuple[str, ...]:
-        """Return names of attributes whose memory a request overwrites; secrets are wiped."""
+        """Return the names of attributes whose memory a request overwrites."""
         secrets = [name for name, value in vars(self).items() if isinstance(value, SecretArray)]
         return ("rows_", "source_", "cache_", *secrets)
 
     @property
     def _can_certify(self) -> bool:
-        """Whether there is noise that cannot be repeated."""
+        """Whether the model has noise, and the noise cannot be repeated with a seed."""
         return self.sigma != 0 and self.noise_seed is None
 
     def _certificate_fields(self, is_proved: bool, spent: float, budget: float) -> dict[str, Any]:
-        """Return the fields of a guarantee that depend on its kind; numbers only if certified."""
+        """Return the fields of a guarantee that depend on its kind.
+
+        Epsilon, delta and the budget are included only if the guarantee is certified.
+        """
         if not (self._can_certify and is_proved):
             return {"kind": "empirical"}
         return {
@@ -396,7 +412,7 @@ class LinearBase(LinearParameters, RowsMixin, BaseEstimator):
         }
 
     def __sklearn_tags__(self) -> Tags:
-        """Return the tags: dense or sparse numbers; two fits differ if there is noise."""
+        """Return the scikit-learn tags: sparse input is accepted, and two fits differ by noise."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.non_deterministic = self.noise_seed is None
@@ -410,14 +426,14 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """Labels of the remaining rows, sorted."""
+        """Distinct labels of the remaining rows, sorted."""
         require_fitted(self)
         classes = self.model_.classes
         assert classes is not None
         return classes
 
     def decision_function(self, X: Any) -> Floats:
-        """Return the scores: one per row for two classes, else one per row and class."""
+        """Return the scores, of shape (n_rows,) for two classes, otherwise (n_rows, n_classes)."""
         self._check_input(X)
         return self.model_.decision_function(X)
 
@@ -427,7 +443,7 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
         return self.model_.predict_labels(X)
 
     def predict_proba(self, X: Any) -> Floats:
-        """Return class probabilities, in the order of `classes_`."""
+        """Return class probabilities of shape (n_rows, n_classes), in the order of `classes_`."""
         self._check_input(X)
         return self.model_.predict_proba(X)
 
@@ -436,8 +452,8 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
         classes, codes = np.unique(labels, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"{type(self).__name__} needs at least 2 classes in y; got one class only: "
-                f"{classes[0]}"
+                f"{type(self).__name__} needs at least 2 classes in y, but y has only one "
+                f"class: {classes[0]}"
             )
         return codes.astype(np.int64), hold_target(classes)
 
@@ -445,7 +461,9 @@ class LinearClassifier(ProbabilitiesMixin, KeywordScoreMixin, ClassifierMixin, L
         labels = hold_labels(y, name=type(self).__name__, regressor="InfluenceRegressor")
         codes = np.minimum(np.searchsorted(self.classes_, labels), len(self.classes_) - 1)
         if (self.classes_[codes] != labels).any():
-            raise ValueError(f"y has labels that are not in classes_: {self.classes_}")
+            raise ValueError(
+                f"y has labels that are not in classes_; expected only {self.classes_}"
+            )
         return codes.astype(np.int64)
 
     def _build_loss(self, classes: NDArray[Any] | None) -> Loss:
@@ -474,7 +492,7 @@ class LinearRegressor(KeywordScoreMixin, RegressorMixin, LinearBase):
 
 
 def attributes_of(training: TrainingRows, source: NoiseSource, fit: FitOutcome) -> dict[str, Any]:
-    """Return the fitted attributes; attributes of the method may replace the rows."""
+    """Return all fitted attributes by name; attributes of the method replace the shared ones."""
     return {
         "rows_": training.rows,
         "counts_": training.counts,
@@ -486,21 +504,22 @@ def attributes_of(training: TrainingRows, source: NoiseSource, fit: FitOutcome) 
 
 
 def require_batch_size(batch_size: Any, n_rows: int) -> None:
-    """Raise unless a request can be split into batches of this size."""
+    """Raise `ValueError` if `batch_size` is not valid for a request that removes `n_rows`."""
     check_parameter("batch_size", batch_size, Whole(1))
     if batch_size > n_rows:
         raise ValueError(
-            f"batch_size={batch_size}, but this request removes {n_rows} row(s); nothing was "
-            "changed. Use forget(..., batch_size=None) or a smaller number"
+            f"batch_size={batch_size} is larger than the number of rows that this request "
+            f"removes, {n_rows}; nothing was changed. Use forget(..., batch_size=None) or a "
+            "smaller batch_size"
         )
 
 
 def convergence_warnings(solution: Solution, tolerance: float) -> tuple[Warning, ...]:
-    """Return a warning if the solver did not reach the tolerance."""
+    """Return a tuple with a warning if the solver did not reach the tolerance; empty otherwise."""
     if solution.residual <= tolerance:
         return ()
     text = (
-        f"training stopped at a gradient of {solution.residual:.3g}, above {tolerance:.3g}; raise "
-        "max_iter, scale the columns or use a larger l2"
+        f"training stopped at a gradient norm of {solution.residual:.3g}, above the tolerance "
+        f"of {tolerance:.3g}; increase max_iter, scale the columns or use a larger l2"
     )
     return (ConvergenceWarning(text),)

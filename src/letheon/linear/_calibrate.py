@@ -1,9 +1,9 @@
-"""Noise calibration, and the grid of releases.
+"""Noise calibration, and the grid on which parameters are released.
 
 Two distributions (laws) P and Q are (epsilon, delta)-close if ``P(A) <= e^epsilon Q(A) + delta``
 and ``Q(A) <= e^epsilon P(A) + delta`` for every event A. The smallest such delta is the
-hockey-stick divergence. Every function states in which direction it errs. This is always the safe
-direction: a delta or an epsilon may be too large, a shift too small.
+hockey-stick divergence. Every function states in which direction its result may be wrong. This is
+always the safe direction: a delta or an epsilon may be too large, a shift may be too small.
 
 A certified model releases its parameters on a grid, with integer noise:
 ``release = step * (round(W / step) + Z)`` with Z independent integers of an exact law. The step is
@@ -47,12 +47,12 @@ _LARGEST_SPLIT = 700.0
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Return the delta of N(0, 1) against N(mu, 1), the same in both directions.
+    """Return the smallest delta at which N(0, 1) and N(mu, 1) are (epsilon, delta)-close.
 
-    ``Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)``, exact for unit covariance in any
-    dimension with mu the length of the shift (Balle and Wang 2018). Increases with mu, decreases
-    with epsilon. Errs upwards, by less than 2e-11 of its value; a positive value below the
-    smallest normal float becomes that float.
+    It is ``Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)``. The formula also holds for
+    unit covariance in any dimension, where mu is the length of the shift (Balle and Wang 2018). It
+    increases with mu and decreases with epsilon. The result may be too large by less than 2e-11 of
+    its value; a positive value below the smallest normal float becomes that float.
     """
     _require_non_negative(epsilon=epsilon, mu=mu)
     if mu == 0 or epsilon == math.inf:
@@ -63,10 +63,11 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def _hockey_stick(epsilon: float, mu: float) -> float:
-    """Evaluate the closed form; e^epsilon φ(-mu/2-epsilon/mu) = φ(mu/2-epsilon/mu) keeps it finite.
+    """Return the formula of `gaussian_delta`, evaluated without overflow.
 
-    With E(y) = e^(y²) erfc(y) both terms carry the same factor:
-    ``½ e^(-(mu/2-epsilon/mu)²/2) [E((epsilon/mu - mu/2)/√2) - E((epsilon/mu + mu/2)/√2)]``.
+    Because e^epsilon φ(-mu/2-epsilon/mu) = φ(mu/2-epsilon/mu), both terms have the same factor.
+    With E(y) = e^(y²) erfc(y) the formula becomes ``½ e^(-(mu/2-epsilon/mu)²/2) [E((epsilon/mu -
+    mu/2)/√2) - E((epsilon/mu + mu/2)/√2)]``.
     """
     centre, half = epsilon / mu, mu / 2
     factor = math.exp(-(half - centre) * (half - centre) / 2) / 2
@@ -85,8 +86,8 @@ def _hockey_stick(epsilon: float, mu: float) -> float:
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu with ``gaussian_delta(epsilon, mu) <= delta``.
 
-    Noise of standard deviation ``s / gaussian_mu(epsilon, delta)`` hides a shift of length s.
-    Errs downwards, as if delta were smaller by 2e-11 of itself. 0 for delta = 0.
+    Noise of standard deviation ``s / gaussian_mu(epsilon, delta)`` hides a shift of length s. The
+    result may be too small, as if delta were smaller by 2e-11 of itself. It is 0 for delta = 0.
     """
     _require_non_negative(epsilon=epsilon, delta=delta)
     if delta >= 1 or epsilon == math.inf:
@@ -104,9 +105,9 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the smallest epsilon >= 0 with ``gaussian_delta(epsilon, mu) <= delta``.
 
-    Errs upwards, as if delta were smaller by 2e-11 of itself. ``gaussian_epsilon(gaussian_mu(e,
-    delta), delta)`` may exceed e in the last digits, so compare mu or delta with a budget, not
-    epsilon. Infinite for delta = 0 and mu > 0.
+    The result may be too large, as if delta were smaller by 2e-11 of itself.
+    ``gaussian_epsilon(gaussian_mu(e, delta), delta)`` may exceed e in the last digits, so compare
+    mu or delta with a budget, not epsilon. The result is infinite for delta = 0 and mu > 0.
     """
     _require_non_negative(mu=mu, delta=delta)
     if gaussian_delta(0.0, mu) <= delta:
@@ -119,10 +120,11 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def zcdp_gap(epsilon: float, delta: float) -> float:
-    """Return ``q = sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta))``.
+    """Return q such that a shift of ``sqrt(2) q`` deviations is hidden by Gaussian noise.
 
-    A shift of sqrt(2) q standard deviations is q²-zCDP and so (epsilon, delta)-close. Errs
-    downwards: ``sqrt(2) q < gaussian_mu(epsilon, delta)``. 0 for delta = 0.
+    It is ``q = sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta))``: a shift of sqrt(2) q standard
+    deviations is q²-zCDP and therefore (epsilon, delta)-close. The result is smaller than
+    necessary: ``sqrt(2) q < gaussian_mu(epsilon, delta)``. It is 0 for delta = 0.
     """
     _require_non_negative(epsilon=epsilon, delta=delta)
     if delta == 0:
@@ -133,11 +135,12 @@ def zcdp_gap(epsilon: float, delta: float) -> float:
 
 
 def mismatch_kl(mu: float, log_spread: float, dimension: float) -> float:
-    """Return a bound on the Kullback-Leibler divergence, both directions; see `mismatch_delta`.
+    """Return a bound on the Kullback-Leibler divergence of two Gaussians, in both directions.
 
-    ``½ [e^t mu² + d (e^t - 1 - t)]``: the divergence is
-    ``½ [|v|² + Σ (s_i - 1 - log s_i)]`` with s_i in [e^-t, e^t], and ``e^u - 1 - u`` is largest at
-    u = t. Errs upwards; equals mu²/2, that of equal covariances, at t = 0.
+    The parameters are those of `mismatch_delta`. The bound is ``½ [e^t mu² + d (e^t - 1 - t)]``:
+    the divergence is ``½ [|v|² + Σ (s_i - 1 - log s_i)]`` with s_i in [e^-t, e^t], and ``e^u - 1 -
+    u`` is largest at u = t. The result may be too large; at t = 0 it is mu²/2, the divergence for
+    equal covariances.
     """
     _require_laws(mu, log_spread, dimension)
     if log_spread > _LARGEST_SPREAD:
@@ -147,30 +150,31 @@ def mismatch_kl(mu: float, log_spread: float, dimension: float) -> float:
 
 
 def mismatch_delta(epsilon: float, mu: float, log_spread: float, dimension: float) -> float:
-    r"""Return a bound on the delta between two Gaussians of unequal covariance, both directions.
+    r"""Return a delta at which two Gaussians of unequal covariance are (epsilon, delta)-close.
 
     Parameters
     ----------
     epsilon : float
-        Epsilon of the divergence.
+        Epsilon at which the Gaussians are compared.
     mu : float
         Bound on ``|S2^(-1/2) (m1 - m2)|`` for the laws N(m1, S1) and N(m2, S2).
     log_spread : float
         A t such that every eigenvalue of ``S2^(-1/2) S1 S2^(-1/2)`` is in [e^-t, e^t].
     dimension : float
-        Number of entries, d, or a d such that the sum of K below over all entries is at most
-        d K(t).
+        Number of coordinates d, or any number d such that the sum of K (see Notes) over all
+        coordinates is at most d K(t).
 
     Returns
     -------
     float
-        Never below the true delta. Equal to `gaussian_delta` at ``log_spread=0``.
+        Valid in both directions, and never below the true delta. Equal to `gaussian_delta` at
+        ``log_spread=0``.
 
     Notes
     -----
-    Whitening gives P = N(v, S) against Q = N(0, I), S diagonal with entries e^u, |u| <= t.
-    Whitening by the other law instead turns the reverse direction into the same case with
-    ``|v| <= e^(t/2) mu``; so that length, called ν, serves both.
+    Whitening gives P = N(v, S) and Q = N(0, I), where S is diagonal with entries e^u and |u| <= t.
+    Whitening by the other law turns the reverse direction into the same case with ``|v| <= e^(t/2)
+    mu``. This length, called ν, is therefore used for both directions.
 
     *Order.* For λ > 0 and every x, ``(1 - e^-x)_+ <= c e^(λx)`` with
     ``c = λ^λ / (1+λ)^(1+λ)``. Since delta is the mean of ``(1 - e^(epsilon - L))_+`` under P, L the
@@ -191,8 +195,8 @@ def mismatch_delta(epsilon: float, mu: float, log_spread: float, dimension: floa
 
     .. math:: δ \le δ_1(a) + e^a \, δ_{Gauss}(ε - a, ν).   \quad (2)
 
-    The result is the least of (1) and (2) over the λ and a tried; any choice is valid. At t = 0,
-    (2) with a = 0 is exact.
+    Any choice of λ and a is valid, so the result is the smallest value of (1) and (2) over the λ
+    and a that are tried. At t = 0, (2) with a = 0 is exact.
     """
     _require_non_negative(epsilon=epsilon)
     _require_laws(mu, log_spread, dimension)
@@ -210,8 +214,8 @@ def mismatch_delta(epsilon: float, mu: float, log_spread: float, dimension: floa
 def mismatch_epsilon(mu: float, log_spread: float, dimension: float, delta: float) -> float:
     """Return the smallest epsilon >= 0 with ``mismatch_delta(epsilon, ...) <= delta``.
 
-    Errs upwards. Equal to `gaussian_epsilon` at ``log_spread=0``; infinite for delta = 0 unless the
-    laws are equal.
+    The result may be too large. It is equal to `gaussian_epsilon` at ``log_spread=0``, and infinite
+    for delta = 0 unless the laws are equal.
     """
     _require_laws(mu, log_spread, dimension)
     _require_non_negative(delta=delta)
@@ -234,7 +238,7 @@ def mismatch_epsilon(mu: float, log_spread: float, dimension: float, delta: floa
 
 
 def _renyi_orders(log_spread: float, dimension: float) -> tuple[Floats, Floats]:
-    """Return the λ tried and ``log c + d K(t)`` of each; see `mismatch_delta`."""
+    """Return the values of λ to try, and ``log c + d K(t)`` for each; see `mismatch_delta`."""
     spread = max(log_spread, _SMALLEST_SPREAD)
     orders = _SHARE / math.expm1(spread)
     log_c = -np.log1p(orders) - orders * np.log1p(1 / orders)
@@ -249,7 +253,7 @@ def _shift_exponents(orders: Floats, shift: float) -> Floats:
 
 
 def _least_split(epsilon: float, shift: float, orders: Floats, exponents: Floats) -> float:
-    """Return the least of (2) of `mismatch_delta` over two rounds of candidates for a."""
+    """Return the smallest bound (2) of `mismatch_delta` over two rounds of candidates for a."""
 
     def bound(a: float) -> float:
         covariance = math.exp(min(float(np.min(exponents - orders * a)), 0.0))
@@ -274,10 +278,11 @@ def _log_ratio(value: float, target: float) -> float:
 
 
 def _find_crossing(excess: Callable[[float], float], bad: float, good: float) -> float:
-    """Return a point at which ``excess <= 0``, next to one at which it is above 0.
+    """Return a point where ``excess <= 0``, close to a point where ``excess > 0``.
 
-    Regula falsi (Illinois variant), with a bisection every sixth step. The returned point has been
-    evaluated (or is `good`), so a rounding error cannot flip the side.
+    `excess` is positive at `bad` and at most 0 at `good`. The search uses regula falsi (Illinois
+    variant), with a bisection in every sixth step. The returned point was evaluated, so a rounding
+    error cannot make it a point where ``excess > 0``.
     """
     above, below = excess(bad), excess(good)
     was_above: bool | None = None
@@ -303,13 +308,13 @@ def _require_non_negative(**values: float) -> None:
     for name, value in values.items():
         # Written so that NaN raises as well.
         if not value >= 0:
-            raise ValueError(f"{name} must be 0 or above, not {value!r}")
+            raise ValueError(f"{name}={value!r} must be a non-negative number")
 
 
 def _require_laws(mu: float, log_spread: float, dimension: float) -> None:
     _require_non_negative(mu=mu, log_spread=log_spread)
     if dimension < 1:
-        raise ValueError(f"dimension must be at least 1, not {dimension!r}")
+        raise ValueError(f"dimension={dimension!r} must be at least 1")
 
 
 # Steps of the grid in one sigma: 2**20 to 2**21.
@@ -320,35 +325,36 @@ _LEAST_SIGMA = 1e-100
 
 
 def rounding_gap(scale: int) -> float:
-    """Return a bound on the total variation between two laws on the integers.
+    """Return a bound on the total variation between a discrete and a rounded Gaussian.
 
-    They are the discrete Gaussian of this scale s and the normal law of deviation s, rounded.
+    These are the discrete Gaussian of scale s on the integers, and the normal distribution of
+    standard deviation s, rounded to integers.
 
     Notes
     -----
     With f the normal density and x uniform in [-1/2, 1/2], the rounded law has the probabilities
-    ``r(z) = f(z) E[exp(-x**2 / 2s**2) cosh(x z / s**2)]``. The mean lies between
-    ``1 - 1 / 24s**2`` and, for ``|z| <= s**2``, ``1 + z**2 / 23s**4`` (cosh t <= 1 + 12 t**2 / 23
-    for t <= 1/2). The sum of f over the integers is ``1 + c`` with 0 < c < 3 exp(-2 pi**2 s**2), by
-    Poisson summation. So half of the sum of ``|r - f / (1 + c)|`` is at most ``(1 / 24s**2 + 1.01
-    / 23s**2 + c) / 2`` plus the mass beyond s**2, together below ``1 / 20s**2`` from s = 8 on.
+    ``r(z) = f(z) E[exp(-x**2 / 2s**2) cosh(x z / s**2)]``. The expectation is between ``1 - 1 /
+    24s**2`` and, for ``|z| <= s**2``, ``1 + z**2 / 23s**4`` (cosh t <= 1 + 12 t**2 / 23 for t <=
+    1/2). The sum of f over the integers is ``1 + c`` with 0 < c < 3 exp(-2 pi**2 s**2), by Poisson
+    summation. So half of the sum of ``|r - f / (1 + c)|`` is at most ``(1 / 24s**2 + 1.01 / 23s**2
+    + c) / 2`` plus the mass beyond s**2, together below ``1 / 20s**2`` from s = 8 on.
     """
     if scale < 8:
-        raise ValueError(f"scale must be at least 8, got {scale}")
+        raise ValueError(f"scale={scale} must be at least 8")
     return 1 / (20 * scale * scale)
 
 
 @dataclass(frozen=True)
 class ReleaseGrid:
-    """Grid of releases, and the scale of their noise.
+    """The grid on which parameters are released, and the scale of their noise.
 
     Attributes
     ----------
     step : float
         A power of two.
     scale : int
-        The noise per coordinate, in steps: the deviation of a discrete Gaussian, or the scale of a
-        discrete Laplace distribution if delta is 0.
+        Noise per coordinate, in steps: the standard deviation of a discrete Gaussian, or the scale
+        of a discrete Laplace distribution if delta is 0.
     """
 
     step: float
@@ -359,36 +365,39 @@ class ReleaseGrid:
         """Return the grid for noise of at least `sigma` per coordinate."""
         if not _LEAST_SIGMA <= sigma <= 1 / _LEAST_SIGMA:
             raise ValueError(
-                f"sigma must be a number from {_LEAST_SIGMA} to {1 / _LEAST_SIGMA}, got {sigma}"
+                f"sigma={sigma} must be a number from {_LEAST_SIGMA} to {1 / _LEAST_SIGMA}"
             )
         step = math.ldexp(1.0, math.frexp(sigma)[1] - 1 - _SCALE_BITS)
         return cls(step, math.ceil(sigma / step))
 
     @property
     def sigma(self) -> float:
-        """Noise per coordinate that is actually added."""
+        """Scale of the noise that is added per coordinate; at least the requested sigma."""
         return self.step * self.scale
 
     def clipping_distance(self, length: float) -> float:
-        """Return the largest distance by which clipping moves a vector of this length."""
+        """Return the largest distance by which clipping moves a vector of this norm."""
         return max(length - _MOST_STEPS * self.step, 0.0)
 
     def release(self, weights: Floats, source: NoiseSource, *, is_pure: bool = False) -> Floats:
-        """Return parameters with fresh noise; `is_pure` for a guarantee with delta = 0."""
+        """Return the parameters rounded to the grid, plus fresh noise.
+
+        `is_pure` draws the Laplace noise of a guarantee with delta = 0.
+        """
         draw = source.laplaces if is_pure else source.discrete_normals
         return self.release_with(weights, draw(weights.shape, self.scale).astype(np.float64))
 
     def release_with(self, weights: Floats, noise: Floats) -> Floats:
-        """Return parameters plus the given noise, in whole steps."""
+        """Return the parameters rounded to the grid, plus the given noise, which is in steps."""
         return (self._round_to_steps(weights) + noise) * self.step
 
     def commit_noise(self, released: Floats, weights: Floats, salt: str) -> str:
-        """Return ``SHA-256(salt | noise)`` of a release, the noise as integers of 64 bits."""
+        """Return ``SHA-256(salt | noise)`` of a release, with the noise as 64-bit integers."""
         noise = (released / self.step - self._round_to_steps(weights)).astype("<i8")
         return hashlib.sha256(bytes.fromhex(salt) + noise.tobytes()).hexdigest()
 
     def _round_to_steps(self, weights: Floats) -> Floats:
-        """Return parameters in steps."""
+        """Return the parameters as integer numbers of steps, clipped to the range of the grid."""
         limit = _MOST_STEPS * self.step
         if not np.abs(weights).max(initial=0.0) <= limit:
             weights = np.clip(weights, -limit, limit)
@@ -397,15 +406,15 @@ class ReleaseGrid:
 
     @cache  # noqa: B019  (a grid is two numbers)
     def max_hidden_distance(self, epsilon: float, delta: float, size: int) -> float:
-        """Return the largest distance of two parameter vectors whose releases are close.
+        """Return the largest distance of two parameter vectors at which their releases are close.
 
         Close means (epsilon, delta)-close, in both directions. `size` is the number of coordinates.
         Rounding moves the vectors apart by at most one step per coordinate. With delta > 0 the
         noise differs from a rounded Gaussian by `rounding_gap` per coordinate, which is charged to
         delta in both laws. If delta is too small for that, the proof uses zCDP: the discrete
         Gaussian is as concentrated as the continuous one (Canonne et al. 2020), without a charge.
-        With delta = 0 each step of distance costs 1 / scale. Errs downwards; 0 if nothing can be
-        hidden.
+        With delta = 0 each step of distance costs 1 / scale. The result may be too small; it is 0
+        if no distance can be hidden.
         """
         if delta == 0.0:
             steps = (epsilon * self.scale - size) / math.sqrt(size)
@@ -421,17 +430,17 @@ class ReleaseGrid:
         return max(steps * self.step * (1 - 1e-12), 0.0)
 
     def noise_charge(self, epsilon: float, size: int) -> float:
-        """Return the part of delta charged for discrete instead of continuous noise."""
+        """Return the part of delta that is charged because the noise is discrete."""
         return (1 + math.exp(min(epsilon, 700.0))) * size * rounding_gap(self.scale)
 
     def compute_delta(self, epsilon: float, distance: float, size: int) -> float:
-        """Return a delta at which releases of parameters this far apart are close."""
+        """Return a delta such that releases of parameters at this distance are close."""
         mu = (distance / self.step + math.sqrt(size)) / self.scale * (1 + 1e-12)
         by_zcdp = math.exp(-(max(epsilon / mu - mu / 2, 0.0) ** 2) / 2) * (1 + 1e-9)
         return min(1.0, by_zcdp, gaussian_delta(epsilon, mu) + self.noise_charge(epsilon, size))
 
     def compute_epsilon(self, distance: float, delta: float, size: int) -> float:
-        """Return an epsilon at which releases of parameters this far apart are close."""
+        """Return an epsilon such that releases of parameters at this distance are close."""
         steps = distance / self.step * (1 + 1e-12)
         if delta == 0.0:
             return (steps * math.sqrt(size) + size) / self.scale

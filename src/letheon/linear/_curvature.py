@@ -1,14 +1,15 @@
-"""Hessians that are kept and updated: as factored blocks, or as products with vectors.
+"""Hessians that are updated by removals, as factored blocks or as products with vectors.
 
 `Curvature` contains Hessian blocks at an expansion point W0 with an explicit inverse. A removal of
-m rows changes every block by -V V', where V has m columns (m K for a joint loss). Nothing of size n
-is read: the inverse is updated by Sherman-Morrison-Woodbury. Errors from rounding, or from a
-smaller regulariser, appear in the residual |g - H step|, which is measured.
+m rows changes every block by -V V', where V has m columns (m K for a joint loss). The inverse is
+updated by the Sherman-Morrison-Woodbury formula, without a pass over the n rows. Errors from
+rounding, or from a smaller regulariser, are part of the residual |g - H step|, which is measured.
 
-`Downdate` computes with the old matrices and V, and only `apply` writes. So a request that fails
-changes nothing.
+`Downdate` computes with the old matrices and V, and only its method `apply` changes them. So a
+request that fails changes nothing.
 
-`HessianProducts` multiplies the Hessian by vectors, for problems too large to form the matrix.
+`HessianProducts` multiplies the Hessian by vectors, for problems whose Hessian is too large to
+store.
 """
 
 import copy
@@ -40,10 +41,10 @@ _STEPS, _SLACK = 80, 0.05
 
 
 class HessianBlock:
-    """One block of the Hessian's data part, and the inverse of block + ridge.
+    """A block of the Hessian without the regulariser, and the inverse of block + ridge I.
 
     Only lower triangles are used, in Fortran order, as LAPACK requires. The inverse is computed
-    from the Cholesky factor on first use; it is two thirds of the work of a new block.
+    from the Cholesky factor on first use, because it takes two thirds of the work for a new block.
     """
 
     def __init__(self, hessian: Floats, factor: Floats) -> None:
@@ -53,14 +54,14 @@ class HessianBlock:
 
     @classmethod
     def from_hessian(cls, hessian: Floats, ridge: float) -> Self:
-        """Return the block with its factor."""
+        """Return the block for a Hessian without regulariser; hessian + ridge I is factored."""
         # Removals update the lower triangle only; the upper one would keep the removed rows.
         hessian = np.asfortranarray(np.tril(hessian))
         return cls(hessian, cholesky_factor(hessian, ridge))
 
     @property
     def inverse(self) -> Floats:
-        """Inverse of hessian + ridge, to be changed in place."""
+        """Inverse of hessian + ridge I (lower triangle), which removals change in place."""
         if self._inverse is None:
             # LAPACK starts threads even for matrices that are too small to benefit.
             with one_thread():
@@ -70,7 +71,7 @@ class HessianBlock:
         return self._inverse
 
     def solve(self, g: Floats) -> Floats:
-        """Return the (stale) inverse times g."""
+        """Return the stored inverse times g."""
         if self._inverse is not None:
             return symv(self._inverse, g)
         solved: Floats
@@ -78,14 +79,14 @@ class HessianBlock:
         return solved
 
     def replace_with(self, other: "HessianBlock") -> None:
-        """Use the matrices of the other block and wipe the old ones."""
+        """Take over the matrices of the other block, and overwrite the old matrices with zeros."""
         for matrix in (self.hessian, self._factor, self._inverse):
             if matrix is not None:
                 matrix[:] = 0.0
         self.hessian, self._factor, self._inverse = other.hessian, other._factor, other._inverse
 
     def __copy__(self) -> "HessianBlock":
-        """Return a block with its own matrices."""
+        """Return a copy with its own matrices."""
         duplicate = HessianBlock.__new__(HessianBlock)
         for name, matrix in vars(self).items():
             setattr(duplicate, name, None if matrix is None else matrix.copy("F"))
@@ -93,15 +94,14 @@ class HessianBlock:
 
 
 class Curvature:
-    """Hessian blocks of the remaining rows at W0, for O(d^2) removals.
+    """Hessian blocks of the remaining rows at W0. A removal takes O(d^2) operations.
 
     Attributes
     ----------
     point : ndarray
         W0, the point at which the Hessian was evaluated.
     tops : list of float
-        Upper bounds on the largest eigenvalue of each block when it was evaluated; removals only
-        lower it.
+        Upper bound on the largest eigenvalue of each block; removals only lower the eigenvalues.
     radius : float
         Upper bound on the norm of every row.
     error : float
@@ -136,10 +136,11 @@ class Curvature:
     def from_problem(
         cls, problem: FitProblem, W: Floats, *, radius: float | None = None, seed: int = 0
     ) -> Self:
-        """Evaluate the Hessian of the problem's rows at W.
+        """Return the curvature of the rows of a problem at the parameters W.
 
-        `radius` is the declared bound on the rows' norms, if there is one. `seed` starts the
-        search for the top eigenvalues; it must not depend on the rows.
+        `radius` is the declared bound on the norms of the rows; None computes it from the rows.
+        `seed` is for the random start of the search for the largest eigenvalues and must not depend
+        on the rows.
         """
         if radius is None:
             norms = row_norms(problem.X)
@@ -151,13 +152,13 @@ class Curvature:
         return cls(W, blocks, tops, radius, rounding_error(blocks, tops))
 
     def bound_offsets(self, W: Floats) -> list[float]:
-        """Return a for each block, with |x (W - W0)| <= radius * a for all remaining rows."""
+        """Return per block a number a with |x (W - W0)| <= radius * a for all remaining rows x."""
         since = block_norms(W - self._anchor, len(self.blocks))
         radius = self.radius or 1.0  # if all rows are zeros, scores do not change
         return [reach / radius + more for reach, more in zip(self._reach, since, strict=True)]
 
     def bound_drifts(self, W: Floats) -> list[float]:
-        """Return upper bounds on (W - W0)' H (W - W0) for each block, of the data part."""
+        """Return for each block an upper bound on (W - W0)' H (W - W0), without the regulariser."""
         columns = to_blocks(W - self.point, len(self.blocks))
         return [
             max(float(d @ symv(block.hessian, d)), 0.0) + self.error * float(d @ d)
@@ -165,13 +166,13 @@ class Curvature:
         ]
 
     def rounding_at(self, W: Floats) -> float:
-        """Return the gradient caused by the last bits of W; see `FitProblem.rounding_at`."""
+        """Return the gradient norm caused by rounding W; see `FitProblem.rounding_at`."""
         pairs = zip(self._roots, to_blocks(W, len(self.blocks)), strict=True)
         sizes = [norm * float(root @ np.abs(w)) for (norm, root), w in pairs]
         return EPSILON * sqrt(sum(size * size for size in sizes))
 
     def record_reach(self, W: Floats, reach: list[float]) -> None:
-        """Record the largest difference between the scores at W and those at the point."""
+        """Record, per block, the largest difference between the scores at W and at `point`."""
         self._anchor, self._reach = W, reach
         self.n_measured += 1
 
@@ -182,7 +183,7 @@ class Curvature:
         return self
 
     def solve(self, G: Floats) -> Floats:
-        """Return the (stale) inverse times G, shape (d, K)."""
+        """Return the stored inverse times G, of shape (d, K)."""
         columns = to_blocks(G, len(self.blocks))
         solved = [block.solve(g) for block, g in zip(self.blocks, columns, strict=True)]
         return from_blocks(solved, G.shape)
@@ -207,14 +208,14 @@ class NewtonStep(Opaque):
 
 
 class Downdate:
-    """The curvature without some rows; nothing is written before `apply`.
+    """A pending removal of rows from a curvature; only `apply` changes the matrices.
 
     Parameters
     ----------
     curvature : Curvature
         The curvature of the rows before the removal.
     roots : list of ndarray
-        V of every block at the expansion point; the block loses V V'.
+        The matrix V of every block at the expansion point; V V' is subtracted from the block.
     ridge : float
         Regulariser after the removal.
     """
@@ -226,24 +227,24 @@ class Downdate:
         self._parts = [_choose_downdate(block, V, ridge, worn_out) for block, V in pairs]
 
     def solve(self, G: Floats) -> NewtonStep:
-        """Solve H step = G by the inverse."""
+        """Return the solution of H step = G by the updated inverse."""
         targets = to_blocks(G, len(self._parts))
         return _make_step([p.solve(g) for p, g in zip(self._parts, targets, strict=True)], G.shape)
 
     def refine(self, step: NewtonStep, G: Floats) -> NewtonStep:
-        """Return a step with a smaller residual, by solving for the residual."""
+        """Return a step with a smaller residual, by solving once more for the residual."""
         size = len(self._parts)
         triples = zip(self._parts, to_blocks(step.change, size), to_blocks(G, size), strict=True)
         return _make_step([p.refine(x, g) for p, x, g in triples], G.shape)
 
     @property
     def error(self) -> float:
-        """Rounding error of the blocks without the rows."""
+        """Estimated rounding error of the blocks after the removal."""
         curvature = self._curvature
         return curvature.error + rounding_error(curvature.blocks, curvature.tops)
 
     def apply(self) -> None:
-        """Write the change into the matrices. Cannot fail."""
+        """Change the matrices in place. This cannot fail."""
         self._curvature.error = self.error
         for part in self._parts:
             part.apply()
@@ -279,9 +280,9 @@ def _choose_downdate(
 
 
 def woodbury(block: HessianBlock, V: Floats, sign: float) -> tuple[Floats, Floats, int]:
-    """Return Q with Q Q' the change of the inverse when the block changes by sign V V'.
+    """Return (Q, L, error code of LAPACK) for a block that changes by sign V V'.
 
-    Q = H^(-1) V L'^(-1), L L' = I + sign V' H^(-1) V; also L, and LAPACK's error code.
+    The inverse changes by -sign Q Q', where Q = H^(-1) V L'^(-1) and L L' = I + sign V' H^(-1) V.
     """
     Q = blas.dsymm(1.0, block.inverse, V, lower=1)
     core = np.eye(V.shape[1])
@@ -291,7 +292,7 @@ def woodbury(block: HessianBlock, V: Floats, sign: float) -> tuple[Floats, Float
 
 
 class _BlockDowndate(ABC):
-    """A block that loses V V'; both products use the block after the removal."""
+    """The removal of V V' from a block. Products use the block after the removal."""
 
     def __init__(self, block: HessianBlock, V: Floats, ridge: float) -> None:
         self._block, self._V, self._ridge = block, V, ridge
@@ -318,7 +319,7 @@ class _BlockDowndate(ABC):
 
 
 class _RankOneDowndate(_BlockDowndate):
-    """A block that loses v v': Sherman-Morrison."""
+    """The removal of v v' from a block, by the Sherman-Morrison formula."""
 
     def __init__(
         self, block: HessianBlock, v: Floats, ridge: float, q: Floats, scale: float
@@ -343,7 +344,7 @@ class _RankOneDowndate(_BlockDowndate):
 
 
 class _LowRankDowndate(_BlockDowndate):
-    """A block that loses V V', V of few columns: Woodbury."""
+    """The removal of V V' from a block, where V has few columns, by the Woodbury formula."""
 
     def __init__(self, block: HessianBlock, V: Floats, ridge: float, Q: Floats) -> None:
         super().__init__(block, V, ridge)
@@ -370,7 +371,7 @@ def write_block(block: HessianBlock, V: Floats, Q: Floats, sign: float) -> None:
 
 
 class _FullDowndate(_BlockDowndate):
-    """A block that loses many columns and is factored again."""
+    """The removal of V V' from a block that is then factored again."""
 
     @one_thread()
     def __init__(self, block: HessianBlock, V: Floats, ridge: float) -> None:
@@ -390,12 +391,12 @@ class _FullDowndate(_BlockDowndate):
 
 
 def rounding_error(blocks: list[HessianBlock], tops: list[float]) -> float:
-    """Return the size of the rounding errors of one sum or difference of matrices below `tops`."""
+    """Return an estimate of the rounding error when blocks with norms `tops` are added."""
     return max(EPSILON * len(b.hessian) * top for b, top in zip(blocks, tops, strict=True))
 
 
 def symv(symmetric: Floats, x: Floats) -> Floats:
-    """Return a symmetric matrix (lower triangle, Fortran order) times a vector."""
+    """Return the product of a symmetric matrix (lower triangle, Fortran order) and a vector."""
     product: Floats = blas.dsymv(1.0, symmetric, x, lower=1)
     return product
 
@@ -409,8 +410,8 @@ def cholesky_factor(hessian: Floats, ridge: float) -> Floats:
     factor, info = lapack.dpotrf(shifted, lower=1, overwrite_a=1)
     if info:
         raise np.linalg.LinAlgError(
-            f"the Hessian plus {ridge:.3g} is not positive definite in double precision; use a "
-            "larger l2 or scale the columns"
+            f"the Hessian with the regulariser {ridge:.3g} is not positive definite in double "
+            "precision; use a larger l2 or scale the columns"
         )
     return factor
 
@@ -425,7 +426,7 @@ def top_eigenvalue(hessian: Floats, seed: int) -> float:
 
 
 def _run_lanczos(hessian: Floats, start: Floats) -> float:
-    """Return the largest Ritz value of the Krylov space, with full orthogonalisation."""
+    """Return the largest eigenvalue found by the Lanczos method with full orthogonalisation."""
     basis = np.zeros((_STEPS, len(hessian)))
     basis[0] = start / np.linalg.norm(start)
     diagonal, off_diagonal = np.zeros(_STEPS), np.zeros(_STEPS - 1)
@@ -449,10 +450,10 @@ _MOST_PRODUCTS = 500
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProductStep(Opaque):
-    """An approximate solution of H step = G, and its effect.
+    """An approximate solution of H step = G, and its effect on the scores and the gradient.
 
     `scores` is X step. `residual` bounds the gradient that the step adds: the residual of the
-    linear system plus the nonlinearity of the loss.
+    linear system plus the effect of the nonlinearity of the loss.
     """
 
     change: Floats
@@ -463,16 +464,16 @@ class ProductStep(Opaque):
 
 @dataclass(eq=False, repr=False)
 class HessianProducts(Opaque):
-    """Values per slot and per column for removals by conjugate gradients.
+    """Stored values with which removals multiply the Hessian by vectors.
 
-    Removals update all of them: otherwise the diagonal would keep the squares of removed rows.
+    Removals update all values. Otherwise, the diagonal would keep the squares of removed rows.
 
     Attributes
     ----------
     weights : ndarray
-        Curvature of every slot, at the point where it was last evaluated.
+        Curvature of the loss for every slot, at the parameters where it was last evaluated.
     diagonal : ndarray
-        Diagonal of the data part of the Hessian with these weights.
+        Diagonal of the Hessian with these weights, without the regulariser.
     scores : ndarray
         X W of every slot, at the current parameters.
     spectral : float
@@ -486,7 +487,7 @@ class HessianProducts(Opaque):
 
     @classmethod
     def evaluate_at(cls, problem: FitProblem, W: Floats) -> "HessianProducts":
-        """Evaluate at W: one pass over the rows, and one over their squares."""
+        """Return the values at W; takes one pass over the rows and one over their squares."""
         scores = np.asarray(problem.X @ W, np.float64)
         weights = problem.loss.curvature_at(scores, problem.y)
         weights[problem.removed] = 0.0
@@ -496,15 +497,15 @@ class HessianProducts(Opaque):
         return cls(weights, diagonal, scores, spectral)
 
     def is_valid_for(self, problem: FitProblem) -> bool:
-        """Return whether the slots match the problem; rows move after many removals."""
+        """Return whether the slots match the problem; after many removals, rows change slots."""
         return len(self.weights) == len(problem.y)
 
     def solve(self, after: FitProblem, G: Floats, tolerance: float) -> ProductStep:
-        """Solve H step = G on the remaining rows to a relative residual.
+        """Solve H step = G on the remaining rows, until the relative residual is below `tolerance`.
 
-        Uses conjugate gradients with a diagonal preconditioner. They compute X times every
-        direction, so X step costs nothing more, nor does the bound on the nonlinearity:
-        |X' e| <= |X| |e| with e = slope after - slope before - weights * X step.
+        The method is conjugate gradients with a diagonal preconditioner. It multiplies X by every
+        direction, so X step needs no extra pass over the rows. The effect of the nonlinearity is
+        bounded by |X' e| <= |X| |e| with e = slope after - slope before - weights * X step.
         """
         weights = self.weights.copy()
         weights[after.removed] = 0.0
@@ -534,7 +535,10 @@ class HessianProducts(Opaque):
         return ProductStep(x, moved, added, (n_products + 0.5) * after.pass_flops)
 
     def remove_rows(self, problem: FitProblem, positions: Positions, moved: Floats | None) -> None:
-        """Remove rows, which the problem still contains, and update the scores."""
+        """Remove rows from the stored values, and add `moved` to the scores.
+
+        The problem must still contain the rows.
+        """
         rows = problem.copy_rows(positions)
         own = self.weights[positions]
         if problem.loss.is_joint:

@@ -1,4 +1,4 @@
-"""Removal by replaying gradient descent (Wu et al. 2020, DeltaGrad; survey section 5.3)."""
+"""DeltaGrad: removal by replaying gradient descent (Wu et al. 2020; survey section 5.3)."""
 
 import copy
 from collections.abc import Callable
@@ -75,7 +75,7 @@ _LANCZOS_SLACK = 1.05
 
 @dataclass(frozen=True)
 class DescentSettings:
-    """Step size, batches per epoch, and the number of rows for which both were chosen."""
+    """Step size and batches per epoch, and the number of rows for which both were chosen."""
 
     rate: float
     n_batches: int
@@ -86,14 +86,16 @@ class DescentSettings:
 class DeltaGradClassifier(LinearClassifier):
     """Linear classifier that forgets by replaying its gradient descent.
 
-    Training is gradient descent on ``F(w) = mean_i l_i(w) + (lam / 2) |w|^2``; all of its points
-    ``w_t`` and gradients ``g_t`` are kept. To forget m of n rows, it is replayed from ``w_0``::
+    Training is gradient descent on ``F(w) = mean_i l_i(w) + (lam / 2) |w|^2``; all its points
+    ``w_t`` and gradients ``g_t`` are kept. To forget m of n rows, the descent is replayed from
+    ``w_0``::
 
         w'_(t+1) = w'_t - rate / (n - m) [ n g - sum of grad F_i(w'_t) over the removed rows ]
 
-    where ``g`` is the gradient of all n rows at ``w'_t``. It is computed exactly in the first steps
-    and every few steps afterwards, and otherwise approximated by ``g_t + B (w'_t - w_t)`` with an
-    approximate Hessian B. The new path replaces the old one, and later requests start from it.
+    where ``g`` is the gradient of all n rows at ``w'_t``. This gradient is computed exactly in the
+    first steps and every few steps afterwards. In all other steps it is approximated by ``g_t + B
+    (w'_t - w_t)`` with an approximate Hessian B. The new path replaces the old path, and later
+    requests start from the new path.
 
     Parameters
     ----------
@@ -119,26 +121,26 @@ class DeltaGradClassifier(LinearClassifier):
         Mean number of rows in a mini-batch; None uses all rows in every step. The batch of a row
         depends only on its id and the seed, so a removal moves no other row to another batch.
     hessian : {"lbfgs", "cached"}, default="lbfgs"
-        "lbfgs" builds B from the last exact steps. "cached" keeps Hessians at points of the path:
-        a request then reads only the removed rows. It needs blocks of at most 5,000 parameters.
+        "lbfgs" builds B from the last exact steps. "cached" keeps Hessians at points of the path,
+        so that a request reads only the removed rows; it needs blocks of at most 5,000 parameters.
     burn_in : int, default=10
-        j0: steps 0 to j0 are exact. Only for "lbfgs".
+        j0: steps 0 to j0 are computed exactly. Only for "lbfgs".
     period : int, default=5
-        T0: after j0, one of every T0 steps is exact. Only for "lbfgs". With 1 a request is a
-        retrain.
+        T0: after j0, one of every T0 steps is computed exactly. Only for "lbfgs". With 1, all steps
+        are exact, and a request takes as long as retraining.
     history : int, default=10
-        k: number of pairs in L-BFGS. More columns need more pairs.
+        k: number of vector pairs in L-BFGS. Rows with more columns need more pairs.
     n_checkpoints : int, default=4
         Number of points with a Hessian. Only for "cached".
     sigma : float, default=0.0
         Scale of isotropic normal noise on the published parameters, drawn again after every fit
         and every request.
     max_memory : int, default=2**30
-        A path of more bytes (16 T per parameter) is stored in a private temporary file, which the
-        system frees without overwriting it. Loaded and copied models keep the path in memory until
-        their next request.
+        Largest path in bytes that is kept in memory; a path needs 16 T bytes per parameter. A
+        larger path is stored in a private temporary file, which the system frees without
+        overwriting it. Loaded and copied models keep the path in memory until their next request.
     measure_distance : bool, default=True
-        Set `distance_bound_`, at the cost of one gradient pass over the rows.
+        Whether to compute `distance_bound_`, which takes one gradient pass over the rows.
     noise_seed : int or None, default=None
         Makes the noise repeatable; for tests.
     random_state : int, RandomState, Generator or None, default=None
@@ -150,11 +152,12 @@ class DeltaGradClassifier(LinearClassifier):
         Published parameters, and the labels of the remaining rows.
     distance_bound_ : float or None
         ``|grad F(w)| / lam`` on the remaining rows, where w are the parameters before noise. It
-        bounds their distance to the optimum of these rows, for any error of the replay.
+        bounds the distance of w to the optimum for these rows, whatever the error of the replay.
     learning_rate_ : float
         Step size in use.
     trajectory_ : Trajectory
-        The path. Keep it private, like the rows: it ends at the parameters without noise.
+        The path of the descent. Keep it private, like the rows, because it ends at the parameters
+        without noise.
     guarantee_ : Guarantee
         Always empirical.
 
@@ -168,15 +171,16 @@ class DeltaGradClassifier(LinearClassifier):
 
     A saved model contains the path, which has no noise. Gradients of approximate steps differ from
     those of the remaining rows by errors that depend on the forgotten rows. The file contains the
-    remaining rows, so anyone who has it can compute the errors; with few columns they may point
-    along a forgotten row. Only with ``period=1`` are all remaining errors rounding errors.
+    remaining rows, so anyone who has the file can compute the errors. If there are few columns, the
+    errors may point along a forgotten row. Only with ``period=1`` are all errors rounding errors.
 
     A request trains from scratch if fewer than half of the rows of the last training would remain,
     or if it removes the last row of a class.
 
-    "cached" uses the Hessian of the remaining rows and their gradients at ``w_t``. With batches,
-    both kinds of B come from other rows than those of the current batch, so the error is larger:
-    with L-BFGS and batches of twenty rows it was up to 0.4 of the error of an unchanged model.
+    ``hessian="cached"`` uses the Hessian of the remaining rows and their gradients at ``w_t``. With
+    batches, both kinds of B are computed from other rows than those of the current batch, so the
+    error is larger: with L-BFGS and batches of twenty rows it was up to 0.4 of the error of an
+    unchanged model.
 
     References
     ----------
@@ -231,8 +235,8 @@ class DeltaGradClassifier(LinearClassifier):
         problem = self._build_problem(training)
         if self.hessian == "cached" and block_size(problem) > DENSE_LIMIT:
             raise ValueError(
-                f"hessian='cached' would form matrices of size {block_size(problem)}, above "
-                f"{DENSE_LIMIT}; use hessian='lbfgs'"
+                f"hessian='cached' would need matrices with {block_size(problem)} rows, above "
+                f"the limit of {DENSE_LIMIT}; use hessian='lbfgs'"
             )
         settings = self._choose_settings(problem, seed)
         training.rows.extra.pop(_KEY, None)
@@ -242,8 +246,8 @@ class DeltaGradClassifier(LinearClassifier):
         replay = _run_if_finite(descent.record_path, self.n_steps)
         if replay is None:
             raise ValueError(
-                f"gradient descent diverged at learning_rate={settings.rate:.3g}; use a smaller "
-                "value, or None to choose it automatically"
+                f"gradient descent diverged at learning_rate={settings.rate:.3g}; use a "
+                "smaller learning_rate, or None to choose it automatically"
             )
         W = descent.as_matrix(replay.end)
         attributes = {
@@ -284,7 +288,7 @@ class DeltaGradClassifier(LinearClassifier):
         return Checkpoints.evaluate_along(problem, path, self.n_checkpoints)
 
     def _add_noise(self, W: Floats, source: NoiseSource) -> Floats:
-        """Return parameters with noise (Mahadevan and Mathioudakis 2021, equation 16)."""
+        """Return the parameters plus noise (Mahadevan and Mathioudakis 2021, equation 16)."""
         return W + self.sigma * source.normals(W.shape) if self.sigma else W.copy("C")
 
     def _bound_distance(self, problem: FitProblem, W: Floats) -> float | None:
@@ -356,18 +360,18 @@ class DeltaGradClassifier(LinearClassifier):
         )
 
     def _public_claim(self) -> Guarantee:
-        """Return the guarantee without the measured distance."""
+        """Return the guarantee for publication, without the measured distance."""
         return replace(super()._public_claim(), reference=_REFERENCE)
 
     def __sklearn_tags__(self) -> Tags:
-        """Tag the estimator as deterministic if it has no noise."""
+        """Return the scikit-learn tags; the estimator is deterministic if it has no noise."""
         tags = super().__sklearn_tags__()
         tags.non_deterministic = bool(self.sigma) and self.noise_seed is None
         return tags
 
 
 def _run_if_finite(run: Callable[..., ReplayedPath], *arguments: Any) -> ReplayedPath | None:
-    """Return a replay, or None if it diverged."""
+    """Return the path that `run` computes; None if the descent diverged."""
     with np.errstate(over="ignore", invalid="ignore"):
         replay = run(*arguments)
     return replay if np.isfinite(replay.end).all() else None
@@ -378,7 +382,7 @@ def _step_flops(problem: FitProblem, settings: DescentSettings) -> float:
 
 
 def _top_moment(problem: FitProblem, seed: int) -> float:
-    """Return the largest eigenvalue of X'X by Lanczos, with a small margin."""
+    """Return an upper estimate of the largest eigenvalue of X'X, by the Lanczos method."""
     d = problem.shape[0]
     plain = replace(problem, loss=Squared(), l2=0.0)
     weights = np.ones((problem.X.shape[0], 1))

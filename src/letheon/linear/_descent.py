@@ -1,4 +1,4 @@
-"""Descent-to-Delete: continue training, then add noise (Neel et al. 2021; survey section 5.4)."""
+"""Descent-to-Delete: removal by more training and noise (Neel et al. 2021; survey section 5.4)."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -111,20 +111,20 @@ _USUAL_PASSES = 10
 class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     """Logistic regression that forgets by further training and fresh noise.
 
-    Training stops within a distance of the optimum and publishes W on a grid, plus exact integer
-    noise of scale sigma. A request continues from the last parameters, on the remaining rows
-    (`forget`) or with the new rows (`learn`), until they are within that distance of the new
-    optimum. Then it draws fresh noise. A retrained model ends within the same distance of the same
-    optimum.
+    Training stops when the parameters W are within a certain distance of the optimum. It publishes
+    W rounded to a grid, plus exact integer noise of scale sigma. A request continues from the last
+    parameters, on the remaining rows (`forget`) or with the new rows (`learn`), until they are
+    within the same distance of the new optimum, and draws fresh noise. A retrained model also ends
+    within this distance of the new optimum.
 
     Parameters
     ----------
     l2 : float, default=1e-3
-        Regulariser, per row or in total, see `reg`; above 0.
+        Strength of the regulariser, per row or in total (see `reg`); above 0.
     reg : {"per_sample", "total"}, default="per_sample"
         The sum objective has the regulariser ``l2 n |W|^2 / 2`` or ``l2 |W|^2 / 2``.
     multi_class : {"ovr", "softmax"}, default="ovr"
-        More than two classes: one logistic loss per class, or one softmax.
+        For more than two classes: one logistic loss per class, or one softmax loss.
     fit_intercept : bool, default=True
         Append a column of ones; its weight is regularised like the others.
     rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
@@ -132,42 +132,43 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     row_norm : float or None, default=None
         Bound on the norm of every row, intercept included; `stop="theorem"` needs it.
     variant : {"basic", "regularized-strong", "regularized-weak", "distributed"}, default="basic"
-        "basic": plain gradient descent. "regularized-strong", "regularized-weak": with an extra
-        regulariser; the i-th request takes I or i^2 I steps. "distributed": on parts of a bootstrap
-        sample; a request affects few of them.
+        "basic" is plain gradient descent. "regularized-strong" and "regularized-weak" have an extra
+        regulariser, and the i-th request makes I or i^2 I steps. "distributed" trains on parts of a
+        bootstrap sample, and a request affects few parts.
     state : {"secret", "published"}, default="secret"
         Where a request starts: from the parameters without noise, which are kept secret, or from
-        the published parameters. With "published" the model keeps nothing else that is computed
-        from rows, not even a Hessian, except counts of rows.
+        the published parameters. With "published", the model keeps no other values computed from
+        rows, such as a Hessian, except counts of rows.
     stop : {"residual", "theorem"}, default="residual"
-        "residual": any optimiser, until the measured gradient, divided by the constant of strong
-        convexity, shows that the distance is small enough. "theorem": plain gradient steps, with
-        the number of steps and the noise of a theorem.
+        When an optimisation stops. "residual" uses any optimiser until the measured gradient,
+        divided by the constant of strong convexity, shows that the distance is small enough.
+        "theorem" makes plain gradient steps, with the number of steps and the noise from a theorem.
     epsilon, delta : float, default=1.0, 1e-4
-        The certified guarantee. With the residual stop delta may be 0 (discrete Laplace noise).
+        The certified guarantee. With ``stop="residual"``, delta may be 0 (discrete Laplace noise).
     sigma : float or None, default=None
-        Scale of the noise on every parameter; 0 for none. None: 0.01 with the residual stop, else
-        the theorem's value for `iterations`.
+        Scale of the noise on every parameter; 0 for no noise. None uses 0.01 with
+        ``stop="residual"``, otherwise the value that the theorem requires for `iterations`.
     iterations : int, default=50
-        I of the theorems: steps of a request. More steps, less noise.
+        Number of steps of a request, I in the theorems. More steps need less noise.
     regulariser : float or None, default=None
-        Extra regulariser per row of the regularized variants. None: a value that balances noise
+        Extra regulariser per row of the regularized variants. None uses a value that balances noise
         and bias.
     radius : float or None, default=None
-        Steps of the theorems are projected onto |W| <= radius. None: a radius that contains
-        every optimum.
+        With ``stop="theorem"``, every step is projected onto |W| <= radius. None uses a radius that
+        contains every optimum.
     xi : float, default=1.0
         The bootstrap sample of the distributed variant has about n^xi rows, 1 <= xi <= 4/3.
     n_copies : int, default=1
         Number of copies of the distributed variant. The copy with the smallest loss is published.
         The guarantee covers all copies, with epsilon / n_copies each.
     tol : float, default=1e-8
-        Without noise: largest mean gradient after training.
+        Largest norm of the mean gradient after training; used only without noise.
     max_iter : int, default=1000
         Largest number of iterations of the optimiser, in training and in a request.
     if_unproved : {"raise", "downgrade"}, default="raise"
-        When an assumption that can be checked fails: raise `AssumptionError`, or keep the model
-        with an empirical guarantee and a `GuaranteeWarning`, until the next training.
+        What to do when an assumption that can be checked does not hold: raise `AssumptionError`, or
+        warn with `GuaranteeWarning` and keep the model with an empirical guarantee until the next
+        training.
     noise_seed : int or None, default=None
         Makes the noise repeatable, and the guarantee empirical.
     random_state : None, int, RandomState or Generator, default=None
@@ -180,18 +181,18 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     sigma_ : float
         Scale of the noise.
     distance_ : float
-        Bound on the distance of the parameters before noise to the optimum. Confidential, because
-        it is measured on the rows; the guarantee rounds it up to a power of two. With
-        ``state="published"`` the measured number is not kept, and this is `limit_`.
+        Bound on the distance of the parameters before noise to the optimum. It is confidential,
+        because it is measured on the rows; the guarantee rounds it up to a power of two. With
+        ``state="published"`` the measured number is not kept, and `distance_` is `limit_`.
     limit_ : float
-        Distance that the noise hides.
+        Largest distance to the optimum that the noise hides.
     plan_ : object or None
-        Steps and constants of the theorem; None with the residual stop.
+        Steps and constants of the theorem; None with ``stop="residual"``.
     unperturbed_ : SecretArray or None
         Parameters without noise; None with ``state="published"``.
     n_passes_ : float
-        Work of the last fit or request, in gradient passes over the remaining rows. Not saved: NaN
-        in a loaded model.
+        Work of the last fit or request, in gradient passes over the remaining rows. This number is
+        not saved, so it is NaN in a loaded model.
     n_iter_ : int
         Iterations of the last training. With ``state="published"`` a request replaces it by a
         number that does not depend on rows.
@@ -199,20 +200,21 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     Notes
     -----
     **Guarantee.** Certified: the published parameters are (epsilon, delta)-indistinguishable from
-    those of a retrained model. If |W - W*| <= a for both, noise must hide a shift of 2a, so a is
-    nearly ``sigma mu(epsilon, delta) / 2`` with mu the exact Gaussian trade-off, minus the cost of
-    the grid. The number of rows is not hidden. With ``stop="theorem"`` and in the distributed
-    variant, noise, extra regulariser and sizes are chosen for the next power of two above the
-    number of rows; a request that changes this power of two retrains.
+    those of a retrained model. If both are within a distance a of the optimum, the noise must hide
+    a shift of 2a. So a may be nearly ``sigma mu(epsilon, delta) / 2``, where mu is the largest
+    shift that a unit Gaussian hides, minus the cost of the grid. The number of rows is not hidden.
+    With ``stop="theorem"`` and in the distributed variant, noise, extra regulariser and sizes are
+    chosen for the next power of two above the number of rows; a request that changes this power of
+    two retrains.
 
     Requests may depend on earlier published models, except in the distributed variant, because its
-    published models reveal the sampled rows. The guarantee does not cover the secret state: it
-    must stay secret, like the rows in the same file. From both, the gradient left by the last
-    removals can be computed, and from it a row that was removed alone. Call `settle` before you
-    write a file that others may read.
+    published models reveal the sampled rows. The guarantee does not cover the secret state, which
+    must stay secret, like the rows in the same file. From the state and the rows, the gradient left
+    by the last removals can be computed. If the last removal was a single row, this gradient
+    reveals the row. Call `settle` before you write a file that others may read.
 
-    The residual stop needs one or two passes per request. The theorems hold for the worst case:
-    they need many more steps or much more noise.
+    With ``stop="residual"`` a request needs one or two passes over the rows. The theorems hold for
+    the worst case, so they need many more steps or much more noise.
 
     References
     ----------
@@ -267,14 +269,15 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     cache_: Cache[WarmStart] = field(init=False)
 
     def learn(self, X: Any, y: Any, *, ids: Any) -> Self:
-        """Add rows; the guarantee then compares with a model that was trained with them.
+        """Add rows. The guarantee then compares with a model that was trained with these rows too.
 
         Parameters
         ----------
         X, y
-            As in `fit`, with the same columns. New labels cause a retrain.
+            Rows and labels as for `fit`, with the same columns. New labels cause a retraining.
         ids : sequence of int or of str
-            Id of the person each row belongs to. A known id keeps its earlier rows.
+            Id of the person that each row belongs to. An id that is already in the model keeps its
+            earlier rows.
 
         Returns
         -------
@@ -285,14 +288,14 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     def settle(self) -> Self:
         """Train again on the remaining rows, with fresh noise.
 
-        The model's file contains the remaining rows and the parameters without noise. From them
-        the gradient left by the last removals can be computed, and from it a row that was removed
-        alone. After `settle` the file is one that `fit` could have written on the remaining rows:
-        nothing depends on removed rows. Takes the time of a fit. Call it before you write a file
-        that others may read.
+        The file of the model contains the remaining rows and the parameters without noise. From
+        them, the gradient left by the last removals can be computed; if the last removal was a
+        single row, this gradient reveals the row. After `settle`, nothing in the file depends on
+        removed rows: `fit` on the remaining rows could have written the same file. `settle` takes
+        as long as a fit. Call it before you write a file that others may read.
 
-        With ``state="published"`` and noise nothing changes: no state depends on removed rows,
-        except their number with ``stop="theorem"``.
+        With ``state="published"`` and noise, `settle` changes nothing, because no state depends on
+        removed rows, except their number with ``stop="theorem"``.
 
         Returns
         -------
@@ -384,7 +387,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     def _prepare_update(
         self, update: RowUpdate, attributes: dict[str, Any], *writes: Callable[[], None]
     ) -> Change:
-        """Prepare the change for rows that are removed or added."""
+        """Prepare the change of the model for rows that are removed or added."""
         source, hidden, top = copy.copy(self.source_), self.unperturbed_, self.top_
         size = theory.count_parts(self, update.after.n_remaining)
         prior = PriorState(
@@ -414,7 +417,10 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         return Change(attributes, outcome, (*descent.writes, *self._wipe_actions(), *writes))
 
     def _usual_counts(self, update: RowUpdate) -> dict[str, Any]:
-        """Return typical training counts for the remaining rows, independent of removed rows."""
+        """Return typical training costs for the remaining rows, instead of measured costs.
+
+        Measured costs of a request would depend on the removed rows.
+        """
         X, is_held = update.after.X, update.alive.copy()
         is_held[[] if update.adds else update.positions] = False
         sizes = np.diff(X.indptr)[is_held] if sp.issparse(X) else X.shape[1] * is_held
@@ -444,7 +450,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     def _publish_weights(
         self, descent: DescentOutcome, problem: FitProblem, sigma: float, source: NoiseSource
     ) -> Floats:
-        """Return parameters with fresh noise; of several copies, those with the least loss."""
+        """Return parameters with fresh noise; with several copies, the copy with the least loss."""
         if sigma == 0.0:
             noisy = [W.copy() for W in descent.optima]
         else:
@@ -453,13 +459,13 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         return noisy[0] if len(noisy) == 1 else min(noisy, key=problem.value_at)
 
     def _find_doubts(self, distance: float, limit: float) -> Iterator[str]:
-        """Yield the assumptions of the proof that this training or request violates."""
+        """Yield the reasons why the guarantee is not proved after this training or request."""
         if not self._can_certify or distance <= limit:
             return
-        remedy = "raise iterations or sigma"
+        remedy = "increase iterations or sigma"
         if self.stop == "residual":
-            remedy = "raise max_iter, sigma or l2, or scale the columns"
-        remedy = remedy if limit > 0.0 else "raise epsilon or delta"
+            remedy = "increase max_iter, sigma or l2, or scale the columns"
+        remedy = remedy if limit > 0.0 else "increase epsilon or delta"
         # The message omits the distance: it is measured on rows that may be removed later.
         yield (
             f"the parameters may be farther from the optimum than the {limit:.3g} that the noise "
@@ -467,7 +473,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
         )
 
     def _public_distance(self, distance: float, limit: float) -> float:
-        """Return the distance to store; with a published state, no number measured on rows."""
+        """Return the distance to store. With a published state, it is not measured on rows."""
         if self.state == "secret" or self.sigma == 0:
             return distance
         return limit if distance <= limit else inf
@@ -480,14 +486,18 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
 
     @property
     def _is_on_grid(self) -> bool:
-        """False for a file of an older version with floating-point noise; it is retrained."""
+        """Whether the parameters are on the grid.
+
+        False for a model file of an older version of letheon, whose noise was not on a grid; the
+        model is then retrained.
+        """
         if self.sigma_ == 0.0:
             return True
         steps = self.model_.weights / ReleaseGrid.of_sigma(self.sigma_).step
         return bool((steps == np.rint(steps)).all())
 
     def __copy__(self) -> Self:
-        """Return a copy with its own rows and secrets: requests wipe them."""
+        """Return a copy with its own rows and secrets, because requests wipe them."""
         duplicate = super().__copy__()
         if "parts_" in vars(duplicate):
             duplicate.parts_ = tuple(copy.copy(parts) for parts in duplicate.parts_)
@@ -519,5 +529,5 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
 
 
 def _with_plan_ridge(problem: FitProblem, plan: theory.DescentPlan | None) -> FitProblem:
-    """Return the problem with the regulariser of the plan, which may be more than l2."""
+    """Return the problem with the regulariser of the plan, which may be larger than l2."""
     return problem if plan is None else replace(problem, l2=plan.geometry.strong)

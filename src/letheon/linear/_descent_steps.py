@@ -1,25 +1,27 @@
-"""Steps of Descent-to-Delete, on all rows or on parts of a sample of the rows.
+"""The steps of Descent-to-Delete, on all rows or on parts of a random sample of the rows.
 
-*Parts* (Neel et al. 2021, Algorithms 5 to 7). ``b^2`` rows are drawn with replacement, b =
-floor(n^(xi / 2)), and make b parts of b rows. Noise is added to the mean of the parts' parameters.
-A request exchanges few rows of the sample, and only parts with an exchanged row continue training.
+*Parts* (Neel et al. 2021, Algorithms 5 to 7). A sample of ``b^2`` rows is drawn with replacement,
+where b = floor(n^(xi / 2)), and is split into b parts of b rows. Noise is added to the mean of the
+parameters of all parts. A request exchanges few rows of the sample, and only parts with an
+exchanged row continue training.
 
-The sample stores the rank of a row among the remaining rows, so a removal only closes a gap. After
-any sequence of requests that does not depend on the draws, all places of the sample are independent
-and uniform over the remaining rows, as in a fresh fit:
+The sample stores the rank of each row among the remaining rows, so a removal only closes a gap.
+After any sequence of requests that does not depend on the draws, the places of the sample are
+independent and uniform over the remaining rows, as in a fresh fit:
 
 - removal: a place whose row remains was uniform over all rows, so it is uniform over the remaining
   rows; a place whose row is removed is drawn again from them;
 - addition of m rows to n: a place takes a new row with probability m / (n + m).
 
-Draws come from a `NoiseSource`, by default the operating system, and not from hashes of the seed.
-A hash of place and number of rows would repeat when that number returns to an earlier value. And
-with a known seed, differences from the draws of a fresh fit would reveal requests.
+The sample is drawn from a `NoiseSource`, by default the operating system, and not from hashes of
+the seed. A hash of place and number of rows would repeat when that number returns to an earlier
+value. With a known seed, differences from the draws of a fresh fit would reveal requests.
 
-The bound on a part's distance to its own optimum is tracked: a step shrinks it by gamma, and an
-exchange of c rows adds ``2 c L / (mu b)`` before the steps. Each part makes the steps of the paper.
-If the mean of the bounds is still above the limit that the noise hides, all parts make further
-steps. So the guarantee does not depend on how many parts a request touches.
+A bound on the distance of each part to its own optimum is tracked. A step multiplies the bound by
+gamma, and an exchange of c rows adds ``2 c L / (mu b)`` before the steps. Each part makes as many
+steps as the paper requires. If the mean of the bounds is still above the limit that the noise
+hides, all parts make further steps. So the guarantee does not depend on how many parts a request
+changes.
 """
 
 from collections.abc import Callable
@@ -65,12 +67,12 @@ class RowDraw(Opaque):
 
 
 def draw_ranks(source: NoiseSource, shape: tuple[int, ...], n_rows: int) -> Ranks:
-    """Return independent ranks, uniform over `n_rows` rows."""
+    """Return an array of independent random ranks, uniform in 0..n_rows - 1."""
     return source.integers(shape, n_rows)
 
 
 def redraw_after_removal(source: NoiseSource, ranks: Ranks, removed: Ranks, n_rows: int) -> RowDraw:
-    """Return the sample after the removal of the rows `removed` (ranks, ascending) of `n_rows`."""
+    """Return the sample after rows with the (ascending) ranks `removed` of `n_rows` are removed."""
     below = np.searchsorted(removed, ranks)
     changed = np.searchsorted(removed, ranks, "right") > below
     closed = ranks - below
@@ -96,7 +98,7 @@ _MOST_GAINED = 0.25
 
 
 def descend_projected(problem: FitProblem, W: Floats, n_steps: int, shape: Geometry) -> Floats:
-    """Make projected gradient steps of length 2 / (M + mu) on the mean objective, one pass each."""
+    """Return W after projected gradient steps of length 2 / (M + mu) on the mean objective."""
     W, length = project_to_ball(W, shape.radius), shape.rate / problem.n_remaining
     for _ in range(n_steps):
         W = project_to_ball(W - length * problem.gradient_at(W), shape.radius)
@@ -104,16 +106,16 @@ def descend_projected(problem: FitProblem, W: Floats, n_steps: int, shape: Geome
 
 
 def project_to_ball(W: Floats, radius: float) -> Floats:
-    """Return the nearest point of the ball |W| <= radius."""
+    """Return the point of the ball |W| <= radius that is nearest to W."""
     norm = float(np.linalg.norm(W))
     return W if norm <= radius else W * (radius / norm)
 
 
 @dataclass(eq=False, repr=False)
 class WarmStart(Opaque):
-    """Gradient and Hessian at the current parameters, where the next request starts.
+    """Gradient and Hessian at the current parameters, from which the next request starts.
 
-    `errors` are valid for the rows at that time and for any subset of them.
+    The rounding errors `errors` are valid for the current rows and for any subset of them.
     """
 
     gradient: Floats
@@ -123,9 +125,9 @@ class WarmStart(Opaque):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowUpdate(Opaque):
-    """Rows to remove or to add.
+    """Rows to remove or to add, with the problem before and after.
 
-    `positions` are in the problem that contains the rows; `alive` marks its slots with rows.
+    `positions` refer to the problem that contains the rows; `alive` marks its slots that have rows.
     """
 
     before: FitProblem
@@ -136,12 +138,12 @@ class RowUpdate(Opaque):
 
     @property
     def rows_and_targets(self) -> tuple[Any, NDArray[Any]]:
-        """Rows to remove or to add, in float64, and their targets."""
+        """The rows to remove or to add, as float64, and their targets."""
         holder = self.after if self.adds else self.before
         return holder.copy_rows(self.positions), holder.y[self.positions]
 
     def gradient_after(self, W: Floats, gradient: Floats) -> Floats:
-        """Return the gradient at W after the update, given the one before; reads no other row."""
+        """Return the gradient at W after the update, computed from the gradient before it."""
         rows, y = self.rows_and_targets
         own = sum_gradients(self.before.loss, rows, y, W)
         shift = (self.after.ridge - self.before.ridge) * W
@@ -151,13 +153,13 @@ class RowUpdate(Opaque):
 def follow_optimum(
     update: RowUpdate, W: Floats, trail: WarmStart, goal: float, max_iter: int
 ) -> tuple[Solution, Curvature | None, tuple[Callable[[], None], ...]]:
-    """Step from the old optimum W to the new one, until the measured gradient is at most `goal`.
+    """Step from the old optimum W towards the new optimum until the gradient is at most `goal`.
 
-    Usually takes one step and one pass: the initial gradient is known, and the Hessian is the old
-    one, updated by the changed rows. If a step leaves much of the gradient, the Hessian is stale
-    and recomputed where the gradient is smaller. If the steps do not reach the goal, an optimiser
-    continues, with `max_iter` iterations as in training. Also returns the Hessian in use, and
-    functions that update it on commit.
+    Usually, one step and one pass over the rows are enough: the initial gradient is known, and the
+    old Hessian is updated by the changed rows. If a step leaves much of the gradient, the Hessian
+    is stale and computed again at the better point. If the steps do not reach the goal, an
+    optimiser continues with at most `max_iter` iterations. Return the solution, the Hessian in use,
+    and functions that update the Hessian on commit.
     """
     after, gradient = update.after, update.gradient_after(W, trail.gradient)
     curvature, change = trail.curvature, _update_curvature(update, trail.curvature)
@@ -186,7 +188,7 @@ def follow_optimum(
 
 
 def _fresh_curvature(problem: FitProblem, W: Floats) -> tuple[Curvature | None, float, bool]:
-    """Return the Hessian at W, operations, and True; None, 0 and False if none is formed."""
+    """Return (Hessian at W, operations, True); (None, 0, False) if it is too large to form."""
     if not is_dense(problem):
         return None, 0.0, False
     curvature = evaluate_curvature(problem, W)
@@ -197,7 +199,7 @@ def _fresh_curvature(problem: FitProblem, W: Floats) -> tuple[Curvature | None, 
 def _update_curvature(
     update: RowUpdate, curvature: Curvature | None
 ) -> "Downdate | LowRankUpdate | None":
-    """Return the old Hessian updated by the changed rows; None if it cannot be used."""
+    """Return the update of the old Hessian by the changed rows; None if it cannot be used."""
     if curvature is None:
         return None
     rows, y = update.rows_and_targets
@@ -216,7 +218,7 @@ def _solve_step(
     curvature: Curvature | None,
     change: "Downdate | LowRankUpdate | None",
 ) -> tuple[Floats, float]:
-    """Return H^(-1) gradient and operations, with the available Hessian or by products."""
+    """Return H^(-1) gradient, with the stored Hessian or by products, and the operations."""
     if curvature is None:
         by_products, flops = newton_step(problem, W, gradient)
         return -by_products, flops
@@ -232,14 +234,14 @@ def _solve_step(
 
 
 class LowRankUpdate:
-    """The curvature with additional rows (Woodbury); nothing is written before `apply`.
+    """A pending addition of rows to a curvature; only `apply` changes the matrices.
 
     Parameters
     ----------
     curvature : Curvature
         The curvature of the rows before the addition.
     roots : list of ndarray
-        V of every block at the expansion point; the block gains V V'.
+        The matrix V of every block at the expansion point; V V' is added to the block.
     """
 
     def __init__(self, curvature: Curvature, roots: list[Floats]) -> None:
@@ -249,7 +251,7 @@ class LowRankUpdate:
             self._parts.append((block, V, woodbury(block, V, 1.0)[0]))
 
     def solve(self, G: Floats) -> Floats:
-        """Return the inverse with the new rows, times G."""
+        """Return the inverse of the Hessian with the new rows, times G."""
         targets = to_blocks(G, len(self._parts))
         solved = [
             symv(block.inverse, g) - Q @ (Q.T @ g)
@@ -258,7 +260,7 @@ class LowRankUpdate:
         return from_blocks(solved, G.shape)
 
     def apply(self) -> None:
-        """Write the change into the matrices. Cannot fail."""
+        """Change the matrices in place. This cannot fail."""
         for block, V, Q in self._parts:
             write_block(block, V, Q, 1.0)
         self._curvature.n_downdates += 1
@@ -270,7 +272,7 @@ SHARE_OF_ROUNDING = 0.1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartFit(Opaque):
-    """Parameters of one part, a bound on their distance to its optimum, and passes over it."""
+    """Parameters of a part, a bound on their distance to its optimum, and the passes made."""
 
     W: Floats
     distance: float
@@ -279,11 +281,11 @@ class PartFit(Opaque):
 
 @dataclass(frozen=True, eq=False)
 class PartSolver:
-    """Solver of one part: a planned number of gradient steps, or without a plan any optimiser.
+    """Solver of one part: a planned number of gradient steps, or any optimiser without a plan.
 
     `limit` is the largest allowed mean of the distances, without rounding; `n_changed` is the
-    number of rows changed since the fit. The optimiser continues until the measured gradient
-    bounds the distance to the optimum.
+    number of rows changed since the fit. The optimiser stops when the measured gradient proves that
+    the distance to the optimum is small enough.
     """
 
     plan: DistributedPlan | None
@@ -294,9 +296,10 @@ class PartSolver:
     def train(
         self, part: FitProblem, old: PartFit | None = None, n_exchanged: int = 0, share: float = 1.0
     ) -> PartFit:
-        """Train from zero or, after rows were exchanged, from the old parameters.
+        """Train from zero, or from the old parameters if they are given.
 
-        With a `share` below 1 the old distance shrinks to this share.
+        `n_exchanged` rows were exchanged since then. With a `share` below 1, no row was exchanged,
+        and training continues until the old distance is reduced to this share.
         """
         W = np.zeros(part.shape) if old is None else old.W
         if self.plan is None:
@@ -319,7 +322,7 @@ class PartSolver:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """One copy: the rows of every part, its parameters and the bounds on their distances."""
+    """One copy of the sample: ranks of the rows, parameters and distance bound of every part."""
 
     ranks: Ranks = field(repr=False)
     weights: SecretArray
@@ -327,25 +330,25 @@ class Parts:
 
     @property
     def mean(self) -> Floats:
-        """Mean of the parts' parameters, shape (d, K)."""
+        """Mean of the parameters of all parts, of shape (d, K)."""
         mean: Floats = self.weights.open().mean(axis=0)
         return mean
 
     @property
     def distance(self) -> float:
-        """Bound on the distance of the mean, as computed, to the mean of the parts' optima."""
+        """Bound on the distance of `mean` to the mean of the optima, rounding included."""
         weights = self.weights.open()
         largest = float(np.linalg.norm(weights, axis=(1, 2)).max())
         rounding = EPSILON * (len(weights) + 2) * largest
         return float(self.distances.mean()) * (1 + 1e-9) + rounding
 
     def __copy__(self) -> "Parts":
-        """Return parts with their own secret array."""
+        """Return a copy with its own secret array."""
         return replace(self, weights=SecretArray(self.weights.open().copy()))
 
 
 class PartsTraining(NamedTuple):
-    """Trained parts, and the passes it took, in units of a pass over one part."""
+    """Trained parts, and the number of passes over one part that the training took."""
 
     parts: Parts
     passes: float
@@ -363,10 +366,10 @@ def train_parts(
     solver: PartSolver,
     old: Parts | None = None,
 ) -> PartsTraining:
-    """Train every part, or continue the old parts whose rows changed.
+    """Train every part or, if `old` is given, continue the parts whose rows changed.
 
-    `remaining` are the positions of the remaining rows: rank r is the row at ``remaining[r]``. All
-    parts make further steps if the mean of the distances exceeds the limit.
+    `remaining` contains the positions of the remaining rows: the row of rank r is at
+    ``remaining[r]``. All parts make further steps if the mean of the distances exceeds the limit.
     """
     results = []
     for k, n_exchanged in enumerate(drawn.changed.sum(axis=1).tolist()):
@@ -388,13 +391,13 @@ def train_parts(
 
 
 def part_of(whole: FitProblem, positions: NDArray[np.int64]) -> FitProblem:
-    """Return the problem of the rows at some positions, which may repeat."""
+    """Return the problem for the rows at these positions; positions may repeat."""
     return FitProblem(whole.X[positions], whole.y[positions], whole.loss, len(positions), whole.l2)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PriorState(Opaque):
-    """State before a request: parameters (without noise, if they are kept) and caches."""
+    """State of a model before a request: parameters (without noise if kept) and caches."""
 
     W: Floats
     warm_start: WarmStart | None = None
@@ -405,7 +408,7 @@ class PriorState(Opaque):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DescentOutcome(Opaque):
-    """Parameters before noise, one array per copy, and attributes for the next request."""
+    """Result of a descent: parameters before noise (one array per copy), and new attributes."""
 
     optima: tuple[Floats, ...]
     distance: float
@@ -417,7 +420,7 @@ class DescentOutcome(Opaque):
 
 @dataclass(frozen=True)
 class ResidualDescent:
-    """Any optimiser, until |gradient| / ridge <= limit; keeps a Hessian if `secret`."""
+    """Descent by any optimiser until |gradient| / ridge <= limit; keeps a Hessian if `secret`."""
 
     limit: float
     secret: bool
@@ -425,7 +428,7 @@ class ResidualDescent:
     max_iter: int
 
     def train(self, problem: FitProblem, _: NoiseSource) -> DescentOutcome:
-        """Minimise from zero."""
+        """Minimise the objective from zero."""
         solution = self._minimise_from(problem, None)
         if not self.secret:
             return self._build_outcome(problem, solution)
@@ -433,7 +436,7 @@ class ResidualDescent:
         return self._build_outcome(problem, solution, warm_start)
 
     def follow(self, update: RowUpdate, prior: PriorState, _: NoiseSource) -> DescentOutcome:
-        """Follow the optimum with the old Hessian, or minimise from the published parameters."""
+        """Follow the optimum with the old Hessian or, if not `secret`, minimise from `prior.W`."""
         if not self.secret:
             return self._build_outcome(update.after, self._minimise_from(update.after, prior.W))
         trail = prior.warm_start or warm_start_at(update.before, prior.W)
@@ -444,7 +447,7 @@ class ResidualDescent:
         return self._build_outcome(update.after, solution, latest, writes)
 
     def _gradient_goal(self, problem: FitProblem, error: float = inf) -> float:
-        """Return the gradient norm to reach; `error` estimates its rounding error."""
+        """Return the gradient norm at which to stop; `error` is its estimated rounding error."""
         if self.limit == inf:
             return self.tol * problem.n_remaining
         hidden = self.limit * problem.ridge * (1 - 1e-6)
@@ -461,7 +464,7 @@ class ResidualDescent:
         trail: WarmStart | None = None,
         writes: tuple[Callable[[], None], ...] = (),
     ) -> DescentOutcome:
-        """Return the outcome; with a warm start, parameters and warm start are kept."""
+        """Return the outcome; the parameters are kept as a secret only if `trail` is given."""
         W, attributes = solution.W, {}
         error = problem.gradient_error(W) if trail is None else trail.errors.bound_at(W)
         if trail is not None:
@@ -471,7 +474,7 @@ class ResidualDescent:
 
 
 def evaluate_curvature(problem: FitProblem, W: Floats) -> Curvature:
-    """Return the Hessian at W for solving only; its bounds are infinite."""
+    """Return a curvature at W that can only solve systems, because its bounds are infinite."""
     blocks = [
         HessianBlock.from_hessian(hessian, problem.ridge) for hessian in problem.hessian_at(W)
     ]
@@ -479,26 +482,29 @@ def evaluate_curvature(problem: FitProblem, W: Floats) -> Curvature:
 
 
 def warm_start_at(problem: FitProblem, W: Floats, gradient: Floats | None = None) -> WarmStart:
-    """Compute the warm start at W from the rows."""
+    """Return the warm start at W; the gradient is computed unless it is given."""
     curvature = evaluate_curvature(problem, W) if is_dense(problem) else None
     gradient = problem.gradient_at(W) if gradient is None else gradient
     return WarmStart(gradient, curvature, problem.gradient_errors())
 
 
 def copy_as_secret(W: Floats) -> SecretArray:
-    """Return a secret copy; W stays usable when the copy is wiped."""
+    """Return a secret copy of W; wiping the copy does not change W."""
     return SecretArray(np.array(W, np.float64, order="C"))
 
 
 @dataclass(frozen=True)
 class TheoremDescent:
-    """A planned number of gradient steps; if `secret`, a kept top eigenvalue saves steps."""
+    """Descent by a planned number of gradient steps.
+
+    If `secret`, the largest eigenvalue of X'X is kept, which saves steps.
+    """
 
     plan: DescentPlan
     secret: bool
 
     def train(self, problem: FitProblem, _: NoiseSource) -> DescentOutcome:
-        """Descend from zero."""
+        """Make the planned steps of a fit from zero."""
         top, plan = top_of_gram(problem.X) if self.secret else inf, self.plan
         actual = self._actual_geometry(problem, top)
         n_steps = same_shrinkage(plan.training_steps, plan.geometry, actual)
@@ -506,7 +512,7 @@ class TheoremDescent:
         return self._build_outcome(problem, W, n_steps, 0, top)
 
     def follow(self, update: RowUpdate, prior: PriorState, _: NoiseSource) -> DescentOutcome:
-        """Descend from the prior parameters."""
+        """Make the planned steps of a request from the parameters before it."""
         problem, n_now, top = update.after, len(update.positions), prior.top
         if update.adds and self.secret:
             more = float((row_norms(problem.copy_rows(update.positions)) ** 2).sum())
@@ -517,7 +523,7 @@ class TheoremDescent:
         return self._build_outcome(problem, W, n_steps, prior.n_changed + n_now, top)
 
     def _actual_geometry(self, problem: FitProblem, top: float) -> Geometry:
-        """Return the constants with the smoothness of the actual rows, if that is smaller."""
+        """Return the constants, with the smoothness of the actual rows if it is smaller."""
         shape = self.plan.geometry
         smooth = shape.strong + problem.loss.curvature_bound * top / problem.n_remaining
         return replace(shape, smooth=min(shape.smooth, smooth * (1 + 1e-12)))
@@ -534,14 +540,14 @@ class TheoremDescent:
 
 @dataclass(frozen=True)
 class DistributedDescent:
-    """Copies of a bootstrap sample in parts, each trained by the solver."""
+    """Descent on the parts of one or more bootstrap samples (copies)."""
 
     solver: PartSolver
     size: int
     n_copies: int
 
     def train(self, problem: FitProblem, source: NoiseSource) -> DescentOutcome:
-        """Draw and train every copy."""
+        """Draw the sample of every copy and train its parts."""
         n, trainings = problem.n_rows, []
         for _ in range(self.n_copies):
             drawn = draw_parts(source, self.size, n)
@@ -549,7 +555,7 @@ class DistributedDescent:
         return self._build_outcome(problem, trainings, 0)
 
     def follow(self, update: RowUpdate, prior: PriorState, source: NoiseSource) -> DescentOutcome:
-        """Exchange rows of the samples, and continue the parts that contain them."""
+        """Exchange rows of the samples, and continue training the parts that contain them."""
         n_changed, n_before = prior.n_changed + len(update.positions), update.before.n_remaining
         solver = replace(self.solver, n_changed=n_changed)
         remaining, trainings = np.flatnonzero(update.alive), []

@@ -1,4 +1,4 @@
-"""Settings and formulas of Descent-to-Delete (Neel, Roth and Sharifi-Malvajerdi 2021).
+"""The theorems and settings of Descent-to-Delete (Neel, Roth and Sharifi-Malvajerdi 2021).
 
 Every row's loss, regulariser included, is mu-strongly convex, M-smooth and L-Lipschitz on the ball
 |W| <= B. A step of length ``2 / (M + mu)`` on the mean of n rows shrinks the distance to its
@@ -55,7 +55,7 @@ class Geometry:
 
     @property
     def log_contraction(self) -> float:
-        """log(gamma); one step shrinks the distance to the optimum by the factor gamma."""
+        """Logarithm of gamma, the factor by which one step shrinks the distance to the optimum."""
         gain = self.rate * self.strong
         if gain < 0.5:
             return log1p(-gain)
@@ -63,29 +63,30 @@ class Geometry:
         return log(gap / (self.smooth + self.strong)) if gap > 0.0 else -inf
 
     def shrinkage_after(self, n_steps: float) -> float:
-        """Return gamma^n: the factor by which n steps shrink the distance."""
+        """Return gamma^n, the factor by which n steps shrink the distance to the optimum."""
         return exp(n_steps * self.log_contraction) if n_steps else 1.0
 
     def stationary_distance(self, n_steps: int, shift: float) -> float:
-        """Return the s with ``s = gamma^n (s + shift)``."""
+        """Return the distance s that n steps restore after a shift: ``s = gamma^n (s + shift)``."""
         return self.shrinkage_after(n_steps) * shift / -expm1(n_steps * self.log_contraction)
 
     @property
     def rate(self) -> float:
-        """Length 2 / (M + mu) of a step."""
+        """Length of a gradient step, 2 / (M + mu)."""
         return 2.0 / (self.smooth + self.strong)
 
     def row_shift(self, n_rows: int) -> float:
-        """Return how far one row moves the optimum of at least n_rows / 2 rows: 4L / (mu n)."""
+        """Return how far one row can move the optimum of at least n / 2 rows: 4L / (mu n)."""
         return 2.0 * optimum_sensitivity(self.slope, self.strong, n_rows)
 
     def bound_rounding(self, n_rows: int) -> float:
-        """Bound the distance that rounding errors of any number of steps add.
+        """Return a bound on the distance that the rounding errors of all steps add.
 
-        If one step errs by e, all steps together err by e / (1 - gamma). With u = 2^-53 the mean
-        gradient of n rows is off by at most u ((d + 4) c2 R^2 B + (n + 4 + 16 K) L): scores, sums
-        and slopes, see `FitProblem.gradient_errors`. The step is off by 6 u L times its length; its
-        addition and the projection are off by (d K + 12) u B.
+        If the error of one step is e, the error of any number of steps is at most e / (1 - gamma).
+        With u = 2^-53, the error of the mean gradient of n rows is at most u ((d + 4) c2 R^2 B + (n
+        + 4 + 16 K) L), for scores, sums and slopes; see `FitProblem.gradient_errors`. The error of
+        a step is 6 u L times its length, and that of its addition and of the projection is (d K +
+        12) u B.
         """
         sums = (n_rows + 16 * self.n_outputs + 10) * self.slope
         lengths = (self.n_columns + self.n_entries + 16) * self.smooth * self.radius
@@ -97,16 +98,16 @@ def _round_up_steps(steps: float) -> int:
 
 
 def optimum_sensitivity(slope: float, strong: float, n_rows: int) -> float:
-    """Return the distance of the optima of two sets that differ by one of n rows: 2L / (mu n)."""
+    """Return how far the optimum can move if one of n rows changes: 2L / (mu n)."""
     return 2.0 * slope / (strong * n_rows)
 
 
 def nominal_rows(n_rows: int) -> int:
-    """Return N, the power of two with N/2 <= n < N, for which plans are made.
+    """Return N, the power of two with N/2 <= n < N; plans are made for N rows.
 
-    In the theorems, noise and regulariser depend on the n of the first fit and are valid down to
-    n/2 rows. A fresh fit on fewer rows would have other values, which would reveal the removals.
-    Values for N stay the same until N changes.
+    In the theorems, noise and regulariser depend on the number of rows n of the first fit and are
+    valid down to n/2 rows. A fresh fit on fewer rows would have other values, which would reveal
+    the removals. Values that depend on N instead of n stay the same until N changes.
     """
     return 1 << n_rows.bit_length()
 
@@ -114,7 +115,7 @@ def nominal_rows(n_rows: int) -> int:
 def build_geometry(
     loss: Loss, row_norm: float, strong: float, radius: float, n_columns: int = 1
 ) -> Geometry:
-    """Return the constants for rows of norm at most `row_norm`, independent of the rows."""
+    """Return constants that hold for all rows of norm at most `row_norm`."""
     up = 1 + 1e-12  # bounds must not be rounded down
     slope = (loss.slope_bound * row_norm + strong * radius) * up
     smooth = (strong + loss.curvature_bound * row_norm * row_norm) * up
@@ -122,13 +123,16 @@ def build_geometry(
     if not shape.log_contraction < _LEAST_GAIN:
         raise ValueError(
             f"gradient steps do not converge with a regulariser of {strong:.3g} per row and "
-            f"row_norm={row_norm:.3g}; raise l2 or lower row_norm"
+            f"row_norm={row_norm:.3g}; increase l2 or use a smaller row_norm"
         )
     return shape
 
 
 def natural_radius(loss: Loss, strong: float) -> float:
-    """Return a radius that contains every optimum: (mu / 2)|W*|^2 <= mean loss at W = 0."""
+    """Return the radius of a ball that contains the optimum for any rows.
+
+    It follows from (mu / 2)|W*|^2 <= mean loss at W = 0.
+    """
     at_zero = loss.value_at(np.zeros((1, loss.n_outputs)), np.zeros(1, np.int64))
     return sqrt(2.0 * at_zero / strong)
 
@@ -136,7 +140,8 @@ def natural_radius(loss: Loss, strong: float) -> float:
 def top_of_gram(X: Any) -> float:
     """Return an upper bound on the largest eigenvalue of X'X, rounding included.
 
-    With many columns it is the trace, which is certain, unlike a random search.
+    With many columns, the bound is the trace, which is always valid, unlike the result of a random
+    search.
     """
     n, d = int(X.shape[0]), int(X.shape[1])
     trace = float((row_norms(X) ** 2).sum()) * (1 + 1e-9)
@@ -152,7 +157,7 @@ def top_of_gram(X: Any) -> float:
 
 
 def steps_between(far: float, near: float, shape: Geometry) -> int:
-    """Return the steps that shrink a distance of at most `far` to `near`."""
+    """Return the number of steps that shrink a distance of at most `far` to at most `near`."""
     if far <= near:
         return 0
     # The target may underflow; the smallest normal float is still below the rounding of W.
@@ -161,7 +166,7 @@ def steps_between(far: float, near: float, shape: Geometry) -> int:
 
 
 def same_shrinkage(n_steps: int, planned: Geometry, actual: Geometry) -> int:
-    """Return how many steps on `actual` shrink distances as much as `n_steps` on `planned`."""
+    """Return how many steps with `actual` constants shrink as much as `n_steps` with `planned`."""
     if actual.log_contraction == planned.log_contraction:
         return n_steps
     if actual.log_contraction == -inf:
@@ -170,7 +175,10 @@ def same_shrinkage(n_steps: int, planned: Geometry, actual: Geometry) -> int:
 
 
 def max_hidden_distance(sigma: float, epsilon: float, delta: float, size: int) -> float:
-    """Return s: releases of parameters 2s apart are (epsilon, delta)-close; `size` entries."""
+    """Return the largest distance s to a common optimum that the noise hides.
+
+    Releases of two vectors of `size` parameters with distance 2s are (epsilon, delta)-close.
+    """
     return (
         ReleaseGrid.of_sigma(sigma).max_hidden_distance(epsilon, delta, size) / 2
         if sigma > 0.0
@@ -179,25 +187,26 @@ def max_hidden_distance(sigma: float, epsilon: float, delta: float, size: int) -
 
 
 def sigma_for(distance: float, epsilon: float, delta: float, size: int) -> float:
-    """Return the noise that hides `distance` by `max_hidden_distance`, on any grid.
+    """Return a scale of noise that hides `distance` in the sense of `max_hidden_distance`.
 
-    Noise of scale 1 has the coarsest relative grid: 2^20 steps.
+    It is computed from noise of scale 1, whose grid is the coarsest in relation to the noise (2^20
+    steps), so it is valid for any grid.
     """
     hidden = max_hidden_distance(1.0, epsilon, delta, size)
     if not hidden > 0.0:
         raise ValueError(
-            f"epsilon={epsilon:g} and delta={delta:g} are too small for {size} parameters: their "
-            "rounding to the grid already costs more; raise epsilon or delta"
+            f"epsilon={epsilon:g} and delta={delta:g} are too small for {size} parameters: "
+            "rounding the parameters to the grid already costs more; increase epsilon or delta"
         )
     return distance / hidden * (1 + 1e-9)
 
 
 def longest_noise(sigma: float, size: int, log_inverse: float, radius: float) -> float:
-    """Return a bound on the noise of a release, except with probability e^-log_inverse.
+    """Return a bound on the norm of the noise that holds except with probability e^-log_inverse.
 
-    With Z the integers of scale s that are drawn, E exp(t |Z|^2) <= (1 - 2 t s^2)^(-size/2) as for
-    normal numbers, so their tail bound holds (Laurent and Massart 2000). Rounding adds half a step
-    per entry, and clipping to the grid adds the part of `radius` beyond it.
+    The drawn integers Z of scale s satisfy E exp(t |Z|^2) <= (1 - 2 t s^2)^(-size/2), as normal
+    numbers do, so the tail bound of normal numbers holds (Laurent and Massart 2000). Rounding adds
+    half a step per parameter, and clipping adds the part of `radius` beyond the grid.
     """
     grid = ReleaseGrid.of_sigma(sigma)
     length = sqrt(size + 2.0 * sqrt(size * log_inverse) + 2.0 * log_inverse)
@@ -206,18 +215,18 @@ def longest_noise(sigma: float, size: int, log_inverse: float, radius: float) ->
 
 
 def theorem_sigma(geometry: Geometry, distance: float, epsilon: float, delta: float) -> float:
-    """Return the theorems' noise ``sqrt(2) s / q``, or more if the grid requires it."""
+    """Return the scale of noise ``sqrt(2) s / q`` of the theorems, or more for the grid."""
     printed = sqrt(2.0) * distance / zcdp_gap(epsilon, delta)
     return max(printed, sigma_for(distance, epsilon, delta, geometry.n_entries))
 
 
 @dataclass(frozen=True)
 class DescentPlan(ABC):
-    """Number of steps of requests, and the noise that hides their distance to the optimum.
+    """Numbers of steps, and the noise that hides the remaining distance to the optimum.
 
-    `geometry` has constants that hold for all allowed rows, `sigma` is the scale of the noise,
-    `distance` a bound on the distance to the optimum after a fit or a request; `left` is that
-    distance without rounding.
+    `geometry` contains constants that hold for all allowed rows, `sigma` is the scale of the noise,
+    `distance` bounds the distance to the optimum after a fit or a request, and `left` is the same
+    bound without rounding errors.
     """
 
     geometry: Geometry
@@ -230,22 +239,23 @@ class DescentPlan(ABC):
     @property
     @abstractmethod
     def training_steps(self) -> int:
-        """Steps of a fit."""
+        """Number of steps of a fit."""
 
     @abstractmethod
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
-        """Return the steps of a request that changes `n_changed` rows after `n_before` others.
+        """Return the number of steps of a request that changes `n_changed` rows.
 
-        `actual` are constants of the actual rows; a smoother loss saves steps.
+        Earlier requests changed `n_before` rows. `actual` contains constants of the actual rows; a
+        smoother loss saves steps.
         """
 
 
 @dataclass(frozen=True)
 class SecretPlan(DescentPlan):
-    """Theorem 3.1: a request starts from the parameters without noise, and makes I steps.
+    """Plan by Theorem 3.1: a request starts from the parameters without noise and makes I steps.
 
-    `left` is the fixed point of ``s = gamma^I (s + shift)``, and `distance` adds rounding. Theorem
-    3.4 is the same with a stronger regulariser.
+    `left` is the solution of ``s = gamma^I (s + shift)``, and `distance` adds rounding errors.
+    Theorem 3.4 is the same with a stronger regulariser.
     """
 
     @classmethod
@@ -260,13 +270,13 @@ class SecretPlan(DescentPlan):
 
     @property
     def training_steps(self) -> int:
-        """Steps of a fit: I + log(D mu n / 2L) / log(1 / gamma), with D = 2B."""
+        """Number of steps of a fit: I + log(D mu n / 2L) / log(1 / gamma), with D = 2B."""
         start = 2.0 * self.geometry.radius
         moved = optimum_sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
         return self.iterations + steps_between(start, moved, self.geometry)
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:  # noqa: ARG002
-        """Return I for one row; for more rows, T with ``gamma^T (s + m shift) <= s``."""
+        """Return I for one row; for m rows, the T with ``gamma^T (s + m shift) <= s``."""
         shift = self.geometry.row_shift(self.n_rows)
         # s = gamma^I (s + shift), so this is 0 for one row.
         more = steps_between(self.left + n_changed * shift, self.left + shift, self.geometry)
@@ -275,12 +285,13 @@ class SecretPlan(DescentPlan):
 
 @dataclass(frozen=True)
 class PublishedPlan(DescentPlan):
-    """Theorem 3.2: a request starts from the published parameters, and nothing else is kept.
+    """Plan by Theorem 3.2: a request starts from the published parameters; nothing else is kept.
 
     The steps must also undo the last noise. Half of delta covers the event that some earlier noise
-    was longer than its bound. The other half hides 2s, s as in `max_hidden_distance`. A request
-    makes the theorem's steps or, if more, enough for ``gamma^T (s + r + shift) <= s`` with r the
-    bound on the last noise. None of this depends on rows, only on how many were changed.
+    was longer than its bound. The other half hides a shift of 2s, with s from
+    `max_hidden_distance`. A request makes as many steps as the theorem requires or, if this is
+    more, the T steps with ``gamma^T (s + r + shift) <= s``, where r is the bound on the last noise.
+    These numbers depend on how many rows were changed, but not on the rows.
     """
 
     delta: float
@@ -295,7 +306,7 @@ class PublishedPlan(DescentPlan):
         delta: float,
         sigma: float | None = None,
     ) -> "PublishedPlan":
-        """Return the plan with the theorem's noise, or with the given `sigma`."""
+        """Return the plan with the noise of the theorem, or with the given `sigma`."""
         rounding, claim = geometry.bound_rounding(n_rows), (epsilon, delta / 2, geometry.n_entries)
         if sigma is None:
             theorem = theorem_sigma_published(geometry, n_rows, iterations, epsilon, delta)
@@ -307,14 +318,22 @@ class PublishedPlan(DescentPlan):
 
     @property
     def training_steps(self) -> int:
-        """Steps of a fit: I + log(D mu n / 2L) / log(1 / gamma), or those from D to s if more."""
+        """Number of steps of a fit.
+
+        It is I + log(D mu n / 2L) / log(1 / gamma) or, if larger, the number of steps that shrink a
+        distance of D to s.
+        """
         start = 2.0 * self.geometry.radius
         moved = optimum_sensitivity(self.geometry.slope, self.geometry.strong, self.n_rows)
         theorem = self.iterations + steps_between(start, moved, self.geometry)
         return max(theorem, steps_between(start, self.left, self.geometry))
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
-        """Return I + log log(4 d i / delta) / log(1 / gamma), or the steps for the noise bound."""
+        """Return the number of steps of a request.
+
+        It is I + log log(4 d i / delta) / log(1 / gamma) or, if larger, the number of steps that
+        undo the bound on the last noise.
+        """
         shape, last = self.geometry, n_before + n_changed
         factor = log(4.0 * shape.n_entries * last) - log(self.delta)
         theorem = self.iterations + steps_between(max(factor, 1.0), 1.0, shape)
@@ -323,9 +342,10 @@ class PublishedPlan(DescentPlan):
         return same_shrinkage(steps, shape, actual)
 
     def longest_noise(self, n_before: int) -> float:
-        """Return r: longer noise after k = n_before changes has a small probability.
+        """Return r, a bound on the norm of the noise after k = n_before changes.
 
-        The probability is delta / (2 (k + 1)(k + 2)), delta / 2 in total over all k.
+        The noise is longer with probability delta / (2 (k + 1)(k + 2)), which is delta / 2 in total
+        over all k.
         """
         log_inverse = log(2.0 * (n_before + 1.0) * (n_before + 2.0)) - log(self.delta)
         shape = self.geometry
@@ -335,9 +355,10 @@ class PublishedPlan(DescentPlan):
 def theorem_sigma_published(
     geometry: Geometry, n_rows: int, iterations: int, epsilon: float, delta: float
 ) -> float:
-    """Return the noise of Theorem 3.2, with a = 2 log(2 / delta).
+    """Return the scale of the noise in Theorem 3.2.
 
-    8 L gamma^I / (mu n (1 - gamma^I) (sqrt(a + 3 eps) - sqrt(a + 2 eps))).
+    It is ``8 L gamma^I / (mu n (1 - gamma^I) (sqrt(a + 3 eps) - sqrt(a + 2 eps)))`` with ``a = 2
+    log(2 / delta)``.
     """
     a = 2.0 * log(2.0 / delta)
     gap = sqrt(a + 3.0 * epsilon) - sqrt(a + 2.0 * epsilon)
@@ -346,10 +367,10 @@ def theorem_sigma_published(
 
 @dataclass(frozen=True)
 class WeakPlan(DescentPlan):
-    """Theorem 3.5: the i-th change makes i^2 I steps.
+    """Plan by Theorem 3.5: the i-th change makes i^2 I steps.
 
-    After T steps at most ``sqrt(M / (mu T))`` of the distance remains, and no step increases it,
-    so with ``k = sqrt(M / (mu I))`` it is at most ``(k / i)(s_0 + i shift) <= 2 k shift``.
+    After T steps at most ``sqrt(M / (mu T))`` of the distance remains, and no step increases it. So
+    with ``k = sqrt(M / (mu I))`` the distance is at most ``(k / i)(s_0 + i shift) <= 2 k shift``.
     """
 
     @classmethod
@@ -365,12 +386,12 @@ class WeakPlan(DescentPlan):
 
     @property
     def training_steps(self) -> int:
-        """Steps that shrink D = 2B to the smaller of `left` and half a row shift."""
+        """Number of steps that shrink D = 2B to the smaller of `left` and half a row shift."""
         near = min(self.left, self.geometry.row_shift(self.n_rows) / 2)
         return steps_between(2.0 * self.geometry.radius, near, self.geometry)
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:
-        """Return i^2 I, with i rows changed since the fit; fewer if the loss is smoother."""
+        """Return i^2 I steps, for i rows changed since the fit; fewer if the loss is smoother."""
         last = n_before + n_changed
         return _round_up_steps(last**2 * self.iterations * actual.smooth / self.geometry.smooth)
 
@@ -388,9 +409,11 @@ def choose_regulariser(
 ) -> float:
     """Return the extra regulariser mu that minimises ``(M/2) d sigma^2 + (mu/2) B^2``.
 
-    Theorem 3.4, of order (sqrt(d) / (eps n I))^(2/5): ``sigma = 2 sqrt(2) L M / (mu^2 n I q)``,
-    the noise of Theorem 3.1 for small I mu / M. Theorem 3.5 (`is_weak`), of order
-    (sqrt(d) / (eps n sqrt(I)))^(1/2): with the noise of `WeakPlan`.
+    The first term is the loss caused by noise, the second is the bias of the regulariser.
+
+    For Theorem 3.4 it is of order (sqrt(d) / (eps n I))^(2/5), with ``sigma = 2 sqrt(2) L M / (mu^2
+    n I q)``, the noise of Theorem 3.1 for small I mu / M. For Theorem 3.5 (`is_weak`) it is of
+    order (sqrt(d) / (eps n sqrt(I)))^(1/2), with the noise of `WeakPlan`.
     """
     slope, smooth = loss.slope_bound * row_norm, loss.curvature_bound * row_norm * row_norm
     if is_weak:
@@ -402,10 +425,11 @@ def choose_regulariser(
 
 @dataclass(frozen=True)
 class DistributedPlan(DescentPlan):
-    """Algorithms 5 and 6: K parts of b rows each, drawn with replacement; their mean is published.
+    """Plan by Algorithms 5 and 6: the mean of K parts of b rows each is published.
 
-    ``J = I n^((4 - 3 xi) / 2)`` takes the place of I in the noise, with log(2 / delta) in q. The
-    mean of the distances of the parts is tracked, not only bounded in probability; see `Parts`.
+    The rows are drawn with replacement. In the formula of the noise, ``J = I n^((4 - 3 xi) / 2)``
+    replaces I, and q contains log(2 / delta). The mean of the distances of the parts is tracked,
+    not only bounded in probability; see `Parts`.
     """
 
     part_rows: int
@@ -422,7 +446,7 @@ class DistributedPlan(DescentPlan):
         epsilon: float,
         delta: float,
     ) -> "DistributedPlan":
-        """Return the plan of one copy."""
+        """Return the plan for one copy of the sample."""
         per_part = _round_up_steps(iterations * n_rows ** ((4.0 - 3.0 * xi) / 2.0))
         left = geometry.stationary_distance(per_part, geometry.row_shift(n_rows))
         # The mean of the parts' parameters is a sum of as many terms as a part has rows.
@@ -433,7 +457,11 @@ class DistributedPlan(DescentPlan):
 
     @property
     def training_steps(self) -> int:
-        """J + log((D mu / L) B (1 + 10 log(2 / delta))) / log(1 / gamma), B = b^2 rows drawn."""
+        """Number of steps of a fit, for each part.
+
+        It is J + log((D mu / L) B (1 + 10 log(2 / delta))) / log(1 / gamma) for B = b^2 drawn rows
+        or, if larger, the number of steps that shrink a distance of D to `left`.
+        """
         shape = self.geometry
         start = 2.0 * shape.radius * shape.strong / shape.slope * self.part_rows**2
         start *= 1.0 + 10.0 * log(2.0 / self.delta)
@@ -441,13 +469,16 @@ class DistributedPlan(DescentPlan):
         return max(theorem, steps_between(2.0 * shape.radius, self.left, shape))
 
     def update_steps(self, n_before: int, n_changed: int, actual: Geometry) -> int:  # noqa: ARG002
-        """Return J + log(1 + 10 i log(2 i / delta)) / log(1 / gamma), for each changed part."""
+        """Return the number of steps of each part that a request changes.
+
+        It is J + log(1 + 10 i log(2 i / delta)) / log(1 / gamma) for i rows changed since the fit.
+        """
         last = n_before + n_changed
         more = 1.0 + 10.0 * last * log(2.0 * last / self.delta)
         return self.iterations + steps_between(more, 1.0, self.geometry)
 
     def part_shift(self, n_changed: int) -> float:
-        """Return how far an exchange of c rows moves the optimum of a part: 2 c L / (mu b)."""
+        """Return how far an exchange of c rows can move the optimum of a part: 2 c L / (mu b)."""
         return 2.0 * n_changed * self.geometry.slope / (self.geometry.strong * self.part_rows)
 
 
@@ -458,7 +489,7 @@ _SIGMA = 0.01
 
 
 def check_combination(model: Any) -> None:
-    """Raise for settings that contradict each other."""
+    """Raise `ValueError` if settings of the model contradict each other."""
     by_theorem, regularized = model.stop == "theorem", model.variant in REGULARIZED
     wrong = {
         f"variant={model.variant!r} needs state='secret': its requests continue from parameters "
@@ -488,7 +519,7 @@ def check_combination(model: Any) -> None:
 
 
 def plan_descent(model: Any, problem: FitProblem) -> DescentPlan | None:
-    """Return the plan of a fit on these rows; None for the residual stop."""
+    """Return the plan of a fit on these rows; None with ``stop="residual"``."""
     if model.stop == "residual":
         return None
     loss, (d, K), n = problem.loss, problem.shape, nominal_rows(problem.n_remaining)
@@ -512,37 +543,38 @@ def plan_descent(model: Any, problem: FitProblem) -> DescentPlan | None:
 
 
 def part_size(n_rows: int, xi: float) -> int:
-    """Return the number of parts, and of rows in each: floor(n^(xi / 2))."""
+    """Return b = floor(n^(xi / 2)), the number of parts and the number of rows in each part."""
     return max(1, int(n_rows ** (xi / 2.0) + 1e-9))
 
 
 def count_parts(model: Any, n_rows: int) -> int:
-    """Return the number of parts, and of rows in each, for N/2 rows."""
+    """Return the number of parts, which is also the number of rows in each part, for N/2 rows."""
     return part_size(nominal_rows(n_rows) // 2, model.xi)
 
 
 def has_outgrown(model: Any, n_before: int, n_after: int) -> bool:
-    """Return whether a fresh fit on the new number of rows would have another plan or parts."""
+    """Return whether a fresh fit on the new number of rows would have another plan."""
     depends = model.stop == "theorem" or model.variant == "distributed"
     return depends and nominal_rows(n_before) != nominal_rows(n_after)
 
 
 def choose_noise_scale(model: Any, plan: DescentPlan | None) -> float:
-    """Return the scale of the noise: `sigma` of the model or, if it is None, of the plan."""
+    """Return the scale of the noise: `sigma` of the model or, if that is None, of the plan."""
     if model.sigma is not None:
         return float(model.sigma)
     return _SIGMA if plan is None else plan.sigma
 
 
 def privacy_per_copy(model: Any) -> tuple[float, float]:
-    """Return epsilon and delta of one copy; the guarantee covers all copies together."""
+    """Return epsilon and delta of one copy; together, the copies spend those of the model."""
     return float(model.epsilon) / model.n_copies, float(model.delta) / model.n_copies
 
 
 def distance_limit(model: Any, sigma: float, size: int) -> float:
-    """Return the distance to the optimum that noise of this scale hides, for `size` parameters.
+    """Return the largest distance to the optimum that noise of this scale hides.
 
-    With stop="theorem" and a published state, half of delta covers earlier noise that was too long.
+    `size` is the number of parameters. With ``stop="theorem"`` and a published state, half of delta
+    covers the event that earlier noise was longer than its bound.
     """
     epsilon, delta = privacy_per_copy(model)
     if model.stop == "theorem" and model.state == "published":

@@ -1,4 +1,7 @@
-"""Scrubbing with Fisher noise (Golatkar et al. 2020; survey section 5.1)."""
+"""Fisher forgetting: removal by Newton steps and Fisher noise (Golatkar et al. 2020).
+
+See survey section 5.1.
+"""
 
 import copy
 from collections.abc import Iterator
@@ -96,7 +99,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     rounded to a grid. F = H / n is the Hessian per row, regulariser included, or its diagonal. A
     request makes Newton steps on the remaining rows, w - F^(-1) grad L(w), and releases the result
     with fresh noise of the same form. Directions that the data determine well (large F) get little
-    noise, the others more.
+    noise, and the other directions get more.
 
     Parameters
     ----------
@@ -104,51 +107,53 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         Regulariser (l2 / 2)|W|^2, above 0: per row or in total, see `reg`. The intercept is also
         regularised; otherwise the problem would not be strongly convex.
     reg : {"per_sample", "total"}, default="per_sample"
-        "per_sample": the total is l2 times the remaining rows and shrinks with them. "total": it
-        is fixed, as with scikit-learn's ``C = 1 / l2``.
+        "per_sample": the total regulariser is l2 times the number of remaining rows and shrinks
+        with it. "total": the total regulariser is fixed, as with scikit-learn's ``C = 1 / l2``.
     multi_class : {"ovr", "softmax"}, default="ovr"
         For more than two classes: one problem per class against the rest, or one joint problem.
     fit_intercept : bool, default=True
         Append a column of ones.
     rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
-        What to do with a row whose norm (including the 1 of the intercept) is not `row_norm`:
-        nothing, scale longer rows down, scale all rows, or raise for longer rows. Predictions use
-        the same scaling.
+        What to do with a row whose norm (including the 1 of the intercept) is not `row_norm`: keep
+        it, scale longer rows down, scale all rows, or raise an error for longer rows. Predictions
+        use the same scaling.
     row_norm : float or None, default=None
         Declared bound on the norm of every row; required unless ``rows="keep"``. None uses the
         norm of the longest remaining row.
     epsilon, delta : float, default=1.0, 1e-4
-        The certified guarantee, for every request. Noise is fresh each time, so privacy losses do
-        not add up.
+        The certified guarantee for every request. The noise is fresh each time, so the privacy
+        losses of requests do not add up.
     sigma : float, default=0.01
-        Scale of the noise. It moves the score of a row x by about sigma l2^(-1/4) |x| at most; with
-        the default and l2 = 1e-3 that is 0.06 for rows of norm 1, which costs the digits of
-        scikit-learn less than one point of accuracy. It still hides a distance to the optimum of
-        about 1e-3, while one Newton step for a single person leaves 1e-5 to 1e-3: one or two passes
-        over the rows suffice. 0: no noise, and an empirical guarantee.
+        Scale of the noise. It moves the score of a row x by about sigma l2^(-1/4) |x| at most. With
+        the default and l2 = 1e-3 this is 0.06 for rows of norm 1, which costs less than one point
+        of accuracy on the digits data of scikit-learn. The default hides a distance to the optimum
+        of about 1e-3, and one Newton step for a single person leaves a distance of 1e-5 to 1e-3, so
+        one or two passes over the rows are enough. 0 means no noise and an empirical guarantee.
     covariance : {"fisher", "isotropic"}, default="fisher"
-        Noise sigma F^(-1/4) b or sigma b. F depends on the rows, which the guarantee must cover:
-        a stale Hessian is recomputed. Isotropic noise has no such cost.
-        Above 256 parameters in a block (columns, or columns times classes of a softmax) the
-        diagonal of F shapes the noise.
+        Noise sigma F^(-1/4) b ("fisher") or sigma b ("isotropic"). F depends on the rows, and the
+        guarantee must cover this, so a stale Hessian is computed again. Isotropic noise does not
+        need this. If a block has more than 256 parameters (columns, or columns times classes for a
+        softmax), only the diagonal of F shapes the noise.
     state : {"published", "secret"}, default="published"
-        "published": steps start from the noisy parameters; the model also saves the rows and an
-        account of rounded numbers, but nothing else. "secret": the optimum before noise is also
-        kept, so that one pass over the rows is usually enough.
+        "published": steps start from the noisy parameters; the model also keeps the rows and an
+        account of rounded numbers, but nothing else. "secret": the model also keeps the optimum
+        before noise, so that one pass over the rows is usually enough.
     batch_size : int or None, default=None
-        Remove the rows of a request in batches of this size (the survey's m'), each with a new
-        gradient and Hessian at the current parameters: slower, and closer to the optimum for large
-        requests. None: all at once. A number above the number of rows in a request is an error.
+        Number of rows that one step removes (m' in the survey). Each batch uses a new gradient and
+        Hessian at the current parameters, which is slower, but ends closer to the optimum for large
+        requests. None removes all rows of a request at once. It is an error if a request has fewer
+        rows than `batch_size`.
     tol : float, default=1e-8
-        Training stops at |gradient| <= tol times rows. The guarantee allows for a retrain that
-        stops exactly there: with a large `tol` for a small `l2` every request becomes a retrain.
+        Training stops when |gradient| <= tol times the number of rows. The guarantee must allow for
+        a retrained model that stops exactly there, so with a large `tol` and a small `l2` every
+        request causes a retraining.
     max_iter : int, default=1000
         Largest number of iterations in training.
     if_unproved : {"raise", "downgrade"}, default="raise"
-        When an assumption that can be checked fails: raise `AssumptionError`, or keep the model
-        with an empirical guarantee and a `GuaranteeWarning`.
+        What to do when an assumption that can be checked does not hold: raise `AssumptionError`, or
+        warn with `GuaranteeWarning` and keep the model with an empirical guarantee.
     noise_seed : int or None, default=None
-        Makes the noise repeatable, for tests. It is then not secret, and the guarantee is
+        Makes the noise repeatable, for tests. The noise is then not secret, and the guarantee is
         empirical.
     random_state : int, RandomState, Generator or None, default=None
         Seed of all random numbers except the noise (here: the start of the eigenvalue search).
@@ -161,36 +166,37 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         Bounds on the distance to a retrained model after the last request, rounded up to powers of
         two.
     epsilon_ : float
-        Smallest epsilon that is proved for the current model, at this delta.
+        Smallest epsilon that is proved for the current model at this delta.
     kl_bound_ : float
-        Bound on the divergence between the last removal and a retrained model, in nats.
+        Bound on the Kullback-Leibler divergence between this model and a retrained model, in nats.
     optimum_ : SecretArray or None
-        With ``state="secret"``, the parameters before noise and the gradient there. They are in the
-        model's file, so keep the file private, or call `settle` first.
+        With ``state="secret"``, the parameters before noise and the gradient there. They are part
+        of the model file, so keep the file private, or call `settle` first.
     ids_, guarantee_, residual_state_, n_rows_
         See `ForgetMixin`.
 
     See Also
     --------
-    InfluenceClassifier : The same noise in all directions; steps read no other row.
+    InfluenceClassifier : The same noise in all directions; a step reads only the removed rows.
     DescentToDeleteClassifier : Gradient steps instead of Newton steps; can also add rows.
 
     Notes
     -----
     Guarantee: certified (epsilon, delta) against an observer of the latest model, even if requests
     depend on earlier models (adaptive). The proof bounds the difference of the means, which
-    Golatkar et al. compare, and of the covariances, which they ignore: a retrain draws its noise
-    from the Fisher matrix at another point. Noise is computed in integers, and every rounding error
-    that it has to hide is bounded and charged. If the bound does not hold after the first step,
-    further steps follow, then a new Hessian, then a retrain; `Receipt.rebuilt` counts them. Tuning
-    `l2` on rows that are removed later weakens the guarantee; see `declare_tuning`.
+    Golatkar et al. compare. It also bounds the difference of the covariances, which they ignore: a
+    retrained model uses the Fisher matrix at another point. Noise is computed in integers, and
+    every rounding error that it has to hide is bounded and charged. If the first step is not
+    enough, further steps follow, then a new Hessian, then a retraining; `Receipt.rebuilt` counts
+    them. Tuning `l2` on rows that are removed later weakens the guarantee; see `declare_tuning`.
 
-    The guarantee does not cover the secret state. From it and the rows in the same file, the
-    gradient left by the last removals can be computed, and from this gradient a row that was
-    removed alone; `settle` prevents that.
+    The guarantee does not cover the secret state. From the state and the rows in the same file, the
+    gradient left by the last removals can be computed. If the last removal was a single row, this
+    gradient reveals the row. `settle` prevents this.
 
-    At the exact optimum the first step is that of `InfluenceClassifier`. Elsewhere it also reduces
-    the residual of earlier steps, because it uses the gradient on the remaining rows.
+    At the exact optimum, the first step is the same as that of `InfluenceClassifier`. At other
+    points, the first step also reduces the residual of earlier steps, because it uses the gradient
+    on the remaining rows.
 
     References
     ----------
@@ -239,14 +245,14 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         ids : sequence of int or of str
             Ids to forget.
         digest : bool, default=False
-            Also record the digests before and after.
+            Whether the receipt also contains the digests of the model before and after.
         batch_size : int or None, optional
-            For this request only, instead of the parameter of the same name.
+            Batch size for this request only; default: the parameter `batch_size` of the model.
 
         Returns
         -------
         Receipt
-            `rebuilt` counts polishes, Hessians and retrains, if there were any.
+            `rebuilt` counts polishes, new Hessians and retrainings, if there were any.
         """
         size = self.batch_size if batch_size == AS_FITTED else batch_size
         return self._answer_request(ids, digest, partial(self._prepare, batch_size=size))
@@ -254,13 +260,13 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     def settle(self) -> Self:
         """Train again on the remaining rows, with fresh noise.
 
-        With ``state="secret"`` the model's file contains the remaining rows and the parameters
-        without noise. From them the gradient left by the last removals can be computed, and from it
-        a row that was removed alone. With ``state="published"`` the account still has bounds,
-        rounded up. After `settle` the file is one that `fit` could have written on the remaining
-        rows: nothing depends on removed rows. Takes the time of a fit. Call it before you write a
-        file that others may read. With `noise_seed` the noise can be computed, so nothing is
-        hidden.
+        With ``state="secret"`` the model file contains the remaining rows and the parameters
+        without noise. From them, the gradient left by the last removals can be computed; if the
+        last removal was a single row, this gradient reveals the row. With ``state="published"`` the
+        account still contains rounded bounds that depend on removed rows. After `settle`, nothing
+        in the file depends on removed rows: `fit` on the remaining rows could have written the same
+        file. `settle` takes as long as a fit. Call it before you write a file that others may read.
+        With `noise_seed` the noise can be computed, so nothing is hidden.
 
         Returns
         -------
@@ -276,7 +282,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
 
     @property
     def epsilon_(self) -> float:
-        """Smallest epsilon that is proved for the current model, at this delta."""
+        """Smallest epsilon that is proved for the current model at this delta."""
         require_fitted(self)
         return self.account_.closeness.epsilon_at(self.delta) if self.sigma else float("inf")
 
@@ -284,10 +290,10 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     def kl_bound_(self) -> float:
         """Bound on the divergence between the last removal and a retrained model, in nats.
 
-        The Kullback-Leibler divergence of the two distributions, in both directions, including the
-        covariances; 0 before the first request and after a retrain. Its mean over the possible
-        forgotten rows bounds the information of the model about them (Golatkar et al. 2020,
-        Proposition 1).
+        It bounds the Kullback-Leibler divergence of the two distributions, in both directions,
+        including the covariances. It is 0 before the first request and after a retraining. The mean
+        of the divergence over the possible forgotten rows bounds the information of the model about
+        them (Golatkar et al. 2020, Proposition 1).
         """
         require_fitted(self)
         return self.account_.closeness.kl if self.sigma else float("inf")
@@ -333,12 +339,12 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     def _find_doubts(
         self, W: Floats, residual: float, tolerance: float, roots: list[NoiseRoot] | None
     ) -> Iterator[str]:
-        """Yield the assumptions of the proof that this training violates; before noise is drawn."""
+        """Yield the reasons why the guarantee is not proved; called before noise is drawn."""
         if not residual <= tolerance:
             yield (
-                f"training ended at a gradient of {residual:.3g}, rounding included, above the "
-                f"tolerance of {tolerance:.3g}; raise max_iter or tol, scale the columns or use a "
-                "larger l2"
+                f"training ended at a gradient norm of {residual:.3g}, rounding included, "
+                f"above the tolerance of {tolerance:.3g}; increase max_iter or tol, scale the "
+                "columns or use a larger l2"
             )
         if not are_accurate(roots):
             yield (
@@ -348,8 +354,8 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         largest = float(np.abs(W).max(initial=0.0))
         if ReleaseGrid.of_sigma(self.sigma).clipping_distance(largest) > 0.0:
             yield (
-                f"sigma={self.sigma:.3g} is too small for parameters of this size: releases end at "
-                "2**31 sigma; raise sigma"
+                f"sigma={self.sigma:.3g} is too small for parameters of this size: parameters "
+                "above 2**31 sigma cannot be released; increase sigma"
             )
 
     @property
@@ -360,7 +366,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return SecretArray(np.stack([W, gradient])) if self.state == "secret" else None
 
     def _fisher_at(self, problem: FitProblem, W: Floats, seed: int | None = None) -> FisherMatrix:
-        """Return the Fisher matrix of the problem's rows at W."""
+        """Return the Fisher matrix of the rows of a problem at the parameters W."""
         radius, is_shaped, expansion = self._radius_bound, self._is_shaped, None
         if is_dense(problem):
             start = library_seed(self.seed_ if seed is None else seed, Purpose.EIGENVALUE)
@@ -368,13 +374,13 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return FisherMatrix(expansion, problem, radius=radius, is_shaped=is_shaped)
 
     def _noise_roots(self, fisher: FisherMatrix, W: Floats) -> list[NoiseRoot] | None:
-        """Return the roots that shape the noise, computed before any noise is drawn."""
+        """Return the matrices that shape the noise, one per block; None for isotropic noise."""
         if fisher.noise is None:
             return None
         return fisher.noise.noise_roots(W, ReleaseGrid.of_sigma(self.sigma))
 
     def _add_noise(self, W: Floats, roots: list[NoiseRoot] | None, source: NoiseSource) -> Floats:
-        """Return the parameters on the grid, with fresh noise."""
+        """Return the parameters rounded to the grid, plus fresh noise."""
         grid = self._release_grid()
         if grid is None:
             return W
@@ -396,7 +402,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return self._prepare_release(positions, counts, walk, roots)
 
     def _step_at_once(self, problem: FitProblem, positions: Positions) -> NewtonWalk:
-        """Make one Newton step on the remaining rows, with the cached Hessian if there is one."""
+        """Make one Newton step on the remaining rows, with the cached Hessian if it exists."""
         after, expansion = problem.without(positions), self.cache_.content
         if self.optimum_ is None:
             W = self.model_.weights
@@ -416,10 +422,10 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return walk
 
     def _step_in_batches(self, problem: FitProblem, positions: Positions, size: int) -> NewtonWalk:
-        """Make a Newton step per batch, with gradient and Hessian at the current parameters.
+        """Make one Newton step per batch, with gradient and Hessian at the current parameters.
 
-        The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 5), but with
-        noise only at the end: the next step would remove most of it.
+        This is the removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 5), but
+        noise is added only at the end, because the next step would remove most of it.
         """
         W = self.model_.weights if self.optimum_ is None else self.optimum_.open()[0]
         after, n_batches, products = problem, 0, 0.0
@@ -455,7 +461,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
     def _prepare_release(
         self, positions: Positions, counts: Counts, walk: NewtonWalk, roots: list[NoiseRoot] | None
     ) -> Change:
-        """Prepare the release of the walk's parameters with fresh noise."""
+        """Prepare the release of the parameters that the Newton steps reached, with fresh noise."""
         source, expansion = copy.copy(self.source_), walk.fisher.expansion
         typical = walk.after.pass_flops
         if expansion is not None:
@@ -477,7 +483,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
         return Change(attributes, outcome, (walk.fisher.apply, wipe, *self._wipe_actions()))
 
     def _retrain(self, positions: Positions, walk: NewtonWalk | None = None) -> Change:
-        """Retrain with fresh noise; `walk` is the failed attempt, if any."""
+        """Prepare a retraining with fresh noise; `walk` is the failed attempt to forget, if any."""
         rebuilt = {**(walk.rebuild_counts if walk else {}), "retrains": 1}
         return super()._retrain(positions).with_rebuilt(rebuilt)
 
@@ -493,7 +499,7 @@ class FisherClassifier(CertifiedParameters, LinearClassifier):
 
 
 def _wipe_rows(rows: SlotRows, positions: Positions, expansion: Expansion | None) -> None:
-    """Wipe rows; cached values per slot move with the slots."""
+    """Wipe rows, and keep the cached scores in line with the slots of the rows."""
     alive = rows.alive.copy()
     alive[positions] = False
     rows.wipe(positions)

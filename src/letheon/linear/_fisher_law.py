@@ -1,36 +1,37 @@
-r"""Noise shaped by the Fisher matrix, and how close two such laws are.
+r"""Noise shaped by the Fisher matrix, and bounds on how close two such distributions are.
 
 Integer noise with a covariance close to F^(-1/2) is drawn without rounding errors. The noise of one
-block is ``round(Q diag(s) z)``: z are normal numbers to 99 bits, s scales in steps of the grid, and
-Q has orthogonal columns up to a small error. Q and s are fixed-point numbers and the product is
-computed in integers, so nothing is lost before rounding:
+block is ``round(Q diag(s) z)``. Here z are normal numbers to 99 bits, s are scales in steps of the
+grid, and the columns of Q are orthogonal up to a small error. Q and s are fixed-point numbers, and
+the product is computed in integers, so no error is made before rounding:
 
 - ``s z`` is floored to multiples of ``2**-90``, which differ from those of exact normal numbers by
   less than ``2**-90 + s 2**-100``;
 - Q has multiples of ``2**-34``; with numbers of 10 bits and at most 256 columns every partial sum
   of a product has less than 53 bits, so that products in floats are exact in any order.
 
-The rest of this module bounds how close a removal and a retrain are, with noise of covariance
+The rest of this module bounds how close a removal and a retraining are, with noise of covariance
 sigma^2 F^(-1/2). Both end near the same optimum of the remaining rows: the removal at W with a
-measured gradient, a retrain at V with a gradient below its stopping `tolerance`, rounding included
-in both. Strong convexity gives
+measured gradient, the retraining at V with a gradient below its stopping `tolerance`, rounding
+included in both. Strong convexity gives
 
 .. math:: |W - V| \le a = (|\nabla S(W)| + tolerance) / ridge.
 
-*Means.* They are rounded to the grid, which separates them by one step per coordinate at most. In
-the metric of the removal's noise their distance is at most ``shift``,
-e^(c/2) |F|^(1/4) (a + step sqrt(p)) / sigma; c is `COVARIANCE_ERROR`, p the number of parameters.
+*Means.* The means are rounded to the grid, which separates them by at most one step per coordinate.
+In the metric of the noise of the removal, their distance is at most ``shift``, e^(c/2) |F|^(1/4) (a
++ step sqrt(p)) / sigma. Here c is `COVARIANCE_ERROR`, and p is the number of parameters.
 
-*Covariances.* The removal takes F at W0, a retrain at some V0 that obeys the stop rule too. Between
-them a row's curvature changes by a factor within e^(+-τ), τ = M (max_i |x_i (W - W0)| + R a), M the
-constant of self-concordance. So e^-τ F <= F' <= e^τ F. Because x^(1/2) is operator monotone, the
-covariances differ by eigenvalues within e^(+-τ/2). Each is drawn up to a factor within e^(+-c), so
-that they lie within e^(+-t), t = τ/2 + 2c: the ``spread``.
+*Covariances.* The removal uses F at W0, and a retraining uses F at some V0 that satisfies the
+stopping rule too. Between these points the curvature of a row changes by a factor within e^(+-τ),
+where τ = M (max_i |x_i (W - W0)| + R a) and M is the constant of self-concordance. So e^-τ F <= F'
+<= e^τ F. Because x^(1/2) is operator monotone, the covariances differ by eigenvalues within
+e^(+-τ/2). The drawn noise has each covariance up to a factor within e^(+-c), so the covariances as
+drawn differ by factors within e^(+-t). The number t = τ/2 + 2c is the ``spread``.
 
-*Directions.* Few of them change at all, because both matrices share the regulariser. Let
-F = A + l I, F' = B + l I, and P = F^(-1/2) A F^(-1/2) with trace f, the degrees of freedom. From
-e^-τ A <= B <= e^τ A the matrix E = F^(-1/2) F' F^(-1/2) - I lies between -(e^τ - 1) P and
-(e^τ - 1) P, so its trace norm is at most (e^τ - 1) f. As -log(1 - x) <= x τ / (1 - e^-τ) up to
+*Directions.* The covariance changes in few directions, because both matrices contain the same
+regulariser. Let F = A + l I, F' = B + l I, and P = F^(-1/2) A F^(-1/2) with trace f, the degrees of
+freedom. From e^-τ A <= B <= e^τ A the matrix E = F^(-1/2) F' F^(-1/2) - I is between -(e^τ - 1) P
+and (e^τ - 1) P, so its trace norm is at most (e^τ - 1) f. As -log(1 - x) <= x τ / (1 - e^-τ) up to
 x = 1 - e^-τ, the logarithms u_i = log(1 + E_i) have sum_i |u_i| <= τ e^τ f. The logarithms u' of
 F^(-1/4) F'^(1/2) F^(-1/4) are majorised by u/2 (Araki 1990), so sum_i |u'_i| <= (τ/2) e^τ f. Those
 of the covariances as drawn, v, differ from u' by 2c each at most. For every convex K with K(0) = 0
@@ -38,11 +39,11 @@ and K(-t) <= K(t), K(v) <= K(t) |v| / t, and so
 
 .. math:: \sum_i K(v_i) \le D K(t), \quad D = ((τ/2) e^τ f + 2cp) / t.
 
-The proofs of `mismatch_delta` and `mismatch_kl` sum such a K over all directions: D, the
-``dimension``, may replace the number of parameters there. D K(t) increases with τ.
+The proofs of `mismatch_delta` and `mismatch_kl` sum such a K over all directions, so D may replace
+the number of parameters as their argument ``dimension``. D K(t) increases with τ.
 
-*Noise.* Each law differs from a rounded normal law by a total variation of ``gap`` at most. So
-delta grows by (1 + e^epsilon) gap.
+*Noise.* The total variation between the distribution of the noise and a rounded normal distribution
+is at most ``gap``. So delta grows by (1 + e^epsilon) gap.
 """
 
 import math
@@ -86,11 +87,12 @@ class NoiseRoot(Opaque):
     Attributes
     ----------
     vectors : ndarray or None
-        Q as integers, ``2**34`` is one; None for the unit matrix.
+        Q as integers, where ``2**34`` represents 1; None for the unit matrix.
     scales : ndarray
-        In steps of the grid.
+        Scales of the noise, in steps of the grid.
     error : float
-        Bound on the logarithm of the factors between its covariance and the definition.
+        Bound on the logarithm of the factor by which its covariance differs from the exact
+        covariance.
     """
 
     vectors: Floats | None
@@ -99,7 +101,7 @@ class NoiseRoot(Opaque):
 
     @property
     def is_accurate(self) -> bool:
-        """Whether the covariance is as close as the theorem requires."""
+        """Whether the covariance is as accurate as the proof requires."""
         fits = self.scales.min() >= _LEAST_SCALE and self.scales.max() <= _LARGEST_SCALE
         return bool(fits) and self.error <= COVARIANCE_ERROR
 
@@ -117,7 +119,7 @@ class NoiseRoot(Opaque):
 
 
 def draw_noise(roots: list[NoiseRoot], source: NoiseSource) -> Floats:
-    """Return fresh noise for all blocks, a whole number of steps per parameter."""
+    """Return fresh noise for all blocks, as a whole number of steps for each parameter."""
     sizes = [len(root.scales) for root in roots]
     normals, parts, end = source.long_normals(sum(sizes)), [], 0
     for root, size in zip(roots, sizes, strict=True):
@@ -127,12 +129,15 @@ def draw_noise(roots: list[NoiseRoot], source: NoiseSource) -> Floats:
 
 
 def are_accurate(roots: list[NoiseRoot] | None) -> bool:
-    """Return whether every covariance is as close as the theorem requires; None is plain noise."""
+    """Return whether every covariance is as accurate as the proof requires.
+
+    `roots` is None for isotropic noise, which is always accurate.
+    """
     return roots is None or all(root.is_accurate for root in roots)
 
 
 def fisher_noise_gap(grid: ReleaseGrid, size: int, least: float) -> float:
-    """Return a bound on the total variation between the law of the noise and a rounded normal law.
+    """Return a bound on the total variation between the noise and a rounded normal distribution.
 
     Parameters
     ----------
@@ -145,11 +150,11 @@ def fisher_noise_gap(grid: ReleaseGrid, size: int, least: float) -> float:
 
     Notes
     -----
-    Let x be exact normal numbers and y = Q diag(s) x. The number rounded instead of y_j is off by
-    at most ``e = sqrt(size) (2**-90 + 2**-100 s_j)``, s_j the deviation of y_j. It rounds to a
-    different integer only if y_j is within e of a half, which has a probability of at most
-    ``2 e (1 + 0.4 / s_j)``, and s_j is at least 1. Numbers to 99 bits instead of normal numbers
-    cost ``2**-200`` each.
+    Let x be exact normal numbers and y = Q diag(s) x. The number that is rounded instead of y_j
+    differs from y_j by at most ``e = sqrt(size) (2**-90 + 2**-100 s_j)``, where s_j is the standard
+    deviation of y_j. It rounds to a different integer only if y_j is within e of a half, which has
+    a probability of at most ``2 e (1 + 0.4 / s_j)``, and s_j is at least 1. Numbers to 99 bits
+    instead of normal numbers cost ``2**-200`` each.
     """
     if not least >= (grid.scale / _LARGEST_SCALE) ** 4:
         return math.inf
@@ -159,16 +164,16 @@ def fisher_noise_gap(grid: ReleaseGrid, size: int, least: float) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Spectrum(Opaque):
-    """Eigenvalues and vectors of a matrix of doubles, with proved bounds on their errors.
+    """Eigenvalues and eigenvectors of a matrix, with proved bounds on their rounding errors.
 
     Attributes
     ----------
     values, vectors : ndarray
-        Of the matrix; no value is below 0.
+        Eigenvalues, which are not negative, and eigenvectors as columns.
     skew : float
         Bound on the spectral norm of ``vectors' vectors - I``.
     gap : float
-        Bound on the spectral norm of the matrix less ``vectors diag(values) vectors'``.
+        Bound on the spectral norm of the matrix minus ``vectors diag(values) vectors'``.
     """
 
     values: Floats
@@ -180,8 +185,8 @@ class Spectrum(Opaque):
     def from_matrix(cls, matrix: Floats) -> "Spectrum":
         """Decompose a positive semidefinite matrix, given by its lower triangle.
 
-        Both bounds are computed Frobenius norms, plus the rounding error of a product of d terms:
-        at most d + 2 units of the product of absolute values.
+        Both bounds are computed Frobenius norms, plus the rounding error of a product of d terms,
+        which is at most d + 2 units of the product of absolute values.
         """
         matrix = np.tril(matrix) + np.tril(matrix, -1).T
         values, vectors = np.linalg.eigh(matrix)
@@ -194,7 +199,7 @@ class Spectrum(Opaque):
         )
 
     def largest_values(self, error: float) -> Floats:
-        """Return upper bounds on the eigenvalues of a matrix with an error of at most `error`."""
+        """Return upper bounds on the eigenvalues, if the matrix has an error of at most `error`."""
         slack = self.gap + 2.1 * self.skew * float(self.values[-1]) + error
         bounds: Floats = (self.values + slack) * (1 + 1e-12)
         return bounds
@@ -202,15 +207,15 @@ class Spectrum(Opaque):
     def noise_root(self, grid: ReleaseGrid, ridge: float, n_rows: int, error: float) -> NoiseRoot:
         """Return the matrix for noise of covariance ``((H + ridge) / n_rows)**(-1/2)``.
 
-        H is a matrix that differs from the one decomposed by `error` in spectral norm.
+        H differs from the decomposed matrix by at most `error` in spectral norm.
 
         Notes
         -----
-        With the polar form ``vectors = U P``, ``|P - I| <= skew``, let L = values + ridge and
-        k = max(L) / ridge. Then H + ridge lies within ``1 +- x`` of U L U', where
-        ``x = 2.05 skew sqrt(k) + (gap + error) / ridge``, so the roots within half of that. Q is
-        U (I + E) with ``|E| <= skew + d 2**-35``, the scales s are L**(-1/4) up to a factor of
-        ``1 +- y``. So Q diag(s**2) Q' is within ``2.12 (|E| k**(1/4) + y)`` of U L**(-1/2) U'.
+        With the polar form ``vectors = U P``, ``|P - I| <= skew``, let L = values + ridge and k =
+        max(L) / ridge. Then H + ridge is within ``1 +- x`` of U L U', where ``x = 2.05 skew sqrt(k)
+        + (gap + error) / ridge``, so the roots within half of that. Q is U (I + E) with ``|E| <=
+        skew + d 2**-35``, the scales s are L**(-1/4) up to a factor of ``1 +- y``. So Q diag(s**2)
+        Q' is within ``2.12 (|E| k**(1/4) + y)`` of U L**(-1/2) U'.
         """
         shifted, d = self.values + ridge, len(self.values)
         scales = grid.scale * (shifted / n_rows) ** -0.25
@@ -226,20 +231,20 @@ def diagonal_root(
 ) -> NoiseRoot:
     """Return the matrix for noise of covariance ``(diagonal / n_rows)**(-1/2)``.
 
-    `diagonal` includes the ridge and is off by `error` at most.
+    `diagonal` includes the ridge and has an error of at most `error`.
     """
     scales = grid.scale * (diagonal / n_rows) ** -0.25
     return NoiseRoot(None, scales, 0.53 * error / ridge + 2.12 * _scale_error(scales))
 
 
 def _scale_error(scales: Floats) -> float:
-    """Return the relative error of scales, from their powers and fixed-point format."""
+    """Return the relative error of the scales, which comes from the power and the number format."""
     least = float(scales.min())
     return 2.0**-48 + 2.0 ** -(_SCALE_BITS + 1) / least if least > 0.0 else math.inf
 
 
 def _multiply_exactly(vectors: Floats, numbers: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Return an exact product of integers, by digits whose sums of products are exact floats."""
+    """Return the exact product of a matrix and a vector of integers, computed digit by digit."""
     last = _N_DIGITS - 1
     mask = (1 << _DIGIT_BITS) - 1
     digits = [(numbers >> (_DIGIT_BITS * k)) & mask for k in range(last)]
@@ -252,14 +257,14 @@ def _multiply_exactly(vectors: Floats, numbers: NDArray[np.object_]) -> NDArray[
 
 
 def _to_integers(whole: Floats) -> NDArray[np.object_]:
-    """Return whole floats as Python integers, which do not overflow."""
+    """Convert whole floats to Python integers, which do not overflow."""
     numbers = np.empty(len(whole), object)
     numbers[:] = [int(number) for number in whole.tolist()]
     return numbers
 
 
 def _round_bits(numbers: NDArray[np.object_], n_bits: int) -> Floats:
-    """Return the nearest whole numbers to multiples of ``2**-n_bits``; halves are rounded up."""
+    """Divide integers by ``2**n_bits`` and round to the nearest integer; halves are rounded up."""
     nearest: Floats = ((numbers + (1 << (n_bits - 1))) >> n_bits).astype(np.float64)
     return nearest
 
@@ -279,16 +284,17 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True)
 class Closeness:
-    """Bounds on the difference of two laws.
+    """Bounds on the difference of two distributions of released parameters.
 
     Attributes
     ----------
     shift, spread : float
-        Shift of the means, and log spread of the covariances; infinite if unknown.
+        Bounds on the shift of the means and on the log spread of the covariances; infinite if
+        unknown.
     dimension : float
-        Effective number of directions.
+        Effective number of directions in which the covariances differ.
     gap : float
-        Total variation between each law and a rounded normal law.
+        Bound on the total variation between each distribution and a rounded normal distribution.
     """
 
     shift: float = 0.0
@@ -297,19 +303,22 @@ class Closeness:
     gap: float = 0.0
 
     def __post_init__(self) -> None:
-        """Treat a bound that could not be computed as infinite."""
+        """Replace bounds that are NaN, because they could not be computed, by infinity."""
         for name in ("shift", "spread", "gap"):
             if isnan(getattr(self, name)):
                 object.__setattr__(self, name, inf)
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> "Closeness":
-        """Read a file; earlier versions drew noise in doubles, for which no gap is known."""
+        """Build the object from the values in a file.
+
+        Earlier versions of letheon drew noise in doubles, so `gap` is unknown and set to infinity.
+        """
         gap = state.get("gap", inf)
         return cls(state["shift"], state["spread"], state["dimension"], gap)
 
     def epsilon_at(self, delta: float) -> float:
-        """Return an epsilon that is proved at this delta; infinite if none is."""
+        """Return an epsilon that is proved at this delta; infinite if no epsilon is proved."""
         # An upper bound first: the charge grows with epsilon.
         rough = mismatch_epsilon(self.shift, self.spread, self.dimension, delta / 2)
         remaining = delta - noise_charge(rough, self.gap)
@@ -319,12 +328,12 @@ class Closeness:
 
     @property
     def kl(self) -> float:
-        """Bound on the Kullback-Leibler divergence of the normal laws, in both directions."""
+        """Bound on the Kullback-Leibler divergence of the normal distributions, both directions."""
         return mismatch_kl(self.shift, self.spread, self.dimension)
 
 
 def noise_charge(epsilon: float, gap: float) -> float:
-    """Return the part of delta charged for the total variation `gap` of the drawn noise."""
+    """Return the part of delta that is charged for the total variation `gap` of the noise."""
     return (1 + exp(min(epsilon, _LARGEST_EXPONENT))) * gap
 
 
@@ -336,11 +345,14 @@ class NoiseLimits:
     spread: float
 
     def can_hide(self, closeness: Closeness) -> bool:
-        """Return whether the noise hides the difference; False for NaN."""
+        """Return whether the noise hides a difference; False if a bound is NaN."""
         return closeness.shift <= self.shift and closeness.spread <= self.spread
 
     def share_used(self, closeness: Closeness) -> float:
-        """Return the used share of the limits, rounded up; infinite if not hidden."""
+        """Return the share of the limits that is used, rounded up to a power of two.
+
+        The share is infinite if the noise does not hide the difference.
+        """
         if not self.can_hide(closeness):
             return inf
         spread = closeness.spread / self.spread if closeness.spread else 0.0
@@ -352,9 +364,9 @@ class NoiseLimits:
 class ReleaseNoise:
     """The noise of a release, and the constants that its bounds need.
 
-    `grid` is None without noise. `tolerance` is the gradient at which training on the remaining
-    rows stops; `ridge`, `n_rows` and `size` (the number of parameters) are those of the remaining
-    rows.
+    `grid` is None without noise. `tolerance` is the gradient norm at which training on the
+    remaining rows stops. `ridge`, `n_rows` and `size` (the number of parameters) are those of the
+    problem of the remaining rows.
     """
 
     grid: ReleaseGrid | None
@@ -367,13 +379,13 @@ class ReleaseNoise:
     size: int
 
     def bound_distance(self, residual: float) -> float:
-        """Bound the distance of the removal's and the retrain's parameters before noise."""
+        """Return a bound on the distance between a removal and a retraining, before noise."""
         stopped = 0.0 if self.grid is None else self.tolerance
         return (residual + stopped) / self.ridge * _UP
 
     @property
     def gap(self) -> float:
-        """Total variation between the law of a release and a rounded normal law, at most."""
+        """Bound on the total variation between a release and a rounded normal distribution."""
         if self.grid is None:
             return 0.0
         if self.isotropic:
@@ -383,16 +395,16 @@ class ReleaseNoise:
     def bound_closeness(
         self, residual: float, change: float, shape: "HessianBounds | None"
     ) -> Closeness:
-        """Bound the laws of a removal and of a retrain.
+        """Return bounds on the difference between a removal and a retraining.
 
         Parameters
         ----------
         residual : float
-            Norm of the gradient on the remaining rows, at the removal's parameters.
+            Norm of the gradient on the remaining rows, at the parameters of the removal.
         change : float
-            Largest logarithm by which a row's curvature changed since the expansion point.
+            Largest change of the logarithm of a row's curvature since the expansion point.
         shape : HessianBounds or None
-            Bounds on the Fisher matrix; None if it does not shape the noise.
+            Bounds on the Fisher matrix; None if the noise is isotropic.
         """
         distance = self.bound_distance(residual)
         if self.grid is None:
@@ -406,10 +418,10 @@ class ReleaseNoise:
         return Closeness(scale * shift * _UP, spread, shape.effective_dimension(spread), self.gap)
 
     def compute_limits(self, shape: "HessianBounds | None") -> NoiseLimits:
-        """Return the largest differences that the noise hides.
+        """Return the largest shift and spread that the noise hides.
 
-        The charge grows with epsilon. If it would take more than half of delta, a smaller epsilon
-        than the requested one is claimed.
+        The charge for the gap grows with epsilon. If it would take more than half of delta, a
+        smaller epsilon is used than requested.
         """
         if self.grid is None:
             return NoiseLimits(1.0, inf)
@@ -427,8 +439,8 @@ class ReleaseNoise:
 class HessianBounds:
     """Bounds on the Hessian of the remaining rows at the expansion point.
 
-    `top` bounds the largest eigenvalue of its data part, `freedom` its degrees of freedom, `radius`
-    the rows' norms; `size` is the number of parameters.
+    `top` bounds the largest eigenvalue without the regulariser, `freedom` the degrees of freedom,
+    and `radius` the norms of the rows. `size` is the number of parameters.
     """
 
     top: float
@@ -443,7 +455,7 @@ class HessianBounds:
 
     @property
     def freedom_on_grid(self) -> float:
-        """Degrees of freedom rounded up to a grid, so that cached limits are reused."""
+        """Degrees of freedom, rounded up to a grid so that cached limits can be reused."""
         if not self.freedom < self.size:
             return float(self.size)
         steps = ceil(_PER_DOUBLING * log2(max(self.freedom, 1.0)))
@@ -461,7 +473,7 @@ def _effective_dimension(freedom: float, size: int, spread: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _find_limits(epsilon: float, delta: float, freedom: float, size: int) -> NoiseLimits:
-    """Bisect for the largest spread at the allowed shift."""
+    """Return the allowed shift, and the largest spread that the noise hides together with it."""
     shift = _SHIFT_SHARE * gaussian_mu(epsilon, delta)
     # In one direction the log-ratio of densities has a deviation of about spread / sqrt(2).
     good, bad = 0.0, 4.0 * (1.0 + epsilon) / sqrt(freedom)

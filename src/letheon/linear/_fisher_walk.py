@@ -1,10 +1,12 @@
 """The Fisher matrix of the remaining rows, and the Newton steps of a request.
 
-With labels drawn from the model, the Fisher matrix of these losses is the Hessian of the data part.
-With the regulariser, and as a mean, F = H / n. `FisherMatrix` stores H as matrices that removals
-update, or forms no matrix. `FullNoise` shapes the noise by F, `DiagonalNoise` by its diagonal.
+If the labels are drawn from the model, the Fisher matrix of these losses is the Hessian of the
+losses. As a mean over n rows, and with the regulariser, it is F = H / n. `FisherMatrix` stores H as
+matrices that removals update, or evaluates it by products with vectors. `FullNoise` shapes the
+noise by F, `DiagonalNoise` by the diagonal of F.
 
-`NewtonWalk` makes steps on the remaining rows until noise hides the difference from a retrain.
+`NewtonWalk` makes steps on the remaining rows until the noise hides the difference from a
+retraining.
 """
 
 from collections.abc import Callable
@@ -69,20 +71,21 @@ def evaluate_at(problem: FitProblem, W: Floats) -> GradientEvaluation:
 
 
 class Expansion:
-    """The Hessian at a point, the rows' scores there, and the spectra that shape the noise.
+    """The Hessian and the scores of the rows at a point, and the spectra that shape the noise.
 
     Attributes
     ----------
     curvature : Curvature
-        Blocks with their inverses, which removals update.
+        Blocks of the Hessian with their inverses, which removals update.
     scores : ndarray of shape (n_slots, K)
         Scores at the point where the Hessian was evaluated; zeros for removed rows.
     spectra : list of Spectrum or None
-        Of the evaluated blocks, for noise from whole matrices; None after a removal.
+        Spectra of the evaluated blocks; None after a removal, or if whole blocks do not shape the
+        noise.
     error : float
         Bound on the spectral norm of the rounding error of the stored blocks.
     bounds : ndarray or None
-        Of the diagonal, if only the diagonal shapes the noise.
+        Upper bounds on the diagonal, if only the diagonal shapes the noise; otherwise None.
     """
 
     def __init__(self, problem: FitProblem, curvature: Curvature, *, is_shaped: bool) -> None:
@@ -111,15 +114,16 @@ class Expansion:
         *,
         is_shaped: bool = True,
     ) -> Self:
-        """Evaluate the Hessian of the problem's rows at W."""
+        """Return the expansion at the parameters W, for the rows of a problem."""
         curvature = Curvature.from_problem(problem, W, radius=radius, seed=seed)
         return cls(problem, curvature, is_shaped=is_shaped)
 
 
 class FullNoise(Opaque):
-    """Noise from the blocks of an expansion, without the removed rows.
+    """Noise shaped by the blocks of an expansion, without the removed rows.
 
-    `removed` are factors V of the removed rows, one per block: the block loses V V'.
+    `removed` contains one factor V of the removed rows per block; V V' is subtracted from the
+    block.
     """
 
     def __init__(self, expansion: Expansion, after: FitProblem, removed: list[Floats]) -> None:
@@ -130,10 +134,10 @@ class FullNoise(Opaque):
             self.error += self._downdate_error()
 
     def hessian_bounds(self) -> HessianBounds:
-        """Return bounds for the remaining rows.
+        """Return bounds on the Hessian of the remaining rows.
 
-        A removal lowers curvature, and so eigenvalues and degrees of freedom. A regulariser that
-        shrinks raises the degrees of freedom by at most the factor by which it shrinks.
+        A removal lowers the curvature, and therefore the eigenvalues and the degrees of freedom. If
+        the regulariser shrinks by a factor, the degrees of freedom grow by at most this factor.
         """
         expansion, size = self._expansion, self._expansion.curvature.point.size
         return HessianBounds(
@@ -145,9 +149,10 @@ class FullNoise(Opaque):
         )
 
     def curvature_change(self, W: Floats, scores: Floats) -> float:
-        """Bound the change of curvature since the expansion; infinite if the error is too large.
+        """Return a bound on the change of log curvature since the expansion point.
 
-        Scores at both points are off by (d + 1) u |x| |W|, u the unit of rounding.
+        The bound is infinite if the rounding error of the blocks is too large. The scores at both
+        points have an error of (d + 1) u |x| |W|, where u is the unit of rounding.
         """
         if not _SHARE_OF_ERROR * self.error <= COVARIANCE_ERROR / 2 * self._after.ridge:
             return float("inf")
@@ -163,7 +168,7 @@ class FullNoise(Opaque):
         return factor * float(most) + 1.05 * rounding
 
     def noise_roots(self, W: Floats, grid: ReleaseGrid) -> list[NoiseRoot]:  # noqa: ARG002
-        """Return the noise root of every block, at the expansion point."""
+        """Return the matrix that shapes the noise of each block, at the expansion point."""
         spectra, after = self._expansion.spectra, self._after
         if self._removed or spectra is None:
             blocks = [block.hessian for block in self._expansion.curvature.blocks]
@@ -175,9 +180,10 @@ class FullNoise(Opaque):
         ]
 
     def _downdate_error(self) -> float:
-        """Bound the rounding error of the blocks when V V' is subtracted.
+        """Return a bound on the rounding error of subtracting V V' from the blocks.
 
-        As in `FitProblem.hessian_error`: a sum of terms, and curvature that is computed again.
+        As in `FitProblem.hessian_error`, the error comes from a sum of terms and from the
+        curvature, which is computed again.
         """
         after, curvature = self._after, self._expansion.curvature
         d, K = after.shape
@@ -193,9 +199,9 @@ class FullNoise(Opaque):
 
 
 class DiagonalNoise(Opaque):
-    """Noise from the diagonal of the Hessian at the final parameters; for many columns.
+    """Noise shaped by the diagonal of the Hessian at the final parameters; for many columns.
 
-    `bounds` are the result of `bound_diagonal` for these rows, or for a superset of them.
+    `bounds` is the result of `bound_diagonal` for these rows, or for a superset of them.
     """
 
     def __init__(
@@ -206,7 +212,7 @@ class DiagonalNoise(Opaque):
         self._bounds = bound_diagonal(after) if bounds is None else bounds
 
     def hessian_bounds(self) -> HessianBounds:
-        """Return bounds from the columns' norms."""
+        """Return bounds on the Hessian, computed from the norms of the columns."""
         after, bounds = self._after, self._bounds
         d, K = after.shape
         return HessianBounds(
@@ -218,11 +224,11 @@ class DiagonalNoise(Opaque):
         )
 
     def curvature_change(self, W: Floats, scores: Floats) -> float:  # noqa: ARG002
-        """Return 0: the noise uses the Hessian at the final parameters."""
+        """Return 0, because the noise uses the Hessian at the final parameters."""
         return 0.0
 
     def noise_roots(self, W: Floats, grid: ReleaseGrid) -> list[NoiseRoot]:
-        """Return the noise root, one block for all parameters."""
+        """Return the matrix that shapes the noise, as one block for all parameters."""
         after = self._after
         curvature = after.curvature_at(W)
         diagonal = after.hessian_diagonal(curvature).ravel(order="F")
@@ -238,7 +244,10 @@ NoiseShape = FullNoise | DiagonalNoise
 
 
 def bound_diagonal(problem: FitProblem) -> Floats:
-    """Return upper bounds on the diagonal of the data part, one per column, at any parameters."""
+    """Return upper bounds on the diagonal of the Hessian, one per column, without regulariser.
+
+    The bounds hold at any parameters.
+    """
     X, is_kept = problem.X, np.ones(problem.X.shape[0])
     is_kept[problem.removed] = 0.0
     total = np.zeros(X.shape[1])
@@ -254,10 +263,11 @@ def bound_diagonal(problem: FitProblem) -> Floats:
 class FisherMatrix:
     """The Fisher matrix of the remaining rows, for the steps and the noise of a removal.
 
-    With an expansion it is stored as matrices, and `removed` are removed rows that these still
-    contain; nothing is written before `apply`. Without an expansion, for many columns, it is
-    evaluated by products at the current parameters, and `flops` counts them. Products with a
-    stored matrix are negligible compared with a pass over the rows.
+    With an expansion, the matrix is stored as blocks. `removed` contains the positions of removed
+    rows that the blocks still contain; only `apply` changes the blocks. Without an expansion, for
+    many columns, the matrix is evaluated by products at the current parameters, and `flops` counts
+    their operations. Products with a stored matrix are not counted, because a pass over the rows
+    takes much longer.
     """
 
     flops = 0.0
@@ -288,9 +298,9 @@ class FisherMatrix:
             self.noise = DiagonalNoise(after, expansion.curvature.radius, expansion.bounds)
 
     def newton_step(self, W: Floats, gradient: Floats) -> Floats:
-        """Return H^(-1) gradient: by conjugate gradients with H at W, or by matrices.
+        """Return H^(-1) gradient, by stored blocks or by conjugate gradients with H at W.
 
-        With a pending removal the step is refined to rounding.
+        If rows are pending removal, the step is refined until only rounding errors remain.
         """
         if self.expansion is None:
             curvature = self._after.curvature_at(W)
@@ -312,7 +322,7 @@ class FisherMatrix:
         return step.change
 
     def apply(self) -> None:
-        """Write a pending removal into the matrices. Cannot fail."""
+        """Apply the pending removal to the blocks in place. This cannot fail."""
         expansion = self.expansion
         if expansion is None or self._downdate is None:
             return
@@ -343,15 +353,16 @@ class NewtonWalk(Opaque):
     release_noise : ReleaseNoise
         The noise, and the constants that its bounds need.
     fisher : FisherMatrix
-        Used for steps and for the noise.
+        The Fisher matrix for the steps and for the noise.
     renew : callable or None
-        Computes the Fisher matrix at some parameters; None if it is always recomputed.
+        Computes the Fisher matrix at given parameters; None if it is not stored and therefore
+        always up to date.
     W : ndarray
         Current parameters.
     evaluation : GradientEvaluation
-        Gradient and scores there.
+        Gradient and scores at the current parameters.
     polishes, hessians : int
-        Numbers of further steps and of new Hessians.
+        Number of further steps, and number of new Hessians.
     """
 
     after: FitProblem
@@ -367,12 +378,12 @@ class NewtonWalk(Opaque):
 
     @property
     def limits(self) -> NoiseLimits:
-        """Largest differences that the noise hides."""
+        """Largest shift and spread that the noise hides."""
         return self.release_noise.compute_limits(self.hessian_bounds)
 
     @property
     def closeness(self) -> Closeness:
-        """Bounds on the difference between the laws of this removal and of a retrain."""
+        """Bounds on the difference between this removal and a retraining."""
         noise = self.fisher.noise
         change = 0.0 if noise is None else noise.curvature_change(self.W, self.evaluation.scores)
         return self.release_noise.bound_closeness(
@@ -381,17 +392,17 @@ class NewtonWalk(Opaque):
 
     @property
     def rebuild_counts(self) -> dict[str, int]:
-        """Work beyond the first step, by the names used in receipts."""
+        """Counts of the work beyond the first step, with the names used in receipts."""
         counts = {"polishes": self.polishes, "hessians": self.hessians}
         return {name: count for name, count in counts.items() if count}
 
     @property
     def hessian_bounds(self) -> HessianBounds | None:
-        """Bounds on the matrix that shapes the noise; None without one."""
+        """Bounds on the matrix that shapes the noise; None for isotropic noise."""
         return None if self.fisher.noise is None else self.fisher.noise.hessian_bounds()
 
     def run_until_hidden(self) -> bool:
-        """Step until the noise hides the difference; return False if it cannot."""
+        """Make steps until the noise hides the difference; return False if this fails."""
         if not self.limits.can_hide(
             self.release_noise.bound_closeness(0.0, 0.0, self.hessian_bounds)
         ):
@@ -408,7 +419,7 @@ class NewtonWalk(Opaque):
         return True
 
     def _polish_once(self) -> bool:
-        """Make one more step; return False if even a new Hessian does not reduce the gradient."""
+        """Make one more step; return False if the gradient cannot be reduced further."""
         W = self.W - self.fisher.newton_step(self.W, self.evaluation.gradient)
         evaluation, before = evaluate_at(self.after, W), self.evaluation.residual
         self.polishes += 1
@@ -422,7 +433,7 @@ class NewtonWalk(Opaque):
         return True
 
     def _renew_hessian(self) -> bool:
-        """Compute the Hessian at the current parameters; return False if it is already there."""
+        """Compute the Hessian at the current parameters; return False if it is up to date."""
         if self.renew is None or self._expanded_at is self.W:
             return False
         self.fisher, self._expanded_at = self.renew(self.W), self.W
@@ -432,43 +443,47 @@ class NewtonWalk(Opaque):
 
 
 def hessian_flops(problem: FitProblem) -> float:
-    """Return the operations of one Hessian."""
+    """Return the number of floating-point operations that computing a Hessian takes."""
     d, K = problem.shape
     return problem.pass_flops / 4.0 * d * (K if problem.loss.is_joint else 1)
 
 
 @dataclass(frozen=True)
 class FisherAccount:
-    """How close the model is to a retrained model after the last request.
+    """Bounds on how close the model is to a retrained model after the last request.
 
-    Noise is fresh, and every request measures the gradient, so nothing adds up. All numbers are
-    rounded up to powers of two, since the exact numbers depend on removed rows.
+    The noise is fresh, and every request measures the gradient, so the bounds of requests do not
+    add up. All numbers are rounded up to powers of two, because the exact numbers depend on removed
+    rows.
 
     Attributes
     ----------
     closeness : Closeness
-        Bounds on the shift and spread between the laws of this model and of a retrained model.
+        Bounds on the shift and spread between this model and a retrained model.
     used : float
-        Used share of the limits; at most 1 in a certified model, 0 after training.
+        Share of the limits that is used; at most 1 in a certified model, 0 after training.
     """
 
     closeness: Closeness
     used: float
 
     def __post_init__(self) -> None:
-        """Treat a bound that could not be computed as infinite."""
+        """Replace a share that is NaN, because it could not be computed, by infinity."""
         if isnan(self.used):
             object.__setattr__(self, "used", inf)
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> "FisherAccount":
-        """Read a file; releases of earlier versions are not proved."""
+        """Build the account from the values in a file.
+
+        `used` is infinite for a release of an earlier version of letheon, which is not proved.
+        """
         closeness = state["closeness"]
         return cls(closeness, state["used"] if closeness.gap < inf else inf)
 
     @classmethod
     def from_walk(cls, walk: NewtonWalk) -> "FisherAccount":
-        """Return the account after a removal."""
+        """Return the account after the removal that these Newton steps made."""
         closeness, limits, shape = walk.closeness, walk.limits, walk.hessian_bounds
         shift = min(round_up_to_power(closeness.shift), max(limits.shift, closeness.shift))
         spread = min(round_up_to_power(closeness.spread), max(limits.spread, closeness.spread))

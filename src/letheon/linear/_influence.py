@@ -15,15 +15,15 @@ from letheon.validation import POSITIVE, OneOf, Rules
 class InfluenceClassifier(InfluenceBase, LinearClassifier):
     """Logistic regression that forgets by one Newton step, with a certified guarantee.
 
-    Training minimises the regularised loss. The result W stays secret; the published parameters
-    are W, rounded to a grid, plus fresh integer noise of scale sigma. To forget rows, the model
-    takes one Newton step on the remaining rows, with a Hessian that is kept and updated. This takes
+    Training minimises the regularised loss. The result W stays secret; the published parameters are
+    W, rounded to a grid, plus fresh integer noise of scale sigma. To forget rows, the model takes
+    one Newton step on the remaining rows, with a Hessian that is kept and updated. This takes
     O(d^2) operations and reads only the removed rows. The gradient left by the step is bounded, and
     the bounds of all requests are added up, starting with the residual of the optimiser. While the
     sum is below the limit that the noise hides, the published parameters are indistinguishable from
-    those of a retrained model, up to (epsilon, delta). Otherwise the residual is measured (one
-    pass), then polished (further Newton steps). If this is not enough, the model is retrained. The
-    receipt reports each of these.
+    those of a retrained model, up to (epsilon, delta). Otherwise the residual is measured (one pass
+    over the rows) and then reduced by further Newton steps (polishes). If this is not enough, the
+    model is retrained. The receipt counts these measurements, polishes and retrainings.
 
     Parameters
     ----------
@@ -31,52 +31,55 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
         Regulariser (l2 / 2)|W|^2, above 0: per row or in total, see `reg`. The intercept is also
         regularised; otherwise the problem would not be strongly convex.
     reg : {"per_sample", "total"}, default="per_sample"
-        "per_sample": the total is l2 times the remaining rows and shrinks with them. "total": it
-        is fixed, as with scikit-learn's ``C = 1 / l2``.
+        "per_sample": the total regulariser is l2 times the number of remaining rows and shrinks
+        with it. "total": the total regulariser is fixed, as with scikit-learn's ``C = 1 / l2``.
     multi_class : {"ovr", "softmax"}, default="ovr"
         For more than two classes: one problem per class against the rest, or one joint problem.
     fit_intercept : bool, default=True
         Append a column of ones.
     rows : {"keep", "clip", "normalize", "refuse"}, default="keep"
-        What to do with a row whose norm (including the 1 of the intercept) is not `row_norm`:
-        nothing, scale longer rows down, scale all rows, or raise for longer rows. Predictions use
-        the same scaling.
+        What to do with a row whose norm (including the 1 of the intercept) is not `row_norm`: keep
+        it, scale longer rows down, scale all rows, or raise an error for longer rows. Predictions
+        use the same scaling.
     row_norm : float or None, default=None
         Declared bound on the norm of every row; required unless ``rows="keep"``. None uses the
         norm of the longest remaining row.
     epsilon, delta : float, default=1.0, 1e-4
-        The certified guarantee, for the whole sequence of requests. With ``delta=0`` discrete
+        The certified guarantee for the whole sequence of requests. With ``delta=0``, discrete
         Laplace noise gives a pure epsilon guarantee.
     sigma : float, default=0.01
         Scale of the noise on every published parameter. It moves the score of a row x by about
-        sigma |x|; for scaled rows 0.01 usually costs no accuracy, while 1 ruins most models. More
-        noise means more budget, so fewer requests need a pass over the rows. 0: no noise, and an
-        empirical guarantee.
+        sigma |x|. For scaled rows, 0.01 usually costs no accuracy, while 1 makes most models
+        useless. More noise gives a larger budget, so fewer requests need a pass over the rows. 0
+        means no noise and an empirical guarantee.
     mechanism : {"output", "objective"}, default="output"
-        "output": noise on the published parameters, as above. "objective": the algorithm of Guo et
-        al. with a random linear term <b, W> in the objective, drawn once, and W published without
-        further noise; sigma is then the scale of b. The guarantee is empirical: the published
-        theorem ignores that the residual of a removal depends on b, and an audit refuted it.
+        "output" adds noise to the published parameters, as described above. "objective" is the
+        algorithm of Guo et al.: a random linear term <b, W> is drawn once and added to the
+        objective, and W is published without further noise; sigma is then the scale of b. Its
+        guarantee is only empirical: the published theorem ignores that the residual of a removal
+        depends on b, and an audit refuted the theorem.
     bound : {"tightest", "data-dependent", "worst-case"}, default="tightest"
         Bound on the residual of a step: "data-dependent" is computed from the Hessian,
         "worst-case" from norms only, and "tightest" is the smaller of the two.
     batch_size : int or None, default=None
-        Remove the rows of a request in batches of this size (the survey's m'), each with a new
-        Hessian at the current parameters: slower, and closer to the optimum for large requests.
-        None: all at once. A number above the number of rows in a request is an error.
+        Number of rows that one step removes (m' in the survey). Each batch uses a new Hessian at
+        the current parameters, which is slower, but ends closer to the optimum for large requests.
+        None removes all rows of a request at once. It is an error if a request has fewer rows than
+        `batch_size`.
     data_free : bool, default=False
-        Store no rows: only the Hessian, and a keyed fingerprint per row. `forget` then needs the
-        rows to remove as arguments, and an exhausted budget cannot be repaired
-        (`BudgetSpentError`). Needs `row_norm`.
+        Whether to store only the Hessian and a keyed fingerprint of each row, instead of the rows.
+        `forget` then needs the rows to remove as arguments, and it raises `BudgetSpentError` when
+        the budget is spent, because the residual cannot be reduced without the rows. Needs
+        `row_norm`.
     tol : float, default=1e-8
-        Training stops at |gradient| <= tol times rows; one Newton step follows.
+        Training stops when |gradient| <= tol times the number of rows; one Newton step follows.
     max_iter : int, default=1000
         Largest number of iterations in training.
     if_unproved : {"raise", "downgrade"}, default="raise"
-        When an assumption that can be checked fails: raise `AssumptionError`, or keep the model
-        with an empirical guarantee and a `GuaranteeWarning`.
+        What to do when an assumption that can be checked does not hold: raise `AssumptionError`, or
+        warn with `GuaranteeWarning` and keep the model with an empirical guarantee.
     noise_seed : int or None, default=None
-        Makes the noise repeatable, for tests. It is then not secret, and the guarantee is
+        Makes the noise repeatable, for tests. The noise is then not secret, and the guarantee is
         empirical.
     random_state : int, RandomState, Generator or None, default=None
         Seed of all random numbers except the noise (here: the start of the eigenvalue search).
@@ -90,11 +93,12 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
     epsilon_ : float
         Smallest epsilon that covers the budget spent so far.
     weights_ : SecretArray
-        W, the parameters without noise. They are in the model's file, so keep the file private.
+        W, the parameters without noise. They are part of the model file, so keep the file private.
     noise_ : SecretArray or None
-        b of ``mechanism="objective"``; None otherwise. The noise of a release is not kept.
+        The vector b with ``mechanism="objective"``; None otherwise. The noise of a release is not
+        kept.
     noise_commitment_ : str or None
-        SHA-256 over a salt and the noise of the release; certificates publish it.
+        SHA-256 of a salt and the noise of the release; certificates state it.
     ids_, guarantee_, residual_state_, n_rows_
         See `ForgetMixin`.
 
@@ -107,14 +111,14 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
     Notes
     -----
     Guarantee: certified (epsilon, delta) against an observer of the latest model, even if requests
-    depend on earlier models (adaptive). By strong convexity the residual gradient bounds the
-    distance of W to the optimum of the remaining rows, including rounding errors; discrete Gaussian
-    noise hides that distance, for every epsilon. No bound, limit or error message depends on the
+    depend on earlier models (adaptive). By strong convexity, the residual gradient bounds the
+    distance of W to the optimum of the remaining rows, including rounding errors. Discrete Gaussian
+    noise hides this distance, for every epsilon. No bound, limit or error message depends on the
     noise. Tuning `l2` on rows that are removed later weakens the guarantee; see `declare_tuning`.
 
-    The guarantee does not cover the secret state. From it and the rows in the same file, the
-    gradient left by the last removals can be computed, and from this gradient a row that was
-    removed alone; `settle` prevents that.
+    The guarantee does not cover the secret state. From the state and the rows in the same file, the
+    gradient left by the last removals can be computed. If the last removal was a single row, this
+    gradient reveals the row. `settle` prevents this.
 
     References
     ----------
@@ -142,29 +146,29 @@ class InfluenceClassifier(InfluenceBase, LinearClassifier):
 class InfluenceRegressor(InfluenceBase, LinearRegressor):
     """Linear regression that forgets by one Newton step, with a certified guarantee.
 
-    Like `InfluenceClassifier`. With the squared loss the Hessian does not depend on the parameters,
-    so a Newton removal is exact up to rounding and uses almost no budget.
+    The method is that of `InfluenceClassifier`. With the squared loss, the Hessian does not depend
+    on the parameters, so a Newton step is exact up to rounding and uses almost no budget.
 
     Parameters
     ----------
     loss : {"squared", "pseudo_huber"}, default="squared"
-        (z - y)^2 / 2, or its smooth version that grows linearly for errors beyond `huber_scale`.
-        The original Huber loss and the squared hinge have discontinuous second derivatives, so no
-        bound holds for them.
+        The loss (z - y)^2 / 2, or a smooth version of it that grows linearly for errors beyond
+        `huber_scale`. The original Huber loss and the squared hinge loss are not offered: their
+        second derivatives are discontinuous, so no bound holds for them.
     huber_scale : float, default=1.0
         Error at which the pseudo-Huber loss changes from quadratic to linear.
     l2, reg, fit_intercept, rows, row_norm, epsilon, delta, bound, batch_size, data_free
         As in `InfluenceClassifier`.
     sigma, mechanism
-        As in `InfluenceClassifier`. Noise moves a prediction by about sigma |x|, in units of y: for
-        targets in the hundreds a sigma of 1 may cost nothing.
+        As in `InfluenceClassifier`. Noise moves a prediction by about sigma |x|, in units of y. If
+        the targets are in the hundreds, a sigma of 1 may cost no accuracy.
     tol, max_iter, if_unproved, noise_seed, random_state
         As in `InfluenceClassifier`.
 
     Attributes
     ----------
     coef_, intercept_ : ndarray
-        The published model, one row of coefficients.
+        The published model; `coef_` has one row.
     account_, epsilon_, weights_, noise_, noise_commitment_
         As in `InfluenceClassifier`.
     ids_, guarantee_, residual_state_, n_rows_
@@ -172,7 +176,7 @@ class InfluenceRegressor(InfluenceBase, LinearRegressor):
 
     Notes
     -----
-    Guarantee: as in `InfluenceClassifier`.
+    The guarantee is that of `InfluenceClassifier`.
 
     Examples
     --------

@@ -100,7 +100,7 @@ _PASSES_PER_COLUMN = 28
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class InfluenceBase(CertifiedParameters, LinearBase):
-    """Newton removal with an account, for any loss; base of the public classes."""
+    """Base class of the Influence methods: Newton removal with an account, for any loss."""
 
     facts: ClassVar[MethodFacts] = FACTS
     _parameter_rules: ClassVar[Rules] = {"bound": OneOf(BOUNDS), "mechanism": OneOf(MECHANISMS)}
@@ -133,24 +133,24 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         ids : sequence of int or of str
             Ids to forget.
         X, y : array-like, optional
-            All rows and targets of these ids, in any order, as passed to `fit`. Only with
-            ``data_free=True``, because the model then does not store them.
+            All rows and targets of these ids, in any order, as passed to `fit`. Required with
+            ``data_free=True``, because the model does not store them; not allowed otherwise.
         batch_size : int or None, optional
-            For this request only, instead of the parameter of the same name.
+            Batch size for this request only; default: the parameter `batch_size` of the model.
         digest : bool, default=False
-            Also record the digests before and after.
+            Whether the receipt also contains the digests of the model before and after.
 
         Returns
         -------
         Receipt
-            `rebuilt` counts exact residuals, polishes and retrains, if there were any.
+            `rebuilt` counts measured residuals, polishes and retrainings, if there were any.
 
         Raises
         ------
         UnknownIdError, EmptyModelError
             As in `ForgetMixin.forget`.
         BudgetSpentError
-            With ``data_free=True``: the guarantee does not cover this removal.
+            The budget of a model with ``data_free=True`` does not cover this removal.
         """
         size = self.batch_size if batch_size == AS_FITTED else batch_size
         options = {"batch_size": size, "X": X, "y": y}
@@ -159,9 +159,10 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     def exact_residual(self) -> float:
         """Return the norm of the gradient on the remaining rows, at the parameters without noise.
 
-        Takes one pass over the rows. With ``mechanism="objective"`` it includes the secret term.
-        The account contains an upper bound on this number, and receipts quote the account. Both are
-        for the operator: the guarantee covers only the parameters, so `publish` omits them.
+        This takes one pass over the rows. With ``mechanism="objective"`` the gradient includes the
+        secret linear term. The account contains an upper bound on this number, and receipts show
+        the account. Keep both inside your organisation: the guarantee covers only the parameters,
+        so `publish` omits them.
         """
         self._require_rows("exact_residual")
         with lock_model(self):
@@ -170,18 +171,18 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     def settle(self) -> Self:
         """Train again on the remaining rows, with fresh noise.
 
-        The model's file contains the remaining rows and the parameters. From them the gradient
-        left by the last removals can be computed, and from it a row that was removed alone. After
-        `settle` the file is one that `fit` could have written on the remaining rows: nothing
-        depends on removed rows. Takes the time of a fit. Call it before you write a file that
-        others may read.
+        The model file contains the remaining rows and the parameters. From them, the gradient left
+        by the last removals can be computed; if the last removal was a single row, this gradient
+        reveals the row. After `settle`, nothing in the file depends on removed rows: `fit` on the
+        remaining rows could have written the same file. `settle` takes as long as a fit. Call it
+        before you write a file that others may read.
         """
         self._require_rows("settle")
         return self._retrain_in_place()
 
     @property
     def epsilon_(self) -> float:
-        """Smallest epsilon that covers the current account at this delta."""
+        """Smallest epsilon that covers the budget spent so far, at this delta."""
         require_fitted(self)
         ridge = compute_ridge(self.l2, self.reg, self.n_rows_)
         return self._make_mechanism().compute_epsilon(
@@ -192,8 +193,8 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         super()._check_settings()
         if self.data_free and self.row_norm is None:
             raise ValueError(
-                "data_free=True needs a declared row_norm (with rows='clip', 'normalize' or "
-                "'refuse'): the model stores no rows, so it cannot measure their norms"
+                "data_free=True needs row_norm, together with rows='clip', 'normalize' or "
+                "'refuse', because the model stores no rows whose norms it could measure"
             )
 
     def _train(self, training: TrainingRows, source: NoiseSource, seed: int) -> FitOutcome:
@@ -217,9 +218,9 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             doubts, warnings = [str(warning) for warning in warnings], ()
             if not account.spent <= limits.fit:
                 doubts.append(
-                    f"training ended at a gradient of {account.spent:.3g}, rounding included, "
-                    f"above the {limits.fit:.3g} that the noise hides; scale large columns, "
-                    "raise sigma, l2 or max_iter, or lower tol"
+                    f"training ended at a gradient norm of {account.spent:.3g}, rounding "
+                    f"included, above the {limits.fit:.3g} that the noise hides; scale large "
+                    "columns, increase sigma, l2 or max_iter, or use a smaller tol"
                 )
         downgraded, more = self._handle_doubts(doubts)
         attributes = {
@@ -239,7 +240,10 @@ class InfluenceBase(CertifiedParameters, LinearBase):
     def _require_rows(self, operation: str) -> None:
         require_fitted(self)
         if self.data_free:
-            raise CannotForgetError(f"{operation} needs the rows, and data_free=True stores none")
+            raise CannotForgetError(
+                f"{operation} needs the training rows, but this model was fitted with "
+                "data_free=True and stores no rows"
+            )
 
     @property
     def _can_certify(self) -> bool:
@@ -260,13 +264,16 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         )
 
     def _account_after(self, context: RemovalContext) -> Account:
-        """Return the account with the limit after a removal, which depends on the ridge."""
+        """Return the account with the limit that applies after a removal.
+
+        The limit depends on the regulariser, which may shrink with the number of rows.
+        """
         tolerance, size = self.tol * context.n_remaining, self.weights_.open().size
         limits = self._make_mechanism().compute_limits(context.ridge_after, tolerance, size)
         return self.account_.with_limit(limits.removal)
 
     def _make_mechanism(self) -> Mechanism:
-        """Return the mechanism that hides the residual of removals."""
+        """Return the noise mechanism that hides the residual of removals."""
         if self.sigma == 0.0:
             return Mechanism()
         kind = OutputNoise if self.mechanism == "output" else ObjectiveNoise
@@ -277,7 +284,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return mechanism.grid if isinstance(mechanism, OutputNoise) else None
 
     def _weights_before_noise(self) -> Floats:
-        """Return a copy of the parameters without noise: the secret array will be wiped."""
+        """Return a copy of the parameters without noise, because the secret array will be wiped."""
         return self.weights_.open().copy()
 
     def _current_problem(self) -> FitProblem:
@@ -296,7 +303,10 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             with self._limit_threads(removal):
                 return self._remove_data_free(removal, X, y, batch_size)
         if X is not None or y is not None:
-            raise ValueError("X and y are for data_free=True only; this model stores its rows")
+            raise ValueError(
+                "forget accepts X and y only with data_free=True; this model stores its rows, so "
+                "omit X and y"
+            )
         return super()._prepare(removal, batch_size=batch_size)
 
     def _limit_threads(self, removal: Removal) -> AbstractContextManager[None]:
@@ -314,7 +324,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
             return self._retrain(removal.where)
 
     def _remove_by_newton(self, positions: Positions, counts: Counts, size: int | None) -> Change:
-        """Remove rows by Newton steps."""
+        """Prepare a removal by Newton steps, with a Hessian if it is small enough to form."""
         if not (isinstance(self.cache_.content, Curvature) or is_dense(self._current_problem())):
             return self._remove_by_products(positions, counts, size or len(positions))
         if size is not None:
@@ -322,7 +332,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return self._remove_at_once(positions, counts)
 
     def _remove_at_once(self, positions: Positions, counts: Counts) -> Change:
-        """Remove all rows by one step with the cached Hessian."""
+        """Prepare the removal of all rows by one step with the cached Hessian."""
         rows, curvature = self.rows_, self._get_curvature()
         rows_to_remove = RowsToRemove(rows_in_double(rows.X, positions), rows.y[positions])
         context = self._removal_context(len(positions))
@@ -354,15 +364,19 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return self._build_change(positions, counts, W, account, flops, (downdate.apply, note))
 
     def _remove_data_free(self, removal: Removal, X: Any, y: Any, batch_size: int | None) -> Change:
-        """Remove rows that the caller provides, because the model does not store them."""
+        """Prepare the removal of rows that the caller provides; the model stores no rows."""
         if batch_size is not None:
-            raise ValueError("batch_size needs the remaining rows, and data_free=True stores none")
+            raise ValueError(
+                "batch_size needs the remaining rows, but data_free=True stores no rows; use "
+                "batch_size=None"
+            )
         rows_to_remove, positions = self._match_rows(removal, X, y), removal.where
         counts = self._counts_after(rows_to_remove.y)
         if counts is not None and 0 in counts:
             raise BudgetSpentError(
-                "this removes the last row of a class, which needs a retrain, and this model "
-                "stores no rows; nothing was changed. Fit again on the remaining rows"
+                "this request removes the last row of a class, so the model must be "
+                "retrained, but it stores no rows (data_free=True). Nothing was changed. Fit "
+                "again on the remaining rows"
             )
         context, stored = self._removal_context(len(positions)), self.cache_
         proposal = propose_removal(
@@ -371,20 +385,24 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         account = self._account_after(context).add_bound(proposal.added)
         if not account.is_covered:
             raise BudgetSpentError(
-                f"this removal could leave a gradient of {account.spent:.3g}, above the "
-                f"{account.limit:.3g} that the noise hides; without stored rows it cannot be "
-                "measured or repaired. Nothing was changed. Fit again on the remaining rows"
+                f"this removal could leave a gradient norm of {account.spent:.3g}, above the "
+                f"{account.limit:.3g} that the noise hides; without stored rows "
+                "(data_free=True), the gradient cannot be measured or reduced. Nothing was "
+                "changed. Fit again on the remaining rows"
             )
         assert isinstance(stored, StoredCurvature)
         writes = (proposal.downdate.apply, partial(stored.round_to_grid, context.ridge_after))
         return self._build_change(positions, counts, proposal.W, account, proposal.flops, writes)
 
     def _match_rows(self, removal: Removal, X: Any, y: Any) -> RowsToRemove:
-        """Return the rows that the caller provides; raise unless they match the fingerprints."""
+        """Return the rows that the caller provides.
+
+        Raise `ValueError` unless they match the fingerprints of the rows to remove.
+        """
         if X is None or y is None:
             raise ValueError(
-                f"X and y are required: this model stores no rows (data_free=True). Give the "
-                f"{removal.n_rows} row(s) of these ids as they were passed to fit"
+                "X and y are required, because this model stores no rows (data_free=True); "
+                f"pass the {removal.n_rows} row(s) of these ids as they were passed to fit"
             )
         require_features(self, X)
         rows, target = self._build_design().build_rows(X), self._encode_target(y)
@@ -393,8 +411,8 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         assert key is not None
         if not np.array_equal(np.sort(fingerprint_rows(rows, target, key)), np.sort(known)):
             raise ValueError(
-                f"the {len(target)} row(s) in X and y are not the {len(known)} row(s) of these ids "
-                "in fit (every number and label must match); nothing was changed"
+                f"the {len(target)} row(s) in X and y differ from the {len(known)} row(s) that "
+                "these ids had in fit; nothing was changed. Every number and label must match"
             )
         return RowsToRemove(rows_in_double(rows, np.arange(len(target))), target)
 
@@ -404,9 +422,9 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return RemovalContext(loss, before, after, n - n_removed, self.bound)
 
     def _remove_in_batches(self, positions: Positions, counts: Counts, size: int) -> Change:
-        """Remove batch after batch, each with the Hessian at the current rows and parameters.
+        """Prepare a removal batch by batch, with a new Hessian at the current parameters each time.
 
-        The removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 6).
+        This is the removal mechanism of Mahadevan and Mathioudakis 2021 (survey, Algorithm 6).
         """
         now, W, flops = self._current_problem(), self._weights_before_noise(), 0.0
         account = self._account_after(self._removal_context(len(positions)))
@@ -431,7 +449,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return self._build_change(positions, counts, W, account, flops, cache=Cache(latest))
 
     def _remove_by_products(self, positions: Positions, counts: Counts, size: int) -> Change:
-        """Remove rows by conjugate gradients, where no Hessian is formed."""
+        """Prepare a removal by conjugate gradients, for a Hessian that is too large to form."""
         problem, W, flops = self._current_problem(), self._weights_before_noise(), 0.0
         account = self._account_after(self._removal_context(len(positions)))
         products, now, after = self._get_products(problem), problem, problem
@@ -469,7 +487,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return products
 
     def _get_curvature(self) -> Curvature:
-        """Return the cached Hessian; compute it if there is none."""
+        """Return the cached Hessian; compute and cache it if it is missing."""
         curvature = self.cache_.content
         if not isinstance(curvature, Curvature):
             curvature = self._curvature_at(self._current_problem(), self._weights_before_noise())
@@ -477,7 +495,10 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         return curvature
 
     def _retrain(self, positions: Positions, account: Account | None = None) -> Change:
-        """Retrain with fresh noise; `account` counts what was tried before."""
+        """Prepare a retraining with fresh noise.
+
+        `account` contains the counts of measurements and polishes that were tried before.
+        """
         change, before = super()._retrain(positions), self.account_
         fresh = change.attributes["account_"]
         counted = (account or before).record_retrain(fresh.spent, fresh.limit)
@@ -494,7 +515,7 @@ class InfluenceBase(CertifiedParameters, LinearBase):
         writes: tuple[Callable[[], None], ...] = (),
         cache: Cache[Any] | None = None,
     ) -> Change:
-        """Prepare a release of W with fresh noise; `cache` replaces the current one."""
+        """Prepare a release of W with fresh noise; `cache` replaces the cache if it is given."""
         source: NoiseSource = copy.copy(self.source_)
         released = self._make_mechanism().release(W, source)
         attributes = {
@@ -512,7 +533,10 @@ class InfluenceBase(CertifiedParameters, LinearBase):
 
 
 def _cg_tolerance(size: float, limit: float) -> float:
-    """Return the relative residual at which a linear system uses a small part of the limit."""
+    """Return the relative residual to which a linear system is solved.
+
+    `size` is the norm of its right side. The residual then uses only a small part of the limit.
+    """
     most, least = _CG_TOLERANCE
     share = _CG_SHARE * limit / size if size > 0.0 else most
     return min(max(share, least), most)

@@ -22,12 +22,12 @@ NORM_ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Design:
-    """How an input row becomes a row of the problem.
+    """The rule by which an input row becomes a row of the optimisation problem.
 
     The intercept is a column of ones, added before norms are computed. `rule` is applied to rows
     whose norm is not the declared bound `row_norm`: "keep" (no bound is declared), "clip" (longer
-    rows are scaled down), "normalize" (all rows are scaled to it) or "refuse" (longer rows are an
-    error).
+    rows are scaled down), "normalize" (all rows are scaled to the bound) or "refuse" (longer rows
+    are an error).
     """
 
     fit_intercept: bool
@@ -35,7 +35,7 @@ class Design:
     row_norm: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise for settings that contradict each other."""
+        """Raise `ValueError` if a setting is not valid, or if settings contradict each other."""
         if self.rule not in RULES:
             raise ValueError(f"rows={self.rule!r}; expected one of {RULES}")
         if self.rule == "keep":
@@ -46,17 +46,17 @@ class Design:
                 )
         elif not POSITIVE.accepts(self.row_norm):
             raise ValueError(
-                f"rows={self.rule!r} needs row_norm, a positive bound of the norm of every row "
-                f"(the intercept's 1 included); got {self.row_norm!r}"
+                f"rows={self.rule!r} needs row_norm, a positive bound on the norm of every row "
+                f"(including the 1 of the intercept); got row_norm={self.row_norm!r}"
             )
 
     def build_rows(self, X: Any) -> Any:
-        """Return the rows of the problem as a copy: C order, or CSR.
+        """Return a copy of X as rows of the problem, as an array in C order or as a CSR matrix.
 
         Raises
         ------
         AssumptionError
-            With the rule "refuse", if a row is longer than declared.
+            The rule is "refuse", and a row is longer than `row_norm`.
         """
         matrix = as_matrix(X)
         n, p = matrix.shape
@@ -79,7 +79,7 @@ class Design:
         return rows
 
     def compute_scores(self, X: Any, W: Floats) -> Floats:
-        """Return X W without building the rows, shape (n, K)."""
+        """Return the scores of input rows, of shape (n, K), without building their problem rows."""
         matrix = as_matrix(X)
         weights = W[:-1] if self.fit_intercept else W
         scores: Floats = np.asarray(matrix @ weights, np.float64)
@@ -91,15 +91,16 @@ class Design:
         return scores if scales is None else scores * scales[:, None]
 
     def _compute_scales(self, norms: Floats) -> Floats | None:
-        """Return the factor of every row; None if all are 1."""
+        """Return the factor by which each row is scaled; None if no row is scaled."""
         if self.rule == "keep" or self.row_norm is None:
             return None
         longer = norms > self.row_norm * (1 + NORM_ROUNDING)
         if self.rule == "refuse":
             if longer.any():
                 raise AssumptionError(
-                    f"{longer.sum()} row(s) have a norm above row_norm={self.row_norm:g}, up to "
-                    f"{norms.max():g} (intercept included); give a larger row_norm, or rows='clip'"
+                    f"{longer.sum()} row(s) have a norm above row_norm={self.row_norm:g}, up "
+                    f"to {norms.max():g} (intercept included); use a larger row_norm, or "
+                    "rows='clip'"
                 )
             return None
         scales = np.ones_like(norms)
@@ -109,7 +110,10 @@ class Design:
 
 
 def as_matrix(X: Any) -> Any:
-    """Return X as float64 or float32, dense or CSR; raise for NaN, infinity and text."""
+    """Return X as float64 or float32, dense or CSR.
+
+    Raise `ValueError` for NaN, infinity and text.
+    """
     try:
         return check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], input_name="X")
     except ValueError as error:
@@ -117,16 +121,17 @@ def as_matrix(X: Any) -> Any:
             raise
     # The original message would quote a value of a person's row.
     raise ValueError(
-        "X contains text, and a linear model needs numbers; convert text with HashingVectorizer "
-        "and categories with OneHotEncoder"
+        "X contains text, but a linear model needs numbers; convert text with "
+        "HashingVectorizer and categories with OneHotEncoder"
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """Published parameters W, shape (d, K). Immutable: a request replaces the whole object.
+    """An immutable linear model with the published parameters W, of shape (d, K).
 
-    `classes` are the labels, sorted; None for regression. `joint`: scores are those of a softmax.
+    `classes` contains the sorted labels; None for regression. `joint` is True if the scores are
+    those of a softmax. A request replaces the whole object.
     """
 
     weights: Floats
@@ -151,16 +156,16 @@ class Linear:
         return Linear(weights, self.design, self.classes, self.joint)
 
     def compute_scores(self, X: Any) -> Floats:
-        """Return X W, shape (n, K)."""
+        """Return the scores of input rows, of shape (n, K)."""
         return self.design.compute_scores(X, self.weights)
 
     def decision_function(self, X: Any) -> Floats:
-        """Return the scores, shape (n, K), or (n,) if K is 1."""
+        """Return the scores of input rows, of shape (n, K), or (n,) if K is 1."""
         scores = self.compute_scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict_proba(self, X: Any) -> Floats:
-        """Return class probabilities, shape (n, number of classes)."""
+        """Return class probabilities, of shape (n, number of classes)."""
         scores = self.compute_scores(X)
         if self.joint:
             shares: Floats = softmax(scores, axis=1)
@@ -185,10 +190,10 @@ class Linear:
 
 @dataclass(frozen=True, eq=False)
 class PublishedModel:
-    """A linear model for publication: parameters and guarantee, without rows or secrets.
+    """A linear model for publication, with parameters and guarantee, without rows or secrets.
 
-    Returned by `publish` of a fitted estimator. A saved estimator contains rows and secret noise
-    and must stay private; a published model may be shared.
+    The method `publish` of a fitted estimator returns it. A saved estimator contains rows and
+    secret noise and must stay private; a published model may be shared.
 
     Attributes
     ----------
@@ -219,22 +224,22 @@ class PublishedModel:
         return self.linear.classes
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return labels, or numbers for regression."""
+        """Return the most likely label of every row, or the predicted number for regression."""
         linear = self.linear
         return linear.decision_function(X) if linear.classes is None else linear.predict_labels(X)
 
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities, in the order of `classes_`."""
         if self.linear.classes is None:
-            raise AttributeError("a regression has no predict_proba")
+            raise AttributeError("predict_proba is not available for a regression; use predict")
         return self.linear.predict_proba(X)
 
     def decision_function(self, X: Any) -> Floats:
-        """Return the scores: one per row for two classes, else one per row and class."""
+        """Return the scores, of shape (n_rows,) for two classes, otherwise (n_rows, n_classes)."""
         return self.linear.decision_function(X)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, ready for JSON; `from_dict` reads it."""
+        """Return the model as a dictionary of JSON values, which `from_dict` reads."""
         classes = self.linear.classes
         return {
             "format": "letheon-linear-v1",
@@ -247,9 +252,11 @@ class PublishedModel:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the model that `to_dict` described."""
+        """Return the model from a dictionary that `to_dict` returned."""
         if values.get("format") != "letheon-linear-v1":
-            raise ValueError(f"format={values.get('format')!r}; expected 'letheon-linear-v1'")
+            raise ValueError(
+                f"format={values.get('format')!r} is not supported; expected 'letheon-linear-v1'"
+            )
         classes = values["classes"]
         linear = Linear(
             np.array(values["weights"], np.float64),
@@ -260,8 +267,8 @@ class PublishedModel:
         n_scores = 1 if classes is None or len(classes) == 2 else len(classes)
         if linear.weights.ndim != 2 or linear.weights.shape[1] != n_scores:
             raise ValueError(
-                f"weights have shape {linear.weights.shape}; expected a line per column and "
-                f"{n_scores} score(s) per line"
+                f"weights has the shape {linear.weights.shape}; expected one row per column of "
+                f"X and {n_scores} column(s), one per score"
             )
         claim = dict(values["guarantee"])
         for name in ("assumptions", "residual_state"):

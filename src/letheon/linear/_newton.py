@@ -1,14 +1,15 @@
 """The Newton step of a removal, its repair, and removal without stored rows.
 
-*Newton step* (Guo et al. 2020). At the optimum of all rows the gradient on the remaining rows is
--g, g the gradient of the removed rows, their share of the regulariser included. A Newton step on
-the remaining rows is therefore ``W + H^(-1) g``. An old residual stays unchanged.
+*Newton step* (Guo et al. 2020). At the optimum of all rows, the gradient on the remaining rows is
+-g, where g is the gradient of the removed rows, including their share of the regulariser. A Newton
+step on the remaining rows is therefore ``W + H^(-1) g``. The step does not change an old residual.
 
-*Repair.* When the bounds have used up the budget, the residual is measured, then polished.
+*Repair.* When the bounds have used up the budget, the residual is measured, and then reduced by
+further Newton steps.
 
 *Without stored rows* (Sekhari et al. 2021). Parameters and Hessian are enough to remove rows that
-the caller provides; fingerprints identify them. The Hessian's entries are rounded to a grid.
-Otherwise rounding errors would show which columns only the removed rows had.
+the caller provides; fingerprints identify the rows. The entries of the Hessian are rounded to a
+grid. Otherwise, rounding errors would show which columns only the removed rows used.
 """
 
 import hashlib
@@ -47,13 +48,16 @@ class StoredCurvature(Cache[Curvature]):
 
     @classmethod
     def from_curvature(cls, curvature: Curvature, ridge: float) -> Self:
-        """Round a new Hessian to the grid and store it."""
+        """Return a new Hessian, rounded to the grid."""
         stored = cls(curvature, ridge)
         stored.round_to_grid()
         return stored
 
     def round_to_grid(self, ridge: float | None = None) -> None:
-        """Round the entries to the grid and add the rounding error; `ridge` is the new one."""
+        """Round the entries to the grid and add the rounding error to `error`.
+
+        If `ridge` is given, it replaces the stored regulariser.
+        """
         self.ridge = self.ridge if ridge is None else ridge
         curvature = self.content
         assert curvature is not None
@@ -82,13 +86,15 @@ class StoredCurvature(Cache[Curvature]):
         ridge = float(state["ridge"])
         for hessian in state["blocks"]:
             if not isinstance(hessian, np.ndarray) or hessian.dtype != np.float64:
-                raise ValueError("a block of the Hessian is not a float64 array")
+                raise ValueError(
+                    "the model file is damaged: a block of the Hessian is not a float64 array"
+                )
         blocks = [HessianBlock.from_hessian(hessian, ridge) for hessian in state["blocks"]]
         bounds = list(state["tops"]), float(state["radius"]), float(state["error"])
         return cls(Curvature(state["point"], blocks, *bounds), ridge)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the state that is written to files."""
+        """Return the state for pickle, which is the same as in files."""
         return type(self)._from_state, (self._to_state(),)
 
     def __copy__(self) -> Self:
@@ -103,8 +109,9 @@ def data_free_state(rows: SlotRows, curvature: Curvature | None, ridge: float) -
     """Return the attributes of a model that stores a Hessian and fingerprints instead of rows."""
     if curvature is None:
         raise ValueError(
-            f"data_free=True stores a Hessian, and {rows.X.shape[1]} columns are too many for it "
-            f"(the limit is {DENSE_LIMIT}; with multi_class='softmax' columns times classes count)"
+            f"data_free=True stores a Hessian, but {rows.X.shape[1]} columns are too many for "
+            f"it; the limit is {DENSE_LIMIT} columns, or columns times classes with "
+            "multi_class='softmax'"
         )
     key = secrets.token_hex(32)
     marks = {"fingerprint": fingerprint_rows(rows.X, rows.y, key)}
@@ -116,7 +123,7 @@ def data_free_state(rows: SlotRows, curvature: Curvature | None, ridge: float) -
 
 
 def fingerprint_rows(rows: Any, y: NDArray[Any], key: str) -> Fingerprints:
-    """Return a 64-bit keyed hash of each row and target; testing a guess needs the key."""
+    """Return a 64-bit keyed hash of each row and target. Testing a guess needs the key."""
     dense = rows.toarray() if sp.issparse(rows) else rows
     secret, fingerprints = bytes.fromhex(key), np.empty(len(y), np.uint64)
     for number, (row, target) in enumerate(zip(dense, y, strict=True)):
@@ -136,14 +143,14 @@ _MOST_REFINEMENTS = 4
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowsToRemove(Opaque):
-    """Rows to remove, in float64 and in memory that may be overwritten, and their targets."""
+    """A copy of the rows to remove, in float64, and their targets. The copy may be overwritten."""
 
     rows: Any
     y: NDArray[Any]
 
 
 class RemovalContext(NamedTuple):
-    """Loss, regulariser before and after the removal, number of remaining rows, and bound."""
+    """Loss, regulariser before and after a removal, number of remaining rows, and kind of bound."""
 
     loss: Loss
     ridge_before: float
@@ -154,7 +161,11 @@ class RemovalContext(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Proposal(Opaque):
-    """Parameters after the step, a bound on the gradient it adds, and the pending downdate."""
+    """A Newton step that is not applied yet.
+
+    `W` are the parameters after the step, `added` bounds the gradient norm that the step adds, and
+    `downdate` is the pending removal from the Hessian.
+    """
 
     W: Floats
     added: float
@@ -165,7 +176,7 @@ class Proposal(Opaque):
 def propose_removal(
     curvature: Curvature, W: Floats, rows_to_remove: RowsToRemove, context: RemovalContext
 ) -> Proposal:
-    """Return the parameters without some rows; reads no other row and changes nothing."""
+    """Return the Newton step that removes rows. This reads no other row and changes nothing."""
     loss = context.loss
     g = sum_gradients(loss, rows_to_remove.rows, rows_to_remove.y, W)
     shrinkage = context.ridge_before - context.ridge_after
@@ -198,10 +209,10 @@ def bound_step(
     error: float,
     context: RemovalContext,
 ) -> float:
-    """Bound the gradient that the nonlinearity of the loss leaves after the step.
+    """Return a bound on the gradient that the nonlinearity of the loss leaves after a step.
 
     `offsets` and `drifts` measure how far the parameters are from the expansion point of the
-    Hessian, see `concordant_bound`; `error` bounds the rounding error of the Hessian.
+    Hessian (see `concordant_bound`); `error` bounds the rounding error of the Hessian.
     """
     loss, radius = context.loss, curvature.radius
     lengths = block_norms(step.change, len(curvature.blocks))
@@ -231,9 +242,10 @@ _STALE = 0.5
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Repair(Opaque):
-    """Parameters, their account, the Hessian if it was recomputed, and operations.
+    """Result of a repair: parameters, account, the Hessian if it was computed again, operations.
 
-    `reach`: the largest change of scores between the origin of the Hessian and `measured_at`.
+    `reach` is the largest change of scores, per block, between the expansion point of the Hessian
+    and `measured_at`; None if it was not measured.
     """
 
     W: Floats
@@ -256,22 +268,23 @@ def repair_residual(
 ) -> Repair:
     """Measure the residual at W and, if it is not small, make further Newton steps.
 
-    If they are not enough, the problem is solved again.
+    If these steps are not enough, an optimiser solves the problem again.
 
     Parameters
     ----------
     problem : FitProblem
-        The problem of the remaining rows, including the term of objective noise.
+        The problem of the remaining rows, including the linear term of ``mechanism="objective"``.
     W, account
-        Parameters after a removal, and the account by bounds.
+        Parameters after a removal, and the account with the bound of the removal added.
     solve : callable
         Multiplies a gradient by an approximate inverse Hessian.
     renew : callable, optional
-        Computes the Hessian at some parameters; used if the Hessian of `solve` is stale.
+        Computes the Hessian at given parameters; used if the Hessian of `solve` is stale.
     origin : ndarray, optional
-        Expansion point of the Hessian of `solve`; the change of scores since then is measured too.
+        Expansion point of the Hessian of `solve`. If given, the change of scores since then is
+        measured too.
     tolerance : float
-        Gradient at which solving again stops, as in training.
+        Gradient norm at which the optimiser stops, as in training.
     """
     measured_at, slack = W, problem.gradient_error(W)
     comfort = _COMFORT * account.limit

@@ -1,21 +1,22 @@
 """Regularised convex problems over rows: losses, gradients and Hessians.
 
 A loss is a function of the scores Z = X W, shape (n, K), and the targets y, shape (n,): class codes
-0, 1, ... or real numbers. With D the derivative in the scores of one row, its constants are
+0, 1, ... or real numbers. Let D be the derivative with respect to the scores of one row. Every loss
+has four constants:
 
-- `slope_bound`: |D l| at most this;
-- `curvature_bound`: the largest eigenvalue of D^2 l at most this;
-- `third_bound`: D^2 l is Lipschitz with this constant;
-- `concordance` M: |D^3 l[u, u, v]| <= M |v| D^2 l[u, u]. So D^2 l changes by a factor between
-  e^(-Mt) and e^(Mt) along a step of length t (Bach 2010, for the logistic loss).
+- `slope_bound`: an upper bound on |D l|;
+- `curvature_bound`: an upper bound on the largest eigenvalue of D^2 l;
+- `third_bound`: a Lipschitz constant of D^2 l;
+- `concordance`: a number M with |D^3 l[u, u, v]| <= M |v| D^2 l[u, u]. So D^2 l changes by a factor
+  between e^(-Mt) and e^(Mt) along a step of length t (Bach 2010, for the logistic loss).
 
 Every method here minimises the sum objective, with the intercept as a column of ones in X::
 
     S(W) = sum_i l(x_i W, y_i) + (ridge / 2) |W|^2 + <tilt, W>
 
-It is strongly convex with constant `ridge`, so |W - W*| <= |grad S(W)| / ridge. `tilt` is the noise
-of objective perturbation. Forgotten rows are zeros in X: they add a constant to S and nothing to
-its derivatives.
+S is strongly convex with constant `ridge`, so |W - W*| <= |grad S(W)| / ridge, where W* is the
+optimum. `tilt` is the noise of objective perturbation. Forgotten rows are zeros in X: they add a
+constant to S and nothing to its derivatives.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +39,8 @@ Floats = NDArray[np.float64]
 class Loss(ABC):
     """A loss with K scores per row.
 
-    `is_joint`: the Hessian couples the K scores of a row. Otherwise it has K blocks, one per score.
+    `is_joint` is True if the Hessian couples the K scores of a row. Otherwise the Hessian has K
+    blocks, one per score.
     """
 
     is_joint: ClassVar[bool] = False
@@ -54,11 +56,11 @@ class Loss(ABC):
 
     @abstractmethod
     def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Return the derivative of every row's loss in its scores, shape (n, K)."""
+        """Return the derivative of every row's loss with respect to its scores, shape (n, K)."""
 
     @abstractmethod
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Return second derivatives, shape (n, K), or probabilities that define them if joint."""
+        """Return second derivatives, or for a joint loss the class probabilities; shape (n, K)."""
 
     def apply_curvature(self, curvature: Floats, scores: Floats) -> Floats:
         """Multiply second derivatives, as returned by `curvature_at`, by a change of the scores."""
@@ -68,15 +70,15 @@ class Loss(ABC):
         return change
 
     def factor_curvature(self, curvature: Floats) -> Floats:
-        """Return L, shape (n, K, r), with D^2 l = L L' per row; for joint losses only."""
-        raise NotImplementedError(f"{type(self).__name__} has no joint Hessian")
+        """Return a factor L of shape (n, K, r) with D^2 l = L L' for each row of a joint loss."""
+        raise NotImplementedError(f"{type(self).__name__} is not a joint loss: use curvature_at")
 
 
 class Logistic(Loss):
-    """log(1 + e^(-tz)), t = 1 for the class of the score and -1 for the others.
+    """The logistic loss log(1 + e^(-tz)), t = 1 for the class of the score and -1 for the others.
 
-    With one output the score is for class 1 against class 0; with K, for each class against the
-    rest.
+    With one output, the score is for class 1 against class 0. With K outputs, each score is for one
+    class against the rest. Below, s is the logistic function.
     """
 
     curvature_bound = 0.25
@@ -92,7 +94,7 @@ class Logistic(Loss):
         return float(np.logaddexp(0.0, Z).sum() - (Z * self._is_own(y)).sum())
 
     def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Return s(z), minus 1 if the row belongs to the class of the score."""
+        """Return the derivatives s(z), minus 1 where the row belongs to the class of the score."""
         slope: Floats = expit(Z)
         if self.n_outputs == 1:
             slope[:, 0] -= y
@@ -101,7 +103,7 @@ class Logistic(Loss):
         return slope
 
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
-        """Return s(z) s(-z)."""
+        """Return the second derivatives s(z) s(-z)."""
         curvature: Floats = expit(Z) * expit(-Z)
         return curvature
 
@@ -110,10 +112,10 @@ class Logistic(Loss):
 
 
 class Softmax(Loss):
-    """-log of the softmax probability of the row's class.
+    """The cross-entropy: -log of the softmax probability of the row's class.
 
-    D^2 l = diag(q) - q q'. Its third derivative along v is a covariance with v - mean(v), and no
-    entry of that is larger than the range of v, at most sqrt(2)|v|.
+    With class probabilities q, D^2 l = diag(q) - q q'. The third derivative along v is a covariance
+    with v - mean(v). No entry of v - mean(v) is larger than the range of v, at most sqrt(2)|v|.
     """
 
     is_joint = True
@@ -130,24 +132,27 @@ class Softmax(Loss):
         return float(logsumexp(Z, axis=1).sum() - Z[np.arange(len(y)), y].sum())
 
     def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Return the probabilities, minus 1 for the row's class."""
+        """Return the derivatives: the class probabilities, minus 1 for the row's class."""
         slope: Floats = softmax(Z, axis=1)
         slope[np.arange(len(y)), y] -= 1.0
         return slope
 
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
-        """Return the probabilities q; the Hessian in the scores is diag(q) - q q'."""
+        """Return the class probabilities q; the Hessian in the scores is diag(q) - q q'."""
         shares: Floats = softmax(Z, axis=1)
         return shares
 
     def factor_curvature(self, curvature: Floats) -> Floats:
-        """Return L = diag(sqrt q) - q sqrt(q)'; L L' = diag(q) - q q', since q sums to 1."""
+        """Return L = diag(sqrt q) - q sqrt(q)' per row. L L' = diag(q) - q q', as q sums to 1."""
         root = np.sqrt(curvature)
         return root[:, :, None] * np.eye(self.n_outputs) - curvature[:, :, None] * root[:, None, :]
 
 
 class Squared(Loss):
-    """(z - y)^2 / 2: the Hessian does not depend on W, so a Newton removal is exact."""
+    """The squared loss (z - y)^2 / 2.
+
+    Its Hessian does not depend on W, so one Newton step reaches the optimum.
+    """
 
     n_outputs = 1
     slope_bound = inf
@@ -160,20 +165,20 @@ class Squared(Loss):
         return float(((Z[:, 0] - y) ** 2).sum() / 2)
 
     def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Return Z - y."""
+        """Return the derivatives Z - y."""
         slope: Floats = Z - y[:, None]
         return slope
 
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:  # noqa: ARG002
-        """Return ones."""
+        """Return the second derivatives, which are all 1."""
         return np.ones_like(Z)
 
 
 class PseudoHuber(Loss):
-    """s^2 (sqrt(1 + u^2) - 1), u = (z - y) / s: a smooth Huber loss with a Lipschitz Hessian.
+    """The smooth Huber loss s^2 (sqrt(1 + u^2) - 1), with u = (z - y) / s and `scale` s.
 
-    The original Huber loss and the squared hinge have discontinuous second derivatives, so neither
-    meets the assumptions of the methods here.
+    Its Hessian is Lipschitz. The second derivatives of the original Huber loss and of the squared
+    hinge are discontinuous, so they do not meet the assumptions of the methods here.
     """
 
     n_outputs = 1
@@ -191,13 +196,13 @@ class PseudoHuber(Loss):
         return float(self.scale**2 * (u**2 / (np.hypot(1.0, u) + 1.0)).sum())
 
     def slopes_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Return s u / sqrt(1 + u^2)."""
+        """Return the derivatives s u / sqrt(1 + u^2)."""
         residual = Z - y[:, None]
         slope: Floats = residual / np.hypot(1.0, residual / self.scale)
         return slope
 
     def curvature_at(self, Z: Floats, y: NDArray[Any]) -> Floats:
-        """Return (1 + u^2)^(-3/2)."""
+        """Return the second derivatives (1 + u^2)^(-3/2)."""
         curvature: Floats = np.hypot(1.0, (Z - y[:, None]) / self.scale) ** -3.0
         return curvature
 
@@ -219,10 +224,11 @@ _UNDERFLOW = 1e-140
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FitProblem(Opaque):
-    """Rows, loss, regulariser and noise; `removed` are positions of rows to skip.
+    """The objective S: rows, loss, regulariser and noise.
 
-    X is dense (float32 or float64, C order) or CSR. Every sum is in float64. `radius` is a bound of
-    the norms of all rows, if known; rounding errors are then bounded without a pass over the rows.
+    X is dense (float32 or float64, C order) or CSR. Sums are in float64. `removed` contains the
+    positions of rows to skip. `radius` is an upper bound on the norms of all rows, if known. With
+    it, rounding errors can be bounded without a pass over the rows.
     """
 
     X: Any
@@ -237,7 +243,7 @@ class FitProblem(Opaque):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape (d, K) of the parameters."""
+        """Shape (d, K) of the parameters: columns of X, and scores per row."""
         return self.X.shape[1], self.loss.n_outputs
 
     @property
@@ -247,35 +253,35 @@ class FitProblem(Opaque):
 
     @property
     def ridge(self) -> float:
-        """Weight of the regulariser in the sum: the constant of strong convexity."""
+        """Weight of the regulariser in S; also the constant of strong convexity of S."""
         return compute_ridge(self.l2, self.reg, self.n_remaining)
 
     @property
     def pass_flops(self) -> float:
-        """Operations of one gradient pass."""
+        """Number of floating-point operations to compute the gradient once."""
         return 4.0 * n_stored(self.X) * self.loss.n_outputs
 
     @cached_property
     def norms(self) -> Floats:
-        """Norms of the rows, in float64; 0 for removed rows."""
+        """Euclidean norms of the rows, in float64; 0 for removed rows."""
         norms = row_norms(self.X)
         norms[self.removed] = 0.0
         return norms
 
     def without(self, positions: Positions) -> Self:
-        """Return the problem of the remaining rows; it shares the memory."""
+        """Return the problem without the rows at `positions`; both problems share the arrays."""
         return replace(self, removed=np.concatenate([self.removed, positions]))
 
     def copy_rows(self, positions: Positions) -> Any:
-        """Return a copy of some rows, in float64."""
+        """Return a copy of the rows at `positions`, in float64."""
         return rows_in_double(self.X, positions)
 
     def value_at(self, W: Floats) -> float:
-        """Return S(W), up to a constant that removed rows add."""
+        """Return S(W), plus a constant for the removed rows."""
         return self.value_and_gradient(W)[0]
 
     def value_and_gradient(self, W: Floats) -> tuple[float, Floats]:
-        """Return S(W), up to a constant that removed rows add, and its gradient, in one pass."""
+        """Return S(W), plus a constant for the removed rows, and its gradient, in one pass."""
         gradient = self._smooth_part(W)
         total = 0.5 * self.ridge * float((W * W).sum())
         if self.tilt is not None:
@@ -287,14 +293,14 @@ class FitProblem(Opaque):
         return total, gradient
 
     def gradient_at(self, W: Floats) -> Floats:
-        """Return the gradient of S at W, including noise, in one pass over the rows."""
+        """Return the gradient of S at W, including the noise, in one pass over the rows."""
         gradient = self._smooth_part(W)
         for block in self._iter_blocks():
             gradient += block.sum_rows(self.loss.slopes_at(block.scores_at(W), block.y))
         return gradient
 
     def gradient_and_scores(self, W: Floats) -> tuple[Floats, Floats]:
-        """Return the gradient at W and the scores of all slots (0 if removed), in one pass."""
+        """Return the gradient of S at W and the scores of all rows (0 if removed), in one pass."""
         gradient, scores = self._smooth_part(W), []
         for block in self._iter_blocks():
             scores.append(block.scores_at(W))
@@ -304,7 +310,8 @@ class FitProblem(Opaque):
     def gradient_and_reach(self, W: Floats, origin: Floats) -> tuple[Floats, list[float]]:
         """Return the gradient at W, and the largest change of a row's scores from `origin` to W.
 
-        The change is one number per score, or one number for all scores of a joint loss.
+        The largest change is a list with one absolute value per score. For a joint loss the list
+        has a single number: the largest Euclidean norm of the change of a row's scores.
         """
         gradient, K = self._smooth_part(W), W.shape[1]
         both = np.hstack([W, W - origin])
@@ -319,15 +326,15 @@ class FitProblem(Opaque):
         return gradient, reach.tolist()
 
     def data_gradient(self, W: Floats, positions: Positions) -> Floats:
-        """Return the sum of the gradients of some rows' losses, without regulariser and noise."""
+        """Return the gradient at W of the summed losses of the rows at `positions`."""
         return sum_gradients(self.loss, self.copy_rows(positions), self.y[positions], W)
 
     def rounding_at(self, W: Floats) -> float:
-        """Return the size of the gradient caused by the last bits of W; no solver can reduce it.
+        """Bound the norm of the gradient that remains because W is rounded to float64.
 
-        Entries of W are off by eps |w|. The gradient moves by at most eps |H| |w|, entry by entry,
-        and |H_jk| <= sqrt(H_jj H_kk), H_jj at most the curvature bound times the squares of column
-        j.
+        No solver can reduce this part of the gradient. Rounding changes an entry w of W by up to
+        eps |w|, and the gradient by up to eps |H| |w|, entry by entry. |H_jk| <= sqrt(H_jj H_kk),
+        and H_jj is at most the curvature bound times the sum of squares of column j.
         """
         squares = np.zeros(self.X.shape[1])
         for block in self._iter_blocks(_HESSIAN_ROWS):
@@ -345,15 +352,15 @@ class FitProblem(Opaque):
         return self.gradient_errors(np.linalg.norm(np.concatenate(parts), axis=1)).bound_at(W)
 
     def gradient_errors(self, slopes: Floats | None = None) -> "GradientErrors":
-        """Bound the rounding error of `gradient_at`; takes one pass over the rows, or none.
+        """Return bounds on the rounding error of `gradient_at`, in at most one pass over the rows.
 
-        `slopes` are computed norms of the slopes, for a loss without a slope bound or for a
-        sharper bound.
+        `slopes` are the norms of the rows' slopes at W: optional, for a sharper bound.
 
-        For sums in any order: a score is off by at most d u |x| |W| (u half an `EPSILON`), its
-        slope by the curvature bound times that and by its own evaluation, the sum over n rows by
-        n u |x| |slope| for each. Regulariser and tilt take one addition per block of rows.
-        A constant covers norms whose squares underflow.
+        The bounds hold for sums in any order. With u = `EPSILON` / 2, the error of a score is at
+        most d u |x| |W|. The error of its slope is the curvature bound times that, plus the error
+        of evaluating the slope. The sum over n rows adds n u |x| |slope| for each row. Regulariser
+        and tilt take one addition per block of rows. A constant covers norms whose squares
+        underflow.
         """
         d, K = self.shape
         norms = self.norms if self.radius is None else np.full(len(self.y), self.radius)
@@ -375,15 +382,15 @@ class FitProblem(Opaque):
         )
 
     def distance_bound(self, gradient: Floats, error: float = 0.0) -> float:
-        """Return |grad S| / ridge, an upper bound on the distance to the optimum.
+        """Return (|grad S| + error) / ridge, an upper bound on the distance to the optimum.
 
-        `error` bounds the rounding error of the gradient. Never NaN.
+        `error` is a bound on the rounding error of `gradient`. The result is inf instead of NaN.
         """
         distance = (float(np.linalg.norm(gradient)) + error) / self.ridge * (1 + 1e-9)
         return distance if np.isfinite(distance) else np.inf
 
     def curvature_at(self, W: Floats) -> Floats:
-        """Return the curvature of every row's loss at W, shape (n_slots, K); 0 for removed rows."""
+        """Return `Loss.curvature_at` of all rows at W, shape (n, K); 0 for removed rows."""
         parts = [
             self.loss.curvature_at(block.scores_at(W), block.y) for block in self._iter_blocks()
         ]
@@ -392,10 +399,10 @@ class FitProblem(Opaque):
         return curvature
 
     def hessian_at(self, W: Floats) -> list[Floats]:
-        """Return the blocks of the Hessian of the data part at W, without the regulariser.
+        """Return the blocks of the Hessian of the summed losses at W, without the regulariser.
 
-        K blocks of d x d, or one of Kd x Kd for a joint loss (parameters in Fortran order: score
-        after score). Forms d x d matrices; see `hessian_product` for many columns.
+        There are K blocks of d x d. A joint loss has one block of Kd x Kd, with the parameters in
+        Fortran order (score after score). For many columns, use `hessian_product` instead.
         """
         d, K = self.shape
         size, n_blocks = (K * d, 1) if self.loss.is_joint else (d, K)
@@ -407,13 +414,13 @@ class FitProblem(Opaque):
         return blocks
 
     def hessian_error(self, W: Floats, curvature: Floats) -> float:
-        """Bound the spectral norm of the rounding error of a block of `hessian_at(W)`.
+        """Return a bound on the spectral norm of the rounding error of a block of `hessian_at(W)`.
 
-        For sparse rows it also bounds the error of `hessian_diagonal`. A row adds at most its
-        share, curvature times |x|^2. In units u of half an `EPSILON`, a sum is off by one share per
-        term, in blocks of rows or at once. A score is off by (d + 1) u |x| |W|, which changes the
-        curvature by a factor; the K x K differences of a joint loss add 4 K (K + 6) u.
-        `curvature` is that at W.
+        `curvature` is the result of `curvature_at(W)`. For sparse rows, the bound also holds for
+        `hessian_diagonal`. A row adds at most its share, curvature times |x|^2. With
+        u = `EPSILON` / 2, every term of a sum adds an error of u times the sum of the shares. The
+        error of a score is (d + 1) u |x| |W|, which changes the curvature by a factor. The K x K
+        differences of a joint loss add 4 K (K + 6) u.
         """
         norms = self.norms
         (d, K), n, squares = self.shape, len(norms), norms * norms
@@ -431,7 +438,7 @@ class FitProblem(Opaque):
         return 1.05 * total
 
     def hessian_product(self, curvature: Floats, V: Floats) -> Floats:
-        """Return the Hessian times V, shape (d, K), from the rows and `curvature_at`."""
+        """Return the Hessian of S times V, shape (d, K), from the result of `curvature_at`."""
         product = self.ridge * V
         for block in self._iter_blocks():
             change = self.loss.apply_curvature(curvature[block.where], block.rows @ V)
@@ -439,7 +446,7 @@ class FitProblem(Opaque):
         return product
 
     def hessian_diagonal(self, curvature: Floats) -> Floats:
-        """Return the diagonal of the Hessian, shape (d, K)."""
+        """Return the diagonal of the Hessian of S, shape (d, K)."""
         own = curvature * (1.0 - curvature) if self.loss.is_joint else curvature
         diagonal = np.full(self.shape, self.ridge)
         for block in self._iter_blocks():
@@ -449,7 +456,7 @@ class FitProblem(Opaque):
         return diagonal
 
     def _smooth_part(self, W: Floats) -> Floats:
-        """Return the gradient of regulariser and noise."""
+        """Return the gradient of the regulariser and the noise term at W."""
         gradient = self.ridge * W
         if self.tilt is not None:
             gradient += self.tilt
@@ -460,7 +467,7 @@ class FitProblem(Opaque):
         return max(16, _BLOCK_BYTES // (8 * self.shape[0]))
 
     def _iter_blocks(self, n_rows: int | None = None) -> "Iterator[_RowBlock]":
-        """Yield blocks of rows, in float64; sparse rows all at once."""
+        """Yield blocks of `n_rows` rows in float64; sparse rows are a single block."""
         X, removed = self.X, np.sort(self.removed)
         step = X.shape[0] if sp.issparse(X) else n_rows or self._block_rows
         for begin in range(0, X.shape[0], step):
@@ -489,21 +496,21 @@ class FitProblem(Opaque):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientErrors(Opaque):
-    """Bounds on the rounding error of a gradient: `fixed`, plus `per_size` times |W|."""
+    """Bound on the rounding error of a gradient at W: `fixed` + `per_size` times |W|."""
 
     fixed: float
     per_size: float
 
     def bound_at(self, W: Floats) -> float:
-        """Return the bound at W."""
+        """Return the bound on the norm of the rounding error at W."""
         return self.fixed + self.per_size * float(np.linalg.norm(W))
 
 
 class _RowBlock(NamedTuple):
-    """Neighbouring rows; `removed` are positions inside the block to skip.
+    """Consecutive rows; `removed` contains the positions in the block to skip.
 
-    Removed rows are skipped, not added and then subtracted: subtracting a very long row would
-    destroy the digits of all others.
+    Removed rows are skipped, not added and then subtracted: if the norm of a row is very large,
+    subtracting the row would cancel the digits of all others.
     """
 
     where: slice
@@ -512,14 +519,14 @@ class _RowBlock(NamedTuple):
     removed: Positions
 
     def scores_at(self, W: Floats) -> Floats:
-        """Return the rows times W; zero for removed rows."""
+        """Return the scores of the rows, rows times W; 0 for removed rows."""
         Z: Floats = self.rows @ W
         if len(self.removed):
             Z[self.removed] = 0.0
         return Z
 
     def sum_rows(self, slope: Floats) -> Floats:
-        """Return the sum of the rows, weighted by slopes."""
+        """Return the sum of the rows weighted by `slope`, shape (d, K), without removed rows."""
         if len(self.removed):
             slope[self.removed] = 0.0
         total: Floats = self.rows.T @ slope
@@ -536,23 +543,23 @@ def _to_dense(matrix: Any) -> Floats:
 
 
 def compute_ridge(l2: float, reg: str, n_rows: int) -> float:
-    """Return the weight of the regulariser in the sum over `n_rows` rows."""
+    """Return the weight of the regulariser in the sum: l2, or l2 times `n_rows` if per sample."""
     return l2 * n_rows if reg == "per_sample" else l2
 
 
 def n_stored(X: Any) -> int:
-    """Return the number of entries that a pass over X reads."""
+    """Return the number of stored entries of X: all entries if X is dense."""
     return int(X.nnz if sp.issparse(X) else X.size)
 
 
 def rows_in_double(X: Any, positions: Positions) -> Any:
-    """Return a copy of rows in float64."""
+    """Return a copy of the rows of X at `positions`, in float64."""
     rows = X[positions]
     return rows if rows.dtype == np.float64 else rows.astype(np.float64)
 
 
 def sum_gradients(loss: Loss, rows: Any, y: NDArray[Any], W: Floats) -> Floats:
-    """Return the sum of the gradients of some rows' losses at W, shape (d, K)."""
+    """Return the sum over `rows` of the gradients of their losses at W, shape (d, K)."""
     gradient: Floats = rows.T @ loss.slopes_at(rows @ W, y)
     return gradient
 
@@ -560,9 +567,9 @@ def sum_gradients(loss: Loss, rows: Any, y: NDArray[Any], W: Floats) -> Floats:
 def hessian_roots(
     loss: Loss, rows: Any, y: NDArray[Any], W: Floats, *, spoil: bool = False
 ) -> list[Floats]:
-    """Return factors V, one per block: some rows add V V' to the block of the Hessian at W.
+    """Return one factor V per block of the Hessian at W: `rows` add V V' to this block.
 
-    With `spoil` the memory of the rows may be overwritten.
+    If `spoil` is True, `rows` may be overwritten to save memory.
     """
     rows = rows.toarray() if sp.issparse(rows) else rows
     curvature = loss.curvature_at(rows @ W, y)
@@ -576,7 +583,7 @@ def hessian_roots(
 
 
 def row_norms(X: Any) -> Floats:
-    """Return the norm of every row, in float64."""
+    """Return the Euclidean norm of every row, in float64."""
     if sp.issparse(X):
         squares = X.astype(np.float64).power(2).sum(axis=1)
         return np.sqrt(np.asarray(squares, np.float64).ravel())

@@ -3,11 +3,11 @@
 *Batches.* The steps are divided into epochs of n_batches steps. In every epoch a row belongs to one
 batch::
 
-    key(row)    = mix64(keyed_hash(seed, "batch", id of the row), number of the row among its id's)
+    key(row)    = mix64(keyed_hash(seed, "batch", id of the row), number of the row within its id)
     batch(row)  = mix64(keyed_hash(seed, "batch-epoch", epoch), key(row)) mod n_batches
 
-The batch depends only on the row's own id, the seed and the epoch, so a removal moves no other row.
-Sizes of batches vary; a batch may be empty.
+The batch depends only on the row's own id, the seed and the epoch, so a removal does not move other
+rows. Sizes of batches vary; a batch may be empty.
 
 *Replay by secants.* Gradients use the mean objective F = S / n, whose regulariser has the weight
 lam = ridge / n. For a mini-batch of b rows, r of which are removed, the mean gradient over the
@@ -15,13 +15,13 @@ remaining rows is::
 
     g'(w) = (b g(w) - sum of the removed rows' gradients at w) / (b - r)
 
-with the regulariser of g replaced by the one after the removal. If all rows of a batch are removed,
+with the regulariser of g replaced by that after the removal. If all rows of a batch are removed,
 the step is skipped. Parameters are vectors here, score after score. Products with the Hessian come
 from L-BFGS in compact form; `letheon.removal.secant_matrix` has the formula.
 
-*Replay by Hessians* at a few points of the descent, which reads no other rows. With H the Hessian
-of the remaining rows near w_t, and g'_t their mean gradient at w_t, the descent without the removed
-rows keeps the distance v_t = w'_t - w_t, where::
+*Replay by Hessians.* Hessians at a few points of the descent are stored, so a removal reads only
+the removed rows. Let H be the Hessian of the remaining rows near w_t, and g'_t their mean gradient
+at w_t. The distance v_t = w'_t - w_t of the descent without the removed rows follows from::
 
     g'(w'_t) ~ g'_t + H v_t,        v_(t+1) = v_t - rate (g'_t - g_t + H v_t)
 """
@@ -51,7 +51,7 @@ Keys = NDArray[np.uint64]
 
 
 def row_keys(ids: Ids, seed: int) -> Keys:
-    """Return the key of every row; rows of one person have different keys."""
+    """Return a 64-bit key for every row; rows of the same id have different keys."""
     owners = ids.hashes(seed, Purpose.BATCH)
     order = np.argsort(owners, kind="stable")
     ranks = np.arange(len(owners), dtype=np.int64)
@@ -63,16 +63,16 @@ def row_keys(ids: Ids, seed: int) -> Keys:
 
 
 class BatchSchedule:
-    """The batches of one descent.
+    """The rows that each step of a descent uses.
 
     Parameters
     ----------
     keys : ndarray of uint64
-        Key of every slot.
+        Key of every slot, from `row_keys`.
     alive : ndarray of bool
         Which slots contain a row.
     n_batches : int
-        Batches in an epoch.
+        Number of batches in an epoch.
     seed : int
         Seed of the model.
     """
@@ -87,7 +87,7 @@ class BatchSchedule:
         self._ends: Positions = np.empty(0, np.int64)
 
     def rows_of_step(self, step: int) -> Positions:
-        """Return the positions of the rows of a step, ascending."""
+        """Return the positions of the rows that a step uses, in ascending order."""
         epoch, batch = divmod(step, self._n_batches)
         if epoch != self._epoch:
             batches = self._assign_batches(epoch, self._keys[self._held])
@@ -97,7 +97,10 @@ class BatchSchedule:
         return self._order[self._ends[batch] : self._ends[batch + 1]]
 
     def iterate_steps_of(self, chosen: Positions, n_steps: int) -> Iterator[tuple[int, Positions]]:
-        """Yield the steps, ascending, that use some of the chosen rows, and which rows."""
+        """Yield (step, indices into `chosen`) for each step that uses at least one chosen row.
+
+        The steps are in ascending order, below `n_steps`.
+        """
         keys = self._keys[chosen]
         for first in range(0, n_steps, self._n_batches):
             batches = self._assign_batches(first // self._n_batches, keys)
@@ -114,11 +117,11 @@ Sizes = NDArray[np.int64]
 
 
 class Trajectory(RecordedPath[Floats]):
-    """A path in float64, score after score."""
+    """A recorded path in float64; each point is a vector of the parameters, score after score."""
 
     @classmethod
     def allocate(cls, n_steps: int, n_parameters: int, max_memory: int) -> Self:
-        """Allocate a path: in memory, or in a file if it needs more bytes than `max_memory`."""
+        """Return an empty path in memory, or in a file if it is larger than `max_memory` bytes."""
         shape = (2, n_steps, n_parameters)
         n_bytes = 8 * int(np.prod(shape, dtype=np.int64))
         if n_bytes <= max_memory:
@@ -140,7 +143,9 @@ LEAST_SCALE = 1e-3
 
 
 class SecantHistory:
-    """The last pairs (s, y) of one block of the Hessian.
+    """The last secant pairs of one block of the Hessian, and the L-BFGS matrix B from them.
+
+    In a pair (s, y), s is a change of the parameters and y is the change of the gradient.
 
     Parameters
     ----------
@@ -164,7 +169,7 @@ class SecantHistory:
         return min(self._n_pushed, len(self._ages))
 
     def add_pair(self, s: Floats, y: Floats) -> bool:
-        """Add a pair, replacing the oldest if full; return False and skip it unless s.y > 0."""
+        """Add a pair if s.y > 0, replacing the oldest pair if full; return whether it was added."""
         along = float(s @ y)
         if not along > 0.0:
             return False
@@ -180,7 +185,7 @@ class SecantHistory:
         return True
 
     def hessian_product(self, v: Floats) -> Floats | None:
-        """Return B v; None if there are no pairs or the product is not finite."""
+        """Return B v, or None if there are no pairs or the product is not finite."""
         n, scale = len(self), self._scale
         if n == 0:
             return None
@@ -196,23 +201,23 @@ class SecantHistory:
 
 
 class BlockSecantHistory:
-    """Secant pairs for a Hessian with several blocks."""
+    """A `SecantHistory` for each block of the Hessian."""
 
     def __init__(self, history: int, n_blocks: int, size: int) -> None:
         self._blocks = [SecantHistory(history, size) for _ in range(n_blocks)]
         self._shape = n_blocks, size
 
     def add_pair(self, s: Floats, y: Floats) -> None:
-        """Add a pair, block by block."""
+        """Add a pair of full vectors: each block gets its part of s and y."""
         pairs = zip(self._blocks, s.reshape(self._shape), y.reshape(self._shape), strict=True)
         for block, s_block, y_block in pairs:
             block.add_pair(s_block, y_block)
 
     def hessian_product(self, v: Floats, most: float) -> Floats | None:
-        """Return B v, or None if it is unreliable.
+        """Return B v, or None if the product is unreliable.
 
-        It is unreliable if a block of v that is not zero has no pairs, or if B v is longer than
-        `most` times v, `most` being an upper bound on the Hessian's norm.
+        The product is unreliable if a block of v is not zero but has no pairs, or if in some block
+        |B v| > most |v|. `most` is an upper bound on the norm of the Hessian.
         """
         product = np.zeros(self._shape)
         for block, change, out in zip(self._blocks, v.reshape(self._shape), product, strict=True):
@@ -228,7 +233,7 @@ class BlockSecantHistory:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReplayedPath(Opaque):
-    """A path, its end, and how many of its gradients were computed from all rows."""
+    """A path, its last point, and the number of gradients that were computed from all rows."""
 
     trajectory: Trajectory
     end: Floats
@@ -237,7 +242,10 @@ class ReplayedPath(Opaque):
 
 @dataclass(frozen=True, eq=False)
 class LinearDescent:
-    """A descent on some rows: its problem, step size and batches (None: all rows)."""
+    """A gradient descent: its problem, step size and batches.
+
+    If `batches` is None, every step uses all rows.
+    """
 
     problem: FitProblem
     rate: float
@@ -256,16 +264,16 @@ class LinearDescent:
         return d * K
 
     def as_matrix(self, w: Floats) -> Floats:
-        """Return parameters in the shape (d, K) of the problem; a view."""
+        """Return a view of the parameter vector w with the shape (d, K) of the problem."""
         d, K = self.problem.shape
         return w.reshape(K, d).T
 
     def allocate_path(self, n_steps: int) -> Trajectory:
-        """Allocate a path."""
+        """Return an empty path with room for `n_steps` steps."""
         return Trajectory.allocate(n_steps, self.n_parameters, self.max_memory)
 
     def mean_gradient(self, step: int, w: Floats) -> tuple[Floats, int]:
-        """Return the mean gradient at w over the rows of a step, and their number."""
+        """Return the mean gradient at w over the rows of a step, and the number of these rows."""
         problem, W = self.problem, self.as_matrix(w)
         if self.batches is None:
             return problem.gradient_at(W).T.ravel() / problem.n_remaining, problem.n_remaining
@@ -275,7 +283,7 @@ class LinearDescent:
         return problem.data_gradient(W, rows).T.ravel() / len(rows) + self.lam * w, len(rows)
 
     def record_path(self, n_steps: int) -> ReplayedPath:
-        """Descend from 0 and record every step."""
+        """Run `n_steps` steps of the descent from 0, and return the recorded path."""
         path, start = self.allocate_path(n_steps), np.zeros(self.n_parameters)
         rates = [self.rate] * n_steps
         return ReplayedPath(path, descend(path, start, rates, self.mean_gradient), n_steps)
@@ -289,9 +297,9 @@ class RowRemoval:
     descent : LinearDescent
         The descent on all rows.
     positions : ndarray
-        Rows to remove.
+        Positions of the rows to remove.
     sizes : ndarray
-        Number of rows of every step.
+        Number of rows that every step used.
     """
 
     def __init__(self, descent: LinearDescent, positions: Positions, sizes: Sizes) -> None:
@@ -318,11 +326,14 @@ class RowRemoval:
         self._shrinkage: Floats = np.where(self.sizes > 0, self.lam - stretch * descent.lam, 0.0)
 
     def rows_in_step(self, step: int) -> Positions:
-        """Return the removed rows of a step, as positions among the removed rows."""
+        """Return which removed rows a step used, as indices into the removed rows."""
         return self._rows_by_step.get(step, NO_ROWS) if self._all_rows is None else self._all_rows
 
     def own_gradient(self, W: Floats, step: int) -> Floats | None:
-        """Return the sum of the gradients of the removed rows of a step, without regulariser."""
+        """Return the sum of the gradients at W of the removed rows that a step used.
+
+        The regulariser is not included. If the step used no removed row, return None.
+        """
         members = self.rows_in_step(step)
         if not len(members):
             return None
@@ -331,7 +342,10 @@ class RowRemoval:
         return sum_gradients(self.loss, self.rows[members], self.y[members], W).T.ravel()
 
     def adjust_gradient(self, g: Floats, w: Floats, own: Floats | None, step: int) -> Floats:
-        """Turn a step's mean gradient at w over all rows into the mean over the remaining rows."""
+        """Return a step's mean gradient at w over the remaining rows, from `g` over all its rows.
+
+        `own` is the result of `own_gradient` at w.
+        """
         adjusted: Floats = self._stretch[step] * g
         if self._shrinkage[step]:
             adjusted += self._shrinkage[step] * w
@@ -340,7 +354,10 @@ class RowRemoval:
         return adjusted
 
     def adjust_path(self, path: Trajectory, begin: int, end: int) -> Floats:
-        """Apply `adjust_gradient` to the recorded gradients of several steps."""
+        """Apply `adjust_gradient` to the recorded gradients of the steps `begin` to `end - 1`.
+
+        Return one adjusted gradient per row.
+        """
         points, span = path.points[begin:end], slice(begin, end)
         adjusted = self._stretch[span, None] * path.gradients[span]
         if self._shrinkage[span].any():
@@ -363,9 +380,10 @@ class RowRemoval:
 def replay_by_secants(
     descent: LinearDescent, path: Trajectory, removed: RowRemoval, exactness: Exactness
 ) -> ReplayedPath:
-    """Replay a descent without some rows; between exact steps L-BFGS replaces the Hessian.
+    """Replay a descent without the removed rows, with L-BFGS in place of the Hessian.
 
-    Steps where the product is unreliable are exact too.
+    `exactness` decides which steps compute the gradient from the rows. The others add an L-BFGS
+    product to the recorded gradient; if the product is unreliable, the step uses the rows too.
     """
     problem = descent.problem
     n_blocks = 1 if problem.loss.is_joint else problem.shape[1]
@@ -400,16 +418,16 @@ _FACTOR_COLUMNS = 4096
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Checkpoints(Opaque):
-    """Hessians of the data part, summed over rows: lower triangles in Fortran order.
+    """Hessians of the summed losses at C points of a path, without the regulariser.
 
     Attributes
     ----------
     points : ndarray of shape (C, N)
-        Where they were evaluated.
+        Parameters at which the Hessians were evaluated.
     blocks : list of list of ndarray
-        Blocks of the Hessian at every point.
+        For every point, the lower triangles of the Hessian's blocks, in Fortran order.
     nearest : ndarray of shape (T,)
-        Nearest point of each step.
+        For every step, the index of the nearest point.
     """
 
     points: Floats
@@ -420,7 +438,7 @@ class Checkpoints(Opaque):
     def evaluate_along(
         cls, problem: FitProblem, path: Trajectory, n_checkpoints: int
     ) -> "Checkpoints":
-        """Evaluate Hessians at some points of a path."""
+        """Evaluate the Hessians at up to `n_checkpoints` points of a path."""
         nodes, nearest = _choose_nodes(path.points, n_checkpoints)
         d, K = problem.shape
         points = path.points[nodes].copy()
@@ -430,7 +448,7 @@ class Checkpoints(Opaque):
         return cls(points, blocks, nearest)
 
     def without(self, removed: RowRemoval) -> "Checkpoints":
-        """Return a copy with the Hessians of the remaining rows."""
+        """Return a copy in which the Hessians are summed over the remaining rows only."""
         (d, K), loss = removed.after.shape, removed.loss
         step = max(1, _FACTOR_COLUMNS // (loss.n_outputs if loss.is_joint else 1))
         copies = [[block.copy("F") for block in blocks] for blocks in self.blocks]
@@ -448,10 +466,10 @@ class Checkpoints(Opaque):
 
 
 def _choose_nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Choose steps of a path as nodes; return them and the nearest node of every step.
+    """Return up to `n_nodes` steps of a path as nodes, and the nearest node of every step.
 
-    Measured by the length of the path, nodes are closer together towards its end: later steps
-    correct earlier errors, and most steps are short.
+    Distances are measured along the path. The nodes are closer together towards its end, because
+    later steps correct earlier errors and most steps are short.
     """
     lengths = np.zeros(len(points))
     for t in range(1, len(points)):
@@ -465,7 +483,10 @@ def _choose_nodes(points: Floats, n_nodes: int) -> tuple[NDArray[np.int64], NDAr
 def replay_by_hessians(
     descent: LinearDescent, path: Trajectory, removed: RowRemoval, checkpoints: Checkpoints
 ) -> ReplayedPath:
-    """Replay a descent without some rows; `checkpoints` are those of the remaining rows."""
+    """Replay a descent without the removed rows, with Hessians at a few points of the path.
+
+    `checkpoints` must be the Hessians of the remaining rows (see `Checkpoints.without`).
+    """
     replayed, v = descent.allocate_path(len(path)), np.zeros(descent.n_parameters)
     replayed.sizes[:] = removed.sizes
     per_step = max(descent.n_parameters, len(removed.y) * removed.loss.n_outputs)
@@ -489,7 +510,7 @@ def replay_by_hessians(
 
 
 def _hessian_product(blocks: list[Floats], v: Floats, removed: RowRemoval) -> Floats:
-    """Return the Hessian of the mean objective times v."""
+    """Return the Hessian of the mean objective on the remaining rows, times v."""
     scale, lam = 1.0 / removed.after.n_remaining, removed.lam
     pairs = zip(blocks, v.reshape(len(blocks), -1), strict=True)
     return np.concatenate(

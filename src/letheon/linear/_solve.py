@@ -1,4 +1,4 @@
-"""Solvers of the regularised problem; they stop by the norm of the gradient."""
+"""Solvers of the regularised problem, which stop when the norm of the gradient is small enough."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ _MOST_IDLE = 3
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution(Opaque):
-    """Parameters, the gradient there, and work done in operations."""
+    """Parameters, the gradient at them, and the numbers of operations and iterations used."""
 
     W: Floats
     gradient: Floats
@@ -39,13 +39,17 @@ class Solution(Opaque):
 
 
 def block_size(problem: FitProblem) -> int:
-    """Return the size of the largest Hessian block."""
+    """Return the number of rows of the largest block of the Hessian."""
     d, K = problem.shape
     return d * K if problem.loss.is_joint else d
 
 
 def is_dense(problem: FitProblem) -> bool:
-    """Return whether Hessian blocks are formed: not above a limit, nor if X is much smaller."""
+    """Return whether the blocks of the Hessian are small enough to be formed.
+
+    Small blocks are always formed. Larger blocks must be within `DENSE_LIMIT` and not much larger
+    than X.
+    """
     size = block_size(problem)
     return size <= _SMALL_BLOCK or (
         size <= DENSE_LIMIT and size * size <= _LARGEST_SHARE * n_stored(problem.X)
@@ -68,7 +72,7 @@ def minimise(
 
 
 def minimise_by_lbfgs(problem: FitProblem, W: Floats, tolerance: float, max_iter: int) -> Solution:
-    """Minimise by L-BFGS from W."""
+    """Minimise S by L-BFGS, starting at W."""
     shape, calls = problem.shape, 0
 
     def objective(flat: Floats) -> tuple[float, Floats]:
@@ -92,7 +96,11 @@ def minimise_by_lbfgs(problem: FitProblem, W: Floats, tolerance: float, max_iter
 
 
 def minimise_by_newton(problem: FitProblem, W: Floats, tolerance: float, max_iter: int) -> Solution:
-    """Minimise by damped Newton steps: Cholesky factors or, with many columns, CG."""
+    """Minimise S by damped Newton steps, starting at W.
+
+    Each step solves a linear system by Cholesky factors or, with many columns, by conjugate
+    gradients.
+    """
     gradient, flops = problem.gradient_at(W), problem.pass_flops
     n_iter, n_idle = 0, 0
     while n_iter < max_iter and n_idle < _MOST_IDLE:
@@ -113,7 +121,10 @@ def minimise_by_newton(problem: FitProblem, W: Floats, tolerance: float, max_ite
 def polish_once(
     problem: FitProblem, solution: Solution, solve: Callable[[Floats], Floats]
 ) -> Solution:
-    """Take one more step with an available inverse Hessian; keep it if the gradient shrinks."""
+    """Return the solution after one more Newton step, or the old one if the gradient grew.
+
+    `solve` multiplies a gradient by an inverse Hessian that is already factored.
+    """
     W = solution.W - solve(solution.gradient)
     gradient = problem.gradient_at(W)
     flops = solution.flops + problem.pass_flops
@@ -123,7 +134,7 @@ def polish_once(
 
 
 def newton_step(problem: FitProblem, W: Floats, gradient: Floats) -> tuple[Floats, float]:
-    """Return -H^(-1) gradient at W, and the number of operations."""
+    """Return the Newton step -H^(-1) gradient at W, and its number of floating-point operations."""
     if not is_dense(problem):
         return conjugate_gradients(problem, problem.curvature_at(W), -gradient, 1e-3)
     blocks = problem.hessian_at(W)
@@ -142,9 +153,10 @@ def newton_step(problem: FitProblem, W: Floats, gradient: Floats) -> tuple[Float
 def conjugate_gradients(
     problem: FitProblem, curvature: Floats, target: Floats, tolerance: float, *, max_iter: int = 500
 ) -> tuple[Floats, float]:
-    """Solve Hessian times x = target to a relative residual; return x and the operations.
+    """Solve H x = `target`, with H the Hessian; return x and the number of operations.
 
-    The preconditioner is the Hessian's diagonal.
+    `tolerance` is the largest residual, relative to the norm of `target`. The preconditioner is the
+    diagonal of H.
     """
     inverse = 1.0 / problem.hessian_diagonal(curvature)
     x, residual = np.zeros_like(target), target.copy()
@@ -164,7 +176,7 @@ def conjugate_gradients(
 
 
 def to_blocks(W: Floats, n_blocks: int) -> list[Floats]:
-    """Return parameters as one vector per Hessian block."""
+    """Return the parameters W, shape (d, K), as one vector per block of the Hessian."""
     if W.shape[1] == 1:
         return [W[:, 0]]
     if n_blocks == W.shape[1]:
@@ -173,13 +185,13 @@ def to_blocks(W: Floats, n_blocks: int) -> list[Floats]:
 
 
 def from_blocks(columns: list[Floats], shape: tuple[int, int]) -> Floats:
-    """Return vectors per Hessian block as parameters."""
+    """Return parameters of shape (d, K) from one vector per block; the inverse of `to_blocks`."""
     flat = columns[0] if len(columns) == 1 else np.concatenate(columns)
     return flat.reshape(shape, order="F")
 
 
 def l2_norm(change: Floats) -> float:
-    """Return the Frobenius norm of parameters; faster than NumPy's for small arrays."""
+    """Return the Frobenius norm, computed faster than by NumPy for small arrays."""
     return sqrt(float(np.vdot(change, change)))
 
 
@@ -194,9 +206,10 @@ def block_norms(change: Floats, n_blocks: int) -> list[float]:
 def _line_search(
     problem: FitProblem, W: Floats, gradient: Floats, step: Floats
 ) -> tuple[Floats, Floats, int]:
-    """Halve the step until the gradient shrinks or still descends along the step.
+    """Halve the step until the gradient shrinks or the objective still decreases at its end.
 
-    Only gradients are compared: near the optimum differences of values are below rounding.
+    Return the new parameters, the gradient at them, and the number of gradients computed. Values
+    of the objective are not compared: near the optimum, rounding exceeds their differences.
     """
     size, length = np.linalg.norm(gradient), 1.0
     for passes in range(1, _MOST_HALVINGS + 1):

@@ -33,11 +33,13 @@ _SUM_TOLERANCE = 1e-4
 
 
 def _check_probabilities(name: str, proba: ArrayLike) -> Floats:
-    """Return class probabilities, scaled so that each row adds up to 1."""
+    """Return class probabilities as a table whose rows add up to exactly 1, or raise."""
     p = as_numbers(name, proba, "of shape (rows, classes)", ndim=2, least=0.0)
     sums = p.sum(axis=1, keepdims=True)
     if (abs(sums - 1) > _SUM_TOLERANCE).any():
-        raise ValueError(f"the rows of {name} must add up to 1, not {sums.ravel()[:5].tolist()}")
+        raise ValueError(
+            f"each row of {name} must add up to 1; the first sums are {sums.ravel()[:5].tolist()}"
+        )
     return np.asarray(p / sums, dtype=np.float64)
 
 
@@ -78,7 +80,7 @@ def align_classes(
 
 
 def _check_labels(name: str, classes: ArrayLike) -> NDArray[Any]:
-    """Return the class labels, or raise if there are duplicates or mixed types."""
+    """Return the class labels as an array, or raise if there are duplicates or mixed types."""
     values = np.asarray(classes).tolist()
     # NumPy would convert [1, "1"] to two equal strings.
     if isinstance(values, list) and len({isinstance(value, str) for value in values}) > 1:
@@ -92,7 +94,7 @@ def _check_labels(name: str, classes: ArrayLike) -> NDArray[Any]:
 def _align_columns(
     name: str, proba: ArrayLike, classes: NDArray[Any], union: NDArray[Any]
 ) -> Floats:
-    """Return the columns of `proba` at their positions in the union of the classes."""
+    """Return `proba` with one column per class in `union`; 0 for classes that it lacks."""
     p = _check_probabilities(name, proba)
     if p.shape[1] != len(classes):
         raise ValueError(f"{name} has {p.shape[1]} columns, but there are {len(classes)} classes")
@@ -105,7 +107,7 @@ Parameters = ArrayLike | Sequence[ArrayLike]
 
 
 def _check_parameters(name: str, theta: Parameters) -> list[Floats]:
-    """Return the parameters as a list of finite arrays."""
+    """Return the parameters as a list of arrays, or raise unless all are finite real numbers."""
     parts = theta if isinstance(theta, list | tuple) else [theta]
     arrays = [np.asarray(part) for part in parts]
     if any(array.dtype.kind not in "biuf" for array in arrays):
@@ -117,9 +119,9 @@ def _check_parameters(name: str, theta: Parameters) -> list[Floats]:
 
 
 def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) -> Measure:
-    """Return the distance between the parameters (survey, equation 3.3).
+    """Return the distance between the parameters of two models (survey, equation 3.3).
 
-    ``|| theta_U - theta_* ||_2``, with all parameters in one vector.
+    This is ``|| theta_U - theta_* ||_2``, with all parameters in one vector.
 
     Parameters
     ----------
@@ -130,7 +132,7 @@ def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) 
     -------
     Measure
         Lower is better; `n` is the number of parameters. There is no sampling error: ``low =
-        value = high``. The value is about these two models only.
+        value = high``. The value holds for these two models only.
 
     Examples
     --------
@@ -146,7 +148,10 @@ def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) 
         )
     for i, (a, b) in enumerate(zip(unlearned, naive, strict=True)):
         if a.shape != b.shape:
-            raise ValueError(f"parameter array {i} has shapes {a.shape} and {b.shape}")
+            raise ValueError(
+                f"parameter array {i} must have the same shape in both models, not {a.shape} and "
+                f"{b.shape}"
+            )
     if sum(block.size for block in unlearned) == 0:
         raise ValueError("theta_unlearned and theta_naive are empty")
     gaps = np.concatenate([(a - b).ravel() for a, b in zip(unlearned, naive, strict=True)])
@@ -157,9 +162,9 @@ def parameter_consistency(theta_unlearned: Parameters, theta_naive: Parameters) 
 def output_consistency(
     pred_unlearned: ArrayLike, pred_naive: ArrayLike, *, confidence: float = 0.95
 ) -> Measure:
-    """Return the percentage of equal predictions (survey, equation 3.4).
+    """Return the percentage of test rows with equal predictions (survey, equation 3.4).
 
-    ``100 / n * #{i : y_*_i = y_U_i}`` on a test set. For classifiers only.
+    This is ``100 / n * #{i : y_*_i = y_U_i}``. For classifiers only.
 
     Parameters
     ----------
@@ -176,7 +181,8 @@ def output_consistency(
 
     Notes
     -----
-    Low agreement alone is not bad: the models may err on different rows (survey, 3.3).
+    Low agreement alone is not bad: two models that are equally accurate may make errors on
+    different rows (survey, section 3.3).
 
     Examples
     --------
@@ -187,7 +193,10 @@ def output_consistency(
     naive = check_predictions("pred_naive", pred_naive)
     require_same_length(pred_unlearned=unlearned, pred_naive=naive)
     if unlearned.ndim != 1 or naive.ndim != 1:
-        raise ValueError(f"expected one label per row, not {unlearned.shape} and {naive.shape}")
+        raise ValueError(
+            "pred_unlearned and pred_naive must have one label per row, not shapes "
+            f"{unlearned.shape} and {naive.shape}"
+        )
     hint = "use `prediction_gap` for regression"
     require_labels(hint, pred_unlearned=unlearned, pred_naive=naive)
     return _agreement_measure("output consistency", unlearned == naive, confidence)
@@ -196,7 +205,7 @@ def output_consistency(
 def _agreement_measure(
     name: str, agrees: NDArray[np.bool_], confidence: float, note: str = ""
 ) -> Measure:
-    """Return the share of rows in per cent, with the interval of Clopper and Pearson."""
+    """Return the percentage of rows that agree, with the interval of Clopper and Pearson."""
     n, count = agrees.size, int(np.sum(agrees))
     low, high = clopper_pearson(count, n, confidence)
     interval = 100 * low, 100 * high
@@ -214,30 +223,31 @@ def kl_consistency(
 ) -> Measure:
     """Return the mean Kullback-Leibler divergence of class probabilities (survey, equation 3.5).
 
-    ``1/n sum_i KL(P_U(x_i) || P_*(x_i))``, ``KL(p || q) = sum_c p_c log(p_c / q_c)``, in nats: the
-    divergence *of* the unlearned model *from* the retrained one, as in the survey.
+    This is ``1/n sum_i KL(P_U(x_i) || P_*(x_i))`` with ``KL(p || q) = sum_c p_c log(p_c / q_c)``,
+    in nats: the divergence *of* the unlearned model *from* the retrained one, as in the survey.
 
     Parameters
     ----------
     proba_unlearned, proba_naive : array-like of shape (n, n_classes)
         `predict_proba` of both models on the same rows.
     classes_unlearned, classes_naive : array-like, optional
-        `classes_` of the models, both or neither. Required if one model has lost a class.
+        `classes_` of both models. Required if the models have different classes.
     floor : float, default=0
-        Smallest probability of the retrained model. With 0 the divergence is exact: a class with
-        ``p_c > 0`` and ``q_c = 0`` makes it infinite, for example if the unlearned model still
-        predicts a class that was removed. With a positive floor (1e-5 is common) smaller ``q_c``
-        are raised to it and the row is scaled back to 1; report it with the result. Terms with
-        ``p_c = 0`` are 0.
+        Smallest probability of the retrained model. With 0 the divergence is exact: it is
+        infinite if a class has ``p_c > 0`` and ``q_c = 0``, for example because the unlearned
+        model still predicts a class that was removed. With a positive floor (1e-5 is common),
+        smaller ``q_c`` are raised to the floor and the row is scaled to add up to 1; report the
+        floor with the result. Terms with ``p_c = 0`` are 0.
     confidence, n_resamples, seed
         As for `effectiveness`.
 
     Returns
     -------
     Measure
-        Lower is better; 0 exactly if the probabilities are equal. The interval is a bootstrap-t
-        over rows, because divergences are skewed. There is none if the value is infinite or the
-        same for each row. It reaches its coverage from 100 rows on, see `Measure.is_rough`.
+        Lower is better; 0 if and only if the probabilities are equal. The interval is a
+        bootstrap-t over rows, because divergences are skewed. There is no interval if the value
+        is infinite or the same for each row. It reaches its nominal coverage with 100 or more
+        rows, see `Measure.is_rough`.
 
     Examples
     --------
@@ -268,7 +278,10 @@ def kl_consistency(
 
 
 def _mean_divergence(rows: Floats, note: str, resampling: Resampling) -> Measure:
-    """Return the mean over rows; without an interval if it is infinite or equal for all rows."""
+    """Return the mean divergence over `rows` as the measure "KL consistency".
+
+    There is no interval if the mean is infinite or all rows are equal.
+    """
     interval = ratio_of_means(rows, **resampling)
     doubt = "" if interval is None else describe_doubt(rows, FEWEST_ROWS, "rows")
     options: MeasureOptions = {"confidence": resampling.get("confidence", 0.95), "note": note}
@@ -277,7 +290,7 @@ def _mean_divergence(rows: Floats, note: str, resampling: Resampling) -> Measure
 
 
 def kl_divergence(p: Floats, q: Floats) -> Floats:
-    """Return KL(p || q) of each row."""
+    """Return the divergence KL(p || q) of each row, in nats; may be infinite."""
     with np.errstate(divide="ignore"):
         log_q = np.log(q)
     log_p = np.log(p, out=np.zeros_like(p), where=p > 0)
@@ -294,9 +307,9 @@ def prediction_gap(
     relative: bool = False,
     **resampling: Unpack[Resampling],
 ) -> Measure:
-    """Return the root mean square difference of the predictions of two models.
+    """Return the root mean square difference between the predictions of two models.
 
-    ``sqrt(1/n sum_i (y_U_i - y_*_i)²)``: the analogue for regression of the survey's output
+    This is ``sqrt(1/n sum_i (y_U_i - y_*_i)²)``, the analogue for regression of the survey's output
     consistency (equation 3.4). It compares predictions, not errors, so it needs no true values.
 
     Parameters
@@ -312,9 +325,10 @@ def prediction_gap(
     Returns
     -------
     Measure
-        Lower is better; 0 exactly if the predictions are equal. The interval is the root of a
-        bootstrap-t of the mean square over rows. There is none for one row or equal squares. It
-        reaches its coverage from 100 rows on, see `Measure.is_rough`.
+        Lower is better; 0 if and only if the predictions are equal. The interval is the root of a
+        bootstrap-t interval for the mean square over rows. There is no interval for a single row,
+        or if all squares are equal. It reaches its nominal coverage with 100 or more rows, see
+        `Measure.is_rough`.
 
     Examples
     --------
@@ -326,7 +340,7 @@ def prediction_gap(
     if relative:
         unit = float(naive.std(ddof=1)) if naive.size > 1 else 0.0
         if unit == 0:
-            raise ValueError("relative=True needs values that differ in pred_naive; all are equal")
+            raise ValueError("relative=True needs different values in pred_naive; all are equal")
     # Scaled first to avoid overflow and underflow of squares.
     scale = float(abs(gaps).max()) or 1.0
     squares = (gaps / scale) ** 2
@@ -346,8 +360,8 @@ def agreement_within(
 ) -> Measure:
     """Return the percentage of rows on which two regression models agree within a tolerance.
 
-    ``100 / n * #{i : |y_U_i - y_*_i| <= tolerance}``, the survey's output consistency (equation
-    3.4) with a tolerance.
+    This is ``100 / n * #{i : |y_U_i - y_*_i| <= tolerance}``, the survey's output consistency
+    (equation 3.4) with a tolerance.
 
     Parameters
     ----------
@@ -382,7 +396,7 @@ def kl_gaussian(
     sd_naive: ArrayLike,
     **resampling: Unpack[Resampling],
 ) -> Measure:
-    """Return the mean divergence of two Gaussian predictive distributions (equation 3.5).
+    """Return the mean KL divergence of Gaussian predictions (survey, equation 3.5).
 
     ``KL(N(m_U, s_U²) || N(m_*, s_*²)) = log(s_*/s_U) + (s_U² + (m_U - m_*)²) / (2 s_*²) - 1/2``, in
     nats, averaged over rows: the analogue for regression of `kl_consistency`.
@@ -399,9 +413,10 @@ def kl_gaussian(
     Returns
     -------
     Measure
-        Lower is better; 0 exactly for equal distributions. Infinite if exactly one standard
-        deviation is 0, or if both are 0 and the means differ. The interval is a bootstrap-t over
-        rows. There is none if the value is infinite or the same for each row.
+        Lower is better; 0 if and only if the distributions are equal. Infinite if exactly one
+        standard deviation is 0, or if both are 0 and the means differ. The interval is a
+        bootstrap-t over rows. There is no interval if the value is infinite or the same for each
+        row.
 
     Examples
     --------
@@ -419,7 +434,7 @@ def kl_gaussian(
 
 
 def gaussian_kl_divergence(m_p: Floats, m_q: Floats, s_p: Floats, s_q: Floats) -> Floats:
-    """Return KL(N(m_p, s_p²) || N(m_q, s_q²)) of each row."""
+    """Return the divergence KL(N(m_p, s_p²) || N(m_q, s_q²)) of each row, in nats."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = s_p / s_q
         # u - log(1 + u) avoids cancellation for nearly equal deviations.
@@ -432,7 +447,7 @@ def gaussian_kl_divergence(m_p: Floats, m_q: Floats, s_p: Floats, s_q: Floats) -
 
 
 def _number_pair(pred_unlearned: ArrayLike, pred_naive: ArrayLike) -> tuple[Floats, Floats]:
-    """Return the numbers of both models, or raise unless they are finite and one per row."""
+    """Return the predictions of both models, or raise unless there is a finite number per row."""
     unlearned = as_numbers("pred_unlearned", pred_unlearned, "one number per row")
     naive = as_numbers("pred_naive", pred_naive, "one number per row")
     require_same_length(pred_unlearned=unlearned, pred_naive=naive)

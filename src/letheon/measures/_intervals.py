@@ -1,4 +1,4 @@
-"""Confidence intervals, each for the case in which its coverage was checked."""
+"""Confidence intervals, each used only where its coverage was checked."""
 
 import math
 import warnings
@@ -54,14 +54,15 @@ def bootstrap(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Interval | None:
-    """Return the expanded percentile bootstrap interval of `statistic`, a function of positions.
+    """Return the expanded percentile bootstrap interval of `statistic`, or None.
 
+    `statistic` is a function of the positions of rows, and `value` is its value for all `n` rows.
     Rows are drawn with replacement, the same rows for both models, so that the variation that the
     models share cancels. Plain percentiles are too narrow for few rows: they correspond to a normal
     quantile instead of Student's, and to n instead of n - 1. The expanded percentiles correct both
     (Hesterberg 2015). The interval is widened to contain `value` if resampling is biased. There is
-    no interval (None) with fewer than two rows, without any variation between resamples (models
-    that agree on every row), or if the metric is undefined on many resamples.
+    no interval (None) with fewer than two rows, if all resamples give the same value (because the
+    models agree on every row), or if the metric is undefined on more than a tenth of them.
     """
     _check_settings(confidence, n_resamples)
     if n < 2:
@@ -88,13 +89,13 @@ def bootstrap(
 def ratio_of_means(
     *samples: Floats, confidence: float = 0.95, n_resamples: int = 1000, seed: int = 0
 ) -> Interval | None:
-    """Return the interval of the ratio of two means of independent non-negative samples.
+    """Return the interval of the ratio of two means of independent non-negative samples, or None.
 
-    Bootstrap-t of the logarithm of the ratio, because times, work and divergences are skewed.
-    Student's quantile with Welch's degrees of freedom is used where it is wider: a few values do
-    not reveal their skewness. For a single sample it is the interval of its mean. There is no
-    interval (None) for a single value, an infinite value, no spread, or so many zeros that many
-    resamples contain nothing else.
+    For a single sample, return the interval of its mean. It is a bootstrap-t of the logarithm,
+    because times, work and divergences are skewed. Student's quantile with Welch's degrees of
+    freedom is used where it is wider: a few values do not reveal their skewness. There is no
+    interval (None) if a sample has a single value or an infinite value, if the values do not vary,
+    or if more than a tenth of the resamples contain only zeros.
     """
     _check_settings(confidence, n_resamples)
     scales = [float(sample.max(initial=0.0)) for sample in samples]
@@ -138,10 +139,11 @@ def _log_mean(rows: Floats) -> tuple[Floats, Floats]:
 
 
 def describe_doubt(values: Floats, fewest: int, unit: str) -> str:
-    """Return why the interval of the mean may be too narrow; empty if there is no reason.
+    """Return why the interval of the mean may be too narrow, or an empty string.
 
-    The limits were found by simulation, see the tests of coverage. A few values dominate the mean
-    of a sample that is more skewed than `_MOST_SKEWED`.
+    It may be too narrow with fewer than `fewest` values, or if the values are so skewed that a few
+    of them dominate the mean. `unit` is the plural noun for the values in the text. The limits come
+    from simulations, see the tests of coverage.
     """
     n, gaps = values.size, values - values.mean()
     if n < fewest:
@@ -155,9 +157,9 @@ def describe_doubt(values: Floats, fewest: int, unit: str) -> str:
 
 
 def fold_at_zero(interval: Interval | None) -> Interval | None:
-    """Return the interval of the absolute value from the interval of the signed value.
+    """Return the interval of an absolute value, from the interval of the signed value.
 
-    The coverage does not decrease. Resampling the absolute value itself would never reach 0.
+    The coverage does not decrease. A bootstrap of the absolute value itself would never reach 0.
     """
     if interval is None:
         return None
@@ -166,9 +168,9 @@ def fold_at_zero(interval: Interval | None) -> Interval | None:
 
 
 def clopper_pearson(successes: float, n: float, confidence: float) -> Interval:
-    """Return the exact binomial interval: its coverage is at least `confidence` for any `n`.
+    """Return the exact interval of a binomial rate: its coverage is at least `confidence`.
 
-    Neither number has to be an integer: for dependent observations, both are divided by the
+    `successes` and `n` need not be integers: for dependent observations, both are divided by the
     design effect (Korn and Graubard 1998; see `effective_sample_size`).
     """
     _check_settings(confidence)
@@ -179,11 +181,11 @@ def clopper_pearson(successes: float, n: float, confidence: float) -> Interval:
 
 
 def effective_sample_size(share: float, variance: float, n_groups: int, confidence: float) -> float:
-    """Return the number of independent observations with the same variance of a share.
+    """Return how many independent observations would give a share this variance; at least 1.
 
-    ``share (1 - share) / variance``, at least 1, where `variance` is the variance of the
-    share, estimated from groups. For few groups it is reduced by the squared ratio of the normal to
-    Student's quantile with ``n_groups - 1`` degrees of freedom (Korn and Graubard 1998).
+    This is ``share (1 - share) / variance``, where `variance` was estimated from groups of
+    dependent observations. For few groups the number is reduced by the squared ratio of the normal
+    to Student's quantile with ``n_groups - 1`` degrees of freedom (Korn and Graubard 1998).
     """
     level = (1 + confidence) / 2
     shrink = (stdtrit(1e9, level) / stdtrit(n_groups - 1, level)) ** 2
@@ -193,11 +195,12 @@ def effective_sample_size(share: float, variance: float, n_groups: int, confiden
 def student_interval(
     values: Floats, confidence: float, shared_error: float = 0.0, n_shared: int = 0
 ) -> Interval | None:
-    """Return Student's interval of a mean; None for one value, no spread, or an infinite value.
+    """Return Student's interval of the mean of `values`, or None.
 
     `shared_error` is a standard error that all values have in common, for example because all runs
-    used the same test rows. It was estimated from `n_shared` observations. Its variance is added,
-    with Welch's degrees of freedom.
+    used the same test rows, estimated from `n_shared` observations. Its variance is added, with
+    Welch's degrees of freedom. There is no interval (None) if a value is infinite, or if the values
+    do not vary and there is no shared error.
     """
     _check_settings(confidence)
     n = values.size

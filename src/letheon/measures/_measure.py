@@ -12,7 +12,7 @@ from letheon.measures._intervals import Floats, Interval, student_interval
 
 
 def require_finite(name: str, value: float) -> float:
-    """Return `value` as a finite float."""
+    """Return `value` as a float, or raise if it is not finite."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{name} must be a finite number, not {value!r}")
@@ -26,7 +26,10 @@ _LEAST_NUMBER = math.ulp(0.0)
 def as_numbers(
     name: str, values: ArrayLike, shape: str, *, ndim: int = 1, least: float = -math.inf
 ) -> Floats:
-    """Return finite numbers of at least `least`; `shape` describes the expected shape in errors."""
+    """Return `values` as an array, or raise unless all are finite and at least `least`.
+
+    The array must have `ndim` axes. `shape` describes the expected values in the error.
+    """
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != ndim or numbers.size == 0:
         raise ValueError(f"{name} must be {shape}, not shape {numbers.shape}")
@@ -39,7 +42,10 @@ def as_numbers(
 
 
 def check_predictions(name: str, y: ArrayLike) -> NDArray[Any]:
-    """Return labels, values or scores with one entry per row, or raise if any is missing."""
+    """Return labels, values or scores as an array, or raise if it is empty or a value is missing.
+
+    Its shape is (n,), or (n, k) for k scores per row.
+    """
     values = np.asarray(y)
     if values.ndim not in (1, 2):
         raise ValueError(f"{name} must have one or two dimensions, not shape {values.shape}")
@@ -49,7 +55,7 @@ def check_predictions(name: str, y: ArrayLike) -> NDArray[Any]:
     if values.dtype.kind == "O":
         missing = [v is None or (isinstance(v, float) and math.isnan(v)) for v in values.flat]
     if np.any(missing):
-        raise ValueError(f"{name} contains NaN or None")
+        raise ValueError(f"{name} contains NaN or None; expected a value for each row")
     return values
 
 
@@ -61,22 +67,25 @@ def require_same_length(**arrays: NDArray[Any]) -> None:
 
 
 def require_one_kind(content: str, first: NDArray[Any], second: NDArray[Any]) -> None:
-    """Raise if one model has strings and the other numbers; object arrays may hold either."""
+    """Raise if one model has strings and the other numbers; object arrays are not checked."""
     kinds = {values.dtype.kind for values in (first, second)}
     if "O" not in kinds and len({kind in "US" for kind in kinds}) > 1:
-        raise ValueError(f"the {content} of one model are strings, those of the other are not")
+        raise ValueError(f"the {content} of one model are strings, but those of the other are not")
 
 
 def require_labels(hint: str, **arrays: NDArray[Any]) -> None:
-    """Raise if labels have fractions, or if only one of the arrays holds strings."""
+    """Raise if labels have fractions, or if only one of two arrays contains strings.
+
+    `hint` says in the error what to use for fractions.
+    """
     for name, values in arrays.items():
         if values.dtype.kind == "f" and (values != np.round(values)).any():
-            raise ValueError(f"{name} contains fractions, expected labels; {hint}")
+            raise ValueError(f"{name} contains fractions, but must contain labels; {hint}")
     require_one_kind("labels", *arrays.values())
 
 
 def safe_norm(values: Floats) -> float:
-    """Return the Euclidean norm; values are scaled first to avoid overflow and underflow."""
+    """Return the Euclidean norm of `values`, without overflow or underflow of the squares."""
     scale = float(abs(values).max())
     return scale * float(np.linalg.norm(values / scale)) if scale > 0 else 0.0
 
@@ -106,7 +115,7 @@ KNOWN_MEASURES: dict[str, tuple[Better, str, tuple[float, float]]] = {
 
 
 class MeasureOptions(TypedDict, total=False):
-    """Optional fields of a `Measure`; direction and unit of `KNOWN_MEASURES` are looked up."""
+    """Optional fields of a `Measure`; for `KNOWN_MEASURES`, `better` and `unit` have defaults."""
 
     better: Better | None
     unit: str | None
@@ -116,14 +125,14 @@ class MeasureOptions(TypedDict, total=False):
 
 
 class TextRepr:
-    """Mixin of results: `repr` is one line, and notebooks show the text of `str`."""
+    """Mixin for results: `repr` is one line, and notebooks show the text of `str`."""
 
     def __repr__(self) -> str:
-        """Return the class and the first line of the text."""
+        """Return the class name and the first line of `str`."""
         return f"<{type(self).__name__}: {str(self).splitlines()[0]}>"
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """Write the text for IPython and Jupyter."""
+        """Print the text of `str` in IPython and Jupyter."""
         printer.text(str(self))
 
 
@@ -143,7 +152,7 @@ class Measure(TextRepr):
     n : int
         Number of observations.
     better : {"lower", "higher"}
-        Which way is better.
+        Which direction is better.
     basis : {"measured", "proxy", "by proof"}
         `measured`: the quantity itself was observed. `proxy`: a related quantity was observed,
         which can mislead. `by proof`: the value follows from a theorem about the method.
@@ -192,7 +201,7 @@ class Measure(TextRepr):
         return asdict(self)
 
     def __str__(self) -> str:
-        """Return the measure in one line."""
+        """Return name, value, interval, basis, number of observations and direction in one line."""
         origin = self.basis if self.basis == "by proof" else f"{self.basis}, n={self.n}"
         # No space before "x" and "%".
         gap = " " if len(self.unit) > 1 else ""
@@ -244,8 +253,8 @@ def make_measure(
 ) -> Measure:
     """Return a measure; direction and unit default to those of `KNOWN_MEASURES`.
 
-    The interval is widened to contain the value. `doubt` is the reason why the interval is rough;
-    it is ignored without an interval.
+    The interval is widened to contain the value. `doubt` is the reason why the interval is rough,
+    or an empty string; it is ignored without an interval.
     """
     known_better, known_unit, _ = KNOWN_MEASURES.get(name, (better, "", _ANY))
     better = known_better if better is None else better
@@ -285,9 +294,9 @@ def by_proof(
     note : str
         The theorem, or the reason. Required.
     better : {"lower", "higher"}, optional
-        Which way is better; known for the survey's measures.
+        Which direction is better; optional for the survey's measures.
     unit : str, optional
-        Unit of the value; known for the survey's measures.
+        Unit of the value; by default the usual one for the survey's measures.
 
     Returns
     -------
@@ -300,7 +309,7 @@ def by_proof(
     output consistency: 100% (by proof, higher is better)
     """
     if not note:
-        raise ValueError("note must name the theorem or the reason, not be empty")
+        raise ValueError("note must not be empty: name the theorem or the reason")
     direction = KNOWN_MEASURES.get(name, (better,))[0]
     if direction is None or better not in (None, direction):
         expected = "'lower' or 'higher'" if direction is None else repr(direction)
@@ -320,33 +329,33 @@ def over_seeds(
 ) -> Measure:
     """Return the mean over independent runs with Student's confidence interval.
 
-    ``mean +- t sqrt(s² / n + e²)``, ``s² = sum_i (v_i - mean)² / (n - 1)``, `e` the standard
-    error that all runs share, ``t`` Student's quantile with ``n - 1`` degrees of freedom (with
-    a shared error, with Welch's degrees of freedom).
+    The interval is ``mean +- t sqrt(s² / n + e²)``, where ``s² = sum_i (v_i - mean)² / (n - 1)``
+    and `e` is the standard error that all runs share. ``t`` is Student's quantile with ``n - 1``
+    degrees of freedom or, with a shared error, with Welch's.
 
     Parameters
     ----------
     name : str
-        Name of the measure. Direction, unit and range of `KNOWN_MEASURES` are looked up.
+        Name of the measure. The names in `KNOWN_MEASURES` have a default direction, unit and range.
     values : array-like of shape (n,)
         One value for each seed.
     better, unit, within : optional
-        Direction, unit and possible range of the mean, for other names; `better` is then
-        required. The interval is clipped to the range, which does not reduce its coverage.
+        Direction, unit and possible range of the mean. For other names, `better` is required. The
+        interval is clipped to the range, which does not reduce its coverage.
     basis, confidence, note
         As in `Measure`.
     shared_error : float, default=0
-        Standard error that all runs have in common, such as that of shared test rows. Without
-        it the interval covers other seeds on the same rows only.
+        Standard error that all runs have in common, for example because they share test rows.
+        If it is 0, the interval covers other seeds on the same rows only.
     n_shared : int, default=0
         Number of observations from which `shared_error` was estimated.
 
     Returns
     -------
     Measure
-        The interval is exact for normal values, from two seeds on; for skewed values it is too
-        narrow with few seeds. Without a shared error there is no interval for a single run, an
-        infinite value, or runs that are all equal.
+        The interval is exact for two or more normally distributed values. For skewed values it is
+        too narrow with few seeds. Without a shared error there is no interval for a single run,
+        an infinite value, or runs that are all equal.
 
     Examples
     --------
@@ -376,8 +385,8 @@ def over_seeds(
 def geometric_mean(name: str, values: ArrayLike, **options: Unpack[MeasureOptions]) -> Measure:
     """Return the geometric mean of positive values, as in the survey's tables of speed-ups.
 
-    ``(prod_i v_i)^(1/n)``; the interval is Student's for the mean of the logarithms, transformed
-    back. A speed-up of 100 and one of 1/100 average to 1, not to 50.
+    This is ``(prod_i v_i)^(1/n)``. The interval is Student's for the mean of the logarithms,
+    transformed back. The mean of the speed-ups 100 and 1/100 is 1, not 50.
 
     Parameters
     ----------
@@ -386,14 +395,15 @@ def geometric_mean(name: str, values: ArrayLike, **options: Unpack[MeasureOption
     values : array-like of shape (n,)
         Positive finite values, one for each run.
     better, unit : optional
-        Direction and unit; looked up for `KNOWN_MEASURES`.
+        Direction and unit; optional for `KNOWN_MEASURES`.
     basis, confidence, note
         As in `Measure`; the note starts with the smallest and the largest value.
 
     Returns
     -------
     Measure
-        The interval is exact for log-normal values; there is none for a single run or equal runs.
+        The interval is exact for log-normal values. There is no interval for a single run, or if
+        all values are equal.
 
     Examples
     --------

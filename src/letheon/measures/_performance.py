@@ -44,8 +44,7 @@ def efficiency(
     """Return the speed-up over naive retraining (survey, equation 3.1).
 
     ``speed-up(h_U) = (time to obtain h_*) / (time to obtain h_U)``. With repeated timings it is the
-    ratio of the means: total retraining time over total unlearning time for the same number of
-    requests. (The fastest request would dominate a mean of ratios.)
+    ratio of the mean times. (In a mean of ratios, the fastest request would dominate.)
 
     Parameters
     ----------
@@ -61,12 +60,13 @@ def efficiency(
     -------
     Measure
         Higher is better; `n` is the number of unlearning times. The interval is a bootstrap-t of
-        the logarithm of the ratio, because times are skewed. It reaches its coverage from 60
-        unlearning times and 5 retraining times on; with fewer, `is_rough` is True and the note
-        says why: five requests probably miss a slow kind of request that occurs once in 20. It is
-        also rough if fewer than 60 retraining times vary widely (standard deviation of the
-        logarithms above 0.25), or if consecutive times are correlated. There is no interval if
-        either was timed once, or if all times are equal.
+        the logarithm of the ratio, because times are skewed. It reaches its nominal coverage with
+        60 or more unlearning times and 5 or more retraining times. With fewer, `is_rough` is True
+        and the note says why: for example, five requests probably miss a slow kind of request
+        that occurs once in 20. The interval is also rough if fewer than 60 retraining times vary
+        widely (standard deviation of the logarithms above 0.25), or if consecutive times are
+        correlated. There is no interval if either list has a single time, or if all times are
+        equal.
 
     Examples
     --------
@@ -88,10 +88,11 @@ def efficiency(
 
 
 def _describe_timing_doubt(naive: Floats, unlearn: Floats) -> str:
-    """Return a reason for doubt if few retrain times vary widely, or if removal times correlate.
+    """Return why the interval of the speed-up may be too narrow, or an empty string.
 
-    Few values do not show their skewness. Times count as correlated if their correlation exceeds
-    that of 49 of 50 independent samples.
+    Reasons are few retraining times that vary widely (a few values do not show their skewness), and
+    removal times that are correlated with the previous ones. They count as correlated if their
+    correlation exceeds that of 49 of 50 independent samples.
     """
     if naive.size < _FEWEST_REMOVALS and float(np.std(np.log(naive), ddof=1)) > _MOST_SPREAD:
         return (
@@ -121,9 +122,10 @@ def _compare_metrics(
     resampling: Resampling,
     **options: Unpack[MeasureOptions],
 ) -> Measure:
-    """Return ``|signed(M_U, M_*)|`` with its interval by paired bootstrap.
+    """Return the measure ``|signed(M_U, M_*)|`` of two models, with a paired bootstrap interval.
 
-    `y` has the true values, then the predictions of the unlearned and of the retrained model.
+    M_U and M_* are the values of `metric` for the unlearned and the retrained model. `y` has three
+    entries in this order: the true values, and the predictions of these two models.
     """
     arrays = {name: check_predictions(name, values) for name, values in y.items()}
     require_same_length(**arrays)
@@ -143,7 +145,7 @@ def _compare_metrics(
 
 
 def _describe_row_doubt(unlearned: NDArray[Any], naive: NDArray[Any]) -> str:
-    """Return why there are too few rows to resample; empty if there are enough."""
+    """Return why the rows are too few for the bootstrap, or an empty string if there are enough."""
     n = len(unlearned)
     if n < _FEWEST_LABELS:
         return f"only {n} rows: the interval may be too narrow"
@@ -163,7 +165,7 @@ def effectiveness(
     y_naive: ArrayLike,
     **resampling: Unpack[Resampling],
 ) -> Measure:
-    """Return the difference in test performance to the retrained model (survey, equation 3.2).
+    """Return the difference in test performance from the retrained model (survey, equation 3.2).
 
     ``eff(h_U) = |M_U - M_*|`` with ``M = metric(y_true, y_pred)`` on a test set.
 
@@ -186,9 +188,9 @@ def effectiveness(
         Lower is better; 0 is ideal. The interval is a paired bootstrap of the signed difference
         over test rows, folded at 0. It covers other test rows, not other training runs. There is
         no interval if the models agree on every row (`output_consistency` has one in that case),
-        or if the metric is undefined on more than a tenth of the resamples. It reaches its
-        coverage from 30 rows on (100 in regression) if the models differ on 10 of them; below,
-        `is_rough` is True and the note says why.
+        or if the metric is undefined on more than a tenth of the resamples. It reaches its nominal
+        coverage with 30 or more rows (100 in regression) if the models differ on at least 10 of
+        them. Otherwise, `is_rough` is True and the note says why.
 
     Examples
     --------
@@ -223,7 +225,7 @@ _CAVEAT = "a small value does not prove forgetting"
 
 
 def _sape_with_sign(a: float, b: float) -> float:
-    """Return ``100 (a - b) / (|a| + |b|)``; 0 for two zeros."""
+    """Return `sape` with the sign of a - b: ``100 (a - b) / (|a| + |b|)``; 0 for two zeros."""
     scale = max(abs(a), abs(b))
     if scale == 0:
         return 0.0
@@ -307,8 +309,9 @@ def certifiability_from_predictions(
     Measure
         Lower is better, basis ``"proxy"``: a small value does not prove forgetting, see
         `certifiability`. The interval is a paired bootstrap over forgotten rows, folded at 0. There
-        is none for a single forgotten row, or if both models score equally on every resample. It
-        is rough with fewer than 30 rows, or fewer than 10 with different predictions.
+        is no interval for a single forgotten row, or if both models have equal scores on every
+        resample. It is rough with fewer than 30 rows, or if the predictions differ on fewer than
+        10 rows.
     """
     y = {"y_true": y_true, "y_unlearned": y_unlearned, "y_naive": y_naive}
     options: MeasureOptions = {"basis": "proxy", "note": _CAVEAT}
@@ -318,9 +321,9 @@ def certifiability_from_predictions(
 def gradient_residual(gradient: ArrayLike, n_rows: int) -> Measure:
     """Return the norm of the gradient on the remaining rows, per row.
 
-    ``|| grad L(theta_U, D_r) ||_2 / n`` with `L` the sum of losses over the ``n`` rows of ``D_r``,
-    plus the regulariser and the noise term of the training objective, if any. (The survey's
-    residual omits the noise term; the bound of Guo et al. includes it.)
+    This is ``|| grad L(theta_U, D_r) ||_2 / n``. `L` is the sum of losses over the ``n`` remaining
+    rows ``D_r``, plus the regulariser and the noise term of the training objective, if any. (The
+    survey's residual omits the noise term; the bound of Guo et al. includes it.)
 
     Parameters
     ----------
@@ -332,9 +335,10 @@ def gradient_residual(gradient: ArrayLike, n_rows: int) -> Measure:
     Returns
     -------
     Measure
-        Lower is better; 0 exactly at a stationary point. There is no sampling error: ``low =
-        value = high``. With strong convexity ``mu`` per row, ``value / mu`` bounds the distance of
-        the parameters to the retrained optimum. `n` is the number of rows.
+        Lower is better; 0 if and only if the gradient is 0. There is no sampling error: ``low =
+        value = high``. If the objective per row is strongly convex with constant ``mu``, the
+        distance of the parameters from the retrained optimum is at most ``value / mu``. `n` is
+        the number of rows.
 
     Examples
     --------
@@ -357,8 +361,8 @@ def gradient_residual_of(model: Any) -> Measure | None:
     ----------
     model : estimator
         A model with `exact_residual` (one pass over its rows) and `n_rows_`, such as the linear
-        models of `letheon.linear` that keep their rows. The residual includes noise that is added
-        to the parameters (Fisher, Descent-to-Delete), also after a retrain.
+        models of `letheon.linear` that keep their rows. The residual includes the effect of noise
+        that is added to the parameters (Fisher, Descent-to-Delete), even after a retraining.
 
     Returns
     -------

@@ -43,27 +43,28 @@ def kl_of_laws(
 ) -> Measure:
     """Return the divergence between the output distributions of unlearned and retrained models.
 
-    ``1/n sum_i KL(Pr[h_U(x_i)] || Pr[h_*(x_i)])`` (survey, equation 3.5, in its first sense): the
-    probability is over the randomness of training and unlearning, not over classes. It is 0 for
-    an exact method (survey, definition of exact removal), although single runs may differ.
+    This is ``1/n sum_i KL(Pr[h_U(x_i)] || Pr[h_*(x_i)])`` (survey, equation 3.5, in its first
+    sense): the probability is over the randomness of training and unlearning, not over classes. The
+    true divergence is 0 for an exact method, although single runs may differ.
 
     Parameters
     ----------
     draws_unlearned : array-like of shape (n_models, n_rows)
         Outputs for the same rows of models that were unlearned with independent seeds.
     draws_naive : array-like of shape (m_models, n_rows)
-        The same for retrained models, with other seeds.
+        Outputs of retrained models for these rows, with other seeds.
     law : {"labels", "gaussian", "free"}, default="labels"
         The distribution of the outputs. `labels`: categorical, ``p_c = (count_c + smoothing) /
-        (n + smoothing K)`` over all K labels that occur. `gaussian`: numbers, by mean and standard
-        deviation (n - 1) in the closed form of `kl_gaussian`. `free`: numbers with any continuous
-        distribution, by distances to the k-th nearest neighbour (Wang, Kulkarni and Verdú 2009):
-        ``1/n sum_j log(nu_k(j) / rho_k(j)) + log(m / (n - 1))``, rho within the unlearned draws,
-        nu to the retrained ones.
+        (n + smoothing K)`` over all K labels that occur. `gaussian`: normally distributed
+        numbers; the mean and the standard deviation (n - 1) are used as in `kl_gaussian`. `free`:
+        numbers with any continuous distribution, estimated from distances to the k-th nearest
+        neighbour (Wang, Kulkarni and Verdú 2009) as ``1/n sum_j log(nu_k(j) / rho_k(j)) +
+        log(m / (n - 1))``, where rho is the distance to the other unlearned draws, and nu to the
+        retrained draws.
     smoothing : float, default=0.5
         Pseudo-count of each label (Jeffreys prior). It keeps the value finite.
     neighbours : int, default=3
-        k of ``law="free"``.
+        The number k of the nearest neighbour for ``law="free"``.
     seed : int, default=0
         Seed of the random halves for the null floor.
 
@@ -96,18 +97,25 @@ def kl_of_laws(
     p, q = _encode_draws(draws_unlearned, draws_naive, law)
     fewest = max(_FEWEST[law], neighbours + 1 if law == "free" else 0)
     if min(len(p), len(q)) < fewest:
-        raise ValueError(f"law={law!r} needs at least {fewest} models of each kind")
+        raise ValueError(
+            f"law={law!r} needs at least {fewest} models of each kind, not {len(p)} unlearned and "
+            f"{len(q)} retrained"
+        )
     value = float(of_rows(p, q).mean())
     note = _describe_floor(of_rows, p, q, fewest, seed)
     return make_measure("KL of laws", value, None, len(p), note=f"{law}; {note}")
 
 
 def _encode_draws(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Draws, Draws]:
-    """Return the draws as numbers; labels as one-hot tables of shape (models, rows, labels)."""
+    """Return both sets of draws as float arrays of shape (models, rows), or raise if invalid.
+
+    Labels are encoded as one-hot tables of shape (models, rows, labels).
+    """
     p, q = check_predictions("draws_unlearned", unlearned), check_predictions("draws_naive", naive)
     if p.ndim != 2 or q.ndim != 2 or p.shape[1] != q.shape[1] or p.shape[1] == 0:
         raise ValueError(
-            f"draws must have shape (n_models, n_rows) with equal n_rows, not {p.shape}, {q.shape}"
+            "draws_unlearned and draws_naive must have shape (n_models, n_rows) with equal n_rows, "
+            f"not {p.shape} and {q.shape}"
         )
     if law != "labels":
         p = as_numbers("draws_unlearned", p, "numbers", ndim=2)
@@ -119,14 +127,14 @@ def _encode_draws(unlearned: ArrayLike, naive: ArrayLike, law: Law) -> tuple[Dra
 
 
 def _categorical_kl(p: Draws, q: Draws, smoothing: float) -> Floats:
-    """Return the divergence of smoothed label shares, from one-hot tables."""
+    """Return the divergence of smoothed label shares for each row, from one-hot tables."""
     n_labels = p.shape[2]
     shares = ((hot.sum(axis=0) + smoothing) / (len(hot) + smoothing * n_labels) for hot in (p, q))
     return kl_divergence(*shares)
 
 
 def _gaussian_kl(p: Draws, q: Draws) -> Floats:
-    """Return the divergence of the fitted normal distributions."""
+    """Return for each row the divergence of normal distributions fitted to the draws."""
     means = (p.mean(axis=0), q.mean(axis=0))
     # Equal draws have no spread; the rounding error of their mean must not create one.
     spreads = (np.where(np.ptp(d, axis=0) == 0, 0.0, d.std(axis=0, ddof=1)) for d in (p, q))
@@ -146,8 +154,8 @@ def _neighbour_kl(p: Draws, q: Draws, k: int) -> Floats:
         across = np.partition(abs(ours[:, None] - theirs), k - 1, axis=1)[:, k - 1]
         if not (within.all() and across.all()):
             raise ValueError(
-                "law='free' needs continuous draws, but many are equal; use law='labels' or more "
-                "neighbours"
+                "law='free' needs continuous draws, but many draws are equal; use law='labels' or "
+                "more neighbours"
             )
         rows[i] = np.log(across / within).mean() + np.log(m / (n - 1))
     return rows
@@ -156,7 +164,7 @@ def _neighbour_kl(p: Draws, q: Draws, k: int) -> Floats:
 def _describe_floor(
     of_rows: Callable[[Draws, Draws], Floats], p: Draws, q: Draws, fewest: int, seed: int
 ) -> str:
-    """Describe the value and its null floor, both on half as many models as were retrained."""
+    """Return a text with the value and its null floor, both computed on halves of the models."""
     half = min(len(q) // 2, len(p))
     if half < fewest:
         return f"no null floor: it needs {2 * fewest} retrained models"
@@ -195,30 +203,33 @@ def alpha_beta_accuracy(
     losses_naive : array-like of shape (n_seeds, n_requests) or (n_requests,)
         Losses to compare with, see `against`. A single row is used for all seeds.
     alpha : float, optional
-        Allowed excess loss. The result is the largest share of seeds, over i, that exceed it.
+        Allowed excess loss. The result is the share of seeds that exceed it, for the removal i
+        with the largest share.
     beta : float, optional
-        Allowed probability, between 0 and 1. The result is the smallest alpha that at most a
-        share beta of seeds exceeds for every i: the largest empirical (1 - beta) quantile.
+        Allowed probability, between 0 and 1. The result is the smallest alpha such that, for every
+        i, at most a share beta of the seeds exceeds it: the largest empirical (1 - beta) quantile.
     against : {"retrained", "minimum"}, default="retrained"
-        The survey compares with a retrained model, which is random too; Neel et al. compare with
-        ``min_theta L(theta, D_i)``. With "minimum" a lower loss raises an error.
+        What `losses_naive` contains. The survey compares with a retrained model, which is random
+        too. Neel et al. compare with ``min_theta L(theta, D_i)``; an unlearned loss below this
+        minimum raises an error.
     confidence : float, default=0.95
         Confidence of the upper end.
 
     Returns
     -------
     Measure
-        "accuracy beta" or "accuracy alpha", lower is better, `n` the number of seeds. `high` is an
-        upper limit for all removals simultaneously: the largest of Clopper and Pearson's
-        one-sided limits (for alpha, of order statistics, with the same binomial distribution). The
-        unlearner is (alpha, high)-accurate on this sequence with that confidence, whatever the
-        distribution of the losses. For alpha it is infinite if there are too few seeds. `low` is
-        None: there is no lower limit.
+        "accuracy beta" or "accuracy alpha"; lower is better, and `n` is the number of seeds. `high`
+        is an upper limit for all removals simultaneously. For beta it is the largest of Clopper and
+        Pearson's one-sided limits; the unlearner is then (alpha, high)-accurate on this sequence
+        with that confidence, for any distribution of the losses. For alpha it is the largest of
+        the limits from order statistics, and infinite if there are too few seeds. `low` is None:
+        there is no lower limit.
 
     Notes
     -----
     No correction for the number of removals (such as Bonferroni's) is needed: the largest limit is
-    wrong only if the limit of the truly worst removal is, with probability at most 1 - confidence.
+    too low only if the limit of the truly worst removal is too low, and the probability of that is
+    at most 1 - confidence.
     Seeds must be independent runs; removals of one run need not be independent. The result holds
     for these removals, not for every sequence as in the definition.
 
@@ -246,7 +257,7 @@ def alpha_beta_accuracy(
 
 
 def _share_above(excess: Floats, alpha: float, tail: float) -> tuple[float, float]:
-    """Return the largest share of seeds above alpha, and its upper limit."""
+    """Return the share of seeds above alpha for the worst removal, and its upper limit."""
     n = len(excess)
     worst = int((excess > alpha).sum(axis=0).max())
     # The limit grows with the count, so the worst removal has the largest limit.
@@ -255,7 +266,10 @@ def _share_above(excess: Floats, alpha: float, tail: float) -> tuple[float, floa
 
 
 def _excess_quantile(excess: Floats, beta: float, tail: float) -> tuple[float, float]:
-    """Return the least alpha exceeded by at most a share beta of seeds, and its upper limit."""
+    """Return the least alpha that at most a share beta of seeds exceeds, and its upper limit.
+
+    Both are for the worst removal.
+    """
     n = len(excess)
     ordered = np.sort(excess, axis=0)
     # At most floor(n beta) seeds may be above. 1e-9, because 0.1 * 30 is 3 only after rounding.
@@ -268,18 +282,22 @@ def _excess_quantile(excess: Floats, beta: float, tail: float) -> tuple[float, f
 
 
 def _excess_losses(unlearned: ArrayLike, naive: ArrayLike, against: Against) -> Floats:
-    """Return L_U - L_* for each seed and removal."""
+    """Return the excess losses L_U - L_*, shape (seeds, removals), or raise if invalid."""
     if against not in get_args(Against):
         raise ValueError(f"against must be one of {get_args(Against)}, not {against!r}")
     ours = as_numbers("losses_unlearned", unlearned, "(n_seeds, n_requests)", ndim=2)
     theirs = as_numbers("losses_naive", naive, f"of shape {ours.shape}", ndim=np.ndim(naive))
     if theirs.shape not in (ours.shape, ours.shape[1:]):
-        raise ValueError(f"losses_naive must have shape {ours.shape} or {ours.shape[1:]}")
+        raise ValueError(
+            f"losses_naive must have shape {ours.shape} or {ours.shape[1:]}, not {theirs.shape}"
+        )
     excess = ours - theirs
     # A solver stops slightly above the minimum.
     slack = 1e-6 * (1 + abs(theirs))
     if against == "minimum" and (excess < -slack).any():
-        raise ValueError("a loss is below losses_naive, which must be the minimum")
+        raise ValueError(
+            "losses_unlearned has a loss below losses_naive, which must be the minimum"
+        )
     return np.asarray(excess)
 
 
@@ -302,9 +320,9 @@ class Strength(TextRepr):
         `strong`: no faster than a logarithm. `weak`: faster, like a power of i. `undecided`: the
         interval of the exponent contains the limit, or there are too few removals.
     exponent : Measure
-        k of the power ``i^k`` that grows like the measured work.
+        The exponent k of the power ``i^k`` that grows like the measured work.
     limit : float
-        Largest exponent of a logarithm on a sequence of this length.
+        Largest exponent k of a work that grows like a logarithm, on a sequence of this length.
     rule : str
         The decision rule as a text.
     """
@@ -325,12 +343,12 @@ class Strength(TextRepr):
         return strength
 
     def __str__(self) -> str:
-        """Return the result in one line."""
+        """Return kind, exponent and decision rule in one line."""
         return f"{self.kind}: {self.exponent}; {self.rule}"
 
 
 def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
-    """Decide whether unlearning is strong or weak, from the counted work of a sequence.
+    """Decide whether unlearning is strong or weak, from the work of a sequence of removals.
 
     With ``C_i`` the work of the i-th removal, an algorithm is *strong* if ``C_i / C_1 = O(log i)``
     and *weak* if ``C_i / C_1 = O(poly(i))`` (survey, section 2). The survey prints
@@ -339,9 +357,9 @@ def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
     Parameters
     ----------
     work : array-like of shape (n_removals,) or (n_sequences, n_removals)
-        Counted work, not seconds: gradient passes, retrained rows, or `Receipt.work` (a share of a
-        retrain; multiplied by the remaining rows if many rows are removed). At least 16 removals
-        of equal size. Sequences are independent runs.
+        Counted work, not seconds: gradient passes, retrained rows, or `Receipt.work` (relative to
+        naive retraining; if many rows are removed, multiply it by the number of remaining rows).
+        At least 16 removals of equal size. Sequences must be independent runs.
     confidence : float, default=0.95
         Nominal coverage of the interval of the exponent.
 
@@ -354,10 +372,11 @@ def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
     **Decision rule.** A finite sequence does not determine an order of growth, but the growth of a
     logarithm is bounded. Let ``R`` be the mean work of the late removals (m/2 < i <= m) divided by
     that of the early ones (sqrt(m) <= i < 2 sqrt(m)). For every ``a + b log i`` with ``a, b >= 0``,
-    R is at most that of ``log i``, which is below 2. The exponent is the k for which ``i^k`` has
-    the ratio R. Its interval comes from that of R, a bootstrap-t over removals and sequences.
-    Strong: the whole interval is at most the k of ``log i`` (`limit`). Weak: the whole interval is
-    above. Otherwise undecided. Work without any variation is decided by the value.
+    R is at most the ratio of ``log i``, which is below 2. The exponent is the k for which ``i^k``
+    has the ratio R. Its interval comes from the interval of R, a bootstrap-t over removals and
+    sequences. Unlearning is strong if the whole interval is at most the k of ``log i`` (`limit`),
+    weak if the whole interval is above it, and otherwise undecided. If the work does not vary,
+    the value decides instead of the interval.
 
     Removals before sqrt(m) are ignored, and ``C_1`` cancels: a single removal is random, and both
     definitions hold up to a constant.
@@ -399,14 +418,14 @@ def strength(work: ArrayLike, *, confidence: float = 0.95) -> Strength:
 
 
 def _removal_windows(m: int) -> tuple[Ints, Ints]:
-    """Return the numbers of the early and the late removals."""
+    """Return the numbers i (from 1 to m) of the early and of the late removals."""
     root = math.isqrt(m - 1) + 1
     return np.arange(root, min(2 * root, m // 2 + 1)), np.arange(m // 2 + 1, m + 1)
 
 
 @cache
 def _log_exponent(m: int) -> float:
-    """Return the exponent of log i, the largest of any a + b log i."""
+    """Return the exponent of work that grows like log i, the largest of any a + b log i."""
     early, late = _removal_windows(m)
     return _fit_exponent(_mean_ratio(np.log(early), np.log(late)), early, late)
 
@@ -417,7 +436,7 @@ def _mean_ratio(first: Floats, last: Floats) -> float:
 
 
 def _fit_exponent(ratio: float, early: Ints, late: Ints) -> float:
-    """Return k such that i^k has this ratio of late to early means."""
+    """Return the k for which the late mean of i^k, divided by the early mean, is `ratio`."""
     if ratio <= 0:
         return -math.inf
     if math.isinf(ratio):
@@ -438,7 +457,7 @@ def _fit_exponent(ratio: float, early: Ints, late: Ints) -> float:
 def _exponent_interval(
     first: Floats, last: Floats, early: Ints, late: Ints, confidence: float
 ) -> Interval | None:
-    """Return the interval of the exponent; None without any variation."""
+    """Return the interval of the exponent, or None if neither early nor late work varies."""
     if not first.any():
         return -math.inf, math.inf
     ends = ratio_of_means(last, first, confidence=confidence)

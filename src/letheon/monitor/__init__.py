@@ -1,8 +1,8 @@
 """Monitor a model during a stream of requests and decide when to retrain it (survey, 6.3).
 
-Effectiveness and certifiability are defined by comparison with a retrained model, and unlearning
-avoids retraining. `Monitor` estimates both after every request, with limits calibrated on rehearsed
-streams, and retrains before a tolerance is exceeded.
+Effectiveness and certifiability are defined by comparison with a retrained model, but unlearning is
+meant to avoid retraining. `Monitor` therefore estimates both after every request, with limits
+calibrated on rehearsed streams, and retrains before a tolerance is exceeded.
 """
 
 from letheon.monitor._calibrate import Calibration

@@ -28,7 +28,7 @@ class Calibration:
     some removals, and a quarter are used only to choose the score.
 
     A stream costs at most `n_requests` removals and `n_looks` retrains, so the default of four
-    kinds costs up to 1,680 trainings before the first request. This pays off for long streams of
+    kinds costs up to 1,660 trainings before the first request. This pays off for long streams of
     requests and for models that train quickly.
 
     Parameters
@@ -48,11 +48,12 @@ class Calibration:
     batch : int, default=1
         Number of people per request. Later requests must not have fewer people.
     horizon : float, default=0.1
-        Largest share of all people that a stream removes. The model is retrained at the latest when
-        this share, or ``n_requests * batch`` people, are removed: larger shares are not rehearsed.
+        Largest share of all people that a stream removes. Larger shares are not rehearsed, so the
+        model is retrained at the latest when this share, or ``n_requests * batch`` people, are
+        removed.
     age : float, default=0.3
-        Largest share of people to remove, followed by a retrain, before a rehearsal starts: in use,
-        later intervals start with fewer people than the first.
+        Some rehearsals start after a retrain without some people, because in use later intervals
+        start with fewer people than the first. This is the largest share of people to remove.
     n_looks : int, default=10
         How often the true value is measured in a stream, by a retrain. A breach that ends before
         the next measurement is not detected.
@@ -60,7 +61,8 @@ class Calibration:
         Accepted share of intervals with an undetected breach of any tolerance. If there are too few
         streams to prove it, `Limit.miss` and the reasons of every reading state the proved share.
     refresh : bool, default=True
-        Rehearse again after every retrain, to recalibrate certifiability. It costs one retrain.
+        Whether to rehearse again after every retrain, to recalibrate certifiability. This costs
+        one more retrain.
     requests : mapping, optional
         Further settings of `Requests`, such as ``{"candidates": 50, "cost": cost}``.
     """
@@ -78,7 +80,7 @@ class Calibration:
     assume: str = ""
 
     def __post_init__(self) -> None:
-        """Reject settings that do not define a rehearsal."""
+        """Raise if a setting is invalid, or if kinds are omitted without an assumption."""
         if isinstance(self.kinds, str):
             raise ValueError(
                 f"kinds={self.kinds!r} must be a tuple of kinds: kinds=({self.kinds!r},)"
@@ -86,7 +88,7 @@ class Calibration:
         if not self.kinds:
             raise ValueError("kinds is empty; name at least one kind of stream")
         for kind in self.kinds:
-            Requests(kind=kind)  # type: ignore[arg-type]  # refuses what it does not know
+            Requests(kind=kind)  # type: ignore[arg-type]  # raises for an unknown kind
         self._require_assumption()
         for name in ("n_streams", "n_requests", "batch", "n_looks"):
             if getattr(self, name) < 1:
@@ -118,25 +120,31 @@ class Calibration:
         return values | {"requests": kept or None}
 
     def n_removed(self, n_people: int) -> int:
-        """Return the number of removals in a rehearsal, and at most between retrains."""
+        """Return how many of `n_people` people a rehearsal removes.
+
+        In use, this is also the largest number of people between two retrains.
+        """
         return max(1, min(int(self.horizon * n_people), self.n_requests * self.batch, n_people - 2))
 
     def make_requests(self, n_people: int, kind: str, n_removed: int | None = None) -> Requests:
-        """Return the distribution of requests in a rehearsal among `n_people` people."""
+        """Return the requests of a rehearsal of this kind among `n_people` people.
+
+        `n_removed` is the number of people to remove; by default `n_removed(n_people)`.
+        """
         n = self.n_removed(n_people) if n_removed is None else n_removed
         batch = min(self.batch, n)
         return Requests(kind=kind, n=n, batch=batch, **(self.requests or {}))  # type: ignore[arg-type]
 
     def choose_looks(self, n_requests: int) -> frozenset[int]:
-        """Return the requests, from 0, after which the true value is measured."""
+        """Return the numbers of the requests, from 0, after which the true value is measured."""
         places = np.linspace(n_requests - 1, 0, min(self.n_looks, n_requests))
         return frozenset(int(place) for place in places.round())
 
 
 def score_floors(name: str, n_test: int, n_rows: int) -> dict[str, float]:
-    """Return the smallest score above 0: the effect of a single row.
+    """Return the smallest positive value of each score of a property: the effect of a single row.
 
-    One of n rows changes an accuracy by 1 / n, and so the SAPE by at least 50 / n per cent.
+    One of n test rows changes an accuracy by 1 / n, and so the SAPE by at least 50 / n per cent.
     """
     gap = 50 / n_test if name == "certifiability" else 1 / n_test
     return {
@@ -151,10 +159,10 @@ def score_floors(name: str, n_test: int, n_rows: int) -> dict[str, float]:
 def measure_truth(
     panel: Panel, model: Any, retrained: Any, removed: Rows | None
 ) -> dict[str, float]:
-    """Return the true effectiveness and, if forgotten rows are given, certifiability.
+    """Return the true effectiveness and, if `removed` has rows, the true certifiability.
 
-    ``|M_test(h) - M_test(h*)|`` and ``SAPE(M_u(h), M_u(h*))`` (survey, equations 3.2 and 3.6).
-    Values that are not finite are omitted.
+    These are ``|M_test(h) - M_test(h*)|`` and ``SAPE(M_u(h), M_u(h*))`` for the model h and the
+    retrained model h* (survey, equations 3.2 and 3.6). Values that are not finite are omitted.
     """
     truth = {}
     for name, rows in (("effectiveness", panel.rows), ("certifiability", removed)):
@@ -169,7 +177,7 @@ def measure_truth(
 def warn_of_noise(
     panel: Panel, model: Any, retrained: Any, tolerances: Mapping[str, float]
 ) -> None:
-    """Warn if two models trained on the same rows differ by more than a tolerance."""
+    """Warn if two models trained on the same rows differ by at least a tolerance."""
     floor = measure_truth(panel, model, retrained, panel.rows)
     for name, most in tolerances.items():
         gap = floor.get(name, math.nan)
@@ -208,7 +216,7 @@ class _Shadow:
     removed: Rows | None = None
 
     def forget(self, ids: Ids) -> None:
-        """Forget in the copy; the last row of each class is kept."""
+        """Forget these ids in the copy, unless a class would lose its last row."""
         places = find_positions(self.remaining, ids)
         if len(find_emptied_classes(self.model, self.remaining, places)) == 0:
             leaving = self.remaining.take(places)
@@ -228,7 +236,7 @@ def rehearse_stream(
     seed: int,
     n_removed: int | None = None,
 ) -> dict[str, Rehearsal]:
-    """Return one rehearsed stream, for each property that has a tolerance.
+    """Rehearse one stream; return its scores and true values for each property with a tolerance.
 
     The stream ends early when all tolerances are exceeded.
     """
@@ -260,7 +268,7 @@ def rehearse_stream(
 
 
 def select_kinds(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
-    """Return the kinds that apply: a continuous target has no classes."""
+    """Return the kinds of streams to rehearse, without "class" if the target is continuous."""
     y = panel.rows.y
     is_continuous = y is not None and y.dtype.kind == "f" and bool((y != np.round(y)).any())
     kept = tuple(kind for kind in calibration.kinds if kind != "class" or not is_continuous)
@@ -270,7 +278,8 @@ def select_kinds(calibration: Calibration, panel: Panel) -> tuple[str, ...]:
 def age_start(calibration: Calibration, start: StreamStart, *, kind: str, seed: int) -> StreamStart:
     """Return the start of a rehearsal after removals of this kind and a retrain.
 
-    The number of removals is drawn uniformly, up to `Calibration.age`.
+    The share of removed people is drawn uniformly, up to `Calibration.age`. If it is below one
+    person, or if a class would lose all its rows, return `start` unchanged.
     """
     n_people = len(start.rows.ids.distinct())
     share = calibration.age * np.random.default_rng(seed).uniform()
@@ -318,7 +327,7 @@ def fit_limits(
     n_rows: int,
     miss: float,
 ) -> dict[str, Limit]:
-    """Return the limit of each property; the accepted misses are divided among them."""
+    """Return the limit of each property; each gets an equal part of the accepted share `miss`."""
     return {
         name: fit_limit(
             rehearsed,
@@ -337,7 +346,10 @@ def make_limits(
     *,
     seed: int,
 ) -> dict[str, Limit]:
-    """Return the limits before the first request; without a calibration, those of the survey."""
+    """Return the limit of each property before the first request.
+
+    Without a calibration, use the survey's proxy with the factor 1.
+    """
     n_test, n_rows = len(start.panel), len(start.rows)
     if calibration is None:
         least = {name: score_floors(name, n_test, 1)["metric"] for name in tolerances}
@@ -356,7 +368,10 @@ def refresh_limit(
     seed: int,
     n_removed: int,
 ) -> Limit:
-    """Return the limit of certifiability after another rehearsal, following retrain `number`."""
+    """Rehearse once more after retrain `number`, and return the limit of certifiability.
+
+    The factor is raised only if the limit would have missed a breach in this rehearsal.
+    """
     kinds, name = select_kinds(calibration, start.panel), "certifiability"
     rehearsal = rehearse_stream(
         replace(calibration, n_looks=1),

@@ -1,7 +1,7 @@
-"""Limits from rehearsed streams: how large a score may be before a tolerance may be exceeded.
+"""Limits from rehearsed streams: the scores up to which a model is within its tolerances.
 
-A *score* can be computed without retraining and grows with removals. A *limit* turns it into an
-upper estimate of a property, ``estimate = factor x score``, like the survey's ``c SAPE`` and
+A *score* can be computed without retraining and grows with removals. A *limit* turns a score into
+an upper estimate of a property, ``estimate = factor x score``, like the survey's ``c SAPE`` and
 ``e |...|``. The factor is chosen so that in rehearsed streams the estimate exceeds the tolerance
 no later than the true value does, except in a share `miss` of the streams.
 """
@@ -28,17 +28,17 @@ _HUGE = 1e9
 
 
 class Rehearsal(NamedTuple):
-    """A rehearsed stream: scores after every request, true values after some."""
+    """A rehearsed stream: scores after every request, and true values after some requests."""
 
     kind: str
     scores: dict[str, list[float]]
-    """Name of the score to its running maximum after each request."""
+    """For each score, by name, its running maximum after each request."""
     looks: list[int]
     """Requests, from 0, after which the true value was measured."""
     truths: list[float]
     """The true values after these requests."""
     chooses: bool = False
-    """Whether it is used to fit the blend and choose the score, and not for thresholds."""
+    """Whether the stream is used to fit the blend and choose the score, not for thresholds."""
 
 
 @dataclass
@@ -58,23 +58,23 @@ class Tally:
 
 
 def compute_gap(name: str, metric: float, other: float) -> float:
-    """Return the difference of two performances, as defined for the property."""
+    """Return the gap between two performances: SAPE for certifiability, or |metric - other|."""
     return sape(metric, other) if name == "certifiability" else abs(metric - other)
 
 
 def compute_scores(
     name: str, metric: float, metric_retrained: float, movement: float, tally: Tally
 ) -> dict[str, float]:
-    """Return the scores of a property.
+    """Return the five scores of a property, by name.
 
-    *metric* is the survey's: ``SAPE(M_test(h_m), M_test(h*_ik))`` for certifiability,
+    *metric* is the survey's proxy: ``SAPE(M_test(h_m), M_test(h*_ik))`` for certifiability,
     ``|M_test(h_m) - M_test(h*_ik)|`` for effectiveness. It is 0 for a model that does not change,
     and for changes that cancel each other. *movement* is the mean change of single outputs, which
     cannot cancel. The other scores depend on the removed rows. *share* is their number, as a share
-    of the rows at the last retrain. *weight* weights each row by the error w of the model on it,
-    which is the size of its gradient under logistic loss. *doubt* is ``sum w**2 / sum (1 - w)``,
-    the relative loss of performance on these rows if each gradient were undone. A model that cannot
-    be evaluated has infinite scores.
+    of the rows at the last retrain. *weight* is the same with each row weighted by the error w of
+    the model on the row, which is the size of its gradient under logistic loss. *doubt* is
+    ``sum w**2 / sum (1 - w)``, the relative loss of performance on these rows if each gradient were
+    undone. If the model cannot be evaluated, all scores are infinite.
     """
     if not all(map(math.isfinite, (metric, metric_retrained, movement, tally.wrong))):
         return dict.fromkeys(SCORES, math.inf)
@@ -97,13 +97,13 @@ class Limit:
     score : {"metric", "movement", "share", "weight", "doubt", "blend"}
         The score in use: the one with the longest intervals between retrains.
     factor : float
-        The survey's c or e.
+        The survey's factor c (certifiability) or e (effectiveness).
     floor : float
-        Smallest value of the score above 0, 1 / (number of test rows). It also avoids 0/0 in the
+        Smallest positive value of the score, the effect of a single row. It also avoids 0/0 in the
         calibration of the factor.
     miss : float
-        Share of streams, exchangeable with the rehearsed ones, in which the tolerance may be
-        exceeded before the estimate exceeds it. 1 without rehearsals.
+        Upper bound on the share of streams, exchangeable with the rehearsed ones, in which the
+        true value exceeds the tolerance before the estimate does. 1 without rehearsals.
     powers : dict of str to (float, float)
         Power and floor of each score in the blend.
     stretch : float or None
@@ -119,7 +119,7 @@ class Limit:
     stretch: float | None = None
 
     def estimate(self, scores: Mapping[str, float]) -> float:
-        """Return the upper estimate of the property."""
+        """Return the upper estimate of the property from the scores of a model."""
         return self.factor * self._get_score(scores)
 
     def _get_score(self, scores: Mapping[str, float]) -> float:
@@ -128,10 +128,9 @@ class Limit:
         return max(scores[self.score], self.floor)
 
     def raise_factor(self, truth: float, scores: Mapping[str, float]) -> Self:
-        """Return the limit after a retrain measured the true value: a running maximum.
+        """Return the limit with a factor of at least ``truth / score``.
 
-        ``c = truth / score``, the ratio of the true value to the score. The factor does not change
-        if both are 0, or if the ratio is smaller.
+        `truth` is the true value that a retrain measured. The factor never decreases.
         """
         ratio = truth / self._get_score(scores)
         return replace(self, factor=max(self.factor, ratio))
@@ -142,17 +141,17 @@ class Limit:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the limit from the result of `to_dict`; JSON has no tuples."""
+        """Return the limit from the result of `to_dict`, even after a conversion to JSON."""
         limit: Self = from_plain(cls, values)
         return limit
 
 
 def score_at_breach(rehearsal: Rehearsal, score: str, tolerance: float) -> float:
-    """Return a score that was reached no later than the tolerance was exceeded.
+    """Return the score at the first request at which the tolerance may have been exceeded.
 
-    The true value is measured after some requests only. The breach may have occurred at the first
-    request after the last measurement without a breach, so the score at that request is used.
-    Without a breach it is the last score.
+    The true value is measured only after some requests. The breach may have occurred at the first
+    request after the last measurement without a breach, so the score at that request is used. If
+    there was no breach, return the last score.
     """
     values, first = rehearsal.scores[score], 0
     for look, truth in zip(rehearsal.looks, rehearsal.truths, strict=True):
@@ -163,7 +162,10 @@ def score_at_breach(rehearsal: Rehearsal, score: str, tolerance: float) -> float
 
 
 def blend_scores(powers: Mapping[str, tuple[float, float]], scores: Mapping[str, float]) -> float:
-    """Return the product of ``(score / floor) ** power``, at least 1."""
+    """Return the blend of several scores: the product of ``(score / floor) ** power``.
+
+    A score below its floor counts as the floor, so the blend is at least 1.
+    """
     parts = ((max(scores[n], floor) / floor) ** power for n, (power, floor) in powers.items())
     return float(math.prod(parts))
 
@@ -171,10 +173,10 @@ def blend_scores(powers: Mapping[str, tuple[float, float]], scores: Mapping[str,
 def fit_powers(
     rehearsals: Sequence[Rehearsal], tolerance: float, floors: Mapping[str, float]
 ) -> dict[str, tuple[float, float]]:
-    """Return the powers of the blend that fits the true values best.
+    """Return power and floor of each score in the blend that fits the true values best.
 
-    Least squares of the logarithm, with non-negative powers: the blend grows with every score, so
-    like the scores it never decreases between retrains.
+    The powers are fitted by least squares of the logarithms and are not negative. So the blend
+    grows with every score and, like the scores, never decreases between retrains.
     """
     least = _NEGLIGIBLE * tolerance
     lines, target = [], []
@@ -192,11 +194,12 @@ def fit_limit(
 ) -> Limit:
     """Return the limit that enforces the tolerance for every kind of rehearsed stream.
 
-    The threshold is the k-th smallest score at the breach among R streams of one kind. At its
-    breach, another exchangeable stream is below it with probability at most ``k / (R + 1)``
-    (conformal prediction). k is the largest with ``k <= miss (R + 1)``, at least 1; the smallest
-    threshold of all kinds counts. So the claim holds for each kind and for any mixture. The score
-    is chosen, and its blend fitted, on streams that are not among these R.
+    The threshold of a kind is the k-th smallest score at the breach among its R streams. For
+    another exchangeable stream, the score at the breach is below this threshold with probability at
+    most ``k / (R + 1)`` (conformal prediction). k is the largest integer with
+    ``k <= miss (R + 1)``, but at least 1. The limit uses the smallest threshold of all kinds, so
+    the claim holds for each kind and for any mixture. Other streams than these R are used to choose
+    the score and to fit the blend.
     """
     choosing = [rehearsal for rehearsal in rehearsals if rehearsal.chooses] or list(rehearsals)
     judging = [rehearsal for rehearsal in rehearsals if not rehearsal.chooses]
@@ -204,7 +207,7 @@ def fit_limit(
     choosing, judging = ([_with_blend(r, powers) for r in part] for part in (choosing, judging))
 
     def rank_score(score: str) -> tuple[float, str]:
-        """Rank a score by the mean interval between retrains."""
+        """Return the sort key of a score: its mean number of requests between retrains."""
         threshold = _find_threshold(choosing, score, tolerance, miss)
         is_blind = threshold <= floors[score]
         return (0.0 if is_blind else _mean_interval(choosing, score, threshold)), score
@@ -245,7 +248,7 @@ def _find_threshold(
 
 
 def _threshold_rank(group: Sequence[Rehearsal], miss: float) -> int:
-    """Return the rank of the score that is the threshold, from 1 for the smallest."""
+    """Return the rank k of the score that becomes the threshold; 1 is the smallest score."""
     # The small term makes 0.05 * 20 equal 1.
     return max(1, int(miss * (len(group) + 1) + 1e-9))
 
@@ -273,7 +276,10 @@ class RetrainInterval:
     peaks: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def update_peaks(self, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Add the scores of one request; a proxy never decreases between retrains."""
+        """Raise the peak of each score of each property to its value after a request.
+
+        The estimates use the peaks, so they never decrease between retrains.
+        """
         for name, values in scores.items():
             peaks = self.peaks.setdefault(name, {})
             peaks |= {score: max(peaks.get(score, 0.0), value) for score, value in values.items()}

@@ -35,36 +35,36 @@ class Monitor:
     """Monitor of a model during a stream of requests (survey, section 6.3).
 
     After every request it estimates, without retraining, how far the model may be from a retrained
-    one, and retrains (or advises to) before a tolerance is exceeded. For certifiability and
-    effectiveness the survey proposes::
+    model. It retrains, or advises to retrain, before a tolerance is exceeded. For certifiability
+    and effectiveness the survey proposes::
 
         cert ~ c SAPE(M_test(h_m), M_test(h*_ik))      eff ~ e |M_test(h_m) - M_test(h*_ik)|
 
-    where ``h_m`` is the model after request m and ``h*_ik`` the last retrained one. This proxy is 0
-    when the model does not change, or when gains and losses cancel. So the estimate is ``c *
-    score`` with one of six scores: the survey's, the change of single outputs, the number of
-    removed rows, two from the errors of the model on the removed rows, and a product of powers of
-    these five. Rehearsals on copies determine the score and the factor, so that the estimate
+    where ``h_m`` is the model after request m and ``h*_ik`` the last retrained model. This proxy is
+    0 when the model does not change, or when gains and losses cancel. So the estimate is ``c *
+    score`` with one of six scores: the survey's proxy, the change of single outputs, the number of
+    removed rows, two scores from the errors of the model on the removed rows, and a product of
+    powers of these five. Rehearsals on copies determine score and factor, so that the estimate
     exceeds the tolerance no later than the true value in all but a share `Calibration.miss` of the
     streams. A retrain raises a factor if the true value was above the estimate.
 
     Parameters
     ----------
     model : fitted estimator with `forget`
-        A newly trained model; its outputs on the test set are those of ``h*_i0``.
+        A newly trained model. It serves as the first retrained model, ``h*_i0``.
     X_test, y_test : array-like
         Rows on which the model is evaluated; they are never used for training.
     test_ids : sequence of int or of str, optional
         Ids of the test rows. A forgotten person is removed from the test set too, and both
-        performances are computed again on its remaining rows. None means that no person has both
-        training and test rows.
+        performances are computed again on the remaining test rows. None means that no person has
+        both training and test rows.
     metric : callable, optional
         ``metric(y_true, y_pred)``. By default the mean probability of the true label, the accuracy
         for classifiers without `predict_proba`, and R² for regression.
     tolerances : MonitorTolerances, optional
         The limits to enforce.
     on_breach : {"retrain", "advise"}, default="retrain"
-        Retrain when a tolerance may be exceeded, or only report it.
+        Whether to retrain when a tolerance may be exceeded, or only to report it.
     retrain_with : (X, y) or (X, y, ids), optional
         The training rows, as passed to `fit`. They are kept in memory; rows of forgotten people are
         removed. Required for every method that is not exact.
@@ -72,9 +72,9 @@ class Monitor:
         Settings of the rehearsals. None means no rehearsals: the survey's proxy is used with c = e
         = 1 until the first retrain, and may miss the first breach.
     hold_forgotten_until_retrain : bool, default=False
-        Keep the rows of forgotten people until the next retrain, to measure certifiability on
-        them. Until then they are not forgotten. By default nothing of a forgotten person is kept,
-        and certifiability is recalibrated on remaining people.
+        Whether to keep the rows of forgotten people until the next retrain, to measure
+        certifiability on them. Until then these rows are not erased. By default no row of a
+        forgotten person is kept, and certifiability is recalibrated on remaining people.
     folder : path, optional
         Directory to which model, rows and history are written after every request. It contains
         personal data.
@@ -100,11 +100,11 @@ class Monitor:
     one kind, the probability that a tolerance is exceeded while the decision was "keep" is at most
     the sum of ``Limit.miss`` over the tolerances (conformal prediction). Breaches that end before
     the next measurement of a rehearsal are excluded. The default number of streams proves 1 in 11
-    for each tolerance; in the simulations of `benchmarks/monitor.py` far fewer are missed. It
+    for each tolerance; in the simulations of `benchmarks/monitor.py` far fewer are missed. This
     assumes that later intervals resemble rehearsals that start after some removals. Streams of a
     kind that was not rehearsed are not covered; `Calibration.assume` states why they do not occur,
     and every reading quotes it. The guarantee covers these two measures, not forgetting itself. For
-    exact methods both are 0 by proof.
+    exact methods both measures are 0 by proof.
 
     No row or id of a forgotten person is kept. Until the next retrain, the monitor stores sums over
     all removed rows, and for every test row the output of the last retrained model, which was
@@ -259,16 +259,16 @@ class Monitor:
     def adopt(self, model: Any, ids: Any = (), *, seconds: float | None = None) -> Reading | None:
         """Continue with a model that was trained elsewhere on the remaining rows.
 
-        This is `retrain` without the training. The files of the old model are not deleted.
+        This is like `retrain`, but without training. The files of the old model are not deleted.
 
         Parameters
         ----------
         model : fitted estimator with `forget`
             A model trained on the monitor's training rows without those of `ids`.
         ids : sequence of int or of str, optional
-            Ids that this retrain removes and that were not forgotten before. They are removed from
-            training and test rows too. No true value is measured, because the old model still
-            contains them.
+            Ids that this retrain removes and that were not forgotten before. Their training and
+            test rows are removed too. No true value is measured, because the old model was trained
+            on these ids.
         seconds : float, optional
             Duration of the training; by default that of the last training, scaled by the ratio of
             rows.
@@ -276,7 +276,7 @@ class Monitor:
         Returns
         -------
         Reading or None
-            The reading of `ids`; without `ids` the last one, or None before any request.
+            The reading for the removal of `ids`; without `ids` the last reading, if there is one.
 
         Raises
         ------
@@ -318,21 +318,21 @@ class Monitor:
         return self.history[-1] if len(self.history) else None
 
     def predict(self, X: Any) -> Any:
-        """Predict with the current model."""
+        """Return the predictions of the current model for the rows in X."""
         return self.model.predict(X)
 
     @property
     def is_due(self) -> bool:
-        """Whether the last decision was to retrain and the model was not retrained yet."""
+        """Whether the last decision was to retrain, and the model has not been retrained since."""
         return any(r.decision == "retrain" and not r.retrained for r in self.history[-1:])
 
     def save(self, folder: str | os.PathLike[str] | None = None) -> None:
-        """Write everything to the folder.
+        """Write the model, the rows and the history to the folder.
 
         Parameters
         ----------
         folder : path, optional
-            A new folder, to which everything is moved. The old folder is deleted, because it would
+            A new folder, which is used from now on. The old folder is deleted, because it would
             keep data of people who are forgotten later.
         """
         old = self._folder
@@ -353,7 +353,7 @@ class Monitor:
         trusted: Any = (),
         max_memory: int | None = None,
     ) -> Self:
-        """Return the monitor that was saved to a folder, and delete leftovers of a killed process.
+        """Return the monitor that was saved to a folder; delete leftovers of a killed process.
 
         Parameters
         ----------
@@ -396,7 +396,7 @@ class Monitor:
         ).plot()
 
     def __rich__(self) -> Any:
-        """Table of the last requests, and of every retrain."""
+        """Return a table of the last requests, and of every request with a retrain."""
         return self.history.__rich__()
 
     def __str__(self) -> str:
@@ -406,7 +406,7 @@ class Monitor:
         return "; ".join([done, *self._list_remarks(*(r.retrained for r in self.history))])
 
     def _list_remarks(self, *retrained: bool) -> tuple[str, ...]:
-        """Return the assumptions of a decision, and a note if the monitor saves nothing."""
+        """Return the assumptions as texts, and a note if the monitor saves no trainings."""
         if self._is_exact:
             return ()
         useless = _reading.explain_no_saving(retrained, self.limits, 2 if self._is_refreshed else 1)
@@ -436,7 +436,7 @@ class Monitor:
         return refreshes and not keeps_rows and "certifiability" in self.limits
 
     def _calibrate_limits(self) -> None:
-        """Time one retrain and rehearse on it, to calibrate the first limits."""
+        """Time one retrain, and calibrate the first limits by rehearsals with the new model."""
         self.limits = {}
         if self._rows is None:
             return
@@ -506,7 +506,7 @@ class Monitor:
         now: float = math.nan,
         then: float = math.nan,
     ) -> Reading:
-        """Return a reading without estimates."""
+        """Return a reading whose estimates are infinite, to be filled in later."""
         kind, spent, budget = read_guarantee(self.model)
         return Reading(
             request=len(self.history) + 1,
@@ -525,7 +525,7 @@ class Monitor:
         )
 
     def _estimate_proxies(self, kind: str, seconds: float) -> dict[str, float]:
-        """Return the upper estimates of both properties, and the efficiency."""
+        """Return the upper estimates of the properties, and the efficiency if it is known."""
         # A model that is no longer exact was not rehearsed, so it has no bound.
         proxies = dict.fromkeys(self.tolerances.get_watched(), 0.0 if kind == "exact" else math.inf)
         if kind != "exact":
@@ -541,7 +541,7 @@ class Monitor:
     def _replace_model(
         self, model: Any, panel: Panel, truth: Mapping[str, float], seconds: float | None
     ) -> None:
-        """Replace the model by a retrained one; raise the limits by the true values."""
+        """Replace the model with a retrained one; raise a factor if a true value was higher."""
         for name, limit in self.limits.items():
             if name in truth and name in self._interval.peaks:
                 self.limits[name] = limit.raise_factor(truth[name], self._interval.peaks[name])
@@ -550,13 +550,13 @@ class Monitor:
         self.n_retrains += 1
 
     def _record_retrain(self, truth: dict[str, float], seconds: float | None) -> None:
-        """Add a retrain to the last reading."""
+        """Record in the last reading, if any, that the model was retrained."""
         if len(self.history):
             last = replace(self.history[-1], retrained=True, retrain_seconds=seconds, truth=truth)
             self.history = self.history[:-1].with_reading(last)
 
     def _record_removal(self, n_people: int, n_rows: int, seconds: float | None) -> None:
-        """Add the reading of ids that a retrain removed; nothing of them is in the model."""
+        """Add the reading for people whom a retrain removed; the model was not trained on them."""
         metrics: tuple[float, ...] = ()
         with contextlib.suppress(Exception):
             metrics = self._panel.compare_models(self.model)[:2]
@@ -571,7 +571,7 @@ class Monitor:
         self.history = self.history.with_reading(reading)
 
     def _recalibrate(self, n_people: int) -> None:
-        """Recalibrate certifiability on as many remaining people as were removed before."""
+        """Recalibrate certifiability by a rehearsal that removes `n_people` remaining people."""
         rows, name, calibration = self._rows, "certifiability", self.calibration
         if rows is None or calibration is None or not self._is_refreshed or n_people == 0:
             return

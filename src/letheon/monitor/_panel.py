@@ -31,7 +31,7 @@ Outputs = NDArray[Any]
 
 @dataclass(frozen=True)
 class Judge:
-    """One output per row of a model, and the performance M computed from the outputs.
+    """How a model is evaluated: one output per row, and the performance M computed from them.
 
     Outputs are stored per row, so that M of the last retrained model can be computed again when a
     person is removed from the test set.
@@ -39,7 +39,7 @@ class Judge:
     Attributes
     ----------
     name : str
-        Name of M.
+        Name of the performance M.
     metric : callable or None
         ``metric(y_true, y_pred)``; None for the two built-in metrics.
     uses_probability : bool
@@ -51,7 +51,7 @@ class Judge:
     uses_probability: bool
 
     def compute_outputs(self, model: Any, rows: Rows) -> Outputs:
-        """Return the output of the model for every row."""
+        """Return the prediction, or the probability of the true label, for every row."""
         X = rows.X if isinstance(rows.X, np.ndarray) else present_table(rows.X)
         if not self.uses_probability:
             return np.asarray(model.predict(X))
@@ -59,7 +59,10 @@ class Judge:
         return label_probability(model, X, rows.y)
 
     def compute_metric(self, y: NDArray[Any], outputs: Outputs, spread: float) -> float:
-        """Return M on these rows; `spread` is the variance of the test targets."""
+        """Return the performance M from true values and outputs.
+
+        `spread` is the variance of the test targets, used for R².
+        """
         if self.metric is not None:
             return float(self.metric(y, outputs))
         if self.uses_probability:
@@ -69,7 +72,10 @@ class Judge:
     def compute_wrongness(
         self, y: NDArray[Any], outputs: Outputs, spread: float
     ) -> NDArray[np.float64]:
-        """Return the error of the model on every row, from 0 to 1."""
+        """Return the error of the model on every row, from 0 (correct) to 1 (wrong).
+
+        A squared error e is scaled to ``e / (e + spread)``.
+        """
         if self.uses_probability:
             return np.asarray(1 - outputs, np.float64)
         if outputs.dtype.kind == "f" and y.dtype.kind in "fiu":
@@ -78,7 +84,11 @@ class Judge:
         return np.asarray(outputs != y, np.float64)
 
     def measure_movement(self, before: Outputs, after: Outputs, spread: float) -> float:
-        """Return the mean change of the outputs, or the share of labels that changed."""
+        """Return how much the outputs changed between two models.
+
+        This is the mean absolute change of probabilities, the root mean square change of numbers in
+        units of the standard deviation of the targets, or the share of labels that changed.
+        """
         if self.uses_probability:
             return float(np.mean(abs(after - before)))
         if before.dtype.kind == "f" and after.dtype.kind == "f":
@@ -89,9 +99,10 @@ class Judge:
 def choose_judge(model: Any, metric: Callable[[Any, Any], Any] | None) -> Judge:
     """Return the judge for a model.
 
-    Without a metric, a classifier is judged by the mean probability of the true label (by accuracy
-    without `predict_proba`), a regressor by R² with the variance of the test set. The accuracy of a
-    few forgotten rows changes in steps of whole rows; the probability changes continuously.
+    Without a metric, a classifier is judged by the mean probability of the true label, or by
+    accuracy if it has no `predict_proba`. A regressor is judged by R² with the variance of the test
+    set. Probabilities are preferred because they change continuously, while the accuracy of a few
+    forgotten rows changes in large steps.
     """
     if metric is not None:
         return Judge(getattr(metric, "__name__", "metric"), metric, uses_probability=False)
@@ -103,7 +114,7 @@ def choose_judge(model: Any, metric: Callable[[Any, Any], Any] | None) -> Judge:
 
 
 def spread_of(y: NDArray[Any]) -> float:
-    """Return the variance of numeric targets; 1 for other values and constants."""
+    """Return the variance of numeric targets; 1 if they are constant or not numeric."""
     if y.dtype.kind not in "fiu":
         return 1.0
     variance = float(np.var(y))
@@ -114,7 +125,7 @@ _OUTPUTS = "outputs"
 
 
 def copy_rows(X: Any, y: Any, ids: Any) -> Rows:
-    """Return a copy of the rows; without ids they are numbered."""
+    """Return a copy of the rows; if `ids` is None, the ids are 0, 1, ..."""
     table = hold_table(X)
     target = hold_target(y)
     check_consistent_length(table, target)
@@ -154,14 +165,15 @@ class Panel:
         return cls(Rows(rows.X, rows.y, rows.ids, {_OUTPUTS: outputs}), judge, knows_people)
 
     def without(self, people: Ids) -> "Panel":
-        """Return the panel without the rows of these people."""
+        """Return the panel without the rows of these people, or raise if no row would remain."""
         removed = find_positions(self.rows, people) if self.knows_people else np.empty(0, np.int64)
         if len(removed) == 0:
             return self
         if len(removed) == len(self):
             raise ValueError(
-                "every row of the test set belongs to these ids, so no row would remain to judge "
-                "the model. Nothing was forgotten; start a new monitor with other test rows."
+                "every row of the test set belongs to these ids, so no row would remain to "
+                "evaluate the model. Nothing was forgotten; start a new monitor with other test "
+                "rows."
             )
         return Panel(self.rows.without(removed), self.judge, self.knows_people)
 
@@ -173,7 +185,7 @@ class Panel:
             return self
 
     def find_owners(self, people: Ids) -> set[int | str]:
-        """Return the ids that have test rows."""
+        """Return those of `people` that have test rows."""
         if not self.knows_people or len(people) == 0 or people.kind != self.rows.ids.kind:
             return set()
         missing = {*self.rows.find(people).missing.to_list()}
@@ -188,7 +200,7 @@ class Panel:
 
     @property
     def spread(self) -> float:
-        """Variance of the targets; probabilities need none."""
+        """Variance of the test targets; 1 if outputs are probabilities."""
         return 1.0 if self.judge.uses_probability else spread_of(self._y)
 
     @property
@@ -197,9 +209,10 @@ class Panel:
         return self.rows.y
 
     def compare_models(self, model: Any) -> tuple[float, float, float]:
-        """Return ``M_test`` of the model and of the last retrained one, and the output change.
+        """Return ``M_test`` of `model` and of the last retrained model, and the output change.
 
-        Both performances are computed on the current test rows.
+        Both performances are computed on the current test rows. The output change is the result of
+        `Judge.measure_movement`.
         """
         before, now = self.rows.extra[_OUTPUTS], self.judge.compute_outputs(model, self.rows)
         return (
@@ -209,14 +222,14 @@ class Panel:
         )
 
     def compute_wrongness(self, model: Any, rows: Rows) -> NDArray[np.float64]:
-        """Return the error of a model on each of some rows."""
+        """Return the error of a model on each of `rows`, from 0 to 1."""
         assert rows.y is not None
         return self.judge.compute_wrongness(
             rows.y, self.judge.compute_outputs(model, rows), self.spread
         )
 
     def compute_value(self, model: Any, rows: Rows) -> float:
-        """Return M of a model on other rows."""
+        """Return the performance M of a model on `rows`; R² uses the variance of the test set."""
         assert rows.y is not None
         return self.judge.compute_metric(
             rows.y, self.judge.compute_outputs(model, rows), self.spread
@@ -224,9 +237,10 @@ class Panel:
 
 
 def train_fresh(like: Any, rows: Rows, *, in_memory: bool = False) -> tuple[Any, float]:
-    """Train a new model on these rows with the settings of `like`; return it and the seconds.
+    """Train a new model on these rows with the settings and the seed of `like`.
 
-    `in_memory` is for rehearsals: the model keeps no state on disk.
+    Return the model and the duration of the training in seconds. `in_memory` is for rehearsals: the
+    model keeps no state on disk.
     """
     fresh = clone(like)
     names = fresh.get_params(deep=False)
@@ -247,10 +261,10 @@ def copy_in_memory(model: Any, rows: Rows) -> Any:
 
 
 def time_deferred_work(model: Any, row: Any) -> float:
-    """Return the time of the work that a lazy model deferred during a request.
+    """Do the work that a lazy model deferred during a request; return its duration in seconds.
 
-    The work is done in `_finish` or in the first prediction; the time of a second prediction is
-    subtracted.
+    The work is done in `_finish_pending` or in the first prediction. The time of a second
+    prediction is subtracted.
     """
     finish, times = getattr(model, "_finish_pending", None), [time.perf_counter()]
     if finish is not None:
@@ -263,10 +277,10 @@ def time_deferred_work(model: Any, row: Any) -> float:
 
 
 def require_model(model: Any) -> None:
-    """Raise if this is not a fitted model that can forget."""
+    """Raise if `model` has no method `forget` or is not fitted."""
     if not callable(getattr(model, "forget", None)):
         raise CannotForgetError(
-            f"{type(model).__name__} has no forget; wrap it: NaiveUnlearner(estimator)"
+            f"{type(model).__name__} has no method forget; wrap it: NaiveUnlearner(estimator)"
         )
     try:
         check_is_fitted(model)
@@ -277,7 +291,10 @@ def require_model(model: Any) -> None:
 
 
 def training_rows(model: Any, retrain_with: tuple[Any, ...] | None) -> Rows | None:
-    """Return the training rows for retrains, or None; only an exact method can omit them."""
+    """Return a copy of the training rows for retrains, or None.
+
+    Raise if they do not match the model, or if they are missing for a method that is not exact.
+    """
     if retrain_with is None:
         if read_guarantee(model)[0] == "exact":
             return None
@@ -286,19 +303,20 @@ def training_rows(model: Any, retrain_with: tuple[Any, ...] | None) -> Rows | No
             "pass retrain_with=(X, y, ids)"
         )
     if not isinstance(retrain_with, tuple) or len(retrain_with) not in (2, 3):
-        raise ValueError("retrain_with must be (X, y) or (X, y, ids)")
+        raise ValueError("retrain_with must be a tuple (X, y) or (X, y, ids)")
     X, y, ids = retrain_with if len(retrain_with) == 3 else (*retrain_with, None)
     rows = copy_rows(X, y, ids)
     if hasattr(model, "n_rows_") and len(rows) != model.n_rows_:
-        raise ValueError(f"retrain_with has {len(rows)} rows, the model has {model.n_rows_}")
+        raise ValueError(f"retrain_with has {len(rows)} rows, but the model has {model.n_rows_}")
     check_same_ids(model, rows, were_named=ids is not None)
     return rows
 
 
 def check_same_ids(model: Any, rows: Rows, *, were_named: bool) -> None:
-    """Raise if the ids of the rows differ from those of the model, if the model has `ids_`.
+    """Raise if the model has `ids_` and they differ from the ids of the rows.
 
-    Otherwise a forgotten person could stay in these rows and be trained on again.
+    If they differed, a forgotten person could stay in these rows and be trained on again.
+    `were_named` says whether the caller passed ids.
     """
     model_ids = get_ids(model)
     if model_ids is None:
@@ -313,38 +331,42 @@ def check_same_ids(model: Any, rows: Rows, *, were_named: bool) -> None:
     if not isinstance(model, ForgetMixin):
         theirs, ours = sorted(set(theirs)), sorted(set(ours))  # type: ignore[assignment, type-var]
     if sorted(theirs) != sorted(ours):
-        raise ValueError("the ids of retrain_with are not the ids of the model's rows")
+        raise ValueError("the ids in retrain_with differ from the ids of the model's rows")
 
 
 def get_ids(model: Any) -> Ids | None:
-    """Return the ids of a model's rows, or its distinct ids; None if it has no `ids_`."""
+    """Return the ids of a model's rows, or None if the model has no `ids_`.
+
+    Some models list each id only once.
+    """
     if isinstance(model, ForgetMixin):
         return model._get_ids()
     return as_ids(model.ids_) if hasattr(model, "ids_") else None
 
 
 def test_rows(model: Any, X: Any, y: Any, ids: Any) -> Rows:
-    """Return the test rows; raise if their ids or labels do not match the model's types."""
+    """Return a copy of the test rows, or raise if their ids or labels do not match the model."""
     n_rows, n_labels = np.shape(X)[:1], np.shape(y)[:1]
     if n_rows and n_labels and n_rows != n_labels:
-        raise ValueError(f"X_test has {n_rows[0]} rows and y_test {n_labels[0]}")
+        raise ValueError(f"X_test has {n_rows[0]} rows, but y_test has {n_labels[0]}")
     rows, model_ids = copy_rows(X, y, ids), get_ids(model)
     if ids is not None and model_ids is not None:
         _require_kind(model_ids, rows.ids, "test_ids")
     assert rows.y is not None
     if is_classifier(model) and not np.isin(rows.y, np.asarray(model.classes_)).any():
         raise ValueError(
-            f"no label of y_test is a class of the model: y_test has "
-            f"{np.unique(rows.y)[:5].tolist()}, the model {np.asarray(model.classes_)[:5].tolist()}"
+            f"no label in y_test is a class of the model: y_test has "
+            f"{np.unique(rows.y)[:5].tolist()}, but the classes of the model are "
+            f"{np.asarray(model.classes_)[:5].tolist()}"
         )
     return rows
 
 
 def find_model_ids(people: Ids, panel: Panel, rows: Rows | None, model: Any) -> Ids:
-    """Return the ids that the model must forget; raise `UnknownIdError` for an unknown one.
+    """Return those of `people` that the model must forget: all except ids with test rows only.
 
-    The error is raised before anything changes. An id without training rows in the monitor would be
-    trained on again. Ids with test rows only are not in the model.
+    If the monitor has training rows, raise `UnknownIdError` for an id that has neither training nor
+    test rows: a retrain could not leave it out. The error is raised before anything changes.
     """
     known = {*(as_ids(model.ids_) if rows is None else rows.ids).to_list()}
     missing = _filter_ids(people, lambda person_id: person_id not in known)
@@ -361,12 +383,12 @@ def _filter_ids(people: Ids, is_chosen: Callable[[int | str], bool]) -> Ids:
 
 
 def require_classes(model: Any, rows: Rows, places: NDArray[np.int64]) -> None:
-    """Raise if a class would have no remaining row: such a model was not rehearsed."""
+    """Raise if a class would lose all its rows, because such removals are not rehearsed."""
     used_up = find_emptied_classes(model, rows, places).tolist()
     if used_up:
         raise EmptyModelError(
-            f"the last training rows of class {', '.join(map(repr, used_up))} belong to these ids: "
-            "the model could not be retrained or judged as rehearsed. Nothing was changed. "
+            f"all training rows of class {', '.join(map(repr, used_up))} belong to these ids. The "
+            "rehearsals do not cover the removal of a class. Nothing was changed. "
             "Train a model without this class, and start a new monitor for it."
         )
 
@@ -380,17 +402,18 @@ def check_remaining(old: Any, model: Any, rows: Rows | None, leaving_ids: Ids) -
     if before is None or now is None:
         return
     if set(now.to_list()) != set(before.to_list()) - set(leaving_ids.to_list()):
-        raise ValueError("the ids of the retrained model are not the remaining ids")
+        raise ValueError("the ids of the retrained model differ from the remaining ids")
 
 
 def _require_kind(model_ids: Ids, ids: Ids, name: str) -> None:
     if model_ids.kind != ids.kind:
         raise IdsTypeError(
-            f"{name} has {ids.kind} ids, but the model has {model_ids.kind} ids; 1 is not '1'"
+            f"{name} has {ids.kind} ids, but the model has {model_ids.kind} ids; the int 1 and the "
+            "str '1' are different ids"
         )
 
 
 def read_guarantee(model: Any) -> tuple[str, float | None, float | None]:
-    """Return kind, spent and budget of a model's guarantee; "empirical" if it claims nothing."""
+    """Return kind, spent and budget of a model's guarantee; "empirical" if it has no guarantee."""
     claim = getattr(model, "guarantee_", None)
     return ("empirical", None, None) if claim is None else (claim.kind, claim.spent, claim.budget)

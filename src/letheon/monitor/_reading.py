@@ -32,7 +32,7 @@ class MonitorTolerances:
     effectiveness : float or None, default=0.02
         Largest ``|M_U - M_*|`` on the test set.
     certifiability : float or None, default=5.0
-        Largest SAPE of both performances on the forgotten rows, in per cent.
+        Largest SAPE between the performances of both models on the forgotten rows, in per cent.
     efficiency : float or None, default=None
         Least speed-up compared with retraining. A slow removal is reported, but does not cause a
         retrain.
@@ -51,13 +51,13 @@ class MonitorTolerances:
     residual: float | None = None
 
     def __post_init__(self) -> None:
-        """Reject tolerances that are not positive finite numbers."""
+        """Raise if a tolerance is not a positive finite number or None."""
         for name, value in asdict(self).items():
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name}={value!r} is not valid: expected a number > 0, or None")
 
     def get_watched(self) -> dict[str, float]:
-        """Return the tolerances of the two properties that are estimated by proxies."""
+        """Return the tolerances for effectiveness and certifiability that are not None, by name."""
         return {name: most for name, most in asdict(self).items() if name in _BOTH and most}
 
 
@@ -80,26 +80,26 @@ class Reading:
     metric_retrained : float
         ``M_test(h*_ik)`` of the last retrained model, on the same rows.
     seconds : float
-        Time of the removal.
+        Time of the removal, in seconds.
     proxies : dict of str to float
         Upper estimates of "effectiveness" and "certifiability"; 0 by proof for an exact method.
-        "efficiency", if a retrain was timed: ``time(h*_ik) (rows left / rows then) / time of the
-        removal``. The survey omits the ratio of rows and calls this conservative. It is not: a
+        If a retrain was timed, also "efficiency": ``time(h*_ik) (rows left / rows then) / time of
+        the removal``. The survey omits the ratio of rows and calls this conservative. It is not: a
         retrain now would have fewer rows than the timed retrain and be faster.
     guarantee : str
         Kind of the model's guarantee, "exact", "certified" or "empirical".
     spent, budget : float or None
-        Account of a certified guarantee.
+        How much of the budget of a certified guarantee is spent, and the budget.
     residual : float or None
         Norm of the gradient per row, if the tolerance is set.
     decision : {"keep", "retrain"}
-        Decision by the tolerances.
+        Whether the tolerances allow keeping the model or require a retrain.
     reasons : tuple of str
         Reasons for the decision.
     retrained : bool
         Whether the model was retrained in this request.
     retrain_seconds : float or None
-        Time of that retrain.
+        Time of that retrain, in seconds; None without a retrain.
     truth : dict of str to float
         Effectiveness (and certifiability, if forgotten rows were kept) measured with the retrained
         model; empty without a retrain.
@@ -127,7 +127,7 @@ class Reading:
 
     @property
     def measures(self) -> dict[str, Measure]:
-        """The proxies as measures with their basis."""
+        """The values of `proxies` as measures, with their basis ("by proof" or "proxy")."""
         is_exact = self.guarantee == "exact"
         proved = {name for name in self.proxies if is_exact and name != "efficiency"}
         return {
@@ -153,7 +153,7 @@ class Reading:
         return reading
 
     def __str__(self) -> str:
-        """Return the reading in one line."""
+        """Return estimates, decision and reasons in one line."""
         proxies = ", ".join(f"{name} {value:.3g}" for name, value in self.proxies.items())
         done = "retrained" if self.retrained else self.decision
         return f"request {self.request}: {proxies}: {done} ({'; '.join(self.reasons)})"
@@ -175,7 +175,7 @@ class History(tuple[Reading, ...]):
         return History(part) if isinstance(at, slice) else part
 
     def with_reading(self, reading: Reading) -> "History":
-        """Return the history with another reading."""
+        """Return a new history with this reading at the end."""
         return History((*self, reading))
 
     @property
@@ -184,7 +184,7 @@ class History(tuple[Reading, ...]):
         return [reading.request for reading in self if reading.retrained]
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return plain values, ready for JSON."""
+        """Return the readings as a list of dicts with plain values, ready for JSON."""
         return [reading.to_dict() for reading in self]
 
     def to_frame(self) -> "pd.DataFrame":
@@ -199,7 +199,7 @@ class History(tuple[Reading, ...]):
         return frame.iloc[: len(self)].set_index("request")
 
     def __rich__(self) -> Any:
-        """Return a table of the last requests, and of every retrain."""
+        """Return a table of the last requests, and of every request with a retrain."""
         columns = ("request", "rows left", "M test", *_BOTH, "decision")
         rows = [
             (
@@ -218,7 +218,7 @@ class History(tuple[Reading, ...]):
         return Table(str(self), columns, rows).to_rich()
 
     def __str__(self) -> str:
-        """Return the number of requests and retrains."""
+        """Return the numbers of requests and retrains in one line."""
         return f"{len(self)} requests, {len(self.retrains)} of them followed by a retrain"
 
 
@@ -227,7 +227,7 @@ _WINDOW = 10
 
 
 class DecisionInputs(NamedTuple):
-    """Inputs of a decision."""
+    """The reading and the facts from which `make_decision` decides."""
 
     reading: Reading
     share: float
@@ -245,7 +245,7 @@ class DecisionInputs(NamedTuple):
 def make_decision(
     inputs: DecisionInputs, tolerances: MonitorTolerances
 ) -> tuple[Decision, tuple[str, ...]]:
-    """Return the decision and its reasons."""
+    """Return the decision ("keep" or "retrain") and its reasons."""
     breaches = [*_breaches_of_proxies(inputs, tolerances), *_breaches_of_facts(inputs, tolerances)]
     notes = []
     # One slow removal alone is not conclusive.
@@ -288,10 +288,11 @@ def _breaches_of_facts(inputs: DecisionInputs, tolerances: MonitorTolerances) ->
 def explain_no_saving(
     retrained: Sequence[bool], limits: Mapping[str, Limit], trainings_per_retrain: int
 ) -> str:
-    """Return a note if the monitor needs as many trainings as retraining at every request.
+    """Return a note if the monitor saves no trainings, or an empty string.
 
-    Trainings of rehearsals after a retrain count too. The note is based on the last ten requests,
-    or on the expected intervals between retrains in the rehearsals.
+    It saves none if it needs as many trainings as retraining at every request would; trainings in
+    rehearsals after a retrain count too. The note is based on the last ten requests, or on the
+    expected intervals between retrains in the rehearsals.
     """
     intervals = [limit.stretch for limit in limits.values() if limit.stretch is not None]
     if intervals and min(intervals) + 1 <= trainings_per_retrain:
@@ -310,14 +311,14 @@ def explain_no_saving(
 
 
 def assumptions(calibration: Calibration | None) -> tuple[str, ...]:
-    """Return the assumptions of a decision about future requests, as text."""
+    """Return as texts what a decision assumes about future requests; may be empty."""
     if calibration is None:
         return ("no rehearsals: the survey's proxy misses most breaches",)
     return (f"assumed: {calibration.assume}",) if calibration.assume else ()
 
 
 def note_proof_gap(limits: Mapping[str, Limit], calibration: Calibration | None) -> tuple[str, ...]:
-    """Return a note if there are too few rehearsals to prove the accepted misses."""
+    """Return a note if the rehearsals are too few to prove the accepted share of misses."""
     proved = min(1.0, sum(limit.miss for limit in limits.values()))
     if calibration is None or proved <= calibration.miss:
         return ()

@@ -1,9 +1,9 @@
-"""A monitor on disk: parts named by their SHA-256, and one manifest that lists the valid ones.
+"""A monitor on disk: parts named by their SHA-256, and one manifest that lists the valid parts.
 
 Parts are written first. Then the manifest is replaced in one step, and files that it does not name
 are deleted. A process killed at any moment leaves either the old manifest with the old parts or the
-new one with the new parts; other files are deleted when the folder is opened again. Every manifest
-has a number: a process that did not read the last one may not replace it.
+new manifest with the new parts; other files are deleted when the folder is opened again. Manifests
+are numbered: a process that has not read the latest manifest must not replace it.
 """
 
 import contextlib
@@ -56,13 +56,13 @@ class Folder:
         return self.path / MANIFEST
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
-        """Return whether this is the folder at `path`."""
+        """Return whether `path` is this folder."""
         return self.path.resolve() == Path(path).resolve()
 
     def commit(self, parts: Mapping[str, bytes], record: Mapping[str, Any]) -> tuple[str, ...]:
-        """Write parts and record in one step; return old files that could not be deleted.
+        """Write parts and record in one step; return the old files that could not be deleted.
 
-        A part that exists already is not written again.
+        A part that already exists is not written again.
 
         Raises
         ------
@@ -76,8 +76,8 @@ class Folder:
             written = self._read_manifest()["generation"] if self.manifest.exists() else 0
             if written != self._generation:
                 raise CheckpointError(
-                    f"another process has changed {self.path}; nothing was written. Load it "
-                    "again: Monitor.load"
+                    f"another process has changed {self.path}; nothing was written. Load the "
+                    "monitor again with Monitor.load"
                 )
             existing = self._store.names()
             names = {part: hashlib.sha256(blob).hexdigest() for part, blob in parts.items()}
@@ -92,7 +92,7 @@ class Folder:
 
     @contextlib.contextmanager
     def _lock_folder(self) -> Iterator[None]:
-        """Lock the folder for other processes; the lock ends with this process."""
+        """Lock the folder against other processes; the lock also ends if this process does."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -101,7 +101,7 @@ class Folder:
             os.close(descriptor)
 
     def destroy(self) -> tuple[str, ...]:
-        """Delete everything that a monitor wrote here; return files that could not be deleted."""
+        """Delete all files of the monitor; return the files that could not be deleted."""
         with self._lock_folder():
             self.manifest.unlink(missing_ok=True)
             return self._store.keep_only(frozenset())
@@ -139,7 +139,8 @@ class Folder:
             raise CorruptFileError(f"{self.manifest} is not a valid manifest: {error!r}") from error
         if version != FORMAT:
             raise NewerFormatError(
-                f"{self.manifest} has the format {version}, this version reads {FORMAT}"
+                f"{self.manifest} has format {version}, but this version of letheon reads only "
+                f"format {FORMAT}; use the version that wrote it"
             )
         try:
             # Names of parts are used in paths, so they must be checked.
@@ -149,18 +150,18 @@ class Folder:
         except (ValueError, KeyError, TypeError, AttributeError):
             is_whole = False
         if not is_whole:
-            raise CorruptFileError(f"{self.manifest} is not a valid manifest: unexpected keys")
+            raise CorruptFileError(f"{self.manifest} is not a valid manifest: invalid keys")
         return content
 
 
 def new_folder(folder: str | os.PathLike[str] | None) -> Folder | None:
-    """Return the folder; raise `FileExistsError` if it contains another monitor."""
+    """Return the folder, or None; raise `FileExistsError` if it already contains a monitor."""
     if folder is None:
         return None
     place = Folder(folder)
     if place.manifest.exists():
         raise FileExistsError(
-            f"{place.manifest} exists already; continue with Monitor.load({str(folder)!r}), or "
+            f"{place.manifest} already exists; continue with Monitor.load({str(folder)!r}), or "
             "choose another folder"
         )
     return place
@@ -176,13 +177,13 @@ def warn_about_files(resisting: Iterable[str]) -> None:
 
 
 def destroy_model_files(model: Any) -> list[str]:
-    """Delete the files of a replaced model; return warnings."""
+    """Delete the files of a replaced model; return a warning for each file that remains."""
     destroy = getattr(model, "_destroy_files", None)
     return [] if destroy is None else list(destroy())
 
 
 def make_record(monitor: Any) -> dict[str, Any]:
-    """Return everything except model and rows, as plain values."""
+    """Return settings, limits and history of a monitor as plain values, ready for JSON."""
     return {
         "tolerances": asdict(monitor.tolerances),
         "on_breach": monitor.on_breach,
@@ -207,12 +208,13 @@ def restore(
     record: dict[str, Any],
     metric: Callable[[Any, Any], Any] | None,
 ) -> None:
-    """Fill an empty monitor from a saved record, without another rehearsal."""
+    """Set all attributes of an empty monitor from a saved record, without rehearsals."""
     judge, saved = choose_judge(model, metric), record["metric"]
     name = None if judge.metric is None else judge.name
     if saved != name:
         raise ValueError(
-            f"metric={name} was passed, but this monitor was saved with metric={saved}"
+            f"metric={name} was passed, but this monitor was saved with metric={saved}; "
+            "pass the same metric"
         )
     test = rows["test"]
     assert test is not None
@@ -235,7 +237,10 @@ def restore(
 
 
 def read_calibration(saved: dict[str, Any] | None) -> Calibration | None:
-    """Return the saved calibration; earlier versions required no assumption."""
+    """Return the saved calibration, or None.
+
+    If it was saved by a version that required no assumption, the missing assumption is added.
+    """
     if saved is None:
         return None
     settings: dict[str, Any] = {**saved, "kinds": tuple(saved["kinds"])}

@@ -19,9 +19,9 @@ from letheon.parallel.threads import one_thread
 class Parcel:
     """A pickled value whose large arrays are stored outside the pickle.
 
-    Packing copies no array. Opening copies only arrays that arrived read-only. Ray's arrays are
-    read-only views into its object store: estimators that write to them would fail, and personal
-    data would stay in the store as long as the model exists.
+    Packing does not copy arrays. Opening copies only arrays that arrived read-only. Arrays from Ray
+    are read-only views into its object store: without a copy, estimators that write to them would
+    fail, and personal data would stay in the store as long as the model exists.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Parcel:
 
     @classmethod
     def pack(cls, value: Any) -> "Parcel":
-        """Return `value` as a parcel."""
+        """Pickle `value` and return it as a parcel, without copying its large arrays."""
         # Plain pickle cannot send an estimator defined in a notebook.
         import cloudpickle
 
@@ -51,7 +51,7 @@ class Parcel:
         return cls(head, [pickle.PickleBuffer(buffer.raw()) for buffer in buffers])
 
     def open(self) -> Any:
-        """Return the value with writable arrays."""
+        """Return the value; its arrays are writable."""
         views = [memoryview(buffer) for buffer in self._buffers]
         buffers = [bytearray(view) if view.readonly else view for view in views]
         # The pickle comes from a process of this run, as in every joblib backend, not from a file.
@@ -62,7 +62,7 @@ class Parcel:
         return pickle.loads(self._head, buffers=self._buffers)  # noqa: S301
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type["Parcel"], tuple[Any, ...]]:
-        """Pickle with the arrays out of band if the pickler supports it."""
+        """Return how to pickle the parcel; from protocol 5 on, arrays are sent out of band."""
         kind = pickle.PickleBuffer if operator.index(protocol) >= 5 else bytes
         return Parcel, (self._head, [kind(buffer) for buffer in self._buffers])
 
@@ -91,9 +91,10 @@ class _Task:
 
 
 class _Stored:
-    """A reference into Ray's object store that can be released from outside.
+    """A reference to an object in Ray's store that the caller can release.
 
-    After a failed run joblib keeps the calls it did not send; their rows must be released.
+    After a failed run joblib keeps the calls that it did not send, so the caller must release their
+    rows.
     """
 
     __slots__ = ("__weakref__", "reference")
@@ -121,7 +122,7 @@ def _resolve_parcel(sent: _Payload) -> Parcel:
 
 
 class _RemoteTask(_Task):
-    """A function to call on another machine, with shared arguments and those of a parcel."""
+    """A function to call on another machine, with shared and own arguments from two parcels."""
 
     def __call__(self, shared: _Payload, sent: _Payload) -> Parcel:
         common, own = _resolve_parcel(shared).open_without_copy(), _resolve_parcel(sent).open()
@@ -131,14 +132,14 @@ class _RemoteTask(_Task):
 
 
 class _TaskLost(Exception):  # noqa: N818 - a missing result, not an error of the task
-    """A task did not run, because its node was lost."""
+    """Result of a task that did not run because its node was lost."""
 
 
 class _RayTask(_RemoteTask):
-    """A remote task that returns `_TaskLost` if the store of its node cannot be read.
+    """A remote task that returns `_TaskLost` if the object store of its node cannot be read.
 
-    Processes of a dying node may run for a moment longer. Ray and joblib treat their errors (a
-    broken pipe) as errors of the task, which they do not retry.
+    When a node is lost, its processes may run for a moment longer. Ray and joblib treat their
+    errors (such as a broken pipe) as errors of the task and do not retry it.
     """
 
     def __call__(self, shared: _Payload, sent: _Payload) -> Parcel:
@@ -152,7 +153,7 @@ class _RayTask(_RemoteTask):
 
 
 def _is_loss(error: Exception) -> bool:
-    """Return whether Ray failed, not the function: a node, its store or the connection was lost."""
+    """Return whether an error means that a Ray node, its store or the connection was lost."""
     from ray import exceptions
 
     # Ray wraps errors of a call in a type that derives from the cause's type.
@@ -191,7 +192,7 @@ def _comes_from(backend: object, package: str) -> bool:
 def _run_remote(
     task: _RemoteTask, shared: _Payload, sent: Iterable[_Payload], n_jobs: int, **options: Any
 ) -> Iterator[Any]:
-    """Yield the results of the task for each item, in order."""
+    """Yield the result of the task for each item of `sent`, in order."""
     # pre_dispatch: the cluster stores only the payloads of running tasks.
     parallel = joblib.Parallel(
         n_jobs=n_jobs, batch_size=1, pre_dispatch="n_jobs", max_nbytes=None, **options
@@ -201,7 +202,7 @@ def _run_remote(
 
 
 class _TaskRun(NamedTuple):
-    """A function and the arguments of its tasks; each method runs them in another way."""
+    """A function and the arguments of its tasks; each `run` method uses another backend."""
 
     function: Callable[..., Any]
     payloads: Sequence[tuple[Any, ...]]
@@ -220,7 +221,7 @@ class _TaskRun(NamedTuple):
         return list(parallel(task(*self.shared, *payload) for payload in self.payloads))
 
     def run_on_ray(self) -> list[Any]:
-        """Run the tasks, and retry those that were lost with a node."""
+        """Run the tasks and return their results; retry tasks that were lost with a node."""
         results: list[Any] = [_TaskLost("not run")] * len(self.payloads)
         n_jobs = self.n_jobs
         for attempt in range(_TRIES):
@@ -243,7 +244,10 @@ class _TaskRun(NamedTuple):
         )
 
     def _try_ray(self) -> list[Any]:
-        """Run the tasks once; a lost task, or each task of a lost run, returns `_TaskLost`."""
+        """Run the tasks once; the result of a lost task is `_TaskLost`.
+
+        If the whole run is lost, all results are `_TaskLost`.
+        """
         import ray
 
         if self.n_jobs < 2:  # joblib would run them in this process anyway
@@ -302,7 +306,7 @@ class _TaskRun(NamedTuple):
 
 
 def _wait_for_cpus() -> int:
-    """Wait until the cluster has two CPUs, or for `_PATIENCE`; return the number of CPUs."""
+    """Wait until the cluster has two CPUs, at most `_PATIENCE` seconds; return their number."""
     deadline = time.monotonic() + _PATIENCE
     while _count_cpus() < 2 and time.monotonic() < deadline:
         time.sleep(_PAUSE)
@@ -340,9 +344,9 @@ def run_tasks(
         As in joblib: None means 1 unless `joblib.parallel_config` sets another number, -1 means
         all.
     shared : tuple, optional
-        Arguments of every task, before its own. On Ray they are sent to each node once; elsewhere
-        with each payload, so use as many payloads as there are workers. A task may receive
-        read-only arrays and must not return them.
+        Arguments of every task, passed before its own. On Ray they are sent once to each node.
+        Other backends send them with each payload, so use as many payloads as there are workers. A
+        task may receive read-only arrays and must not return them.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""One thread for BLAS and OpenMP while a block of code needs it.
+"""A context manager that limits BLAS and OpenMP to one thread.
 
 The last bits of a matrix product depend on the number of BLAS threads, so a model can only be
 compared bit by bit with a retrained model if both were trained with the same number: one.
@@ -55,11 +55,11 @@ def _find_libraries() -> list[LibController]:
 
 
 def _set_limit(library: LibController, n: int) -> None:
-    """Set the limit, even if another thread set it last.
+    """Set the number of threads of a library to n, even if another thread set it last.
 
-    threadpoolctl lets one thread at a time control the pool of an OpenBLAS without OpenMP and
-    silently ignores the others. Here the last thread to leave restores the limit that the first
-    one changed.
+    For an OpenBLAS without OpenMP, threadpoolctl lets only one thread at a time set the limit and
+    silently ignores the others. Here the last thread to leave must restore the limit that the first
+    thread changed.
     """
     release = getattr(library, "clear_controlling_thread", None)
     if release is not None:
@@ -70,15 +70,15 @@ def _set_limit(library: LibController, n: int) -> None:
 
 
 def _get_limit(library: LibController) -> int:
-    """Return the limit that the current thread sees; 1 if it is unknown."""
+    """Return the number of threads that a library uses in this thread; 1 if unknown."""
     return library.num_threads or 1
 
 
 def _is_shared(library: LibController) -> bool:
     """Return whether the limit of 1 that was just set holds for all threads.
 
-    OpenMP and MKL have a limit per thread, OpenBLAS and BLIS have one per process, and some builds
-    differ. So a new thread reads the limit; a list of library names would not be reliable.
+    Usually OpenMP and MKL have a limit per thread, and OpenBLAS and BLIS have one per process, but
+    some builds differ. So a new thread reads the limit: the library's name is not reliable.
     """
     path = library.filepath
     if path not in _process.is_shared:
@@ -124,13 +124,13 @@ def one_thread() -> Iterator[None]:
     """Limit BLAS and OpenMP to one thread inside the block.
 
     Blocks may nest and may overlap in different threads. A limit that is shared by all threads
-    (OpenBLAS) is set by the first block and lifted by the last; a limit of one thread (OpenMP,
+    (OpenBLAS) is set by the first block and lifted by the last; a limit of a single thread (OpenMP,
     MKL) is set and lifted by that thread.
 
     Notes
     -----
-    Not covered: a library loaded inside the block is limited only from the next block on, and
-    threads started by the block have their own OpenMP limits.
+    There are two gaps: a library that is loaded inside the block is limited only from the next
+    block on, and threads started by the block have their own OpenMP limits.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _after_fork() -> None:
-    """Correct the state of the child: a fork keeps one thread and may copy a locked lock."""
+    """Correct the state in a forked child, which has one thread and maybe a locked lock."""
     _process.lock = threading.Lock()
     _process.threads_inside = int(_thread.depth > 0)
 

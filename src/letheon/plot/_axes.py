@@ -23,7 +23,10 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def new_axes(n_rows: int, n_columns: int, width: float, height: float) -> "list[Axes]":
-    """Return new axes; rows share the x axis."""
+    """Return the axes of a new figure, row by row; all rows share the x axis.
+
+    `width` and `height` are the size of the figure in inches.
+    """
     try:
         from matplotlib import pyplot as plt
     except ImportError as error:
@@ -40,12 +43,12 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 class PanelsDisplay:
-    """A display of several axes.
+    """A display with several panels.
 
     Attributes
     ----------
     ax_ : tuple of Axes
-        After `plot`, one for each panel.
+        One for each panel, after `plot`.
     figure_ : Figure
         The figure drawn on.
     """
@@ -60,7 +63,11 @@ class PanelsDisplay:
         size: tuple[float, float],
         content: str,
     ) -> None:
-        """Set `ax_`, by default to new axes; raise if their number is wrong."""
+        """Set `ax_` and `figure_`, by default to new axes; raise if the number of axes is wrong.
+
+        `panels` is the number of rows and columns, `size` the size of a new figure in inches, and
+        `content` what the axes show, for the error.
+        """
         ax = new_axes(*panels, *size) if ax is None else ax
         n_panels = panels[0] * panels[1]
         if len(ax) != n_panels:
@@ -69,7 +76,7 @@ class PanelsDisplay:
 
 
 class SingleDisplay:
-    """A display of one axes.
+    """A display with a single panel.
 
     Attributes
     ----------
@@ -83,20 +90,20 @@ class SingleDisplay:
     figure_: "Figure"
 
     def _take_axes(self, ax: "Axes | None", width: float, height: float) -> "Axes":
-        """Set and return `ax_`, by default new axes."""
+        """Set `ax_` and `figure_`, by default to new axes, and return the axes."""
         self.ax_ = new_axes(1, 1, width, height)[0] if ax is None else ax
         self.figure_ = self.ax_.figure.figure
         return self.ax_
 
 
 def require_known(content: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise if `names` contains unknown names."""
+    """Raise if `names` contains names that are not in `known`; `content` begins the error."""
     if unknown := set(names) - set(known):
-        raise ValueError(f"{content}: {sorted(unknown)}")
+        raise ValueError(f"{content}: {sorted(unknown)}; expected names from {sorted(known)}")
 
 
 def plain_ticks(ax: "Axes", values: Sequence[float]) -> None:
-    """Label a logarithmic x axis with at most eight of the values."""
+    """Make the x axis logarithmic, with labels at up to eight of the values."""
     step = -(-len(values) // 8)
     ticks = list(values)[::step]
     ax.set_xscale("log")
@@ -106,7 +113,7 @@ def plain_ticks(ax: "Axes", values: Sequence[float]) -> None:
 
 
 def interval_arms(measures: Sequence[Measure]) -> list[list[float]]:
-    """Return the lower and upper lengths of error bars; 0 if unknown or infinite."""
+    """Return the lengths of error bars below and above each value; 0 if unknown or infinite."""
     lengths: list[list[float]] = [[], []]
     for measure in measures:
         for length, end, sign in zip(lengths, (measure.low, measure.high), (-1, 1), strict=True):
@@ -116,7 +123,10 @@ def interval_arms(measures: Sequence[Measure]) -> list[list[float]]:
 
 
 def draw_endless(ax: "Axes", which: str, place: float, measure: Measure, colour: str) -> None:
-    """Draw an infinite interval up to the edge of the axes, without changing their limits."""
+    """Draw the infinite ends of an interval up to the edge of the axes, with unchanged limits.
+
+    `which` is the axis of the measure, "x" or "y", and `place` the position on the other axis.
+    """
     from matplotlib.lines import Line2D
 
     far = 1e9 * max(abs(measure.value), 1.0)
@@ -131,7 +141,7 @@ def draw_endless(ax: "Axes", which: str, place: float, measure: Measure, colour:
 
 
 def is_ratio(name: str, values: Iterable[float]) -> bool:
-    """Return whether a measure is a factor, to be drawn on a logarithmic axis."""
+    """Return whether a measure is a positive factor, to be drawn on a logarithmic axis."""
     return KNOWN_MEASURES.get(name, ("", ""))[1] == "x" and all(value > 0 for value in values)
 
 
@@ -146,7 +156,7 @@ def axis_label(name: str, measures: Sequence[Measure]) -> str:
 
 
 def log_ticks(ax: "Axes", which: str) -> None:
-    """Label a logarithmic axis with plain numbers; also 2 and 5 for few powers of ten."""
+    """Label a logarithmic axis with plain numbers: powers of ten, for small ranges also 2 and 5."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axis = ax.xaxis if which == "x" else ax.yaxis
@@ -186,7 +196,7 @@ _WEIGHT = 1 / 16
 def place_labels(
     ax: "Axes", texts: Sequence[str], points: Sequence[Point], lines: Boxes
 ) -> "tuple[list[Annotation], bool]":
-    """Write each text near its point, without covering other texts or points.
+    """Write each text near its point, if possible without covering other texts or points.
 
     Parameters
     ----------
@@ -204,7 +214,7 @@ def place_labels(
     list of Annotation
         The labels.
     bool
-        Whether all labels have a free position.
+        Whether no label covers another label or a point.
     """
     ax.figure.figure.draw_without_rendering()
     half = 4.5 * ax.figure.figure.dpi / 72
@@ -231,7 +241,10 @@ def _write_label(ax: "Axes", text: str, point: Point) -> "Annotation":
 
 
 def _place_label(ax: "Axes", label: "Annotation", taken: Boxes, lines: Boxes) -> tuple[Boxes, bool]:
-    """Move a label to its best position; return its box and whether it covers anything."""
+    """Move a label to its best position; return its box and whether it covers anything.
+
+    `taken` contains the boxes of points and other labels.
+    """
     sides = np.tile(np.array(_SIDES, float), (len(_DISTANCES), 1))
     distances = np.repeat(_DISTANCES, len(_SIDES))
     offsets = sides / np.linalg.norm(sides, axis=1, keepdims=True) * distances[:, None]
@@ -252,7 +265,7 @@ def _place_label(ax: "Axes", label: "Annotation", taken: Boxes, lines: Boxes) ->
 
 
 def _label_areas(ax: "Axes", label: "Annotation", sides: Boxes, offsets: Boxes) -> Boxes:
-    """Return the box of the text at each position."""
+    """Return the box of the label's text in pixels, at each of the positions to try."""
     from matplotlib.text import Text
 
     extent = Text.get_window_extent(label)  # Without the line to its point.
@@ -263,7 +276,7 @@ def _label_areas(ax: "Axes", label: "Annotation", sides: Boxes, offsets: Boxes) 
 
 
 def _overlap_areas(a: Boxes, b: Boxes) -> Boxes:
-    """Return the overlap area of each box of `a` with each of `b`."""
+    """Return the area of the overlap of each box in `a` with each box in `b`."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
     sides = np.clip(high - low, 0, None)
@@ -271,6 +284,6 @@ def _overlap_areas(a: Boxes, b: Boxes) -> Boxes:
 
 
 def _boxes_touch(a: Boxes, b: Boxes) -> NDArray[np.bool_]:
-    """Return which boxes of `a` touch which of `b`; these may be lines without an area."""
+    """Return for each pair of boxes from `a` and `b` whether they touch; a box may be a line."""
     apart = (a[:, None, :2] > b[None, :, 2:]) | (b[None, :, :2] > a[:, None, 2:])
     return np.asarray(~apart.any(axis=2))

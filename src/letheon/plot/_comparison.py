@@ -42,13 +42,13 @@ _SPREAD = 0.5
 class EvaluationDisplay(PanelsDisplay):
     """Efficiency, effectiveness, consistency and certifiability of methods, with intervals.
 
-    One panel per measure, one line per method, one colour per baseline. Hollow markers are values
-    that follow from a theorem and were not observed.
+    There is one panel per measure, one line per method and one colour per baseline. Hollow markers
+    show values that follow from a theorem and were not observed.
 
     Parameters
     ----------
     rows : mapping of str to mapping of str to mapping of str to Measure
-        Measures by name, for each method and baseline. Missing measures are not drawn.
+        For each method and each baseline, the measures by name. Missing measures are not drawn.
     measures : sequence of str, optional
         The panels. By default efficiency, effectiveness, output consistency or prediction gap,
         and certifiability, if there are values.
@@ -81,7 +81,7 @@ class EvaluationDisplay(PanelsDisplay):
         self.rows = {method: dict(baselines) for method, baselines in rows.items()}
         known = {name for b in self.rows.values() for m in b.values() for name in m}
         if not known:
-            raise ValueError("rows contains no measure; expected at least one")
+            raise ValueError("rows contains no measures; expected at least one")
         if unknown := set(measures or ()) - known:
             raise ValueError(
                 f"unknown measures: {sorted(unknown)}; expected names from {sorted(known)}"
@@ -194,7 +194,7 @@ class EvaluationDisplay(PanelsDisplay):
 
 
 def _mark_infinity(ax: "Axes", place: float, value: float, colour: str) -> None:
-    """Write an infinity sign at the edge of the axes."""
+    """Write ∞ (or −∞) at the right (or left) edge of the axes, for an infinite value."""
     side, where, sign = (0.98, "right", "∞") if value > 0 else (0.02, "left", "−∞")
     across = ax.get_yaxis_transform()
     ax.text(side, place, sign, color=colour, ha=where, va="center", transform=across)
@@ -223,7 +223,8 @@ def pareto_front(
 ) -> tuple[str, ...]:
     """Return the methods that are not dominated by any other method.
 
-    A method is dominated if another is at least as good in all measures and better in one.
+    A method is dominated if another method is at least as good in all measures and better in at
+    least one.
 
     Parameters
     ----------
@@ -266,7 +267,7 @@ class ParetoDisplay(SingleDisplay):
     x, y : str, default="effectiveness" and "efficiency"
         The measures on the two axes.
     tolerances : mapping of str to float, optional
-        Worst tolerated values of measures; other measures than `x` and `y` are ignored.
+        Worst accepted values, by measure; measures other than `x` and `y` are ignored.
     chosen : str, optional
         The chosen method, marked with a ring.
     doubtful : collection of str, default=()
@@ -313,7 +314,7 @@ class ParetoDisplay(SingleDisplay):
             name: row for name, row in points.items() if _is_finite(row, x) and _is_finite(row, y)
         }
         if not self.points:
-            raise ValueError(f"no method has finite values of both {x} and {y}")
+            raise ValueError(f"points has no method with finite values of both {x} and {y}")
         if chosen is not None and chosen not in points:
             raise ValueError(f"chosen must be one of {sorted(points)}, not {chosen!r}")
         for name in sorted(set(doubtful) - points.keys()):
@@ -395,7 +396,7 @@ class ParetoDisplay(SingleDisplay):
         ax.grid(alpha=0.3)
 
     def _shade_outside(self) -> None:
-        """Shade the region outside a tolerance, up to the edge of the axes."""
+        """Shade the regions outside the tolerances of x and y, up to the edge of the axes."""
         ax = self.ax_
         label: str | None = "outside tolerance"
         for name, span, limits in (
@@ -412,7 +413,7 @@ class ParetoDisplay(SingleDisplay):
             label = None
 
     def _axis_limits(self, name: str, edge: float) -> tuple[float, float]:
-        """Return axis limits that show part of the region outside the tolerance."""
+        """Return limits of the axis of a measure, so that values beyond `edge` are visible too."""
         is_x = name == self.x
         low, high = self.ax_.get_xlim() if is_x else self.ax_.get_ylim()
         scale = self.ax_.get_xscale() if is_x else self.ax_.get_yscale()
@@ -423,7 +424,7 @@ class ParetoDisplay(SingleDisplay):
         return min(low, edge - room), max(high, edge + room)
 
     def _name_points(self) -> None:
-        """Write the names; numbers with a key if the names need too much space."""
+        """Write the names of the methods; numbers with a legend if there is too little space."""
         self._draw_legend(())
         places = [self._get_position(name) for name in self.points]
         names = [wrap_name(name) for name in self.points]
@@ -437,7 +438,7 @@ class ParetoDisplay(SingleDisplay):
         self.labels_ = dict(zip(self.points, labels, strict=True))
 
     def _line_boxes(self) -> NDArray[np.float64]:
-        """Return the boxes of the error bars and of the front, in pixels."""
+        """Return the boxes of all error bars and segments of the Pareto front, in pixels."""
         self.figure_.draw_without_rendering()
         drawn = [arm for bars in self.bars_.values() for arm in bars.lines[2]]
         segments = [segment for arm in drawn for segment in arm.get_segments()]

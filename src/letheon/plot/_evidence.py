@@ -38,8 +38,8 @@ class AttackDisplay(PanelsDisplay):
     """ROC curves of attacks on logarithmic axes, and their measures with their floors.
 
     A floor is the same attack on models that were retrained without the forgotten people. An attack
-    at its floor found nothing. The dashed line is random guessing. Attacks without a curve, such as
-    KLOM, are drawn as bars.
+    at its floor found nothing. The dashed line shows random guessing. Attacks without a curve, such
+    as KLOM, are drawn as bars.
 
     Parameters
     ----------
@@ -55,13 +55,14 @@ class AttackDisplay(PanelsDisplay):
     curves, measures, floors
         As given.
     ax_ : tuple of Axes
-        After `plot`: curves and table if there is a curve, then one per measure with bars.
+        After `plot`: two for curves and table if there is a curve, then one for each main measure
+        that is drawn as bars.
     lines_ : dict of str to Line2D
         The curves.
     bars_ : dict of str to BarContainer
         The bars of the attacks without a curve, by measure.
     floor_bars_ : dict of str to BarContainer
-        Their floors.
+        The bars of the floors of these attacks, by measure.
     table_ : Table or None
         Measures and floors of the attacks with a curve.
     figure_ : Figure
@@ -135,7 +136,7 @@ class AttackDisplay(PanelsDisplay):
         return self
 
     def _group_attacks(self) -> list[tuple[str, list[str]]]:
-        """Return the attacks without a curve, by their main measure."""
+        """Return pairs of a main measure and the attacks without a curve that have it."""
         groups: dict[str, list[str]] = {}
         for name, row in self.measures.items():
             if name not in self.curves and row:
@@ -157,7 +158,7 @@ class AttackDisplay(PanelsDisplay):
         ax.legend(frameon=False, loc="lower right", fontsize="small")
 
     def _draw_rates(self, ax: "Axes", name: str, number: int) -> None:
-        """Draw the interval of each TPR at a fixed FPR, with its floor in grey next to it."""
+        """Draw each TPR at a fixed FPR with its interval, and its floor in grey next to it."""
         for label, measure in self.measures.get(name, {}).items():
             match = _AT_FPR.fullmatch(label)
             if match is None:
@@ -228,24 +229,26 @@ def _format_measure(measure: Measure | None) -> str:
 
 
 def _check_curve(name: str, fpr: ArrayLike, tpr: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the rates as arrays, or raise if they are not a ROC curve."""
+    """Return the rates as arrays, or raise if they do not form a ROC curve."""
     rates = np.asarray(fpr, float), np.asarray(tpr, float)
     if rates[0].ndim != 1 or rates[0].shape != rates[1].shape or rates[0].size < 2:
-        raise ValueError(f"{name!r}: expected two arrays of equal length, with two or more values")
+        raise ValueError(
+            f"curves[{name!r}] must be two arrays of equal length, with two or more values"
+        )
     for rate in rates:
         if not ((rate >= 0) & (rate <= 1)).all() or (np.diff(rate) < 0).any():
-            raise ValueError(f"{name!r}: rates must ascend from 0 to 1")
+            raise ValueError(f"curves[{name!r}]: rates must be ascending numbers between 0 and 1")
     return rates
 
 
 def _least_rate(curve: tuple[NDArray[Any], NDArray[Any]]) -> float:
-    """Return the smallest positive rate."""
+    """Return the smallest positive rate of a curve."""
     rates = np.concatenate(curve)
     return float(rates[rates > 0].min())
 
 
 def _get_roc(result: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return the ROC curve of a result, or None without scores of both classes."""
+    """Return the ROC curve of a result, or None if it has no scores of both classes."""
     from sklearn.metrics import roc_curve
 
     if result.scores is None or result.labels is None or len(np.unique(result.labels)) != 2:
@@ -260,7 +263,8 @@ _PROXY, _LIMIT, _TRUTH = COLOURS[0], COLOURS[1], COLOURS[2]
 class MonitorDisplay(PanelsDisplay):
     """Proxies after each request, with tolerances and retrains.
 
-    One panel per proxy. Values outside the tolerance have a ring; vertical lines mark retrains.
+    There is one panel per proxy. A ring marks a value outside the tolerance, and a vertical line
+    marks a retrain.
 
     Parameters
     ----------
@@ -269,13 +273,13 @@ class MonitorDisplay(PanelsDisplay):
     proxies : mapping of str to array-like of float
         One value per request for each proxy; NaN if unknown.
     tolerances : mapping of str to float, optional
-        Worst tolerated values of proxies.
+        Worst accepted value of each proxy.
     retrains : iterable of int, default=()
         Numbers of the requests after which the model was retrained.
     truths : mapping of str to array-like of float, optional
         True values that the proxies estimate, if measured.
     better : mapping of str to {"lower", "higher"}, optional
-        Which way is better. By default that of the survey's measures, "lower" for others.
+        Which direction is better. By default that of the survey's measures, "lower" for others.
 
     Attributes
     ----------
@@ -392,7 +396,7 @@ class MonitorDisplay(PanelsDisplay):
         return line
 
     def _draw_limit(self, ax: "Axes", name: str) -> None:
-        """Draw the tolerance, shade the region outside it, and mark the values there."""
+        """Draw the tolerance, shade the region outside it, and mark the values in this region."""
         if name not in self.tolerances:
             return
         limit, bad = self.tolerances[name], self._is_bad(name)
@@ -408,7 +412,7 @@ class MonitorDisplay(PanelsDisplay):
             ax.plot(self.requests[bad], values, "o", **ring, label="outside tolerance")
 
     def _draw_legend(self) -> None:
-        """Draw one legend for all panels, without duplicates."""
+        """Draw one legend for all panels, with each label once."""
         signs = {
             text: handle
             for panel in self.ax_

@@ -39,7 +39,7 @@ class AccuracyShardsDisplay(SingleDisplay):
     scores : mapping of str to mapping of int to Measure
         Scores by number of shards, for each name (a data set or a learner).
     metric : str, default="accuracy"
-        Name of the score, for the axis.
+        Name of the score, shown at the axis.
     naive : mapping of str to float, optional
         Scores of the model without shards, drawn as dashed lines.
 
@@ -72,7 +72,7 @@ class AccuracyShardsDisplay(SingleDisplay):
             raise ValueError("scores must not be empty")
         require_known("naive scores of unknown names", naive or (), scores)
         if min(shards for line in scores.values() for shards in line) < 1:
-            raise ValueError("the number of shards must be at least 1")
+            raise ValueError("scores: every number of shards must be at least 1")
         self.scores = {name: dict(sorted(line.items())) for name, line in scores.items()}
         self.metric = metric
         self.naive = dict(naive or {})
@@ -123,7 +123,10 @@ _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "b
 
 
 def _batch_sizes(n_rows: int, n_shards: int, rows_per_person: float) -> list[int]:
-    """Return 1, 2, 5, 10, ... up to about five people per shard; larger batches gain nothing."""
+    """Return the batch sizes 1, 2, 5, 10, ... up to about five people per shard.
+
+    Larger batches would retrain nearly all shards.
+    """
     most = min(5 * n_shards, (n_rows - 1) / rows_per_person)
     sizes = [step * 10**power for power in range(12) for step in (1, 2, 5)]
     return [size for size in sizes if size == 1 or size <= most]
@@ -132,8 +135,8 @@ def _batch_sizes(n_rows: int, n_shards: int, rows_per_person: float) -> list[int
 class PlanDisplay(PanelsDisplay):
     """Benefit and storage cost of shards, slices and batches.
 
-    Left: the expected speed-up over naive retraining as a function of the batch size, one line per
-    pair (shards, slices). Right: the required storage.
+    The left panel shows the expected speed-up over naive retraining as a function of the batch
+    size, with one line per pair (shards, slices). The right panel shows the required storage.
 
     Parameters
     ----------
@@ -172,7 +175,7 @@ class PlanDisplay(PanelsDisplay):
             raise ValueError("plans must not be empty")
         for name in ("n_rows", "stage_data", "batch", "rows_per_person", "state_bytes"):
             if len({getattr(p, name) for p in self.plans}) > 1:
-                raise ValueError(f"all plans must have the same {name}")
+                raise ValueError(f"plans must not differ in {name}")
 
     @classmethod
     def from_plan(
@@ -249,7 +252,7 @@ class PlanDisplay(PanelsDisplay):
         return self
 
     def _group_plans(self) -> dict[str, list[Plan]]:
-        """Return the plans of each line, sorted by batch size."""
+        """Return the plans of each pair (shards, slices), sorted by batch size."""
         groups: dict[str, list[Plan]] = {}
         for p in self.plans:
             groups.setdefault(f"{p.n_shards} × {p.n_slices}", []).append(p)
@@ -295,12 +298,12 @@ class PlanDisplay(PanelsDisplay):
 
 
 def _format_amount(amount: float) -> str:
-    """Return a number with three digits; without decimals if it is large."""
+    """Return a number as text with three digits, or without decimals if it is 100 or more."""
     return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
 
 
 def _storage_amounts(plans: list[Plan]) -> tuple[list[float], str]:
-    """Return the storage of each plan and its unit: bytes if known, else number of states."""
+    """Return the storage of each plan, and its unit: bytes (KiB, MiB, ...) if known, or models."""
     sizes = [p.storage_bytes for p in plans if p.storage_bytes is not None]
     if not sizes:
         return [float(p.states) for p in plans], "models"
@@ -323,10 +326,10 @@ _FRAMES: tuple[dict[str, Any], ...] = (
 class ForestTreeDisplay(SingleDisplay):
     """The upper levels of one tree, with split, number of rows and prediction of each node.
 
-    Best splits have a solid frame, random splits a dashed frame, leaves none; a node whose subtree
-    is not drawn ends in dots. "missing: no" means that missing values follow the branch "no". The
-    colour is that of the most frequent class, darker for purer nodes; for regression it shows the
-    mean.
+    Best splits have a solid frame, random splits have a dashed frame, and leaves have no frame. A
+    node whose subtree is not drawn ends in dots. "missing: no" means that missing values follow the
+    branch "no". The colour is that of the most frequent class, darker for purer nodes; for
+    regression it shows the mean.
 
     Parameters
     ----------
@@ -419,7 +422,10 @@ class ForestTreeDisplay(SingleDisplay):
         return self.tree.kind[node] != 0 and (self.max_depth is None or depth < self.max_depth)
 
     def _node_positions(self) -> dict[int, tuple[float, int]]:
-        """Return the positions of nodes: ends in a row, parents centred above their children."""
+        """Return position (x, depth) of each drawn node; parents are centred above their children.
+
+        The nodes whose children are not drawn have the positions x = 0, 1, ... from left to right.
+        """
         depths = self.tree.depths().tolist()
         places: dict[int, tuple[float, int]] = {}
         ends = 0
@@ -445,7 +451,7 @@ class ForestTreeDisplay(SingleDisplay):
                 ax.text((x + to_x) / 2, (y + to_y) / 2, word, **_WORD)
 
     def _draw_legend(self, ax: "Axes") -> None:
-        """Draw a legend for dashed frames, if there are any."""
+        """Draw a legend that explains dashed frames, if there are any."""
         from matplotlib.patches import Patch
 
         if any(self.tree.kind[node] == 2 for node in self.boxes_):
@@ -472,7 +478,7 @@ class ForestTreeDisplay(SingleDisplay):
         return "\n".join(lines)
 
     def _node_colour(self, node: int) -> tuple[float, ...]:
-        """Return the colour of the prediction of a node, mixed with white."""
+        """Return the colour of a node: that of its prediction, mixed with white."""
         from matplotlib.colors import to_rgb
 
         if self.tree.n[node] == 0:
@@ -497,12 +503,15 @@ _WORD: dict[str, Any] = {
 
 
 def _relative_value(values: NDArray[np.float64], node: int) -> float:
-    """Return the mean of a node, relative to the smallest and largest mean of the tree."""
+    """Return the mean of a node, scaled so that the means of the tree range from 0 to 1."""
     least, greatest = float(values.min()), float(values.max())
     return 0.5 if least == greatest else float((values[node] - least) / (greatest - least))
 
 
 def _mix_with_white(colour: tuple[float, ...], strength: float) -> tuple[float, ...]:
-    """Return a colour mixed with white, light enough for black text."""
+    """Return a colour mixed with white, light enough for black text.
+
+    `strength` ranges from 0 (palest) to 1.
+    """
     share = _PALEST + (0.55 - _PALEST) * min(max(float(strength), 0.0), 1.0)
     return tuple(1 - share * (1 - part) for part in colour)

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from letheon.data import Frame, SlotRows, as_table, is_text_column
 from letheon.delta import Block, Delta, RowSource, StableTransformer, StepPlan, Table
 from letheon.guarantee import MethodFacts
+from letheon.preprocessing._facts import make_facts
 from letheon.preprocessing._terms import (
     HASH,
     LOG_UNIT_BITS,
@@ -124,16 +125,7 @@ class CountVectorizer(StableTransformer):
     [[0.0, 2.0]]
     """
 
-    facts: ClassVar[MethodFacts] = MethodFacts(
-        method="text-counts",
-        applicability="vectorisation of texts",
-        exact=True,
-        strength="strong",
-        definition_name="text-counts",
-        families=("any",),
-        batches=True,
-        replay="bitwise",
-    )
+    facts: ClassVar[MethodFacts] = make_facts("vectorisation of texts", "text-counts")
     _parameter_rules: ClassVar[Rules] = {
         "strip_accents": OrNone(OneOf(("ascii", "unicode"))),
         "lowercase": Boolean(),

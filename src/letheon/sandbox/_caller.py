@@ -1,4 +1,4 @@
-"""The caller's side: one zygote per process, one child per call."""
+"""The caller's side of sandboxed calls: one zygote per process, one child per call."""
 
 import atexit
 import contextlib
@@ -65,15 +65,15 @@ class SandboxError(Exception):
 
 
 class StoppedError(SandboxError):
-    """The caller was stopped, and the process was killed."""
+    """The caller set the stop event, and the child process was killed."""
 
 
 class TimeLimitError(SandboxError):
-    """The call exceeded its time limit and was killed."""
+    """The call exceeded its time limit or was silent for too long, and was killed."""
 
 
 class EndedError(SandboxError):
-    """The process ended or its function failed; the message is a code."""
+    """The child process ended or its function failed; the message is a code for the reason."""
 
 
 class _Caller:
@@ -86,7 +86,10 @@ class _Caller:
         self.owner = 0
 
     def fork_child(self, modules: tuple[str, ...]) -> tuple[Connection, socket.socket]:
-        """Fork a child; return the connection for the call and the socket for its status."""
+        """Fork a child; return the connection for the call and the socket for the child's status.
+
+        The zygote imports `modules` before it forks.
+        """
         ours, theirs = Pipe()
         status, their_status = socket.socketpair()
         with theirs, their_status, self.lock:
@@ -134,7 +137,7 @@ class _Caller:
             self._close_zygote()
 
     def renew_lock(self) -> None:
-        """Replace the lock in a fork: a thread of the parent may have locked it."""
+        """Replace the lock in a forked process, because a thread of the parent may hold it."""
         self.lock = threading.Lock()
 
 
@@ -180,14 +183,15 @@ def call(
     limits : Limits
         Memory and time. Memory and processor time are limited in restricted calls only.
     is_restricted : bool, default=True
-        Block files, network and other processes. False is for the operator's own models, which may
-        use several processes or a cluster: they get the environment of the caller.
+        Whether to block files, network and other processes. False is for the operator's own models,
+        which may use several processes or a cluster; the child then gets the environment of the
+        caller.
     modules : tuple of str
         Trusted modules to import before the process is restricted.
     report : callable, optional
         Called in this process with each value that `work` reports.
     stop : Event, optional
-        When it is set, the process is killed after `grace` seconds.
+        When this event is set, the process is killed after `grace` seconds.
     grace : float, default=0.0
         Seconds between `stop` and the end of the process.
     silence : float, optional
@@ -239,7 +243,7 @@ class _CallTimer:
         self.stop_at: float | None = None
 
     def wait_for(self, connection: Connection, last_report_at: float) -> None:
-        """Wait for data; raise if the time limit is reached or the call is stopped."""
+        """Wait for data; raise if a time limit is exceeded or the call is stopped."""
         is_ready = False
         while not is_ready:
             is_ready = bool(wait([connection], _LOOK_SECONDS))
@@ -250,11 +254,11 @@ class _CallTimer:
                     raise StoppedError("the call was stopped")
             is_silent = self.silence is not None and now > last_report_at + self.silence
             if is_silent or now > self.deadline:
-                raise TimeLimitError("the call exceeded its time limit")
+                raise TimeLimitError("the call exceeded its time limit or was silent for too long")
 
 
 def _pickle_order(order: CallOrder) -> Any:
-    """Pickle the order; functions and classes of a script are pickled by value."""
+    """Return the pickled order; functions and classes of a script are pickled by value."""
     try:
         data = ForkingPickler.dumps(order)
         # The child has another __main__, so names in __main__ cannot be imported there.
@@ -266,7 +270,7 @@ def _pickle_order(order: CallOrder) -> Any:
 
 
 class _ChildConnection:
-    """Connection to a child; closing it kills the child."""
+    """Connection to a new child that receives an order; closing the connection kills the child."""
 
     def __init__(self, order: CallOrder) -> None:
         self._connection, self._status = _caller.fork_child((order.work.__module__,))
@@ -289,7 +293,11 @@ class _ChildConnection:
         self._status.close()
 
     def receive(self, watch: _CallTimer, most: int) -> tuple[bytes, Any]:
-        """Return kind and value of the next message; raise if it is not a plain value."""
+        """Return kind and value of the next message.
+
+        Raise if the message has more than `most` bytes, if it is not a plain value, if the child
+        has ended, or if `watch` raises.
+        """
         last_report_at = time.monotonic()
         kind, size = HEADER.unpack(self._read_bytes(HEADER.size, watch, last_report_at))
         if size > most:
@@ -301,7 +309,7 @@ class _ChildConnection:
             raise EndedError("forged-answer") from None
 
     def _read_bytes(self, size: int, watch: _CallTimer, last_report_at: float) -> bytearray:
-        """Read `size` bytes; the time limits apply to the whole message."""
+        """Return the next `size` bytes; the time limits apply to the whole message."""
         data = bytearray()
         while len(data) < size:
             watch.wait_for(self._connection, last_report_at)
@@ -316,7 +324,7 @@ class _ChildConnection:
 
 
 def _exit_reason(status: socket.socket) -> str:
-    """Return why a process ended, as a code."""
+    """Return a code for the reason why the child process ended, read from its status socket."""
     status.settimeout(5)
     with contextlib.suppress(OSError, struct.error):
         (code,) = struct.unpack("i", status.recv(4))
@@ -329,7 +337,10 @@ _probed: list[Protection] = []
 
 
 def protection() -> Protection:
-    """Return the result of the first `probe`, or no protection if no process can be started."""
+    """Return what is blocked in sandboxed processes on this machine; `probe` runs only once.
+
+    If no process can be started, return a `Protection` without protection.
+    """
     if not _probed:
         try:
             _probed.append(probe())
@@ -339,7 +350,10 @@ def protection() -> Protection:
 
 
 def probe(*, landlock: bool = True) -> Protection:
-    """Start a sandboxed process and return what is blocked in it on this machine."""
+    """Start a sandboxed process and return what is blocked in it.
+
+    Set `landlock` to False to simulate a kernel without Landlock.
+    """
     limits = Limits(memory=1 << 30, seconds=60.0)
     # A child reports its protection before it runs the function.
     with _ChildConnection(CallOrder(print, None, limits, True, (), landlock)) as line:

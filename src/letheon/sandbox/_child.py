@@ -2,8 +2,8 @@
 
 Starting Python and importing scikit-learn takes seconds, a fork takes milliseconds. So one zygote
 per caller imports everything once and forks a child for each call. The zygote starts with a clean
-environment and without the open files of the caller. It has no keys and no database. It ends with
-the caller, and its children end with it.
+environment and without the open files of the caller. It has no keys and no database. The zygote
+ends when the caller ends, and its children end with it.
 
 A child receives an order from its caller, drops its privileges, runs the function and reports. All
 reports are plain data in canonical bytes, so a model that takes over the child can only send
@@ -70,7 +70,7 @@ class CallerEnvironment:
     folder: str
 
     def apply_here(self) -> None:
-        """Apply them to this process."""
+        """Set the environment variables and the working directory of this process."""
         os.environ.clear()
         os.environ.update(self.environment)
         with contextlib.suppress(OSError):
@@ -78,14 +78,17 @@ class CallerEnvironment:
 
 
 def error_code(error: BaseException) -> str:
-    """Return the kind of an error as a code: its message may contain ids or values of rows."""
+    """Return a code for the type of an error, such as ``value-error``.
+
+    The message is not included, because it may contain ids or values of rows.
+    """
     name = type(error).__name__
     spaced = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
     return re.sub("[^a-z0-9-]", "", spaced).strip("-")[:60] or "error"
 
 
 def serve_call(connection: Connection) -> None:
-    """Receive a call, run it and send the result."""
+    """Receive a call, run it, and send its result or a code for its error."""
 
     def send(kind: bytes, value: Any) -> None:
         data = state.encode(value)
@@ -197,7 +200,7 @@ class _Zygote:
             os._exit(code)
 
     def _kill_child(self, job: _ChildProcess) -> None:
-        """Kill a child whose caller closed the connection; it is reaped when it has ended."""
+        """Kill a child whose caller closed the connection; `serve` reaps it when it has ended."""
         self.selector.unregister(job.status)
         for send in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError):
@@ -215,7 +218,7 @@ class _Zygote:
 
 
 def _import_modules(names: Iterable[str]) -> None:
-    """Import modules; missing ones are reported when the model is built."""
+    """Import modules; a missing module is ignored here and reported when the model is built."""
     for name in names:
         with contextlib.suppress(ImportError):
             import_module(name)
@@ -232,7 +235,7 @@ def _close_all_but(kept: int) -> None:
 
 
 def main(number: int) -> None:
-    """Serve the caller at the other end of a socket."""
+    """Run the zygote: serve the caller at the other end of the socket with this file number."""
     # A terminal signals the whole group; the caller ends this process by closing the socket.
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)

@@ -38,7 +38,7 @@ class Limits:
     Parameters
     ----------
     memory : int
-        Bytes of address space in addition to that of the process before the call.
+        Bytes of address space that the process may use in addition to those before the call.
     seconds : float
         Seconds of wall-clock time; the same number limits processor time.
     result : int
@@ -51,7 +51,7 @@ class Limits:
 
     @classmethod
     def for_input(cls, n_bytes: int, *, seconds: float) -> "Limits":
-        """Return limits for an input of `n_bytes`: 2 GiB plus sixteen times the input."""
+        """Return limits for an input of `n_bytes`: memory of 2 GiB plus sixteen times the input."""
         memory = 2 * _GIB + 16 * n_bytes
         return cls(memory=memory, seconds=seconds, result=memory)
 
@@ -171,7 +171,7 @@ _ALL_TCP, _ALL_SCOPES = 0b11, 0b11
 
 
 def _restrict_files(readable: Iterable[Path]) -> bool:
-    """Allow reading below these paths only; return False if Landlock is not available."""
+    """Allow only reading, and only below these paths; return False if Landlock is not available."""
     version = _libc.syscall(_CREATE_RULESET, None, 0, 1) if _is_linux() else -1
     if version < 1:
         return False
@@ -244,7 +244,7 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
 
 
 def _load_arg(number: int, *, high: bool = False) -> bytes:
-    """Return the instruction that loads one half of an argument."""
+    """Return the instruction that loads the low or high 32 bits of a system call's argument."""
     return _instruction(_LOAD, 16 + 8 * number + 4 * high)
 
 
@@ -256,13 +256,16 @@ _ALLOWING = _instruction(_RETURN, _ALLOW)
 
 
 def _apply_rule(call: int, *rule: bytes) -> bytes:
-    """Return a rule for one system call; other calls skip it. The rule ends in a return."""
+    """Return the instructions of a rule for one system call; other calls skip them.
+
+    The rule must end with a return instruction.
+    """
     body = b"".join(rule)
     return _instruction(_EQUAL, call, 0, len(body) // 8) + body
 
 
 def _if_clear(argument: int, mask: int) -> tuple[bytes, ...]:
-    """Return a rule that allows a call only if these bits of an argument are clear."""
+    """Return a rule that allows a call only if the bits in `mask` of an argument are clear."""
     is_clear = _instruction(_EQUAL, 0, 0, 1)
     return (
         _load_arg(argument),
@@ -274,14 +277,17 @@ def _if_clear(argument: int, mask: int) -> tuple[bytes, ...]:
 
 
 def _if_one_of(values: tuple[int, ...]) -> tuple[bytes, ...]:
-    """Return a rule that allows a call if the loaded half of an argument is one of `values`."""
+    """Return a rule that allows a call only if the loaded half of an argument is in `values`."""
     last = len(values)
     jumps = [_instruction(_EQUAL, value, last - place, 0) for place, value in enumerate(values)]
     return (*jumps, _deny(), _ALLOWING)
 
 
 def _if_equal(pairs: dict[tuple[int, bool], int]) -> tuple[bytes, ...]:
-    """Return a rule that allows a call only if these halves of arguments have these values."""
+    """Return a rule that allows a call only if halves of arguments have certain values.
+
+    `pairs` contains the values by (number of the argument, whether it is the high half).
+    """
     n_left = len(pairs)
     rule: list[bytes] = []
     for (number, high), value in pairs.items():
@@ -291,7 +297,7 @@ def _if_equal(pairs: dict[tuple[int, bool], int]) -> tuple[bytes, ...]:
 
 
 def _build_filter() -> bytes:
-    """Return the filter: an allow-list, with rules on the arguments of six calls."""
+    """Return the seccomp filter: a list of allowed calls, and rules on the arguments of six."""
     numbers = [int(word.partition(":")[2]) for word in _ALLOWED.split()]
     # A thread is allowed, a process is not; glibc tries clone3 first and falls back.
     is_thread = _instruction(_EQUAL, _CLONE_THREAD, 0, 1)

@@ -1,7 +1,7 @@
 """Choosing a method: the fastest applicable method within the tolerances.
 
-The procedure of the survey's section 6.3 ("Candidate selection", "Parameter trade-offs and method
-selection"). `choose` returns a `Comparison` that explains the choice.
+This is the procedure of the survey's section 6.3 ("Candidate selection", "Parameter trade-offs and
+method selection"). `choose` returns a `Comparison` that explains the choice.
 """
 
 from letheon.select._candidates import Candidate, Need, default_candidates, short_name

@@ -44,24 +44,25 @@ class Need:
     Parameters
     ----------
     family : {"any", "linear", "forest", "net"}, default="any"
-        Kind of model. Neural networks are tried with "net" only.
+        Kind of model. Neural networks are tried only with "net".
     task : {"classification", "regression"}, optional
         By default inferred from the labels: floats with fractions, or with more than 20 distinct
         values, mean regression.
     guarantee : {"exact", "certified", "empirical"}, default="empirical"
-        The weakest acceptable kind; an exact method also satisfies "certified".
+        The weakest acceptable kind of guarantee; an exact method also satisfies "certified".
     requests : {"oblivious", "adaptive"}, default="oblivious"
-        "adaptive": requests may depend on the model.
+        Whether requests may depend on the model ("adaptive") or not ("oblivious").
     releases : {"latest-only", "every-version", "labels-only"}, default="latest-only"
-        What the strongest observer has.
+        What the strongest observer sees: the latest model, every version, or only predicted labels.
     immediate : bool, default=True
-        Whether each request is served immediately. If not, requests are batched, and methods that
-        gain nothing from batches are excluded.
+        Whether each request must be applied immediately. If False, requests are batched, and
+        methods that are not faster for batches are excluded.
     strong : bool, default=False
-        Exclude *weak* methods: their removals get slower along a sequence (survey, Definition 11).
+        Whether to exclude *weak* methods, whose removals get slower along a sequence (survey,
+        Definition 11).
     properties : tuple of str, optional
-        Properties of your loss and training that you guarantee, keys of
-        `letheon.guarantee.NEEDS`; methods that need other properties are excluded. By default
+        Properties of your loss and training that you guarantee, as keys of
+        `letheon.guarantee.NEEDS`. Methods that need other properties are excluded. By default
         the losses of letheon's classes are used, which have the required properties.
     epsilon, delta : float, optional
         Largest acceptable values in a certificate. They do not apply to exact methods.
@@ -79,7 +80,7 @@ class Need:
     delta: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise for unknown values."""
+        """Raise if an argument has an unknown value."""
         allowed = {
             "family": FAMILIES,
             "guarantee": KINDS,
@@ -94,14 +95,14 @@ class Need:
                 raise ValueError(f"{name} must be one of {options}, not {word!r}")
 
     def why_not(self, estimator: BaseEstimator, facts: MethodFacts) -> str:
-        """Return why a method is not applicable, from its facts; an empty text if it is.
+        """Return why a method is not applicable, from its facts; empty if it is applicable.
 
-        Facts that are not declared (no families, no tasks) exclude nothing.
+        Facts that are not declared (no families, no tasks) do not exclude a method.
         """
         return "; ".join([*self._against_model(estimator, facts), *self._against_claim(facts)])
 
     def why_not_claim(self, claim: Guarantee) -> str:
-        """Return the requirements that the guarantee of a fitted model misses, as text."""
+        """Return why the guarantee of a fitted model is not sufficient; empty if it is."""
         reasons = []
         if KINDS.index(claim.kind) > KINDS.index(self.guarantee):
             reasons.append(f"its guarantee is {claim.kind}, you require {self.guarantee}")
@@ -116,7 +117,7 @@ class Need:
         return "; ".join(reasons)
 
     def _against_model(self, estimator: BaseEstimator, facts: MethodFacts) -> Iterator[str]:
-        """Yield why the kind of model is not applicable."""
+        """Yield reasons why the method does not fit the required kind of model or task."""
         if self.family != "any" and not {"any", self.family} & set(facts.families or ("any",)):
             yield f"you require {_MODELS[self.family]}; it supports {facts.applicability}"
         if self.task is None:
@@ -127,7 +128,7 @@ class Need:
             yield f"you require {self.task}; this estimator is for the other task"
 
     def _against_claim(self, facts: MethodFacts) -> Iterator[str]:
-        """Yield why the claims or assumptions of the method are not sufficient."""
+        """Yield reasons why guarantee, assumptions or speed of the method are not sufficient."""
         if KINDS.index(facts.certificate) > KINDS.index(self.guarantee):
             yield f"you require {self.guarantee}; it is {facts.certificate}"
         if self.requests == "adaptive" != facts.requests:
@@ -163,11 +164,11 @@ class Candidate:
     Parameters
     ----------
     estimator : forgetting estimator
-        Unfitted; its other parameters are kept.
+        An unfitted estimator. Parameters that are not searched keep their values.
     efficiency : mapping of str to values, optional
         Parameters that trade accuracy for speed, with values **from slow to fast**. For an exact
-        method they are increased until the tolerance is exceeded; for an approximate method all
-        are tried. By default the ranges of the method; ``{}`` for none.
+        method they are tried in this order until the tolerance is exceeded; for an approximate
+        method all are tried. By default the ranges of the method; ``{}`` to try no values.
     certifiability : mapping of str to values, optional
         Parameters of an approximate method that affect certifiability; all values are tried. An
         exact method has none.
@@ -181,12 +182,13 @@ class Candidate:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise for estimators that cannot forget, and for unknown parameters."""
+        """Raise if the estimator cannot forget, or if a parameter is unknown or has no values."""
         facts = getattr(self.estimator, "facts", None)
         if not isinstance(facts, MethodFacts):
             raise TypeError(
-                "a candidate must be a forgetting estimator with facts, not "
-                f"{type(self.estimator).__name__}; NaiveUnlearner and SISA wrap any estimator"
+                "a candidate must be an estimator of letheon, or have MethodFacts as `facts`, not "
+                f"{type(self.estimator).__name__}; to use any estimator, wrap it in NaiveUnlearner "
+                "or SISA"
             )
         if facts.exact and self.certifiability:
             raise ValueError(
@@ -199,16 +201,19 @@ class Candidate:
                 if parameter not in known:
                     raise ValueError(f"{short_name(self.estimator)} has no parameter {parameter!r}")
                 if len(options) == 0:
-                    raise ValueError(f"the list of values for {parameter!r} is empty")
+                    raise ValueError(f"the list of values for {parameter!r} must not be empty")
 
     @property
     def facts(self) -> MethodFacts:
-        """The declared facts of the method."""
+        """The `MethodFacts` that the estimator declares."""
         facts: MethodFacts = self.estimator.facts
         return facts
 
     def ranges(self, size: TrainingSize) -> SearchRanges:
-        """Return the values to try: the candidate's, or by default the method's."""
+        """Return the parameter values to try: those of the candidate, or those of the method.
+
+        `size` is the size of the training data, on which the values of the method depend.
+        """
         depth = self.estimator.get_params(deep=False).get("max_depth")
         usual = self.facts.values_to_try(size._replace(max_depth=depth))
         # If the candidate has values for some parameters, only these are tried.
@@ -228,18 +233,18 @@ Named = dict[str, Candidate]
 
 
 def short_name(estimator: Any) -> str:
-    """Return the class name, with the name of the inner estimator."""
+    """Return the class name, followed by the name of the inner estimator, if any."""
     inner = estimator.get_params(deep=False).get("estimator")
     return type(estimator).__name__ + (f" of {name_model(inner)}" if inner is not None else "")
 
 
 def name_candidates(candidates: Iterable[Any]) -> Named:
-    """Return candidates by name, sorted, so that their order does not matter.
+    """Return candidates by name, sorted by name so that the order of the input does not matter.
 
     Raises
     ------
     ValueError
-        If there are no candidates, or duplicates.
+        If there are no candidates, or if two candidates have the same name.
     """
     listed = [item if isinstance(item, Candidate) else Candidate(item) for item in candidates]
     if not listed:
@@ -252,14 +257,14 @@ def name_candidates(candidates: Iterable[Any]) -> Named:
     ]
     duplicates = [name for name, count in Counter(names).items() if count > 1]
     if duplicates:
-        raise ValueError(f"duplicate candidate: {duplicates[0]}; set different names")
+        raise ValueError(f"duplicate candidate: {duplicates[0]}; set different values of name")
     return dict(sorted(zip(names, listed, strict=True)))
 
 
 def default_candidates(need: Need, task: Task, ordinary: Any) -> tuple[Named, dict[str, str]]:
     """Return one candidate per method of letheon, and the excluded methods with reasons.
 
-    SISA wraps the ordinary model. Certified methods use epsilon and delta of `need`.
+    SISA wraps the ordinary model. Certified methods use the epsilon and delta of `need`.
     """
     if need.family == "net":
         left_out = {
@@ -288,7 +293,7 @@ def _list_method_classes(task: Task, *, nets: bool) -> Iterator[Any]:
 
 
 def _make_estimator(kind: Any, need: Need) -> Any:
-    """Return an estimator of letheon, with the required epsilon and delta."""
+    """Return an unfitted estimator of class `kind`, with the required epsilon and delta."""
     estimator = kind()
     if estimator.facts.certificate == "certified":
         limits = {"epsilon": need.epsilon, "delta": need.delta}

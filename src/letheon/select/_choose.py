@@ -55,9 +55,9 @@ _MOST_CLASSES = 20
 
 @dataclass
 class _CandidateSearch:
-    """Inputs for all candidates, and the results so far.
+    """Inputs that all candidates share, and the results so far.
 
-    `blank` is the comparison without results, `options` are those of `evaluate`.
+    `blank` is a comparison without results. `options` are keyword arguments for `evaluate`.
     """
 
     blank: Comparison
@@ -94,7 +94,10 @@ class _CandidateSearch:
                 return
 
     def _tune_parameters(self, candidate: Candidate, efficiency: Any) -> Iterator[Tuning]:
-        """Yield the tuning of each parameter, with the earlier ones at their chosen values."""
+        """Tune the efficiency parameters one after the other, and yield each tuning.
+
+        Parameters that were tuned before keep the value chosen for them.
+        """
         tolerance = self.blank.tolerances.effectiveness
         goal = -np.inf if tolerance is None else self.rival.score - tolerance
         # The score must be better than that of a constant prediction.
@@ -111,7 +114,7 @@ class _CandidateSearch:
             yield tuning
 
     def _evaluate_setting(self, name: str, candidate: Candidate, settings: Settings) -> str:
-        """Evaluate a setting; return its verdict, or an empty text if the evaluation failed."""
+        """Evaluate a setting; return its verdict, or an empty string if evaluation failed."""
         estimator, problem, blank = candidate.with_settings(settings), self.problem, self.blank
         try:
             evaluation = evaluate(
@@ -149,7 +152,10 @@ class _CandidateSearch:
 
 
 def _back_off(tunings: tuple[Tuning, ...]) -> Iterator[Settings]:
-    """Yield the tuned settings, then slower ones step by step, the last parameter first."""
+    """Yield the tuned settings, then slower settings, one step at a time.
+
+    The last parameter is set to slower values first, then the parameter before it.
+    """
     settings = {tuning.parameter: tuning.chosen for tuning in tunings}
     yield dict(settings)
     for tuning in reversed(tunings):
@@ -188,29 +194,29 @@ def choose(
     4. The fastest setting within all tolerances is chosen: the one with the largest *lower end* of
        the confidence interval of the speed-up over retraining the ordinary model.
 
-    A measure is within its tolerance if the worse end of its interval is. The interval covers the
-    variation between seeds and test rows, for one setting at a time. A setting that is not better
-    than the best constant prediction on the test rows is rejected. If no setting is acceptable,
-    `Comparison.best` is None, and the reason lists the failures.
+    A measure is within its tolerance if the worse end of its confidence interval is. Each interval
+    covers the variation between seeds and test rows for a single setting. A setting that is not
+    better than the best constant prediction on the test rows is rejected. If no setting is
+    acceptable, `Comparison.best` is None, and the reason lists the failures.
 
     Parameters
     ----------
     data : tuple (X, y) or (X, y, ids), or Dataset
-        Training rows and their ids. Without test rows a quarter of the people is held out.
-        Parameters are tuned on training rows; test rows are used to choose between settings, and
-        to decrease the parameters of exact methods.
+        Training rows and their ids. A quarter of the people is held out if there are no test
+        rows. Parameters are tuned on training rows. Test rows are used to choose between settings,
+        and to decrease the parameters of exact methods.
     need : Need, optional
         Requirements on the method; by default any method is accepted.
     tolerances : Tolerances, optional
         The worst acceptable results.
     candidates : iterable of Candidate or forgetting estimator, optional
-        By default one per method of letheon.
+        The methods to compare; by default one candidate per method of letheon.
     expected_requests : int, default=1000
-        Expected number of people to be forgotten, for the total cost.
+        Expected number of people to be forgotten; used to compute the total cost.
     requests : Requests, int or float, optional
         The deletion distribution. A number of people, or a share of them, is forgotten one by one,
-        with rows drawn uniformly. By default 20 people one by one, or with batches 100 people in
-        five requests, but at most a tenth of all people.
+        with rows drawn uniformly. By default 20 people are forgotten one by one; if `need` allows
+        batches, 100 people in five requests; but at most a tenth of all people.
     subsample : int or float, optional
         Number or share of training people to sample, to save time. Speed-ups then refer to the
         subsample.
@@ -336,7 +342,10 @@ def choose(
 
 
 def _with_tested_best(comparison: Comparison, problem: LearningProblem, seed: int) -> Comparison:
-    """Run the canary test on the best results until one passes; return the comparison."""
+    """Run the canary test on the best result, and on the next best one if it fails, and so on.
+
+    Return the comparison with the results of the tests.
+    """
     while (best := comparison.best) and not (
         best.evaluation.attacks or best.evaluation.failed_attacks
     ):
@@ -350,12 +359,15 @@ def _with_tested_best(comparison: Comparison, problem: LearningProblem, seed: in
 
 
 def _as_tuple(rows: People) -> tuple[Any, ...]:
-    """Return rows as an argument of `evaluate`; generated ids of test rows are omitted."""
+    """Return (X, y, ids) for `evaluate`; (X, y) if the ids were generated."""
     return (rows.X, rows.y, rows.ids) if rows.has_owners else (rows.X, rows.y)
 
 
 def _get_or_default(name: str, value: Any, kind: type[_Argument]) -> _Argument:
-    """Return the argument or a new object; reject classes of the same name in other packages."""
+    """Return an argument of class `kind`; a new object if the argument is None.
+
+    The error for another class names its module: other packages have classes of the same name.
+    """
     if value is None:
         return kind()
     if not isinstance(value, kind):
@@ -376,19 +388,22 @@ def _infer_task(data: Any) -> Task:
 
 
 def _check_requests(requests: Any) -> Requests | None:
-    """Return the deletion distribution; a number of people is converted."""
+    """Return the deletion distribution; convert a number or share of people to `Requests`."""
     if requests is None or isinstance(requests, Requests):
         return requests
     if isinstance(requests, Real):
         return Requests(n=requests)  # type: ignore[arg-type]
     raise TypeError(
-        "requests must be a number of people or a letheon.datasets.Requests, not a "
+        "requests must be a number or share of people or a letheon.datasets.Requests, not a "
         f"{type(requests).__name__}"
     )
 
 
 def _usual_metric(problem: LearningProblem, metric: Metric | None) -> tuple[Metric | None, str]:
-    """Return the metric for `evaluate`, and a text with its name and the reason."""
+    """Return the metric for `evaluate`, and a text that names it and says why it is used.
+
+    The metric is None if the default metric of `evaluate` is used.
+    """
     name, y = problem.metric_name, problem.train.y
     if metric is not None:
         return metric, f"{name}, as given"
@@ -421,7 +436,7 @@ _MOST_ANSWERS = 20
 
 
 class _ConstantBaseline:
-    """The best constant prediction on the training rows, which every model must beat."""
+    """The constant prediction that is best on the training rows; every model must beat it."""
 
     def __init__(self, problem: LearningProblem) -> None:
         self._problem, y = problem, problem.train.y
@@ -435,7 +450,7 @@ class _ConstantBaseline:
         self.answer = answers[scores.index(self.score)]
 
     def _score_answer(self, y: NDArray[Any], answer: Any) -> float:
-        """Return the metric of a constant prediction; -inf if it is undefined."""
+        """Return the score of the constant prediction `answer`; -inf if it is undefined."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -444,9 +459,10 @@ class _ConstantBaseline:
                 return -np.inf
 
     def why_not_beaten(self, estimator: Any) -> str:
-        """Return why an estimator is not better than the constant; an empty text if it is.
+        """Return why an estimator is not better than the constant; an empty string if it is better.
 
-        The lower end of the 95 % interval of the gain on the test rows, if any, must be above 0.
+        It is better if the lower end of the 95 % confidence interval of its gain in score on the
+        test rows is above 0.
         """
         train, test, metric = self._problem.train, self._problem.test, self._problem.metric
         ours = np.asarray(clone(estimator).fit(train.X, train.y, ids=train.ids).predict(test.X))

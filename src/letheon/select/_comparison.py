@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(TextRepr):
-    """Methods with their measures, the choice under tolerances, and its explanation.
+    """The measures of all methods, the chosen method, and the explanation of the choice.
 
     Attributes
     ----------
@@ -78,12 +78,12 @@ class Comparison(TextRepr):
 
     @property
     def reason(self) -> str:
-        """The explanation of the choice, or of why there is none."""
+        """Explanation of the choice, or of why no method was chosen."""
         return _explain_choice(self)
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
-        """All evaluations, by candidate and settings."""
+        """All evaluations; the key is the name of the candidate with its settings."""
         return {result.name: result.evaluation for result in self.tried}
 
     @property
@@ -92,9 +92,10 @@ class Comparison(TextRepr):
         return self.best is not None and self.best.cost.retraining_is_cheaper
 
     def pareto(self) -> tuple[CandidateResult, ...]:
-        """Return the Pareto front of speed-up, score lost and certifiability.
+        """Return the results on the Pareto front of speed-up, score lost and certifiability.
 
-        It is computed from values, not intervals, and includes settings outside the tolerances.
+        No other result is at least as good in all three measures. The measured values are compared,
+        not their intervals. Results outside the tolerances are included.
         """
         names = ("efficiency", LOST, "certifiability")
         points = {result.name: result.points for result in self.tried}
@@ -105,8 +106,8 @@ class Comparison(TextRepr):
     def best_estimator(self) -> Any:
         """Return an unfitted copy of the best estimator with its settings.
 
-        Its settings depend on the rows, and the guarantee must declare this. `fit_best` does so;
-        after your own `fit`, call ``declare_tuning(comparison.tuning)``.
+        The settings depend on the rows, and the guarantee must declare this. `fit_best` does so.
+        If you call `fit` yourself, call ``declare_tuning(comparison.tuning)`` afterwards.
 
         Raises
         ------
@@ -119,7 +120,7 @@ class Comparison(TextRepr):
 
     @property
     def tuning(self) -> str:
-        """How the settings were chosen, as an argument for `declare_tuning`."""
+        """Description of how the settings were chosen; an argument for `declare_tuning`."""
         subsample = " of a random subsample" if self.is_subsample else ""
         return (
             f"letheon.select: method and settings chosen of {len(self.tried)} by cross-validation "
@@ -129,11 +130,11 @@ class Comparison(TextRepr):
         )
 
     def fit_best(self, X: Any, y: Any, *, ids: Any = None) -> Any:
-        """Fit the best estimator and declare the choice of its settings in its guarantee."""
+        """Fit the best estimator, and declare in its guarantee how its settings were chosen."""
         return self.best_estimator().fit(X, y, ids=ids).declare_tuning(self.tuning)
 
     def plot(self, *, ax: Any = None) -> ParetoDisplay:
-        """Plot speed-up against score lost, with tolerances and the choice.
+        """Plot speed-up against score lost; show the tolerances and mark the chosen setting.
 
         Settings that are not within all tolerances have hollow markers.
         """
@@ -203,7 +204,7 @@ class Comparison(TextRepr):
 
 
 def _explain_choice(comparison: Comparison) -> str:
-    """Return the explanation of the choice, then one sentence about each other candidate."""
+    """Return the explanation of the choice: the best setting, the others, warnings, exclusions."""
     best = comparison.best
     lines = _explain_best(comparison, best) if best else _explain_no_choice(comparison)
     lines.append(f"Metric: {comparison.scored_by}.")
@@ -219,7 +220,7 @@ def _explain_choice(comparison: Comparison) -> str:
 
 
 def _explain_best(comparison: Comparison, best: CandidateResult) -> list[str]:
-    """Return the reason for the choice, its weaknesses, and one line per other candidate."""
+    """Return lines on the strengths and weaknesses of the best setting and on other candidates."""
     others = _closest_results(comparison.tried, besides=best.candidate)
     speed, kind = _describe_speed(best, comparison.ordinary), best.evaluation.guarantee.kind
     lines = [
@@ -252,7 +253,7 @@ def _explain_best(comparison: Comparison, best: CandidateResult) -> list[str]:
 
 
 def _describe_speed(result: CandidateResult, ordinary: str) -> str:
-    """Return the mean and the least speed-up over retraining, as text."""
+    """Describe the speed-up over retraining: its mean and the lower end of its interval."""
     value, least = _format_factor(result.efficiency.value), _format_factor(result.speed)
     if result.speed >= 1:
         return f"{value} faster than retraining {ordinary} (at least {least})"
@@ -262,7 +263,7 @@ def _describe_speed(result: CandidateResult, ordinary: str) -> str:
 
 
 def _warn_of_many_tests(comparison: Comparison) -> Iterator[str]:
-    """Yield a warning that a setting may pass by chance if several used the same test rows."""
+    """Yield a warning if several settings were tested on the same rows: one may pass by chance."""
     # The probability that the true value is beyond the worse end of an interval.
     risks = [
         max(0.0 if m.low == m.high else (1 - m.confidence) / 2 for m in measures)
@@ -279,7 +280,7 @@ def _warn_of_many_tests(comparison: Comparison) -> Iterator[str]:
 
 
 def _describe_score(comparison: Comparison, best: CandidateResult) -> str:
-    """Return the difference of the metric from that of the ordinary model, as text."""
+    """Describe how far the score of the best setting is from that of the ordinary model."""
     measures, limit = best.evaluation.measures[ORDINARY], comparison.tolerances.effectiveness
     if LOST not in measures:
         return ""
@@ -295,7 +296,7 @@ def _describe_difference(lost: float) -> str:
 
 
 def _describe_cost(comparison: Comparison, best: CandidateResult) -> str:
-    """Return the cost of all requests, and from which number the method pays off, as text."""
+    """Describe the cost of all requests, and how many requests make the method pay off."""
     cost, k = best.cost, f"{comparison.expected_requests:,} request(s)"
     if comparison.expected_requests > comparison.n_people and not comparison.is_subsample:
         k += f" (more than the {comparison.n_people:,} people of this training set)"
@@ -351,10 +352,13 @@ def _explain_no_choice(comparison: Comparison) -> list[str]:
 def _closest_results(
     tried: tuple[CandidateResult, ...], besides: str | None = None
 ) -> list[CandidateResult]:
-    """Return for each candidate the setting that is closest to being acceptable."""
+    """Return the result of each candidate that is closest to being acceptable.
+
+    The candidate named `besides` is left out.
+    """
 
     def tolerance_distance(result: CandidateResult) -> tuple[int, float, float, str]:
-        """Return a sort key: relative distance to the tolerances, then speed."""
+        """Return a sort key: verdict, relative distance to the tolerances, speed, name."""
         order = ("within", "undecided", "beyond").index(result.verdict)
         excesses = [max(check.excess, 0) / (check.limit or 1) for check in result.checks]
         return order, max(excesses, default=0.0), -result.speed, result.name
@@ -380,10 +384,10 @@ _METHOD_WIDTH = 24
 
 
 def _as_table(comparison: Comparison) -> "RenderableType":
-    """Return a table of the settings, with the chosen one marked and the reason below.
+    """Return a table of the settings, with the chosen setting marked and the reason below.
 
-    Below each value is the worse end of its interval, which decides the verdict; "?" if the error
-    is unknown.
+    Below each value is the worse end of its interval, which decides the verdict. The table shows
+    "?" if the interval is unknown.
     """
     from rich.console import Group
     from rich.text import Text

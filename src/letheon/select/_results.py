@@ -16,7 +16,7 @@ _CONSISTENCIES = ("output consistency", "prediction gap")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Check(TextRepr):
-    """One measure against its tolerance.
+    """The comparison of one measure with its tolerance.
 
     Attributes
     ----------
@@ -27,7 +27,8 @@ class Check(TextRepr):
     limit : float
         The worst tolerated value.
     floor : Measure or None
-        The same measure between two retrained models, if known: the effect of randomness alone.
+        The same measure between two retrained models, which shows the effect of randomness alone;
+        None if it is unknown.
     """
 
     measure: Measure
@@ -39,8 +40,8 @@ class Check(TextRepr):
     def verdict(self) -> Verdict:
         """Whether the measure is *within* the tolerance, *beyond* it, or *undecided*.
 
-        *within*: the worse end of the interval is acceptable. *beyond*: even the better end is not.
-        *undecided*: otherwise, or without an interval.
+        It is within the tolerance if the worse end of its interval is acceptable, and beyond it if
+        even the better end is not. Otherwise, or if there is no interval, it is undecided.
         """
         if self.excess <= 0:
             return "within"
@@ -48,16 +49,16 @@ class Check(TextRepr):
 
     @property
     def excess(self) -> float:
-        """Distance of the worse end of the interval beyond the limit; negative if within."""
+        """How far the worse end of the interval is beyond the limit; negative if it is within."""
         return self._distance_beyond(bad_end(self.measure))
 
     def _distance_beyond(self, value: float) -> float:
         return value - self.limit if self.measure.better == "lower" else self.limit - value
 
     def __str__(self) -> str:
-        """Return measure, tolerance and excess in one line.
+        """Return the measure, its tolerance and the excess in one line.
 
-        The number in brackets is the end of the interval that decides.
+        The number in brackets is the end of the interval that decides the verdict.
         """
         measure, is_beyond = self.measure, self.verdict == "beyond"
         unit = measure.unit and f" {measure.unit}"
@@ -91,8 +92,9 @@ class Tolerances:
     Parameters
     ----------
     effectiveness : float or None, default=0.02
-        Largest acceptable loss of the metric on test rows, compared with the *ordinary model*. The
-        survey's ``|M_U - M_*|`` with its sign: a model that is better than the ordinary one passes.
+        Largest acceptable loss of the metric on test rows, compared with the *ordinary model*. It
+        is the survey's ``|M_U - M_*|``, but with a sign: a model that is better than the ordinary
+        model passes.
     certifiability : float or None, default=5.0
         Largest difference (SAPE, per cent) from a retrained model of the *same algorithm* on the
         forgotten rows. It is 0 by proof for exact methods.
@@ -106,13 +108,13 @@ class Tolerances:
     consistency: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise for values that are negative or not finite."""
+        """Raise a ValueError for a tolerance that is negative or not finite."""
         for name, value in vars(self).items():
             if value is not None and not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be a number of at least 0 or None, not {value!r}")
 
     def check(self, evaluation: Evaluation) -> tuple[Check, ...]:
-        """Return one check per tolerance that is set."""
+        """Compare an evaluation with the tolerances; return one check per tolerance that is set."""
         same, ordinary = evaluation.measures[SAME], evaluation.measures[ORDINARY]
         closeness = next(name for name in _CONSISTENCIES if name in same)
         limits = [
@@ -132,18 +134,18 @@ class Tolerances:
         )
 
     def by_measure(self) -> dict[str, float]:
-        """Return the tolerances that are set, by the name of their measure."""
+        """Return the tolerances for score lost and certifiability that are set, by measure name."""
         limits = {LOST: self.effectiveness, "certifiability": self.certifiability}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def bad_end(measure: Measure) -> float:
-    """Return the worse end of the interval; infinitely bad if the error is unknown."""
+    """Return the worse end of the interval of a measure; infinitely bad if it is unknown."""
     return _interval_ends(measure)[measure.better == "lower"]
 
 
 def good_end(measure: Measure) -> float:
-    """Return the better end of the interval; infinitely good if the error is unknown."""
+    """Return the better end of the interval of a measure; infinitely good if it is unknown."""
     return _interval_ends(measure)[measure.better != "lower"]
 
 
@@ -154,15 +156,15 @@ def _interval_ends(measure: Measure) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost(TextRepr):
-    """Seconds for the first training and all expected requests.
+    """Time for the first training and all expected requests, in seconds.
 
-    The method takes ``fit + k forget``, plain retraining ``(k + 1) retrain``, including the first
-    model. k is the number of calls of `forget`; in a batch, one call forgets several people.
+    The method takes ``fit + calls * forget``. Plain retraining takes ``(calls + 1) * retrain``,
+    including the first model. If requests are batched, one call of `forget` forgets several people.
 
     Attributes
     ----------
     calls : int
-        Number of calls of `forget`, or of retrains instead.
+        Number of calls of `forget`, or of the retrainings that replace them.
     fit, forget, retrain : float
         Seconds of the first fit, of one call of `forget`, and of one training of the ordinary
         model.
@@ -174,7 +176,7 @@ class Cost(TextRepr):
     retrain: float
 
     def __str__(self) -> str:
-        """Return both totals in one line."""
+        """Return the totals of the method and of plain retraining in one line."""
         return (
             f"{self.method:.3g} s with the method, {self.plain:.3g} s with plain retraining, for "
             f"{self.calls:,} call(s) of forget"
@@ -182,12 +184,12 @@ class Cost(TextRepr):
 
     @property
     def method(self) -> float:
-        """Seconds with the method."""
+        """Total seconds with the method."""
         return self.fit + self.calls * self.forget
 
     @property
     def plain(self) -> float:
-        """Seconds with plain retraining of the ordinary model."""
+        """Total seconds with plain retraining of the ordinary model."""
         return (self.calls + 1) * self.retrain
 
     @property
@@ -197,7 +199,10 @@ class Cost(TextRepr):
 
     @property
     def pays_from(self) -> float:
-        """Smallest number of calls for which the method is not slower; infinite if it always is."""
+        """Smallest number of calls for which the method is not slower than plain retraining.
+
+        Infinite if the method is always slower.
+        """
         if self.fit <= self.retrain:
             return 0
         if self.forget >= self.retrain:
@@ -206,9 +211,10 @@ class Cost(TextRepr):
 
     @property
     def pays_to(self) -> float:
-        """Largest number of calls for which the method is not slower; infinite if unlimited.
+        """Largest number of calls for which the method is not slower than plain retraining.
 
-        Finite for a method that trains fast but forgets slowly; 0 if it never pays off.
+        Infinite if there is no such limit, finite for a method that trains fast but forgets slowly,
+        and 0 if the method never pays off.
         """
         if self.forget <= self.retrain:
             return math.inf if math.isfinite(self.pays_from) else 0
@@ -216,7 +222,7 @@ class Cost(TextRepr):
 
 
 def name_setting(candidate: str, settings: dict[str, Any]) -> str:
-    """Return candidate and settings as a text."""
+    """Return a name such as "SISAClassifier with n_shards=4"."""
     words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     return f"{candidate} with {words}" if words else candidate
 
@@ -252,17 +258,17 @@ class CandidateResult(TextRepr):
     cost: Cost
 
     def __str__(self) -> str:
-        """Return name, verdict and failures in one line."""
+        """Return the name and the failures; the verdict if there are no failures."""
         return f"{self.name}: {self.failures or self.verdict}"
 
     @property
     def name(self) -> str:
-        """Candidate and settings as a text."""
+        """Name of the candidate with its settings."""
         return name_setting(self.candidate, self.settings)
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of its checks; *beyond* if a requirement is not met."""
+        """The worst verdict of the checks; *beyond* if a requirement is not met."""
         verdicts = {check.verdict for check in self.checks}
         if self.lacks or "beyond" in verdicts:
             return "beyond"
@@ -270,17 +276,21 @@ class CandidateResult(TextRepr):
 
     @property
     def efficiency(self) -> Measure:
-        """Speed-up over retraining the ordinary model, the same reference for all candidates."""
+        """Speed-up over retraining the ordinary model, which is the same for all candidates."""
         return self.evaluation.measures[ORDINARY]["efficiency"]
 
     @property
     def speed(self) -> float:
-        """Lower end of the speed-up, by which settings are ranked; 0 if it is unknown."""
+        """Lower end of the interval of the speed-up, for ranking settings; 0 if it is unknown."""
         return max(bad_end(self.efficiency), 0.0)
 
     @property
     def points(self) -> dict[str, Measure]:
-        """Speed-up and score lost (ordinary model), and certifiability (same algorithm)."""
+        """The measures that the plot shows, by name.
+
+        Speed-up and score lost are relative to the ordinary model, certifiability to a retrained
+        model of the same algorithm.
+        """
         axes = {"efficiency": ORDINARY, LOST: ORDINARY, "certifiability": SAME}
         measures = self.evaluation.measures
         return {
@@ -291,7 +301,7 @@ class CandidateResult(TextRepr):
 
     @property
     def failures(self) -> str:
-        """Why the setting is not acceptable; an empty text if it is."""
+        """Reasons why the setting is not acceptable; an empty string if it is acceptable."""
         failed = [str(check) for check in self.checks if check.verdict != "within"]
         return "; ".join([*([self.lacks] if self.lacks else []), *failed])
 
@@ -358,7 +368,8 @@ def tune_efficiency(
     """Increase an efficiency parameter until the cross-validated score falls below a goal.
 
     This works for exact methods. The parameter affects training in the same way as removal, so
-    cross-validation measures its full cost; consistency and certifiability hold by definition.
+    cross-validation measures its full effect on the score. Consistency and certifiability hold by
+    definition.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """The erasure desk: an HTTP API and web pages for a ledger.
 
-`create_app` returns an ASGI application, `serve` runs it together with a worker; the command
-``letheon serve`` does both. `ROLES` and `SCOPES` list the roles and scopes of tokens.
+`create_app` returns the desk as an ASGI application. `serve` runs this application together with a
+worker, as the command ``letheon serve`` does. `ROLES` and `SCOPES` list the roles and scopes of
+tokens.
 """
 
 from letheon.ledger.db.tokens import ROLES, SCOPES, Token, Tokens

@@ -1,9 +1,10 @@
-"""Destinations of webhooks: hosts that the operator allows, and IP addresses that are safe.
+"""Allowed destinations of webhooks: hosts that the operator lists, and safe IP addresses.
 
 A webhook is a URL that a user enters and that the desk calls from inside the operator's network.
-Three checks protect that network: the URL has one plain form; the operator's list contains the
-host; all IP addresses of the host are in ranges that the list permits. The connection goes to one
-of the checked addresses. The name is not resolved again, so it cannot change in between.
+Three checks protect that network: the URL must have one plain form, the operator's list must
+contain the host, and all IP addresses of the host must be in ranges that the list permits. The
+connection goes to one of the checked addresses. The name is not resolved again, so it cannot change
+after the check.
 """
 
 import ipaddress
@@ -25,7 +26,10 @@ _ENTRY = re.compile(rf"(?:(https?)://)?(\*\.)?({_HOST})(?::([1-9][0-9]{{0,4}}))?
 
 
 def address_group(host: str) -> str:
-    """Return the key that counts as one address: an IPv4 address, or an IPv6 /64 network."""
+    """Return the key under which a limit per address counts a client.
+
+    It is the address itself for IPv4, and the /64 network for IPv6.
+    """
     if ":" not in host:
         return host
     try:
@@ -51,11 +55,11 @@ _NEVER = _parse_networks(
 
 
 class AddressRefusedError(ValueError):
-    """The desk does not send to this address; the text says why and what to do."""
+    """The error for a webhook address that is not allowed; its text says why and what to do."""
 
 
 class AllowedHost(NamedTuple):
-    """One entry of the operator's list.
+    """One entry of the operator's list of webhook hosts.
 
     Attributes
     ----------
@@ -66,7 +70,8 @@ class AllowedHost(NamedTuple):
     port : int
         The only allowed port.
     is_suffix : bool
-        Whether the entry began with ``*.``: subdomains of `host`, not `host` itself.
+        Whether the entry began with ``*.``. It then allows subdomains of `host`, but not `host`
+        itself.
     is_internal : bool
         Whether the host may be in a private network or on this machine.
     """
@@ -89,7 +94,7 @@ class AllowedHost(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A URL that an entry of the list permits."""
+    """The host and path of a URL, and the entry of the operator's list that permits it."""
 
     entry: AllowedHost
     host: str
@@ -97,13 +102,13 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Value of the header ``Host``."""
+        """Value of the ``Host`` header."""
         host, port = f"[{self.host}]" if ":" in self.host else self.host, self.entry.port
         return host if port == _PORTS[self.entry.scheme] else f"{host}:{port}"
 
 
 def parse_hosts(entries: Iterable[str | Mapping[str, object]]) -> tuple[AllowedHost, ...]:
-    """Parse the operator's list of hosts strictly.
+    """Parse the operator's list of webhook hosts.
 
     Parameters
     ----------
@@ -148,11 +153,12 @@ def _parse_host(entry: str | Mapping[str, object]) -> AllowedHost:
 
 
 def parse_url(url: str, allowed: Sequence[AllowedHost]) -> Target:
-    """Return the parts of a URL that the list permits.
+    """Parse a URL, and return its parts if the operator's list permits it.
 
-    Only one plain form is accepted: ``https://host[:port][/path][?query]`` in ASCII. Everything
-    that two programs could parse differently is rejected: user names, backslashes, blanks,
-    fragments, IPv4 addresses that are not four decimal numbers, trailing dots.
+    Only one plain form is accepted: ``https://host[:port][/path][?query]`` in ASCII; ``http`` if
+    the list says so. Everything that two programs could parse differently is rejected: user names,
+    backslashes, blanks, fragments, IPv4 addresses that are not four decimal numbers, and trailing
+    dots.
 
     Raises
     ------
@@ -163,7 +169,7 @@ def parse_url(url: str, allowed: Sequence[AllowedHost]) -> Target:
     if match is None:
         raise AddressRefusedError(
             "the URL is not valid: expected https://host/path in ASCII, without user name, "
-            f"fragment or blanks, at most {LONGEST} characters"
+            f"fragment or blanks, with at most {LONGEST} characters"
         )
     scheme, host, port = match[1], _normalize_host(match[2]), _parse_port(match[3], match[1])
     entry = next((entry for entry in allowed if entry.covers(scheme, host, port)), None)
@@ -175,7 +181,7 @@ def parse_url(url: str, allowed: Sequence[AllowedHost]) -> Target:
             "service.toml"
         )
     raise AddressRefusedError(
-        "webhooks are disabled; the operator lists the allowed hosts in service.toml: "
+        "webhooks are disabled; ask the operator to list the allowed hosts in service.toml: "
         'webhook_hosts = ["hooks.example.org"]'
     )
 
@@ -198,8 +204,8 @@ def resolve_target(target: Target, lookup: Resolver | None = None) -> tuple[str,
         raise OSError(f"no address for {target.host}")
     if not all(_is_safe(text, is_internal=target.entry.is_internal) for text in texts):
         raise AddressRefusedError(
-            "the host does not have a public address; for an internal host, the operator adds "
-            "internal = true to its entry in webhook_hosts"
+            "the host does not have a public address; for an internal host, ask the operator to "
+            "add internal = true to its entry in webhook_hosts"
         )
     return tuple(dict.fromkeys(texts))
 
@@ -225,12 +231,15 @@ def _is_safe(text: str, *, is_internal: bool) -> bool:
 def _parse_port(text: str | None, scheme: str) -> int:
     port = int(text) if text else _PORTS[scheme]
     if port > 65535:
-        raise AddressRefusedError(f"port {port} is not valid: expected at most 65535")
+        raise AddressRefusedError(f"port {port} is not valid: expected a number up to 65535")
     return port
 
 
 def _normalize_host(text: str) -> str:
-    """Return the normal form of a host, or raise an error."""
+    """Return a host in lower case, or an IPv6 address in its short form without brackets.
+
+    Raises AddressRefusedError if the host is not valid.
+    """
     host = text.lower()
     if host.startswith("["):
         address = _to_ip(host[1:-1])
@@ -244,7 +253,7 @@ def _normalize_host(text: str) -> str:
     # 127.1.
     if labels[-1][0].isdigit() and str(_to_ip(host)) != host:
         raise AddressRefusedError(
-            "the host looks like an IP address; expected four decimal numbers"
+            "the host looks like an IP address, but is not four decimal numbers such as 192.0.2.1"
         )
     return host
 

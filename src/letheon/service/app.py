@@ -57,17 +57,17 @@ def create_app(
     Parameters
     ----------
     ledger : Ledger
-        The ledger, open as long as the application is used; the desk uses its clock.
+        The ledger; it must stay open while the application is used. The desk uses its clock.
     settings : ServiceSettings, optional
         Settings; by default those in ``service.toml`` in the folder of the ledger.
     bound : str
         The address that the server listens on; clients may use it as host name.
     is_secure : bool, optional
-        Whether browsers use HTTPS; by default, if ``public_url`` does.
+        Whether browsers use HTTPS; by default, whether ``public_url`` does.
     is_demo : bool, default=False
         Whether pages show a banner for the demo.
     has_worker : callable, optional
-        Returns whether the worker is running.
+        A function that returns whether the worker is running.
 
     Returns
     -------
@@ -119,17 +119,20 @@ def create_app(
 
 
 class _Assets(StaticFiles):
-    """Scripts and styles; their URLs contain a digest, so browsers may cache them."""
+    """The scripts and styles of the pages.
+
+    Their URLs contain a digest of their contents, so browsers may cache them without limit.
+    """
 
     def file_response(self, *words: Any, **options: Any) -> Response:
-        """Return a file that browsers may cache."""
+        """Return the response for a file, with a header that lets browsers cache it."""
         response = super().file_response(*words, **options)
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
         return response
 
 
 async def _respond_to_error(request: Request, error: Exception) -> Response:
-    """Turn an error into a response; an internal error shows no details."""
+    """Turn an error into a response; the response to an internal error contains no details."""
     problem = problem_of(error)
     if problem is None:
         middleware.log_internal_error(error)
@@ -144,7 +147,10 @@ async def _respond_to_error(request: Request, error: Exception) -> Response:
 
 
 def _make_document(app: FastAPI, routes: Sequence[APIRoute]) -> dict[str, Any]:
-    """Return the OpenAPI document with the scopes and problems of every operation; it is cached."""
+    """Return the OpenAPI document, with the scopes and error responses of every operation.
+
+    The document is created once and then cached.
+    """
     if app.openapi_schema is None:
         document = get_openapi(
             title="letheon desk", version=__version__, description=_ABOUT, routes=app.routes
@@ -163,7 +169,7 @@ def _make_document(app: FastAPI, routes: Sequence[APIRoute]) -> dict[str, Any]:
 
 
 def _describe_fields(schema: dict[str, Any]) -> None:
-    """Move the attribute descriptions of a docstring to the fields of its schema."""
+    """Move the attribute descriptions in the description of a schema to its fields."""
     about, separator, attributes = schema.get("description", "").partition(_ATTRIBUTES)
     if separator:
         schema["description"] = about
@@ -198,6 +204,6 @@ def _require_gates(routes: Iterable[APIRoute]) -> None:
     for route in routes:
         if len(find_gates(route)) != 1:
             raise RuntimeError(
-                f"{route.path} has {len(find_gates(route))} gates; expected one allows(...) "
-                "or public()"
+                f"{route.path} declares {len(find_gates(route))} gates; expected exactly one: "
+                "allows(...) or public()"
             )

@@ -42,14 +42,16 @@ _NUMBER_KEYS = ("sequence", "certificate")
 
 @dataclass(frozen=True)
 class ConcurrencyLimit:
-    """A limit on concurrent work.
+    """A limit on the number of calls that run at the same time.
 
     Attributes
     ----------
     each, most : int
-        Maximum per key, and in total.
-    status, code, title, words, retry : int or str
-        The problem that is raised at the limit; `retry` is the pause in seconds.
+        Maximum number per key, and in total.
+    status, code, title, words : int or str
+        The `ApiProblem` that is raised when the limit is reached.
+    retry : str
+        Number of seconds to wait before the next attempt.
     """
 
     each: int
@@ -64,7 +66,7 @@ class ConcurrencyLimit:
 
     @contextmanager
     def acquire(self, key: str) -> Iterator[None]:
-        """Take a place for the duration of a block; raise the problem if there is none."""
+        """Count a call during a ``with`` block; raise the problem if the limit is reached."""
         with self._lock:
             if self._in_use[key] >= self.each or self._in_use.total() >= self.most:
                 raise self.make_problem()
@@ -78,18 +80,21 @@ class ConcurrencyLimit:
                     del self._in_use[key]
 
     def make_problem(self) -> ApiProblem:
-        """Return the problem for a caller when the limit is reached."""
+        """Return the problem to raise when the limit is reached."""
         headers = {"Retry-After": self.retry}
         return ApiProblem(self.status, self.code, self.title, self.words, headers=headers)
 
 
 class Limiter:
-    """Rate limits by token and by address; limits on concurrent long calls, bundles and models.
+    """Limits on the rate of calls, and on the number of concurrent calls.
+
+    Rates are limited per token and per client address. Long calls, bundle downloads and
+    registrations of models are limited in number.
 
     Parameters
     ----------
     settings : ServiceSettings
-        The rates.
+        The settings that contain the rates.
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -113,9 +118,10 @@ class Limiter:
         self.models = ConcurrencyLimit(1, 4, 503, "busy", title, words, "5")  # each needs memory
 
     def count(self, limit_name: str, key: str) -> None:
-        """Count a call of a token or from an address, or raise the problem 429.
+        """Count a call; raise an `ApiProblem` with status 429 if the rate limit is exceeded.
 
-        Logins, invalid tokens and receipt checks are counted by address.
+        The key is the id of a token, or a client address for logins, invalid tokens and receipt
+        checks.
         """
         limiter, rate = self._limits[limit_name]
         if not limiter.hit(rate, limit_name, key):
@@ -139,11 +145,11 @@ class Context:
     templates : Jinja2Templates
         Templates of the pages.
     is_secure : bool
-        Whether browsers use HTTPS; cookies then require it.
+        Whether browsers use HTTPS. If so, cookies are only sent over HTTPS.
     is_demo : bool
         Whether this is the demo.
     has_worker : callable
-        Returns whether the worker is running; None if the server has no worker.
+        A function that returns whether the worker is running; None if there is no worker.
     stopping : Event
         Set when the server shuts down; running computations then stop.
     """
@@ -161,23 +167,24 @@ class Context:
 
 
 def context(request: Request) -> Context:
-    """Return the desk of a call."""
+    """Return the state of the desk that serves a call."""
     desk: Context = request.app.state.context
     return desk
 
 
 class CertificateNumbers:
-    """Certificate numbers as a tenant sees them; without a tenant, the numbers of the ledger.
+    """Conversion between the certificate numbers of a tenant and those of the ledger.
 
     The ledger numbers the certificates of all tenants together, so its numbers would reveal how
-    much other tenants erase. The signed files contain the ledger's numbers, which the chain needs.
+    much other tenants erase. A tenant therefore sees numbers of its own, starting at 1. The signed
+    files still contain the ledger's numbers, because the chain of certificates needs them.
 
     Parameters
     ----------
     ledger : Ledger
         The ledger with the certificates.
     tenant : str or None
-        Owner of the certificates.
+        Owner of the certificates. If it is None, numbers are not converted.
     """
 
     def __init__(self, ledger: Ledger, tenant: str | None) -> None:
@@ -189,7 +196,7 @@ class CertificateNumbers:
         return self._ledger.certificates.sequences(tenant=str(self.tenant))
 
     def tenant_number(self, sequence: int | None) -> int | None:
-        """Return the tenant's number of a certificate; None for another tenant's certificate."""
+        """Convert the ledger's number to the tenant's; None for another tenant's certificate."""
         if sequence is None or self.tenant is None:
             return sequence
         place = bisect_left(self._sequences, sequence)
@@ -197,12 +204,12 @@ class CertificateNumbers:
         return place + 1 if is_own else None
 
     def ledger_number(self, number: int) -> int:
-        """Return the ledger's number of a certificate.
+        """Convert the tenant's number of a certificate to the ledger's number.
 
         Raises
         ------
         ApiProblem
-            404: the tenant has no certificate of that number.
+            404: the tenant has no certificate with that number.
         """
         if self.tenant is None:
             return number
@@ -211,7 +218,11 @@ class CertificateNumbers:
         return self._sequences[number - 1]
 
     def renumber(self, value: Any, name: str = "") -> Any:
-        """Return JSON, or a text, with the tenant's certificate numbers."""
+        """Replace the ledger's certificate numbers by the tenant's in JSON data or a text.
+
+        `name` is the key of the value in the JSON data. A certificate of another tenant gets
+        ``None`` in data and "?" in a text.
+        """
         if self.tenant is None:
             return value
         if isinstance(value, int) and name in _NUMBER_KEYS:
@@ -235,7 +246,7 @@ def unknown_certificate() -> ApiProblem:
 
 @dataclass(frozen=True)
 class Principal(Token):
-    """The authenticated caller: a token at a desk.
+    """The authenticated caller of a desk: an access token, and the browser session if any.
 
     Attributes
     ----------
@@ -263,41 +274,51 @@ class Principal(Token):
         return not set(scopes).isdisjoint(self.scopes)
 
     def require(self, *scopes: str, title: str = "not permitted for this token") -> None:
-        """Raise the problem 403 if the token has none of these scopes; empty allows any token."""
+        """Raise an `ApiProblem` with status 403 if the token has none of these scopes.
+
+        Any token is accepted if no scopes are given.
+        """
         if scopes and not self.may(*scopes):
             words = (
-                f"It needs the scope {' or '.join(scopes)}; the role of the token is {self.role}."
+                f"The call needs the scope {' or '.join(scopes)}; your token has the role "
+                f"{self.role}."
             )
             raise ApiProblem(403, "not-allowed", title, words)
 
     @property
     def sees_all_requests(self) -> bool:
-        """Whether it sees requests of other tokens, and which ids are in a model or erased.
+        """Whether the caller sees requests of other tokens, and which ids a model contains.
 
-        Other tokens get the same response for ids that are in the model, erased or unknown.
+        All other callers get the same response for an id that is in the model, erased or unknown.
         """
         return self.role != "requester" and self.may(*_KNOWING)
 
     def tenant_for(self, requested: str | None) -> str:
-        """Return the tenant of a single object; objects of other tenants appear not to exist."""
+        """Return the tenant in which to look up a single object, "default" if none is given.
+
+        Raise an `ApiProblem` with status 404 if the caller belongs to another tenant.
+        """
         return self.tenant_filter(requested) or "default"
 
     def tenant_filter(self, requested: str | None) -> str | None:
-        """Return the tenant whose objects a list shows; None for all tenants."""
+        """Return the tenant whose objects the caller may list; None for all tenants.
+
+        Raise an `ApiProblem` with status 404 if the caller belongs to another tenant.
+        """
         if requested is None:
             return self.tenant
         with suppress(ValueError):
             if self.tenant in (None, requested):
                 return require_name("tenant", requested)
-        raise ApiProblem(404, "not-there", "not found", "There is no object of that name.")
+        raise ApiProblem(404, "not-there", "not found", "There is no object with that name.")
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Access check of a route: the token needs one of the scopes; no scopes allow any token.
+    """The access check of a route: the token must have one of the scopes.
 
-    `is_public` marks a route that needs no token. `is_long` marks a route that may be slow; only a
-    few of these run at the same time.
+    Any token is accepted if there are no scopes. `is_public` marks a route that needs no token.
+    `is_long` marks a route that may be slow; only a few of these run at the same time.
     """
 
     scopes: tuple[str, ...]
@@ -309,7 +330,7 @@ class Gate:
         request: Request,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None,
     ) -> Principal:
-        """Return the authenticated caller, or raise a problem."""
+        """Return the authenticated caller; raise an `ApiProblem` if access is refused."""
         desk = context(request)
         caller = _identify_caller(desk, request, credentials)
         self.admit(request, caller)
@@ -321,13 +342,16 @@ class Gate:
         return caller
 
     def admit(self, request: Request, caller: Principal, **words: str) -> None:
-        """Count the call, and raise the problem 403 if the token has none of the scopes."""
+        """Count the call for the rate limit, and check the scopes of the token.
+
+        Raise an `ApiProblem` with status 429 at the rate limit, and 403 if no scope matches.
+        """
         request.scope["letheon_token"] = caller.id
         caller.desk.limiter.count("token", caller.id)
         caller.require(*self.scopes, **words)
 
     def enter(self, request: Request, caller: Principal) -> None:
-        """Count a long call against its limit; the place is released at the end of the call."""
+        """Count a call of a long route until it ends; raise an `ApiProblem` at the limit."""
         if self.is_long:
             places = ExitStack()
             places.enter_context(caller.desk.limiter.long_calls.acquire(caller.id))
@@ -339,11 +363,14 @@ class _PublicGate(Gate):
     """The gate of a public route."""
 
     async def __call__(self, request: Request) -> None:  # type: ignore[override]
-        """Accept every call, without a thread, so that a busy server can report its health."""
+        """Accept every call.
+
+        The method is asynchronous and needs no thread, so a busy server can report its health.
+        """
 
 
 def allows(*scopes: str, is_long: bool = False) -> Gate:
-    """Return a dependency that requires one of these scopes; no scopes allow any token."""
+    """Return a dependency that requires one of these scopes, or any token without scopes."""
     return Gate(scopes, is_long=is_long)
 
 
@@ -353,7 +380,7 @@ def public() -> Gate:
 
 
 def find_visitor(request: Request) -> Principal | None:
-    """Return the caller of a browser session; None if session or token are no longer valid."""
+    """Return the caller of a browser session; None if there is no valid session and token."""
     desk, cookie = context(request), request.cookies.get(COOKIE)
     session = None if cookie is None else desk.sessions.find(cookie)
     token = None if session is None else desk.tokens.find_valid(session.token_id)
@@ -361,26 +388,26 @@ def find_visitor(request: Request) -> Principal | None:
 
 
 def client_address(request: Request) -> str:
-    """Return the client address for rate limits; see `address_group`."""
+    """Return the address group of a client, by which calls are counted; see `address_group`."""
     return "unknown" if request.client is None else address_group(request.client.host)
 
 
 def require_csrf(request: Request, session: Session, sent: str | None) -> None:
-    """Raise the problem 403 for a change that was not sent by a page of this session."""
+    """Raise an `ApiProblem` with status 403 if a page of this session did not send the call."""
     if not is_same_origin(request) or not session.accepts_csrf(sent):
         words = "Reload the page and submit its form again; programs use a bearer token."
-        raise ApiProblem(403, "csrf", "the form is not from this session", words)
+        raise ApiProblem(403, "csrf", "the form was not sent by this session", words)
 
 
 def require_unbound(caller: Principal) -> None:
-    """Raise the problem 403 for a token that is bound to a tenant."""
+    """Raise an `ApiProblem` with status 403 if the token is bound to a tenant."""
     if caller.tenant is not None:
         words = "Use a token that is not bound to a tenant."
-        raise ApiProblem(403, "needs-unbound-token", "this concerns all tenants", words)
+        raise ApiProblem(403, "needs-unbound-token", "this call concerns all tenants", words)
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return whether the call comes from a page of this desk, as far as its headers show."""
+    """Return whether the headers of a call are consistent with a page of this desk."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")
@@ -416,7 +443,7 @@ def _token_problem(title: str, detail: str) -> ApiProblem:
 
 
 def find_gates(route: Any) -> list[Gate]:
-    """Return the gates among the dependencies of a route."""
+    """Return the access checks (`Gate`) that a route declares as dependencies."""
     return [
         dependant.call
         for dependant in _iterate_dependants(route)
@@ -425,7 +452,7 @@ def find_gates(route: Any) -> list[Gate]:
 
 
 def _iterate_dependants(route: Any) -> Iterator[Any]:
-    """Yield the dependants of a route, including the route itself."""
+    """Yield the FastAPI dependants of a route: its own, and those of all its dependencies."""
     waiting: list[Any] = [route.dependant]
     while waiting:
         dependant = waiting.pop()
@@ -434,7 +461,7 @@ def _iterate_dependants(route: Any) -> Iterator[Any]:
 
 
 def _require_known_query(request: Request) -> None:
-    """Reject unknown query parameters: a mistyped filter must not return everything."""
+    """Reject unknown query parameters, so that a mistyped filter does not return everything."""
     if not request.query_params:
         return
     params = [
@@ -451,4 +478,6 @@ def _require_known_query(request: Request) -> None:
             names.add(param.alias)
     if not request.query_params.keys() <= names:
         known = ", ".join(sorted(names)) or "none"
-        raise ApiProblem(422, "query", "unknown query parameter", f"Expected: {known}.")
+        raise ApiProblem(
+            422, "query", "unknown query parameter", f"Parameters of this call: {known}."
+        )

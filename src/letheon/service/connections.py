@@ -41,7 +41,7 @@ class AcceptedSocket(socket.socket):
     places: "Connections | None" = None
 
     def close(self) -> None:
-        """Close the connection and release its place."""
+        """Close the connection and stop counting it."""
         if self.places is not None:
             self.places.release(self)
         super().close()
@@ -70,7 +70,7 @@ class Connections:
         return len(self._open)
 
     def admit(self, accepted: AcceptedSocket, host: str) -> bool:
-        """Count a new connection; return False if there is no place for it."""
+        """Count a new connection; return False if a limit is reached and none can be closed."""
         address = address_group(host)
         is_full = self._by_address[address] >= self.most_per_address and not self._is_proxy(host)
         if is_full and not self._make_room(address):
@@ -85,7 +85,7 @@ class Connections:
         return True
 
     def release(self, accepted: AcceptedSocket) -> None:
-        """Release the place of a connection; repeated calls have no effect."""
+        """Stop counting a connection; repeated calls have no effect."""
         if self._open.get(accepted.fileno()) is accepted:
             del self._open[accepted.fileno()]
             self._by_address[accepted.address] -= 1
@@ -93,12 +93,15 @@ class Connections:
                 del self._by_address[accepted.address]
 
     def set_waiting(self, number: int, *, is_waiting: bool) -> None:
-        """Record whether the connection of a file descriptor waits for a request."""
+        """Record whether the connection with file descriptor `number` waits for a request."""
         if number in self._open:
             self._open[number].is_waiting = is_waiting
 
     def _make_room(self, address: str | None = None) -> bool:
-        """Close the oldest idle connection of an address; default: the one with most of them."""
+        """Close the oldest idle connection of an address; return False if there is none.
+
+        By default this is the address with the most idle connections.
+        """
         candidates = (
             connection
             for connection in self._open.values()
@@ -125,7 +128,7 @@ class Connections:
         return any(address in network for network in self._proxies)
 
     def _log_refusal(self, limit: str, address: str) -> None:
-        """Write a line to the log, at most once a minute."""
+        """Log that a connection was refused, at most once a minute."""
         now = time.monotonic()
         if now - self._logged_at >= _LOG_SECONDS:
             self._logged_at = now
@@ -146,7 +149,7 @@ def _parse_proxies(proxies: Iterable[str]) -> list[Any] | None:
 
 
 class ListeningSocket(socket.socket):
-    """A listening socket that closes connections for which there is no place."""
+    """A listening socket that closes connections beyond the limits."""
 
     places: Connections | None = None
 
@@ -156,13 +159,13 @@ class ListeningSocket(socket.socket):
         Raises
         ------
         ConnectionAbortedError
-            There was no place for the connection; it is closed.
+            A limit on connections is reached; the new connection was closed.
         """
         plain, address = super().accept()
         accepted = AcceptedSocket(plain.family, plain.type, plain.proto, fileno=plain.detach())
         if self.places is not None and not self.places.admit(accepted, str(address[0])):
             accepted.close()
-            raise ConnectionAbortedError("the limit of connections is reached")
+            raise ConnectionAbortedError("the limit on the number of connections is reached")
         return accepted, address
 
 
@@ -190,12 +193,12 @@ class LimitedProtocol(H11Protocol):
         self._head_ends = time.monotonic() + self.settings.header_seconds
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes; the time limit for a head starts with its first byte."""
+        """Process received bytes; the time limit for the head starts with the first byte."""
         super().data_received(data)
         self._update_head_limit()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request; uvicorn closes the connection if no byte arrives."""
+        """Mark the connection as idle; uvicorn closes it if no further request arrives."""
         self._head_ends = None
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY:  # the response came before the end of the body
@@ -208,7 +211,7 @@ class LimitedProtocol(H11Protocol):
         self._write_ends = self._time_to_flush()
 
     def resume_writing(self) -> None:
-        """Continue writing."""
+        """Continue writing, and end the time limit for the client."""
         super().resume_writing()
         self._write_ends = None
 
@@ -242,7 +245,7 @@ class LimitedProtocol(H11Protocol):
 
 
 def protocol_for(places: Connections, settings: ServiceSettings) -> type[LimitedProtocol]:
-    """Return the protocol class of a server with these limits."""
+    """Return a protocol class with these limits, for uvicorn to create its objects."""
     return type("Protocol", (LimitedProtocol,), {"places": places, "settings": settings})
 
 
@@ -258,12 +261,12 @@ class LimitedServer(uvicorn.Server):
     at_stop: Callable[[], None] = staticmethod(lambda: None)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; current calls have a few seconds to finish."""
+        """Call `at_stop` and stop the server; current calls have a few seconds to finish."""
         self.at_stop()
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
-        """Check the time limits, and return whether to stop."""
+        """Check the time limits; return whether the server should stop."""
         if counter % 10 == 0:
             now = time.monotonic()
             for connection in list(self.server_state.connections):

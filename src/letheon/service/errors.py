@@ -34,8 +34,10 @@ class ApiProblem(HTTPException):
         HTTP status.
     code : str
         Code for programs; it becomes a part of ``type``.
-    title, detail : str
-        What is wrong; what to do about it.
+    title : str
+        What is wrong.
+    detail : str
+        What to do about it.
     headers : mapping, optional
         Headers of the response.
     fields : sequence of dict, optional
@@ -58,7 +60,7 @@ class ApiProblem(HTTPException):
         self.fields = fields
 
     def to_dict(self, instance: str) -> dict[str, Any]:
-        """Return the JSON document."""
+        """Return the JSON document; `instance` is the id of the call."""
         document: dict[str, Any] = {
             "type": PREFIX + self.code,
             "title": self.title,
@@ -98,7 +100,7 @@ _KNOWN: tuple[tuple[Any, ...], ...] = (
     (errors.UnknownModelError, 404, "unknown-model", "no such model"),
     (errors.UnknownRequestError, 404, "unknown-request", "no such request"),
     (errors.LedgerMissingError, 404, "not-there", "not found"),
-    (errors.IdempotencyError, 422, "key-used", "the idempotency key was used for something else"),
+    (errors.IdempotencyError, 422, "key-used", "the idempotency key was used for another request"),
     (errors.RequestStateError, 409, "wrong-state", "the request is in the wrong state"),
     (errors.BlockedIdsError, 409, "blocked", "the rows contain ids with an erasure request"),
     (errors.LedgerBusyError, 503, "busy", "the ledger is busy"),
@@ -116,11 +118,13 @@ _KNOWN: tuple[tuple[Any, ...], ...] = (
 
 @contextmanager
 def cursor_problems(detail: str = "") -> Iterator[None]:
-    """Turn a `ValueError` into the problem for an invalid `after`."""
+    """Turn a `ValueError` into the problem for an invalid query parameter `after`."""
     try:
         yield
     except ValueError as error:
-        raise ApiProblem(422, "cursor", "after is not valid", detail or str(error)) from error
+        raise ApiProblem(
+            422, "cursor", "the parameter `after` is not valid", detail or str(error)
+        ) from error
 
 
 def problem_of(error: BaseException) -> ApiProblem | None:
@@ -165,7 +169,7 @@ _ADVICE = {
 
 
 def _validation_problem(error: RequestValidationError) -> ApiProblem:
-    """Return the problem for invalid fields: their paths and reasons, not their values."""
+    """Return the problem for invalid fields, with their paths and reasons but not their values."""
     fields = [
         {"at": "/".join(_field_path(details))[:_LONGEST_PLACE], "why": _field_reason(details)}
         for details in error.errors()
@@ -176,20 +180,26 @@ def _validation_problem(error: RequestValidationError) -> ApiProblem:
 
 
 def _field_path(error: Any) -> list[str]:
-    """Return the path of a field; unknown names come from the caller and are not repeated."""
+    """Return the path of a field, without the name of an unknown field.
+
+    The caller chose that name, so it is not repeated.
+    """
     parts = [str(part) for part in error["loc"]]
     return parts[:-1] if error["type"] == "extra_forbidden" else parts
 
 
 def _field_reason(error: Any) -> str:
-    """Return the reason of the validator; custom errors may quote the value."""
+    """Return why a field is not valid, as the validator says.
+
+    The reason is "not valid" for custom errors that may quote the value.
+    """
     known = error["type"] not in ("value_error", "assertion_error", "json_invalid")
     message = str(error["msg"]) if known or error.get("ctx", {}).get("safe") else "not valid"
     return message[:_LONGEST_PLACE]
 
 
 def make_response(request: Request, problem: ApiProblem) -> Response:
-    """Return a problem as a response."""
+    """Return the response for a problem: its JSON document, status and headers."""
     return JSONResponse(
         problem.to_dict(str(request.scope.get("letheon_call", ""))),
         status_code=problem.status_code,

@@ -17,7 +17,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class MemoryParser(MultiPartParser):
-    """Parser that keeps files in memory: rows and ids must not be written to a temporary file."""
+    """A form parser that keeps files in memory; rows and ids must not be written to the disk."""
 
     spool_max_size = 1 << 40
 
@@ -25,10 +25,10 @@ class MemoryParser(MultiPartParser):
 async def read_form(
     request: Request, *, most_files: int = 8, most_fields: int = 2000, longest_field: int = 1 << 20
 ) -> FormData:
-    """Return the submitted form; an empty form for other media types.
+    """Return the submitted form; an empty form if the body is of another media type.
 
-    The size of the body is limited earlier. A handler reads the form after authentication, so that
-    the body of an unauthenticated call is not read.
+    The middleware limits the size of the body. A handler reads the form after authentication, so
+    that the body of an unauthenticated call is not read.
 
     Raises
     ------
@@ -43,7 +43,9 @@ async def read_form(
         if kind == "application/x-www-form-urlencoded":
             return await FormParser(request.headers, request.stream()).parse()
     except (MultiPartException, UnicodeError) as error:
-        raise ApiProblem(400, "form", "The form could not be read", "Reload the page.") from error
+        raise ApiProblem(
+            400, "form", "The form could not be read", "Reload the page and submit it again."
+        ) from error
     return FormData()
 
 
@@ -68,37 +70,40 @@ async def read_parts(request: Request, *, most_fields: int = 8) -> FormData:
 
 
 def multipart_body(parts: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    """Return the OpenAPI description of a form with these parts."""
+    """Return the OpenAPI description of a multipart form with these parts."""
     schema = {"type": "object", "required": required, "additionalProperties": False}
     content = {"multipart/form-data": {"schema": schema | {"properties": parts}}}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def form_problem(why: str) -> ApiProblem:
-    """Return the problem for an API call with an invalid form."""
+    """Return the problem for an API call whose form is not valid; `why` gives the reason."""
     words = f"{why[0].upper()}{why[1:]}; send multipart/form-data with the CSV in the part `file`."
     return ApiProblem(422, "form", "the form is not valid", words)
 
 
 def text_of(form: FormData, name: str) -> str:
-    """Return a field of a form without surrounding blanks; an empty string for a file."""
+    """Return a text field of a form, stripped; an empty string if it is missing or a file."""
     value = form.get(name, "")
     return value.strip() if isinstance(value, str) else ""
 
 
 def key_of(form: FormData) -> str:
-    """Return the idempotency key of a form, so that submitting it twice has one effect."""
+    """Return the idempotency key of a form; a random key if it is missing or not valid.
+
+    With the key, submitting the same form twice has the effect of submitting it once.
+    """
     key = text_of(form, "key")
     return key if _KEY.fullmatch(key) else secrets.token_hex(16)
 
 
 def check_form(kind: type[M], values: dict[str, Any]) -> M:
-    """Return the validated values of a form; empty values are left out.
+    """Validate the values of a form with the model class `kind`; ignore empty values.
 
     Raises
     ------
     ApiProblem
-        422: a value is not valid; the value is not repeated.
+        422: a value is not valid. The problem names the field but not the value.
     """
     filled = {name: value for name, value in values.items() if value not in (None, "", [])}
     try:

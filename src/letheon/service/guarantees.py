@@ -1,4 +1,4 @@
-"""Guarantees, measures and accounts of a model as the API shows them; budget forecasts."""
+"""API output for the guarantee, measures and budget of a model, and the budget forecast."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -30,7 +30,7 @@ class GuaranteeOut(Out):
     Attributes
     ----------
     epsilon : float or None
-        Null unless the guarantee is certified.
+        Epsilon of a certified guarantee; null for other guarantees.
     words : str
         Explanation of the guarantee.
     assumptions : list of CodeOut
@@ -47,7 +47,7 @@ class GuaranteeOut(Out):
 
 
 class BudgetOut(Out):
-    """The privacy budget of a certified method; `spent` is rounded and not in certificates.
+    """The privacy budget of a certified method.
 
     Attributes
     ----------
@@ -56,9 +56,9 @@ class BudgetOut(Out):
     adds_up : bool
         Whether the spent amount grows with each request.
     spent : float or None
-        Spent amount, in tenths of the budget; null in certificates.
+        Spent amount, rounded to tenths of the budget; null in certificates.
     share : float or None
-        Spent share of the budget.
+        Spent share of the budget, from 0 to 1; null in certificates.
     """
 
     rule: str
@@ -70,16 +70,16 @@ class BudgetOut(Out):
 
 
 class MeasureOut(Out):
-    """One of the four measures; `basis` distinguishes measurements from proxies.
+    """One of the four measures of a removal; `basis` distinguishes measurements from proxies.
 
     Attributes
     ----------
     metric : str
         Code of the metric.
     value : float or None
-        Null if not measured.
+        Measured value; null if it was not measured.
     n : int
-        Number of rows or runs; 0 by proof.
+        Number of rows or runs that were measured; 0 if the value holds by proof.
     """
 
     metric: str
@@ -91,14 +91,14 @@ class MeasureOut(Out):
 
 
 class ForecastOut(Out):
-    """When the next retrain is due."""
+    """The forecast of the day on which the next retrain is due; null if there is none."""
 
     on: date | None
     words: str
 
 
 def guarantee_out(section: Mapping[str, Any]) -> GuaranteeOut:
-    """Return the `guarantee` section of a certificate, with an explanation."""
+    """Convert the `guarantee` section of a certificate, and add an explanation."""
     names = ("kind", "epsilon", "delta", "requests", "releases")
     claims: dict[str, Any] = {name: section.get(name) for name in names}
     return GuaranteeOut(
@@ -109,7 +109,7 @@ def guarantee_out(section: Mapping[str, Any]) -> GuaranteeOut:
 
 
 def budget_out(accounting: Mapping[str, Any]) -> BudgetOut:
-    """Return the `accounting` section of a certificate."""
+    """Convert the `accounting` section of a certificate, and add the spent share."""
     spent, budget = accounting.get("spent"), float(accounting.get("budget") or 0)
     return BudgetOut(
         rule=accounting["rule"],
@@ -122,7 +122,7 @@ def budget_out(accounting: Mapping[str, Any]) -> BudgetOut:
 
 
 def measures_out(section: Mapping[str, Mapping[str, Any]]) -> dict[MeasureName, MeasureOut]:
-    """Return the `measurements` section of a certificate, by name."""
+    """Convert the `measurements` section of a certificate; the keys are names of measures."""
     return {name: _measure_out(section[name]) for name in get_args(MeasureName)}
 
 
@@ -137,15 +137,15 @@ def _measure_out(measure: Mapping[str, Any]) -> MeasureOut:
 
 
 def codes_out(codes: Any, table: Mapping[str, str]) -> list[CodeOut]:
-    """Return codes with their meanings."""
+    """Return codes with their meanings from a table."""
     return [CodeOut(code=code, words=words) for code, words in explain_codes(codes, table)]
 
 
 def compute_slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return the Theil-Sen slope: the median over all pairs of ``(y_j - y_i) / (x_j - x_i)``.
+    """Return the Theil-Sen slope of points (x, y): the median slope over all pairs of points.
 
-    Unlike a least-squares line, it is robust to a few large requests. Pairs with the same time are
-    left out; None if no pair remains.
+    Unlike the slope of a least-squares line, it is robust to a few large requests. Pairs with the
+    same x are left out. None if no pair remains.
     """
     pairs = combinations(points, 2)
     slopes = [(y_j - y_i) / (x_j - x_i) for (x_i, y_i), (x_j, y_j) in pairs if x_i != x_j]
@@ -153,24 +153,26 @@ def compute_slope(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 def forecast_budget(spent: Sequence[tuple[int, float]], budget: float, now: int) -> ForecastOut:
-    """Return the day on which the budget will be spent at the rate since the last retrain.
+    """Forecast the day on which the budget will be spent, at the rate since the last retrain.
 
-    The rate is the Theil-Sen slope through the account after each version, from the retrain or
-    registration to today, so days without requests count. The forecast is the day on which the line
-    from today's account reaches the budget.
+    The rate is the Theil-Sen slope of the spent totals of all versions since the last retrain or
+    the registration. Today's total is included, so days without requests lower the rate. The
+    forecast continues from today's total at this rate until the budget is reached.
 
     Parameters
     ----------
     spent : sequence of (int, float)
-        Times and spent totals, oldest first, at least one.
+        Time (seconds since 1970) and spent total of each version, oldest first; at least one.
     budget : float
-        The limit.
+        The total that may be spent.
     now : int
-        Seconds since 1970.
+        Current time, in seconds since 1970.
     """
     today, last = datetime.fromtimestamp(now, UTC).date(), spent[-1][1]
     if last >= budget:
-        return ForecastOut(on=today, words="The budget is spent: the next batch is a retrain.")
+        return ForecastOut(
+            on=today, words="The budget is spent: the next batch retrains the model."
+        )
     if last <= 0:
         return ForecastOut(on=None, words="Nothing has been spent since the last retrain.")
     start = spent[0][0]

@@ -1,9 +1,10 @@
 """The jobs of a desk that a worker runs: apply, retrain, what-if, audit.
 
-An audit checks a bundle with the public key, in sandboxed processes. Certificates, log and requests
-are one chain for all tenants: a tenant's token sees whether the whole chain is valid, and only its
-own requests and models. A *drill* first changes one byte in the copy of the bundle. The audit must
-then fail, which shows that it detects changes. The ledger itself is never changed.
+An audit checks an exported bundle with the public key, in sandboxed processes. Certificates, log
+and requests form one chain for all tenants. A tenant's token sees whether the whole chain is valid,
+but only its own requests and models. A *drill* is an audit of a bundle in which one byte was
+changed first. The audit must then fail, which shows that it detects changes. The ledger itself is
+never changed.
 """
 
 import contextlib
@@ -77,7 +78,7 @@ SHOWN = ("level", "name", "model", "verdict", "reason", "promised")
 
 
 class _JobError(Exception):
-    """The failure of a job: a code, and a text without personal data."""
+    """The failure of a job, with a code and a text without personal data."""
 
     def __init__(self, code: str, words: str) -> None:
         super().__init__(words)
@@ -85,20 +86,20 @@ class _JobError(Exception):
 
 
 class JobRunner:
-    """Claims jobs and runs them.
+    """Runner of waiting jobs, which it claims one at a time.
 
     Parameters
     ----------
     ledger : Ledger
         The ledger of the desk.
     stop : Event
-        When set, jobs that only read are stopped and released; a batch is finished first.
+        When it is set, jobs that only read are stopped and released; a batch is finished first.
     method_seconds : float, default=60
-        Time limit of one method in a what-if.
+        Time limit for measuring one method in a what-if job.
 
     Notes
     -----
-    A worker runs at most one job that changes a model and one that only reads at a time.
+    At any time, a worker runs at most one job that changes a model and one job that only reads.
     """
 
     def __init__(
@@ -110,14 +111,14 @@ class JobRunner:
         self.jobs = Jobs(ledger)
 
     def run_all(self, kinds: Iterable[Kind] = (*CHANGING_KINDS, *READING_KINDS)) -> int:
-        """Run jobs until none is waiting or `stop` is set; return their number."""
+        """Run jobs until none is waiting or `stop` is set; return the number of jobs run."""
         wanted, n_done = tuple(kinds), 0
         while not self._stop.is_set() and self.run_next(wanted) is not None:
             n_done += 1
         return n_done
 
     def run_next(self, kinds: Iterable[Kind]) -> JobRecord | None:
-        """Run the next waiting job of these kinds; return the claimed job."""
+        """Run the next waiting job of these kinds, and return it; None if no job is waiting."""
         job = self.jobs.claim(owner_name(), kinds=kinds)
         if job is not None:
             # Another worker may have taken the job over while this process was paused.
@@ -151,7 +152,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def _renew_lease(self, job: JobRecord) -> Iterator[None]:
-        """Renew the lease in the background during the block."""
+        """Renew the lease of a job in the background during a ``with`` block."""
         done = threading.Event()
 
         def renew_until_done() -> None:
@@ -169,7 +170,7 @@ class JobRunner:
             thread.join()
 
     def _apply_requests(self, job: JobRecord) -> dict[str, Any]:
-        """Apply the queued requests of a model now."""
+        """Apply the queued requests of a model now, without waiting for a full batch."""
         options: dict[str, Any] = {"model": job.model, "tenant": job.tenant}
         options |= {"force": True, "apart": True, "stop": self._stop}
         return self._run_steps(job, lambda: self._ledger.steps(**options))
@@ -194,9 +195,9 @@ class JobRunner:
     def _run_steps(
         self, job: JobRecord, start_steps: Callable[[], Iterator[Step]]
     ) -> dict[str, Any]:
-        """Run the steps of a job, and retry while another worker uses the model; return the steps.
+        """Run the steps of a job, and try again while another worker uses the model.
 
-        Steps of other models are not shown to the caller.
+        Return the steps of this job; steps of other models are left out.
         """
         own_steps: list[Step] = []
         sequences: set[int | None] = set()
@@ -223,7 +224,10 @@ class JobRunner:
         return {"steps": [vars(entry) for entry in own_steps]}
 
     def _retry_while_busy(self, why: str) -> Iterator[None]:
-        """Yield with pauses until the caller breaks; give up after a time limit."""
+        """Yield for one attempt after another, with pauses, until the caller leaves the loop.
+
+        Raise an error with the reason `why` after the time limit, 120 seconds.
+        """
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline:
             yield
@@ -266,7 +270,7 @@ class JobRunner:
         return {**sizes, "methods": rows}
 
     def _read_order(self, job: JobRecord) -> WhatIfOrder:
-        """Return a model and its rows as bytes: the measuring process has no keys."""
+        """Return a what-if order with the decrypted model and rows; its process has no keys."""
         core = self._ledger._core
         with core.database.reading() as conn:
             model = versions.find_model(conn, str(job.model), str(job.tenant))
@@ -308,7 +312,10 @@ class JobRunner:
         }
 
     def _export_bundle(self, job: JobRecord, folder: Path) -> Path | None:
-        """Return the bundle; None if files of the ledger differ from what it signed."""
+        """Export an auditor bundle and return its folder.
+
+        None if files of the ledger are missing or differ from what the ledger signed.
+        """
         for _ in self._retry_while_busy("a batch is applied and has no certificate yet"):
             try:
                 return self._ledger.export(
@@ -321,7 +328,7 @@ class JobRunner:
         return None
 
     def _report_damage(self, job: JobRecord) -> AuditReport:
-        """Return the report for a ledger whose files differ from what it signed."""
+        """Return a failed report: files of the ledger are missing or differ from what it signed."""
         reason = "a file of the ledger is damaged or missing"
         result = LevelResult("V4", _name_in_certificates(job) or "", "fail", reason)
         self._report_level(job, result)
@@ -332,7 +339,7 @@ class JobRunner:
         if model is not None and not (bundle / "models").is_dir():
             raise _JobError(
                 "nothing-certified",
-                "the model has no certificate yet; it needs at least one erasure",
+                "the model has no certificate yet; apply at least one erasure request first",
             )
         listed = self._ledger.models.list(tenant=job.tenant)
         own_models = [self._ledger.models.row(info.name, info.tenant) for info in listed]
@@ -373,7 +380,10 @@ class JobRunner:
 
 
 def _is_attempt(step: Step, job: JobRecord) -> bool:
-    """Return whether a step tried a batch; a failed purge may be another tenant's."""
+    """Return whether a step is an attempt to apply a batch to the model of a job.
+
+    A failed purge does not count, because it may belong to another tenant.
+    """
     is_purge = step.what == "failed" and step.sequence is not None
     return step.model == job.model and step.what in _DONE_BY and not is_purge
 
@@ -381,7 +391,10 @@ def _is_attempt(step: Step, job: JobRecord) -> bool:
 def _make_stopped_row(
     current_method: dict[str, Any], error: SandboxError, seconds: float
 ) -> dict[str, Any]:
-    """Return the row of a method that was stopped; raise if the rows could not be read."""
+    """Return the what-if row of a method that was stopped before it finished.
+
+    Raise EndedError if the process ended before it began with a method.
+    """
     if not current_method:
         raise EndedError("process-ended") from error
     words = f"it took more than {seconds:g} s" if isinstance(error, TimeLimitError) else str(error)
@@ -398,7 +411,7 @@ def _for_tenant(
 ) -> LevelResult | None:
     """Return a result as a tenant may see it; None if it concerns only other tenants.
 
-    `models` are the numbers of the tenant's models in the events of requests.
+    `models` are the database ids of the tenant's models, which the events of requests contain.
     """
     if tenant is None or result.model:
         return result if is_visible(tenant, result.model) else None
@@ -408,7 +421,7 @@ def _for_tenant(
 
 
 def _name_in_certificates(job: JobRecord) -> str | None:
-    """Return the name of a job's model in certificates."""
+    """Return the name of a job's model in certificates; None for a job without a model."""
     if job.model is None or job.tenant == "default":
         return job.model
     return f"{job.tenant}/{job.model}"
@@ -432,7 +445,10 @@ def is_visible(tenant: str | None, model: str) -> bool:
 
 
 def audit_verdict(levels: Iterable[Mapping[str, Any]]) -> str:
-    """Return the verdict for the levels of a report; older reports promise all levels."""
+    """Return the overall verdict for the levels of a report.
+
+    Older reports do not say which levels the ledger promised; all of them count as promised.
+    """
     words = {"pass": True, "fail": False, "skipped": None}
     return overall((words[entry["verdict"]], entry.get("promised", True)) for entry in levels)
 
@@ -447,7 +463,9 @@ def tamper_bundle(bundle: Path, drill: str) -> str:
         )
     if not described:
         raise _JobError(
-            "nothing-certified", "no model has a certificate yet; the drill has nothing to change"
+            "nothing-certified",
+            "no model has a certificate yet, so the drill has nothing to change; apply at least "
+            "one erasure request first",
         )
     newest = max(described, key=lambda entry: int(entry["sequence"]))
     if drill == "certificate":

@@ -61,10 +61,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
 def list_allowed_hosts(settings: ServiceSettings, *bound: str) -> frozenset[str]:
-    """Return the allowed host names of the desk.
+    """Return the host names under which the desk may be called.
 
-    Other names are rejected: a foreign website whose name resolves to this machine (DNS rebinding)
-    must not reach the desk.
+    Calls for other names are rejected, so that a foreign website whose name resolves to this
+    machine (DNS rebinding) cannot reach the desk.
     """
     own = [] if settings.public_url is None else [urlsplit(settings.public_url).hostname or ""]
     return frozenset(name.lower() for name in (*_LOOPBACK, *settings.hosts, *bound, *own))
@@ -74,8 +74,8 @@ class Guards:
     """Middleware that checks, logs and counts every call, and handles errors.
 
     Calls with a body that is too large, or for another host name, are rejected. Every response gets
-    an id and headers. Only the type and the place of an internal error are logged, without the
-    traceback, because the text of an error may contain personal data.
+    an id and security headers. Only the type of an internal error and its line in the code are
+    logged, because its text and traceback may contain personal data.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Guards:
     observe : callable
         Called with method, route, status and seconds, for the metrics.
     answer : callable
-        Turns a call and an error into a response.
+        A function that turns a call and an error into a response.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Guards:
             self.headers["Strict-Transport-Security"] = _ONE_YEAR
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one call."""
+        """Serve one ASGI call."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -169,7 +169,7 @@ class Guards:
             raise ApiProblem(400, "host", "unknown host name", words)
 
     def _limit_body(self, scope: Scope, receive: Receive) -> Receive:
-        """Return a `receive` that enforces the size limit of this path."""
+        """Return a `receive` that enforces the limits on the size and duration of the body."""
         most = self._size_limit(scope["path"])
         length = Headers(scope=scope).get("content-length", "0")
         if not length.isdigit() or int(length) > most:
@@ -188,7 +188,7 @@ class Guards:
                     message = await receive()
             except TimeoutError:
                 headers = {"Connection": "close"}
-                title, words = "the body arrived too slowly", "Send it again."
+                title, words = "the body arrived too slowly", "Send the call again."
                 raise ApiProblem(408, "too-slow", title, words, headers=headers) from None
             seen += len(message.get("body", b""))
             if seen > most:
@@ -210,7 +210,7 @@ def _too_large(most: int) -> ApiProblem:
 
 
 def configure_logging() -> None:
-    """Write log lines to the error stream; messages of libraries are shortened."""
+    """Write log lines to standard error; log only warnings of libraries, and shorten them."""
     if _logger.handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
@@ -229,10 +229,10 @@ def _log_thread(died: threading.ExceptHookArgs) -> None:
 
 
 class _Brief(logging.Handler):
-    """Log handler for libraries: drops values and tracebacks, which may contain personal data."""
+    """Log handler for libraries; it drops values and tracebacks that may contain personal data."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
+        """Log the first 80 characters of a warning, without its values."""
         if record.levelno < logging.WARNING:
             return
         error = record.exc_info[0] if record.exc_info else None
@@ -241,7 +241,7 @@ class _Brief(logging.Handler):
 
 
 def log_line(event: str, **facts: Any) -> None:
-    """Write one log line; values are codes, numbers and opaque ids."""
+    """Write one log line as JSON; the facts must be codes, numbers or opaque ids."""
     if _logger.isEnabledFor(logging.INFO):
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         # JSON escapes line breaks and every control character.
@@ -249,21 +249,21 @@ def log_line(event: str, **facts: Any) -> None:
 
 
 def log_internal_error(error: BaseException) -> None:
-    """Log the type of an internal error and its file and line in letheon."""
+    """Log the type of an internal error, and the file and line of letheon that raised it."""
     line = find_own_line(error)
     at = "-" if line is None else f"{line[0]}:{line[1]}"
     log_line("internal-error", kind=type(error).__name__, at=at)
 
 
 class Metrics(Collector):
-    """The metrics of a server; those of the ledger are read at each scrape.
+    """Prometheus metrics of a server; those of the ledger are read at each scrape.
 
     Parameters
     ----------
     ledger : Ledger
         The ledger of the desk.
     has_worker : callable, optional
-        Whether the worker is running.
+        A function that returns whether the worker is running.
     """
 
     def __init__(self, ledger: Ledger, has_worker: Callable[[], bool] | None) -> None:
@@ -284,7 +284,7 @@ class Metrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges of the ledger."""
+        """Yield the gauges of the ledger: requests by state, overdue requests, jobs, webhooks."""
         counts = self._ledger.requests.count()
         by_state = GaugeMetricFamily("letheon_requests", "Requests by state.", labels=["state"])
         for state, number in counts.by_state.items():
@@ -303,7 +303,7 @@ class Metrics(Collector):
             yield GaugeMetricFamily(name, words, value=value)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a call."""
+        """Count a call and its duration."""
         self._calls.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 

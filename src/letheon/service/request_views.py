@@ -1,4 +1,4 @@
-"""Requests as shown by the API, with the possible actions; no field contains an id of a person."""
+"""Requests and their possible actions as the API shows them, without the ids of people."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -25,16 +25,18 @@ _DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True)
 class Action:
-    """An action on a request.
+    """An action that an operator can take on a request.
 
     Attributes
     ----------
     words : str
         Label of the button.
     scopes : tuple of str
-        A token needs one of these scopes.
+        The token must have one of these scopes.
     takes : tuple of str
-        Arguments of the action; all are required unless `is_optional`.
+        Names of the arguments of the action.
+    is_optional : bool
+        Whether the arguments may be left out.
     """
 
     words: str
@@ -69,10 +71,10 @@ else:  # OpenAPI lists them
 
 
 def _require_text(value: object) -> object:
-    """Reject a day that is not a string: a number would be read as seconds since 1970."""
+    """Reject a day that is not YYYY-MM-DD; a number would be read as seconds since 1970."""
     if isinstance(value, date) or (isinstance(value, str) and _DAY.fullmatch(value)):
         return value
-    raise ValueError("expected a day as YYYY-MM-DD")
+    raise ValueError("expected a day in the form YYYY-MM-DD, for example 2026-11-15")
 
 
 Day = Annotated[date, BeforeValidator(_require_text)]
@@ -87,14 +89,14 @@ Code = Annotated[StrictStr, Field(pattern="^[a-z0-9][a-z0-9.-]{0,62}$")]
 class RequestOut(Request):
     """The current state of a request.
 
-    A token that can only file requests sees the same response for ids that are in the model, erased
-    or unknown: the state is `received` until the request is answered and its deadline has passed,
-    then `closed`; fields that would reveal more are null.
+    A token that can only file requests gets the same response for ids that are in the model, erased
+    or unknown. The state is `received` until the request is answered and its deadline has passed,
+    and `closed` afterwards. Fields that would reveal more are null.
 
     Attributes
     ----------
     due_on : date
-        Deadline, after a possible extension.
+        Deadline, including an extension.
     days_left : int or None
         Days until the deadline; negative if overdue, null if the request is not open.
     n_ids : int or None
@@ -102,11 +104,11 @@ class RequestOut(Request):
     n_rows : int or None
         Number of rows; null for a token that can only file requests.
     certificate : int or None
-        Number of the certificate.
+        Number of the certificate; null if there is none yet.
     version : str or None
-        The first model version without the ids: name@number.
+        The first model version without the rows of these people, for example "credit@3".
     reason : str or None
-        Code that explains the state, for example why a batch failed.
+        Code that explains the state, for example why a batch failed; null if there is none.
     filed_by : str or None
         Id of the token that filed the request.
     actions : list of str
@@ -138,7 +140,7 @@ class BulkResult:
     index : int
         Position of the item, from 0.
     status : int
-        HTTP status as for a single call.
+        HTTP status that a call with this item alone would get.
     """
 
     index: int
@@ -157,7 +159,7 @@ class BulkOut:
 
 
 def find_visible(caller: Principal, request_id: str) -> Request:
-    """Return a request if the token may see it.
+    """Return a request that the token may see.
 
     Raises
     ------
@@ -167,12 +169,12 @@ def find_visible(caller: Principal, request_id: str) -> Request:
     """
     request = caller.ledger.requests.get(request_id, tenant=caller.tenant)
     if not caller.sees_all_requests and request.filed_by != caller.id:
-        raise UnknownRequestError("unknown request id; `letheon request list` shows all")
+        raise UnknownRequestError("unknown request id; `letheon request list` shows all requests")
     return request
 
 
 def show_requests(caller: Principal, requests: Sequence[Request]) -> list[RequestOut]:
-    """Return requests as a token sees them, in the same order."""
+    """Return requests in the same order, with the fields and actions that a token may see."""
     now, calendar = to_datetime(caller.ledger.clock()), caller.ledger.settings.calendar
     left = {request.id: request.days_left(now, calendar) for request in requests}
     if not caller.sees_all_requests:
@@ -203,10 +205,11 @@ def show_requests(caller: Principal, requests: Sequence[Request]) -> list[Reques
 
 
 def _show_to_filer(request: Request, left: int) -> RequestOut:
-    """Return a request for a filer, who may not learn which ids are in a model or were erased.
+    """Return a request as a token sees it that can only file requests.
 
-    The time of closing would reveal that too, so the request is shown as closed only after its
-    deadline.
+    Such a token must not learn which ids are in a model or were erased. The time of closing would
+    reveal this too, so the request is shown as closed only after its deadline. `left` is the number
+    of days until the deadline.
     """
     is_closed = not request.is_open and left < 0
     hidden = ("n_ids", "n_rows", "batch", "certificate", "reason", "duplicate_of")
@@ -224,8 +227,9 @@ def _actions_for(
 ) -> list[ActionName]:
     """Return the actions that a token may take on a request now.
 
-    `is_own` says that the same person filed or verified the request, perhaps with another token.
-    This is for buttons; the ledger checks again when the action is taken.
+    `is_own` means that the owner of the token filed or verified the request, perhaps with another
+    token. The result decides which buttons are shown; the ledger checks again when the action is
+    taken.
     """
     is_sensible = {
         "approve": not is_own and caller.id not in (request.filed_by, request.verified_by),
@@ -247,7 +251,7 @@ def _actions_for(
 
 @contextmanager
 def raise_problems() -> Iterator[None]:
-    """Turn errors of the ledger into problems."""
+    """Turn errors of the ledger that are raised in a ``with`` block into API problems."""
     try:
         yield
     except (ValueError, LetheonError) as error:
@@ -255,7 +259,7 @@ def raise_problems() -> Iterator[None]:
 
 
 def _problem_of(error: Exception) -> ApiProblem:
-    """Return the problem that is shown for an error; an internal error is raised again.
+    """Return the API problem for an error; raise an internal error again.
 
     The text of a `ValueError` of the ledger contains only codes, days and counts, so it is shown.
     """
@@ -268,7 +272,7 @@ def _problem_of(error: Exception) -> ApiProblem:
 
 
 def bulk_out(caller: Principal, results: Sequence[Request | Exception]) -> BulkOut:
-    """Return the results of a bulk call, in the order of its items.
+    """Convert the results of a bulk call, in the order of its items.
 
     Raises
     ------
@@ -318,12 +322,14 @@ GROUND_WORDS = {
 
 
 class Grounds(Out):
-    """The codes of legal grounds; free text is not possible.
+    """The codes of legal grounds; a ground cannot be free text.
 
     Attributes
     ----------
     request : dict of str to list of CodeOut
-        Grounds of requests, by law.
+        Grounds for requests, by law.
+    reject, hold : list of CodeOut
+        Grounds for rejecting a request, and for putting it on hold.
     """
 
     request: dict[Regime, list[CodeOut]]
@@ -391,21 +397,21 @@ _WORDS = {
     "stuck": "Processing stopped; an operator has to act. The deadline does not change.",
     "abandoned": "The batch was abandoned.",
     "extended": "Deadline extended to {due}; the person was notified.",
-    "recipients-told": "{recipients} of the data notified.",
+    "recipients-told": "Notified {recipients} of the data.",
     "receipt-code": "New receipt code created.",
 }
 
 
 def explain_failure(reason: str) -> str:
-    """Return what failed and what to do; a code without its own text is the name of an error."""
+    """Explain the reason code of a failed request: what failed, and what to do."""
     other = "The computation failed. See the worker log, remove the cause, then retry."
     return _STUCK_WORDS.get(reason, other)
 
 
 def describe_event(entry: LogEntry) -> str:
-    """Return a sentence for an event; it contains only codes and counts.
+    """Describe an event of a request in a sentence that contains only codes and counts.
 
-    An unknown event is named by its code.
+    The sentence for an unknown kind of event is its code.
     """
     kind, details = entry.kind, entry.details
     names = [f"{kind} {details.get('from')}", f"{kind} {details.get('reason')}", kind]
@@ -429,5 +435,5 @@ def describe_event(entry: LogEntry) -> str:
 
 
 def count_words(number: int, one: str, many: str = "") -> str:
-    """Return "1 day" or "2 days"."""
+    """Return a number with its noun in the singular or plural: "1 day", "2 days"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -24,33 +24,33 @@ Hidden = Annotated[T, Field(exclude=True)]
 
 
 class Out(BaseModel):
-    """Base class of responses; unknown fields are an error."""
+    """Base class of response bodies; unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class In(BaseModel):
-    """A request body; unknown fields are an error."""
+    """Base class of the bodies of calls; unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
 
 
 class CodeOut(Out):
-    """A code and its meaning."""
+    """A code with its meaning in words."""
 
     code: str
     words: str
 
 
 def object_schema(*texts: str, **others: str | list[str]) -> WithJsonSchema:
-    """Return the OpenAPI schema of a dict: its keys and their JSON types."""
+    """Return the OpenAPI schema of a dict: string keys `texts`, and `others` by JSON type."""
     kinds = dict.fromkeys(texts, "string") | others
     properties = {name: {"type": kind} for name, kind in kinds.items()}
     return WithJsonSchema({"type": "object", "properties": properties, "required": [*kinds]})
 
 
 def describe_file(media_type: str, words: str, kind: str = "string") -> dict[str, Any]:
-    """Return the route options for a response that is a file."""
+    """Return the options of a route whose response is a file of this media type."""
     answer = {"description": words, "content": {media_type: {"schema": {"type": kind}}}}
     return {"response_class": Response, "responses": {200: answer}}
 
@@ -58,13 +58,16 @@ def describe_file(media_type: str, words: str, kind: str = "string") -> dict[str
 def cut_page(
     items: Sequence[T], limit: int, key: Callable[[T], str], total: int | None = None
 ) -> Page[T]:
-    """Return the first `limit` items as a page; a longer list means that there is a next page."""
+    """Return the first `limit` items as a page.
+
+    If there are more items, the page has a cursor to the next page: the key of its last item.
+    """
     shown = tuple(items[:limit])
     return Page(shown, key(shown[-1]) if len(items) > limit else None, total)
 
 
 def map_page(page: Page[S], change: Callable[[S], T]) -> Page[T]:
-    """Return a page with a function applied to each item."""
+    """Return a page on which each item is replaced by `change(item)`."""
     return Page(tuple(map(change, page.items)), page.next, page.total)
 
 
@@ -83,7 +86,7 @@ class ItemProblem(BaseModel):
 
 
 class ProblemOut(ItemProblem):
-    """An error (RFC 9457).
+    """An error response (RFC 9457).
 
     Attributes
     ----------
@@ -92,7 +95,7 @@ class ProblemOut(ItemProblem):
     instance : str
         Id of this call in the log of the server.
     errors : list of dict or None
-        Rejected fields, with reasons.
+        Rejected fields, with the reasons; null if the error is not about fields.
     """
 
     status: int = Field(ge=400, le=599)

@@ -1,7 +1,7 @@
 """`serve`: run the desk and its worker.
 
-The worker is a separate process, so that training does not slow responses. It is restarted when it
-ends, and stops with the server, also if the server is killed.
+The worker is a separate process, so that training does not slow down responses. It is restarted
+when it ends. It stops when the server stops, even if the server is killed.
 """
 
 import errno
@@ -60,7 +60,7 @@ class Binding:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the desk is reachable from this machine only."""
+        """Whether the desk can be reached only from this machine."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     def require_safe(self, settings: ServiceSettings, *, insecure: bool) -> None:
@@ -72,13 +72,15 @@ class Binding:
             Other machines can reach the desk, and neither the desk nor a proxy uses HTTPS.
         """
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("HTTPS needs both a certificate and its key")
+            raise ValueError(
+                "HTTPS needs both a certificate and its key: use --certfile and --keyfile together"
+            )
         if self.is_loopback or self.certificate is not None or settings.is_https or insecure:
             return
         raise ValueError(
             f"--host {self.host} without HTTPS would send tokens unencrypted over the network; use "
-            "--certfile and --keyfile, or a proxy with its https:// address as public_url in "
-            "service.toml, or --insecure"
+            "--certfile and --keyfile, or set public_url in service.toml to the https:// address "
+            "of a proxy, or accept the risk with --insecure"
         )
 
     def require_certificate(self) -> None:
@@ -87,7 +89,7 @@ class Binding:
         Raises
         ------
         FileNotFoundError, ValueError
-            A file is missing; or the files are not a certificate and its key.
+            A file is missing, or the files are not a certificate and its private key.
         """
         if self.certificate is None or self.key is None:
             return
@@ -104,7 +106,7 @@ class Binding:
             ) from error
 
     def listen(self) -> socket.socket:
-        """Return a listening socket.
+        """Return a socket that listens on this address.
 
         Raises
         ------
@@ -147,12 +149,12 @@ class WorkerProcess:
         self._thread = threading.Thread(target=self._keep_alive, daemon=True)
 
     def __enter__(self) -> Self:
-        """Start the worker, and restart it whenever it ends."""
+        """Start the worker; it is restarted whenever it ends."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the worker after its current step; kill it if that takes too long."""
+        """Stop the worker after its current step; kill it if the step takes too long."""
         self.ask_to_stop()
         self._thread.join(_STOP_SECONDS)
         if self.is_alive() and self._child is not None:
@@ -170,7 +172,7 @@ class WorkerProcess:
             self._child.terminate()
 
     def _run_once(self) -> int | None:
-        """Run the worker once; return its exit status, or None if it could not be started."""
+        """Run the worker until it ends; return its exit status, None if it could not start."""
         try:
             self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
         except OSError as error:  # no memory or too many files, perhaps temporarily
@@ -272,7 +274,10 @@ def serve(
 
 
 def _exit_in_time() -> None:
-    """End the process after a time limit even if a call hangs; acknowledged requests are kept."""
+    """End the process after a time limit even if a call hangs.
+
+    Acknowledged requests are not lost, because they are stored before the response is sent.
+    """
 
     def exit_now() -> None:
         log_line("stopped-hard")
@@ -285,9 +290,9 @@ def _exit_in_time() -> None:
 
 @contextmanager
 def _hold_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Stop the server at a signal, also before and after uvicorn handles signals.
+    """Stop the server at a signal, even before and after uvicorn handles signals.
 
-    uvicorn raises the signal again at its end; the worker must still be stopped after that.
+    uvicorn raises the signal again when it ends; the worker must still be stopped after that.
     """
 
     def stop(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""``service.toml``: the settings of a desk; all are optional."""
+"""The settings of a desk, read from the file ``service.toml``; all are optional."""
 
 import difflib
 import tomllib
@@ -22,34 +22,36 @@ class ServiceSettings:
     Parameters
     ----------
     public_url : str or None
-        Public URL of the desk, such as ``https://desk.example.org``; required behind a proxy.
+        Public URL of the desk, for example ``https://desk.example.org``; required behind a proxy.
     hosts : tuple of str
         Additional host names under which the desk may be called.
     trusted_proxies : tuple of str
-        Addresses of proxies whose ``X-Forwarded-For`` is trusted.
+        Addresses of proxies whose header ``X-Forwarded-For`` is trusted.
     session_hours, idle_minutes : int
-        Maximum duration of a browser session, in total and without activity.
+        Maximum duration of a browser session in hours, and without activity in minutes.
     token_days : int
-        Default lifetime of a token.
+        Default lifetime of a token in days.
     rate_per_token, rate_login, rate_failed, rate_receipt : str
-        Rate limits: calls per token; logins, invalid tokens and receipt checks per address.
+        Rate limits, for example "100/minute", for calls with the same token, and for logins, calls
+        with an invalid token and receipt checks from the same address.
     max_body_bytes, max_upload_bytes, max_model_bytes : int
-        Maximum size of a body, of a CSV upload, and of the upload of a model with its rows.
+        Maximum sizes of an ordinary body, of a CSV upload, and of an uploaded model with its rows.
     model_seconds : int
-        Time limit for reading an uploaded model and training it again.
+        Time limit for reading and retraining an uploaded model, in seconds.
     allow_partial_sandbox : bool
-        Accept uploaded models although the kernel of the server cannot isolate them from its files
-        or network; `letheon doctor` shows what it can isolate.
+        Whether to accept uploaded models even if the kernel of the server cannot isolate them from
+        its files or network. `letheon doctor` shows what the kernel can isolate.
     max_connections, connections_per_address : int
-        Maximum number of open connections, in total and per address; trusted proxies have no limit
+        Maximum numbers of open connections, in total and per address. Trusted proxies have no limit
         per address.
     header_seconds, body_seconds, response_seconds, idle_seconds : int
-        Time limits for the head of a request; for a body and for reading a response, plus one
-        second per 10,000 bytes; for an idle connection.
+        Time limits for receiving the head of a request, for receiving its body, for sending the
+        response, and for an idle connection. Body and response get one more second for every
+        10,000 bytes.
     webhook_hosts : tuple of str or mapping
-        Allowed hosts of webhooks: ``hooks.example.org``, ``*.example.org``, with a port if needed,
-        with ``http://`` for plain HTTP; ``{host = ..., internal = true}`` for a host in a private
-        network. If empty, webhooks are disabled.
+        Hosts that webhooks may use, for example ``hooks.example.org`` or ``*.example.org``. Add a
+        port if needed, and ``http://`` for plain HTTP. Write ``{host = ..., internal = true}`` for
+        a host in a private network. If the list is empty, webhooks are disabled.
     """
 
     public_url: str | None = None
@@ -76,7 +78,7 @@ class ServiceSettings:
     webhook_hosts: tuple[str | Mapping[str, object], ...] = ()
 
     def __post_init__(self) -> None:
-        """Check all settings."""
+        """Raise a ValueError if a setting is not valid."""
         for entry in fields(self):
             _require_kind(entry.name, getattr(self, entry.name), entry.default)
         _require_rates(self)
@@ -96,7 +98,7 @@ class ServiceSettings:
 
     @staticmethod
     def read(folder: Path) -> "ServiceSettings":
-        """Return the settings in ``service.toml`` in the folder of a ledger; defaults without it.
+        """Read ``service.toml`` in the folder of a ledger; return the defaults if it is missing.
 
         Raises
         ------

@@ -1,9 +1,9 @@
-"""Private temporary folders, for bundles to send and for audits.
+"""Private temporary folders for audits and for bundles that are sent.
 
 They are in the folder of the ledger, which only its owner can read and which every purge searches.
-A purge waits until no temporary folder contains an erased person, at most one day. The process
-that created a folder deletes it. If that process died, its lock is free, and the next start of the
-desk deletes the folder.
+A purge waits for at most one day until no temporary folder contains data of an erased person. The
+process that created a folder deletes it. If that process died, its lock is free, and the next start
+of the desk deletes the folder.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from letheon.ledger.purge.stores import SERVICE_LOCK as _LOCK
 
 
 def _lock_file(lock: Path) -> int:
-    """Create and lock a file; retry if a sweep removed it in between."""
+    """Create and lock a file, and return its descriptor; retry if a sweep deleted the file."""
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -33,14 +33,14 @@ def _lock_file(lock: Path) -> int:
 
 @contextlib.contextmanager
 def temp_folder(ledger: Ledger, kind: str) -> Iterator[Path]:
-    """Return a private folder, locked by this process and deleted at the end of the block.
+    """Yield a private folder that this process has locked; delete it at the end of the block.
 
     Parameters
     ----------
     ledger : Ledger
-        The ledger whose folder contains it.
+        The ledger in whose folder the temporary folder is created.
     kind : str
-        Prefix of its name: its purpose.
+        Purpose of the temporary folder, the prefix of its name.
     """
     home = ledger.folder / _FOLDER
     home.mkdir(mode=0o700, exist_ok=True)
@@ -59,7 +59,7 @@ def temp_folder(ledger: Ledger, kind: str) -> Iterator[Path]:
 
 
 def sweep_temp_folders(ledger: Ledger) -> int:
-    """Delete the temporary folders of dead processes; return their number."""
+    """Delete the temporary folders of processes that ended; return the number of folders."""
     home = ledger.folder / _FOLDER
     if not home.is_dir():
         return 0
@@ -83,9 +83,10 @@ def _sweep_folder(folder: Path) -> bool:
 
 
 def _delete_folder(folder: Path) -> None:
-    """Overwrite files with personal data, and delete everything.
+    """Overwrite the files with personal data in a folder, then delete the folder.
 
-    In a bundle these are the files below ``models``, otherwise the files in the folder itself.
+    Files with personal data are those directly in the folder, and those below ``models`` in a
+    bundle.
     """
     for current, _, names in os.walk(folder):
         inside = Path(current).relative_to(folder).parts

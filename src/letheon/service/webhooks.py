@@ -1,11 +1,12 @@
-"""Delivery of webhooks: signed, at least once, with growing pauses between attempts.
+"""Delivery of signed webhook messages, at least once, with growing pauses between attempts.
 
-A message keeps its id through all attempts, so that a receiver can drop duplicates. Before an
-attempt the message is claimed for five minutes: only one courier sends it, and messages of a killed
-courier are sent again. Environment variables such as proxies have no effect on connections.
+A message has the same id in all attempts, so that a receiver can ignore duplicates. Before an
+attempt the message is claimed for five minutes, so that only one courier sends it. If that courier
+is killed, the message is sent again later. Environment variables such as ``HTTPS_PROXY`` have no
+effect on connections.
 
-The secret of a webhook is derived, not stored: HKDF-SHA-256 of a key in the ledger's folder of
-keys and the webhook's id. The database alone is not enough to sign messages.
+The secret of a webhook is not stored. It is derived with HKDF-SHA-256 from the webhook's id and a
+key in the ledger's key folder. The database alone is not enough to sign messages.
 """
 
 import base64
@@ -50,9 +51,10 @@ WebhookOutcome = Literal["delivered", "answered", "unreachable", "refused"]
 
 
 def derive_secret(key: bytes, webhook_id: str) -> str:
-    """Return the secret of a webhook, ``whsec_`` and base64: HKDF(key, "webhook" | id).
+    """Derive the secret of a webhook from a key and the webhook's id.
 
-    Neither secrets of other webhooks nor the database reveal it.
+    The secret is ``whsec_`` followed by 32 bytes of HKDF-SHA-256 in base64. Neither the database
+    nor the secrets of other webhooks reveal it.
     """
     info = _INFO + webhook_id.encode()
     derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(key)
@@ -60,9 +62,9 @@ def derive_secret(key: bytes, webhook_id: str) -> str:
 
 
 def sign_message(secret: str, message_id: str, at: int, body: bytes) -> str:
-    """Return the value of ``webhook-signature`` (Standard Webhooks, version 1).
+    """Return the value of the header ``webhook-signature`` (Standard Webhooks, version 1).
 
-    It is ``v1,`` and the base64 of HMAC-SHA-256 over ``id.timestamp.body``.
+    It is ``v1,`` followed by the HMAC-SHA-256 of ``id.timestamp.body`` in base64.
     """
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = f"{message_id}.{at}.".encode() + body
@@ -70,7 +72,7 @@ def sign_message(secret: str, message_id: str, at: int, body: bytes) -> str:
 
 
 def sign_headers(secret: str, message_id: str, at: int, body: str) -> dict[str, str]:
-    """Return the headers of a message (Standard Webhooks)."""
+    """Return the HTTP headers of a message, with its signature (Standard Webhooks)."""
     return {
         "Content-Type": "application/json",
         "User-Agent": f"letheon/{letheon.__version__}",
@@ -87,9 +89,9 @@ class WebhookResult:
     Attributes
     ----------
     outcome : {"delivered", "answered", "unreachable", "refused"}
-        "answered": with a status other than 2xx; "refused": the address is not allowed.
+        "answered" means that the status was not 2xx, "refused" that the address is not allowed.
     status : int or None
-        HTTP status of the receiver, if it responded.
+        HTTP status of the receiver; None if it did not respond.
     delivered : bool
         Whether the status was 2xx.
     """
@@ -100,10 +102,10 @@ class WebhookResult:
 
 
 def longest_pause(tries: int) -> int:
-    """Return the longest pause after `tries` attempts in seconds: 5, 20, 80, ..., up to 6 h.
+    """Return the longest pause after `tries` attempts, in seconds: 5, 20, 80, ..., up to 6 h.
 
-    The actual pause is drawn uniformly between 5 s and this value, so that a receiver that recovers
-    does not get all messages at once.
+    The actual pause is drawn uniformly between 5 s and this value. A receiver that works again
+    therefore does not get all messages at once.
     """
     return int(min(_LONGEST, _SHORTEST * _GROWTH ** (tries - 1)))
 
@@ -118,8 +120,8 @@ def send_message(
 ) -> WebhookResult:
     """Send a POST request to an allowed URL; return the result instead of raising an error.
 
-    Redirects are not followed, proxies are not used, TLS certificates are checked. The limits are
-    15 seconds in total and 64 KiB of the response, which is discarded.
+    Redirects are not followed, proxies are not used, and TLS certificates are checked. Sending
+    takes at most 15 seconds. At most 64 KiB of the response are read and then discarded.
     """
     try:
         target = hosts.parse_url(url, allowed)
@@ -151,7 +153,7 @@ def _post_message(
 
 
 def _open_connection(addresses: Sequence[str], port: int) -> socket.socket:
-    """Return a connection to the first checked address that accepts it."""
+    """Return a connection to the first of two addresses that accepts it."""
     last: OSError = OSError("no address")
     for address in addresses[:2]:
         try:
@@ -174,7 +176,10 @@ def _start_tls(plain: socket.socket, target: hosts.Target) -> socket.socket:
 
 @contextlib.contextmanager
 def _time_limit(plain: socket.socket) -> Iterator[threading.Event]:
-    """Cut a connection after the total time: a receiver could send one byte every 4 seconds."""
+    """Cut a connection after the total time limit; yield an event that is set if this happens.
+
+    A receiver could otherwise keep it open by sending a byte every few seconds.
+    """
     duplicate = plain.dup()
     was_cut = threading.Event()
 
@@ -201,23 +206,23 @@ def deliver_due(
     overdue: bool = True,
     lookup: hosts.Resolver | None = None,
 ) -> int:
-    """Run one round: create messages for new events, and send the messages that are due.
+    """Create messages for new events, and send the messages that are due.
 
     Parameters
     ----------
     ledger : Ledger
         The ledger with the events; its clock is used.
     settings : ServiceSettings
-        Allowed hosts.
+        Settings with the allowed hosts.
     overdue : bool, default=True
-        Whether to look for overdue requests too.
+        Whether to create messages for overdue requests too.
     lookup : callable, optional
-        Replaces the resolver of the system.
+        Function that resolves host names; by default the resolver of the system.
 
     Returns
     -------
     int
-        Number of messages that were attempted.
+        Number of messages that the function tried to send.
     """
     hooks, clock = Webhooks(ledger), ledger.clock
     allowed = hosts.parse_hosts(settings.webhook_hosts)
@@ -240,7 +245,7 @@ def deliver_due(
 
 
 def _record_attempt(hooks: Webhooks, message: Message, result: WebhookResult) -> None:
-    """Record the result of an attempt: delivered, retried later, or given up."""
+    """Record whether a message was delivered, will be sent again later, or was given up."""
     tries, pause = message.tries + 1, 0
     outcome: Literal["delivered", "gone", "given-up", "later"] = "delivered"
     if result.status == _GONE:
@@ -257,19 +262,19 @@ def _log_error(error: Exception) -> None:
 
 
 class Courier:
-    """A thread that delivers messages for the duration of a block.
+    """A thread that delivers webhook messages during a ``with`` block.
 
     Parameters
     ----------
     ledger : Ledger
         The ledger with the events.
     settings : ServiceSettings
-        Allowed hosts.
+        Settings with the allowed hosts.
     pause : float, default=2.0
-        Seconds until the next round after a round without messages.
+        Seconds to wait after a round in which no message was due.
     report : callable, optional
-        Called with the error of a failed round; the next round runs anyway. By default the type of
-        the error is logged.
+        Called with the error of a failed round; the courier then continues with the next round. By
+        default the type of the error is logged.
     """
 
     def __init__(
@@ -292,13 +297,13 @@ class Courier:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop after the current round, which takes a few seconds."""
+        """Stop the thread after its current round, which takes a few seconds."""
         self._is_stopping = True
         self.wake()
         self._thread.join()
 
     def wake(self) -> None:
-        """Start the next round at once."""
+        """Start the next round immediately, without the pause."""
         self._awake.set()
 
     def _run_rounds(self) -> None:

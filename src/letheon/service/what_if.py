@@ -1,13 +1,13 @@
 """Estimate the cost and the guarantee of a batch with each method, before the batch runs.
 
 Every method that suits the task is trained on the rows of the model. It then forgets as many people
-as the batch contains, with the function that the worker calls. A large data set is sampled by
-person; times and sizes are then scaled by ``rows / rows of the sample`` and marked *extrapolated*.
-The people are drawn at random, not taken from the queue.
+as the batch contains, with the same function that the worker calls. These people are drawn at
+random, not taken from the queue. If the data set is large, a sample of its people is used. Times
+and sizes are then multiplied by ``rows / rows of the sample`` and marked *extrapolated*.
 
-Speed-ups are relative to retraining the current model on the remaining rows:
-``speedup = seconds(retrain of the current model) / seconds(method)``. Relative to its own retrain,
-a method that trains slowly would seem fast.
+The speed-up of a method is the time to retrain the current model on the remaining rows, divided by
+the time of the method. If each method were compared with its own retrain, a method that trains
+slowly would seem fast.
 """
 
 import warnings
@@ -41,7 +41,8 @@ _BASES = ("measured", "extrapolated")
 class WhatIfOrder:
     """The input of the measuring process: a model, its rows, and the number of people to remove.
 
-    `done` lists methods to skip; `baseline` is the time of a retrain in seconds.
+    `done` lists the names of methods to skip. `baseline` is the time of a retrain in seconds, None
+    if it is not measured yet.
     """
 
     model: bytes
@@ -56,7 +57,7 @@ class WhatIfOrder:
 
 @dataclass(frozen=True)
 class _SharedInputs:
-    """The inputs that all methods share."""
+    """The inputs that are the same for all methods."""
 
     order: WhatIfOrder
     present: Any
@@ -92,7 +93,11 @@ class _Method:
 
 
 def measure_methods(order: WhatIfOrder, report: Callable[[Any], None]) -> None:
-    """Measure every method; report the sizes first, then each method before and after its run."""
+    """Measure every method, and pass messages to `report`.
+
+    The first message contains the sizes. Then there are two messages for each method: one when it
+    begins, and one with its row of results.
+    """
     inputs, baseline = _prepare_inputs(order), order.baseline
     n_sample = len(inputs.rows)
     sizes = {"rows_held": round(n_sample * inputs.scale), "sample_rows": n_sample}
@@ -121,7 +126,7 @@ def _prepare_inputs(order: WhatIfOrder) -> _SharedInputs:
 
 
 def _iterate_methods(present: Any) -> Iterator[_Method]:
-    """Yield a retrain, the current method, and all other methods of letheon."""
+    """Yield a retrain, the current method, and then all other methods of letheon."""
     from letheon.select import Need, default_candidates, short_name
 
     yield _Method(RETRAIN, "retrain", present, kind="retrain")
@@ -137,7 +142,10 @@ def _iterate_methods(present: Any) -> Iterator[_Method]:
 
 
 def _choose_inner_estimator(present: Any, task: Task) -> Any:
-    """Return the estimator for SISA to wrap: the one inside the current model, or a linear one."""
+    """Return the estimator that SISA wraps.
+
+    It is the estimator inside the current model if there is one, or a linear model.
+    """
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -175,7 +183,10 @@ def _measure_row(inputs: _SharedInputs, method: _Method, baseline: float | None)
 
 
 def _run_method(inputs: _SharedInputs, method: _Method) -> tuple[float, int, dict[str, Any]]:
-    """Train a method and run the batch; return seconds, bytes, and facts with the guarantee."""
+    """Train a method and run the batch.
+
+    Return the seconds of the batch, the size of the model in bytes, and facts with the guarantee.
+    """
     with warnings.catch_warnings():
         # The guarantee already states what these warnings say.
         warnings.simplefilter("ignore")
@@ -188,7 +199,11 @@ def _run_method(inputs: _SharedInputs, method: _Method) -> tuple[float, int, dic
 
 
 def _train_method(inputs: _SharedInputs, method: _Method) -> bytes:
-    """Return the model before the batch: the current model if the rows are not sampled."""
+    """Return the saved model that the batch is applied to.
+
+    It is the current model for a retrain, and for the current method if the rows are not sampled.
+    Otherwise the method is trained on the rows.
+    """
     if method.kind == "retrain" or (method.is_current and inputs.scale == 1.0):
         return inputs.order.model
     seed = None if method.is_current else _SEED
@@ -208,7 +223,7 @@ def _describe_method(present: Any, method: _Method) -> str:
 
 
 def row_not_run(method: str, name: str, note: str, *, is_current: bool = False) -> dict[str, Any]:
-    """Return the row of a method without a result."""
+    """Return the row of a method that has no result; `note` says why."""
     facts = {"method": method, "name": name, "is_current": is_current, "note": note[:300]}
     empty = ("seconds", "speedup", "storage_bytes", *_CLAIMS, "guarantee")
     return {**facts, "basis": "not-run", **dict.fromkeys(empty)}
@@ -220,5 +235,5 @@ def _extract_claims(guarantee: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def round_figure(value: float | None) -> float | None:
-    """Return a number with three significant digits."""
+    """Round a number to three significant digits; None stays None."""
     return None if value is None else float(f"{value:.3g}")

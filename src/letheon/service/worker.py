@@ -1,8 +1,8 @@
 """The worker of a desk: ``python -m letheon.service.worker HOME [--parent PID | --poll SECONDS]``.
 
-It applies due requests, runs the jobs of the desk, and delivers webhooks. Several workers may run
-at once. SIGTERM and SIGINT stop it after its current step; it also stops when its parent process
-ends. Killing it loses no data.
+The worker applies due requests, runs the jobs of the desk, and delivers webhooks. Several workers
+may run at once. SIGTERM and SIGINT stop a worker after its current step; it also stops when its
+parent process ends. No data is lost if a worker is killed.
 """
 
 import contextlib
@@ -34,24 +34,25 @@ _ASK_TO_STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 class DeskWorker:
-    """Applies due requests, runs jobs and delivers webhooks until it is stopped.
+    """A worker that applies due requests, runs jobs and delivers webhooks until it is stopped.
 
     Parameters
     ----------
     ledger : Ledger
         The ledger of the desk.
     settings : ServiceSettings, optional
-        Settings with the allowed hosts of webhooks; without them no webhooks are delivered.
+        Settings with the allowed hosts of webhooks. If they are not given, no webhooks are
+        delivered.
     poll : float, default=0.5
         Seconds between two polls; at most 1.
     parent : int, optional
-        Process id of the parent; the worker stops when it has another parent. Default: the current
-        parent.
+        Process id of the parent; the worker stops when this process ends. By default the current
+        parent process.
 
     Attributes
     ----------
     stop : Event
-        When set, the worker stops after its current step.
+        When it is set, the worker stops after its current step.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _watch_signals(stop: threading.Event) -> None:
-    """Set the event at a signal, whichever thread receives it."""
+    """Set the event when SIGTERM or SIGINT arrives, in whichever thread."""
     # Threads that libraries started before the signals were blocked receive them too.
     for number in _ASK_TO_STOP:
         signal.signal(number, lambda *_: stop.set())
@@ -177,7 +178,10 @@ def _parse_arguments(arguments: list[str]) -> tuple[Path, int | None, float]:
 
 
 def _end_with_parent() -> None:
-    """Ask the Linux kernel for a SIGTERM when the parent ends; on other systems `run` notices."""
+    """Ask the Linux kernel to send SIGTERM to this process when its parent ends.
+
+    On other systems, `DeskWorker.run` polls whether the parent still exists.
+    """
     set_death_signal = 1
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""SISA: sharded, isolated, sliced, aggregated training, and its expected cost."""
+"""SISA (sharded, isolated, sliced and aggregated training), and its expected cost."""
 
 from letheon.checkpoint_home import sweep_checkpoints
 from letheon.sharded._plan import Plan, compare_plans, epochs_per_stage, plan, shard_counts

@@ -63,7 +63,11 @@ _USUAL_EPOCHS = 10
 def stage_epochs(
     estimator: Any, n_slices: int, epochs: int | None, stage_data: str
 ) -> tuple[int, ...] | None:
-    """Return the passes of every stage, or None if each shard is trained by one call of `fit`."""
+    """Return how often each stage passes over its rows.
+
+    None if each shard is trained by one call of `fit`. Raise a ValueError if the estimator does not
+    support the stages.
+    """
     if n_slices == 1 and epochs is None:
         return None
     if not hasattr(estimator, "partial_fit"):
@@ -106,7 +110,7 @@ _FACTS = MethodFacts(
 
 
 class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
-    """Sharded, isolated, sliced training of any scikit-learn estimator."""
+    """Base class for sharded and sliced training of any scikit-learn estimator."""
 
     facts: ClassVar[MethodFacts] = _FACTS
     _not_digested: ClassVar[frozenset[str]] = ForgetMixin._not_digested | HomeMixin.home_attributes
@@ -150,7 +154,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, *, ids: Any = None, risk: Any = None) -> Self:
-        """Train every shard; store the rows and the state after each slice.
+        """Train every shard, and store the rows and the state after each slice.
 
         Parameters
         ----------
@@ -159,8 +163,8 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         y : array-like
             Labels or targets.
         ids : sequence of int or of str, optional
-            Id of the person each row belongs to; may repeat. Default ``0..n-1``. All rows of a
-            person are in one shard and one slice.
+            Id of the person each row belongs to; several rows may have the same id. The default
+            is ``0..n-1``. All rows of a person are in one shard and one slice.
         risk : one number per row, or mapping from id to number, optional
             How likely each person is to request erasure; needs `risk_edges`. It must be the same
             for all rows of a person, and must not depend on other people's data.
@@ -193,7 +197,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def learn(self, X: Any, y: Any, *, ids: Any, risk: Any = None) -> Self:
-        """Add rows after the stored rows; the result is the same as if they had been in `fit`.
+        """Add rows after the stored rows; the model is the same as if `fit` had seen them all.
 
         Parameters
         ----------
@@ -203,7 +207,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             Id of the person each row belongs to. Rows of a known id go to that person's shard and
             slice.
         risk : one number per row, or mapping from id to number, optional
-            Needed for new people if the model has `risk_edges`.
+            As in `fit`; needed for new people if the model has `risk_edges`.
 
         Returns
         -------
@@ -269,7 +273,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
     @abstractmethod
     def _prepare_labels(self, y: Any) -> NDArray[Any]:
-        """Return y in canonical form; raise for labels of the wrong kind."""
+        """Return y as an array in canonical form; raise an error for labels of the wrong kind."""
 
     def _prepare_rows(self, X: Any, y: Any, ids: Any) -> Rows:
         require_target(self, y)
@@ -286,8 +290,8 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
             if not self._is_classifier:
                 expected, other = "regressor", "SISAClassifier"
             raise TypeError(
-                f"estimator={self.estimator!r} is not a {expected}; use a {expected}, {other} or "
-                "NaiveUnlearner"
+                f"estimator={self.estimator!r} is not a {expected}; pass a {expected}, or use "
+                f"{other} or NaiveUnlearner for this estimator"
             )
         stage_epochs(self.estimator, self.n_slices, self.epochs, self.stage_data)
         refuse_nested_files(self.estimator)
@@ -298,7 +302,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         self._require_home_in_place()
 
     def _assign_tiers(self, ids: Ids, risk: Any) -> Integers:
-        """Return the tiers of new rows: the stored tier for known people, else from `risk`."""
+        """Return the risk tier of each new row: the stored tier of a known person, or by `risk`."""
         edges = check_risk_edges(self.risk_edges)
         _, known = self.ensemble_.find_rows(ids)
         if len(edges) and risk is None and (known >= 0).all():
@@ -330,7 +334,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         home: str | None,
         config: dict[str, Any],
     ) -> Replacement:
-        """Train the changed shards and return the ensemble with them in place of the old ones.
+        """Train the changed shards; return a new ensemble with them and the unchanged shards.
 
         The current model is not changed. If training fails, all new states are destroyed.
         """
@@ -359,8 +363,8 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _retrain_shards(self, changes: list[ShardChange]) -> Replacement:
         """Train the changed shards, or all shards if library versions changed since the fit.
 
-        Training never continues from states of another version: the result would differ from a
-        fresh fit.
+        Training never continues from states of another library version, because the result would
+        differ from a fresh fit.
         """
         shards = self.ensemble_.shards
         if self.environment_ != self._describe_environment():
@@ -383,7 +387,10 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         config: dict[str, Any],
         previous: Ensemble | None,
     ) -> list[str]:
-        """Install the ensemble, destroy every state it does not use, and return warnings."""
+        """Replace the ensemble of this model, and destroy the states that the new one does not use.
+
+        Return warnings about states that could not be destroyed.
+        """
         before = frozenset() if previous is None else previous.files
         # One call, so that a concurrent predict never sees a partial update.
         vars(self).update(
@@ -405,7 +412,10 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
 
 
 def _split_by_shard(rows: Rows, tiers: Integers, assignment: Assignment) -> list[Rows]:
-    """Return the rows of every shard, ordered by slice; stored order inside a slice."""
+    """Return the rows of every shard, ordered by slice.
+
+    Rows of the same slice keep their order.
+    """
     shards, slices = assignment.shards(rows.ids, tiers), assignment.slices(rows.ids, tiers)
     placed = Rows(rows.X, rows.y, rows.ids, {"tier": tiers, "slice": slices})
     order = np.lexsort((slices, shards))

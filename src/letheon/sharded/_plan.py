@@ -1,7 +1,7 @@
 """Expected cost of forgetting with a sharded model, computed before training.
 
-The unit is one *row visit*: one row passed once to a learner. All numbers are closed forms over
-shards and stages; nothing is simulated or timed.
+The unit is one *row visit*: one row passed once to a learner. All numbers are computed from closed
+formulas over shards and stages; nothing is simulated or timed.
 
 Derivation
 ----------
@@ -34,7 +34,7 @@ _STAGE_DATA = ("cumulative", "new")
 
 
 def _check_whole(name: str, value: SupportsIndex, least: int = 1) -> int:
-    """Return `value` as an int; raise if it is not a whole number of at least `least`."""
+    """Return `value` as an int; raise an error if it is not an integer of at least `least`."""
     if isinstance(value, bool):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     try:
@@ -47,7 +47,7 @@ def _check_whole(name: str, value: SupportsIndex, least: int = 1) -> int:
 
 
 def _check_stage_data(stage_data: str) -> None:
-    """Raise for an unknown value of `stage_data`."""
+    """Raise a ValueError for an unknown value of `stage_data`."""
     if stage_data not in _STAGE_DATA:
         raise ValueError(f"stage_data must be 'cumulative' or 'new', not {stage_data!r}")
 
@@ -55,7 +55,7 @@ def _check_stage_data(stage_data: str) -> None:
 def epochs_per_stage(
     epochs: int, n_slices: int, stage_data: StageData = "cumulative"
 ) -> tuple[int, ...]:
-    """Return the whole number of epochs that every stage of a shard trains.
+    """Return the number of epochs of every stage of a shard, as whole numbers.
 
     A cumulative stage ``k`` (0-based) gets ``floor((k + 1) e_s) - floor(k e_s)`` epochs with
     ``e_s = 2 e / (R + 1)``. Up to rounding, all stages together then have as many row visits as
@@ -111,15 +111,18 @@ def epochs_per_stage(
 
 
 def _hit_probability(share: float, people: int) -> float:
-    """Return ``1 - (1 - share)**people``, accurate for tiny shares too."""
+    """Return the probability that at least one of `people` is in a part with this share.
+
+    It is ``1 - (1 - share)**people``, computed accurately even for tiny shares.
+    """
     return 1.0 if share >= 1.0 else -math.expm1(people * math.log1p(-share))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Expected cost of forgetting with given shards and slices; returned by `plan`.
+    """Expected cost of forgetting with given numbers of shards and slices; see `plan`.
 
-    The fields are the inputs; the properties are computed from them.
+    The fields are the inputs, and the properties are computed from them.
 
     Attributes
     ----------
@@ -128,13 +131,13 @@ class Plan:
     epochs : int
         Epochs ``e`` of a model without slices, as in naive retraining.
     stage_data : {"cumulative", "new"}
-        What a stage trains on.
+        Whether a stage trains on all slices so far or on its new slice only.
     batch : bool
-        True: the requests are served together; False: one after the other.
+        Whether all requests are served together; otherwise one after the other.
     rows_per_person : float
         Mean number of rows ``m`` of a person to forget.
     state_bytes : int or None
-        Size of one saved state.
+        Size of one saved state; None if it is unknown.
     """
 
     n_rows: int
@@ -148,7 +151,7 @@ class Plan:
     state_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the inputs."""
+        """Raise an error if an input is not valid."""
         for name in ("n_rows", "n_requests", "n_shards", "n_slices", "epochs"):
             object.__setattr__(self, name, _check_whole(name, getattr(self, name)))
         if self.state_bytes is not None:
@@ -159,45 +162,50 @@ class Plan:
             raise ValueError(f"rows_per_person must be at least 1, not {self.rows_per_person!r}")
         if self.n_requests * self.rows_per_person >= self.n_rows:
             raise ValueError(
-                f"{self.n_requests} requests of {self.rows_per_person:g} rows each remove all "
-                f"{self.n_rows} rows; expected some rows to remain"
+                f"n_requests={self.n_requests} with {self.rows_per_person:g} rows each remove all "
+                f"{self.n_rows} rows; use fewer requests, so that some rows remain"
             )
         epochs_per_stage(self.epochs, self.n_slices, self.stage_data)
 
     @property
     def schedule(self) -> tuple[int, ...]:
-        """Epochs of every stage, from `epochs_per_stage`."""
+        """Number of epochs of every stage, as `epochs_per_stage` returns it."""
         return epochs_per_stage(self.epochs, self.n_slices, self.stage_data)
 
     @property
     def visits(self) -> float:
-        """Expected row visits to serve the requests, with the whole-number schedule.
+        """Expected number of row visits to serve the requests, with whole numbers of epochs.
 
-        Exact in expectation if requests do not depend on the placement.
+        The expectation is exact if the requests do not depend on shards and slices.
         """
         return self._rows_over_rounds * self._epochs_per_row(self.schedule)
 
     @property
     def visits_per_request(self) -> float:
-        """Expected row visits per person; decreases with the size of the batch."""
+        """Expected number of row visits per person; it decreases with the size of the batch."""
         return self.visits / self.n_requests
 
     @property
     def naive_visits(self) -> float:
-        """Row visits of naive retraining: ``e (N - K m)``, or its sum over single requests."""
+        """Number of row visits of naive retraining.
+
+        It is ``e (N - K m)`` for a batch, and the sum over all requests if they are served one by
+        one.
+        """
         return self._rows_over_rounds * self.epochs
 
     @property
     def speed_up(self) -> float:
-        """Naive visits divided by expected visits; does not depend on the number of rows."""
+        """Naive visits divided by expected visits; independent of the number of rows."""
         return self.epochs / self._epochs_per_row(self.schedule)
 
     @property
     def ideal_speed_up(self) -> float:
-        """Speed-up without rounding of epochs: every cumulative stage gets ``2 e / (R + 1)``.
+        """Speed-up if epochs were not rounded, so that a cumulative stage gets ``2 e / (R + 1)``.
 
-        One person: ``3 R S / (2 R + 1)`` (``"new"``: ``2 R S / (R + 1)``).
-        A batch: ``1 / (2 / (R (R + 1)) * sum_j j [1 - (1 - j / (R S))**K])``.
+        For one person it is ``3 R S / (2 R + 1)``, or ``2 R S / (R + 1)`` if ``stage_data="new"``.
+        For a batch with cumulative stages it is
+        ``1 / (2 / (R (R + 1)) * sum_j j [1 - (1 - j / (R S))**K])``.
         """
         return self.epochs / self._epochs_per_row(self._ideal_schedule)
 
@@ -205,19 +213,20 @@ class Plan:
     def best_case(self) -> float:
         """Ideal speed-up if all removed people are in the last slice of one shard.
 
-        It is ``(R + 1) S / 2`` (``"new"``: ``R S``), the "maximum theoretical efficiency" of the
-        survey, section 4.1. It is a maximum, not the mean.
+        It is ``(R + 1) S / 2``, or ``R S`` if ``stage_data="new"``. The survey, section 4.1, calls
+        it the "maximum theoretical efficiency". It is a maximum, not the mean.
         """
         last = self._ideal_schedule[-1] * self._slices_seen(self.n_slices - 1)
         return self.epochs * self.n_slices * self.n_shards / last
 
     @property
     def balanced_visits(self) -> float:
-        """Expected row visits if all cells had equal size, as Bourtoule et al. (2021) assume.
+        """Expected number of row visits if all cells had the same size.
 
-        Without slices this is their equation 6, ``e [(N/S + 1/(2S) - 1) K - K**2/(2S)]``, for
-        requests one by one and equation 8, ``e [N (1 - (1 - 1/S)**K) - K]``, for a batch. It is
-        slightly below `visits`: with hashing a person is more often in a large shard.
+        Bourtoule et al. (2021) assume this. Without slices, it is their equation 6,
+        ``e [(N/S + 1/(2S) - 1) K - K**2/(2S)]``, for requests one by one, and their equation 8,
+        ``e [N (1 - (1 - 1/S)**K) - K]``, for a batch. It is slightly smaller than `visits`, because
+        with hashing a person is more often in a large shard.
         """
         k_people, m, r = self.n_requests, self.rows_per_person, self.n_slices
         rows = self._rows_over_rounds + k_people * m
@@ -226,39 +235,39 @@ class Plan:
 
     @property
     def fit_visits(self) -> float:
-        """Row visits of the first training: ``e N``, up to the rounding of epochs."""
+        """Number of row visits of the first training: ``e N``, up to the rounding of epochs."""
         seen = sum(e * self._slices_seen(k) for k, e in enumerate(self.schedule))
         return self.n_rows * seen / self.n_slices
 
     @property
     def shards_touched(self) -> float:
-        """Expected number of shards that are trained again (one per request if one by one)."""
+        """Expected number of shards that are retrained; one per request if served one by one."""
         return self._n_rounds * self.n_shards * _hit_probability(1 / self.n_shards, self._at_once)
 
     @property
     def stages_touched(self) -> float:
-        """Expected number of stages that are trained again, over all shards."""
+        """Expected number of stages that are retrained, over all shards."""
         hits = (self._stage_hit(k) for k in range(self.n_slices))
         return self._n_rounds * self.n_shards * math.fsum(hits)
 
     @property
     def states(self) -> int:
-        """Number of stored models, ``S R``: the final model and ``R - 1`` states per shard."""
+        """Number of stored models, ``S R``: each shard has a final model and ``R - 1`` states."""
         return self.n_shards * self.n_slices
 
     @property
     def storage_bytes(self) -> int | None:
-        """Bytes of all states (without the rows); None if `state_bytes` is None."""
+        """Size of all states in bytes, without the rows; None if `state_bytes` is None."""
         return None if self.state_bytes is None else self.states * self.state_bytes
 
     @property
     def shard_rows(self) -> float:
-        """Expected rows of one shard."""
+        """Expected number of rows of a shard."""
         return self.n_rows / self.n_shards
 
     @property
     def shard_rows_sd(self) -> float:
-        """Standard deviation of the rows of one shard, whose number of people is binomial."""
+        """Standard deviation of the number of rows of a shard; its people are binomial."""
         share = 1 / self.n_shards
         return self.rows_per_person * math.sqrt(self._n_people * share * (1 - share))
 
@@ -268,7 +277,7 @@ class Plan:
         return self.n_shards * (1 - _hit_probability(1 / self.n_shards, round(self._n_people)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return fields and derived numbers as one flat dict, e.g. a row of a data frame."""
+        """Return the fields and the computed numbers in one flat dict, a row of a data frame."""
         derived = [name for name, value in vars(Plan).items() if isinstance(value, property)]
         shown = [name for name in derived if name != "schedule" and not name.startswith("_")]
         return {name: getattr(self, name) for name in [*(f.name for f in fields(self)), *shown]}
@@ -289,7 +298,7 @@ class Plan:
 
     @property
     def _n_rounds(self) -> int:
-        """Number of retrainings."""
+        """Number of rounds: retrainings that serve all requests."""
         return 1 if self.batch else self.n_requests
 
     @property
@@ -299,7 +308,7 @@ class Plan:
 
     @property
     def _rows_over_rounds(self) -> float:
-        """Remaining rows after each round, summed over the rounds."""
+        """Sum over all rounds of the number of rows that remain after the round."""
         n, k, m = self.n_rows, self.n_requests, self.rows_per_person
         return n - k * m if self.batch else k * n - m * k * (k + 1) / 2
 
@@ -313,11 +322,11 @@ class Plan:
         return stage + 1 if self.stage_data == "cumulative" else 1
 
     def _stage_hit(self, stage: int) -> float:
-        """Return the probability that one shard's stage is run again in one round."""
+        """Return the probability that a stage of a shard is run again in one round."""
         return _hit_probability((stage + 1) / (self.n_slices * self.n_shards), self._at_once)
 
     def _epochs_per_row(self, schedule: Iterable[float]) -> float:
-        """Return the expected epochs that a remaining row is visited in one round."""
+        """Return the expected number of visits of a remaining row in one round."""
         return math.fsum(
             e * self._slices_seen(k) / self.n_slices * self._stage_hit(k)
             for k, e in enumerate(schedule)
@@ -325,7 +334,7 @@ class Plan:
 
 
 def _format_bytes(n_bytes: float) -> str:
-    """Return a readable size, such as ``1.5 GiB``."""
+    """Format a size in bytes, for example as ``1.5 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n_bytes < 1024:
             return f"{n_bytes:.4g} {unit}"
@@ -350,32 +359,33 @@ def plan(
     Parameters
     ----------
     n_rows : int
-        Rows ``N`` to be trained on.
+        Number of rows ``N`` to be trained on.
     n_requests : int, default=1
-        People ``K`` to forget.
+        Number of people ``K`` to forget.
     n_shards, n_slices : int, default=5 and 1
-        Shards ``S`` and slices per shard ``R``.
+        Number of shards ``S`` and of slices per shard ``R``.
     epochs : int, optional
         Epochs ``e`` of a model without slices. By default the smallest number that can be divided
-        among the stages without rounding; the speed-up is then the ideal one.
+        among the stages without rounding; `speed_up` then equals `ideal_speed_up`.
     stage_data : {"cumulative", "new"}, default="cumulative"
         Whether a stage trains on all slices so far or on its new slice only.
     batch : bool, default=True
-        True serves the requests together; False serves one after the other, each with a retraining.
+        Whether the requests are served together; otherwise one after the other, each with a
+        retraining.
     state_bytes : int, optional
-        Size of one saved state; gives `Plan.storage_bytes`.
+        Size of one saved state, needed for `Plan.storage_bytes`.
     rows_per_person : float, default=1
-        Mean rows of a person. All rows of a person are in one cell.
+        Mean number of rows of a person. All rows of a person are in one slice of one shard.
 
     Returns
     -------
     Plan
-        Its numbers are expectations over the keyed hash: shard sizes are binomial, not equal, and
-        a single request costs between one slice and one shard.
+        The numbers are expectations over the keyed hash. Shard sizes are binomial, not equal, and a
+        single request costs between one slice and one shard.
 
     Notes
     -----
-    `Plan.visits` is exact in expectation if requests do not depend on shard or slice. With risk
+    `Plan.visits` is the exact expectation if requests do not depend on shards and slices. With risk
     tiers, requests of people with a high risk cost less than planned.
 
     References
@@ -425,7 +435,7 @@ def compare_plans(
     n_requests : iterable of int, default=(1,)
         Batch sizes: people removed by one retraining.
     n_shards, n_slices : iterable of int
-        The grid.
+        Numbers of shards, and of slices per shard.
     **options
         Passed on to `plan`: `epochs`, `stage_data`, `batch`, `state_bytes` and
         `rows_per_person`.
@@ -433,7 +443,7 @@ def compare_plans(
     Returns
     -------
     list of Plan
-        In the order shards, slices, requests; the last one changes fastest. A table of them is
+        Ordered by shards, then slices, then requests. To get a table, use
         ``pandas.DataFrame([p.to_dict() for p in plans])``.
 
     Examples
@@ -452,6 +462,9 @@ def compare_plans(
 
 
 def shard_counts(size: TrainingSize) -> SearchRanges:
-    """Return the numbers of shards to try; every shard has enough people."""
+    """Return the numbers of shards to try, so that every shard has at least 50 people.
+
+    Two shards are always tried.
+    """
     fitting = (n for n in (4, 8, 16, 32, 64) if size.n_people // n >= _FEWEST_PEOPLE)
     return SearchRanges({"n_shards": (2, *fitting)})

@@ -1,16 +1,17 @@
 """Shards: assignment of rows, saved states, training of one shard, and replacement.
 
-*Assignment.* Shard and slice are a pure function of the person's id, risk and the seed. They do not
-depend on other people, so a removal moves no other row, a person's rows stay together and the
-look-up of a shard is O(1). With risk tiers (Bourtoule et al., 2021, section VIII), people with a
-higher risk share few shards and late slices, where forgetting is cheap.
+*Assignment.* A person's shard and slice depend only on the person's id and risk, and on the seed.
+They do not depend on other people, so a removal moves no other row, a person's rows stay together,
+and a shard is found in constant time. With risk tiers (Bourtoule et al., 2021, section VIII),
+people with a higher risk share few shards and late slices, where forgetting is cheap.
 
-*States* after each stage of a shard are in memory, or in the model's own directory. A missing or
-altered file is detected by its hash, and the state is trained again.
+*States* after each stage of a shard are stored in memory, or in the model's own directory. A
+missing or altered file is detected by its hash, and its stage is trained again.
 
 *Training* of one shard is the task that is sent to a worker. It is a pure function of its
 arguments, so it may be run again after a crash. Every stage starts from the *decoded* state of the
-previous one, both in `fit` and in `forget`, so ``Train(. | h)`` depends on h only.
+previous stage, both in `fit` and in `forget`. The result of a stage therefore depends only on this
+state and on the rows of the stage.
 """
 
 import hashlib
@@ -46,7 +47,8 @@ Integers = NDArray[np.int64]
 class ShardRecipe:
     """Training settings that all shards share.
 
-    `epochs` has the passes of each stage, or is None if a shard is trained by one call of `fit`.
+    `epochs` has the number of passes of each stage. It is None if a shard is trained by one call of
+    `fit`.
     """
 
     template: Any
@@ -58,13 +60,13 @@ class ShardRecipe:
     config: dict[str, Any]
 
     def stage_rows(self, ends: tuple[int, ...], stage: int) -> tuple[int, int]:
-        """Return the rows of a stage, as begin and end."""
+        """Return the positions of the first row of a stage and of the row after its last row."""
         if self.stage_data == "cumulative" or stage == 0:
             return 0, ends[stage]
         return ends[stage - 1], ends[stage]
 
     def count_visits(self, rows: Rows, first: int = 0) -> int:
-        """Return the row visits of training from stage `first` on, over all epochs."""
+        """Return the number of row visits of training from stage `first` on."""
         ends = slice_ends(rows, self.n_slices)
         if self.epochs is None:
             return ends[-1]
@@ -84,7 +86,7 @@ class Blob(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardTraining:
-    """One shard to train, from stage `first` on, starting from the state `start`."""
+    """A shard to train from stage `first` on, starting from the encoded state `start`."""
 
     number: int
     rows: Rows
@@ -94,7 +96,7 @@ class ShardTraining:
 
 
 class ShardFit(NamedTuple):
-    """Result of a worker: the model and the states after stages first..R-2."""
+    """Result of training a shard: the model, and the states after all stages but the last."""
 
     model: Any
     states: tuple[Blob | None, ...]
@@ -102,24 +104,24 @@ class ShardFit(NamedTuple):
 
 @dataclass(frozen=True)
 class ConstantModel:
-    """Model of a shard that has only one class: it always predicts this class."""
+    """Model of a shard that has only one class; it always predicts this class."""
 
     label: Any
 
 
 def slice_ends(rows: Rows, n_slices: int) -> tuple[int, ...]:
-    """Return the end of each slice in rows ordered by slice."""
+    """Return the position after the last row of each slice; the rows are ordered by slice."""
     ends = np.searchsorted(rows.extra["slice"], np.arange(n_slices), side="right")
     return tuple(ends.tolist())
 
 
 def shard_classes(rows: Rows) -> NDArray[Any]:
-    """Return the labels of a shard, sorted."""
+    """Return the sorted distinct labels of the rows of a shard."""
     return np.unique(np.asarray(rows.y))
 
 
 def train_shard(recipe: ShardRecipe, job: ShardTraining) -> ShardFit:
-    """Train one shard; errors of the inner estimator name the shard."""
+    """Train one shard; an error of the inner estimator is raised with the number of the shard."""
     rows = f"{len(job.rows)} row(s)"
     with (
         inner_training(f"shard {job.number} with {rows}; fewer shards have more rows each"),
@@ -178,12 +180,15 @@ def _stage_seed(recipe: ShardRecipe, job: ShardTraining, stage: int) -> int:
 
 
 def _decode_own(data: bytes, trusted: frozenset[Any]) -> Any:
-    """Decode a state that letheon encoded itself; the memory limit for files does not apply."""
+    """Decode a state that letheon encoded itself, without the memory limit for files."""
     return state.decode(data, trusted=trusted, max_memory=state.UNLIMITED)
 
 
 def _save_state(model: Any, trusted: frozenset[Any]) -> tuple[Blob | None, Any, frozenset[Any]]:
-    """Return the encoded state, the model decoded from it, and the classes trusted for that."""
+    """Encode the state of a model and decode it again.
+
+    Return the encoded state, the decoded model, and the classes that had to be trusted.
+    """
     if model is None:
         return None, None, trusted
     data = state.encode(model)
@@ -199,8 +204,9 @@ def _save_state(model: Any, trusted: frozenset[Any]) -> tuple[Blob | None, Any, 
 class Assignment:
     """The rule that assigns a person to a shard and a slice.
 
-    With T tiers, tier t uses the last ``ceil(S / 2**t)`` shards and the slices from
-    ``floor(t R / T)`` up to ``floor((t + 1) R / T)``: higher tiers use fewer shards, later slices.
+    With S shards, R slices and T tiers, tier t uses the last ``ceil(S / 2**t)`` shards and the
+    slices from ``floor(t R / T)`` up to, but not including, ``floor((t + 1) R / T)``. Higher tiers
+    thus use fewer shards and later slices.
     """
 
     seed: int
@@ -209,28 +215,30 @@ class Assignment:
     n_tiers: int
 
     def shards(self, ids: Ids, tiers: Integers) -> Integers:
-        """Return the shard of every id."""
+        """Return the number of the shard of every id."""
         width = -(-self.n_shards // 2 ** np.minimum(tiers, 62))
         hashes = ids.hashes(self.seed, Purpose.SHARD)
         return self.n_shards - width + _reduce_hashes(hashes, width)
 
     def slices(self, ids: Ids, tiers: Integers) -> Integers:
-        """Return the slice of every id."""
+        """Return the number of the slice of every id."""
         first = tiers * self.n_slices // self.n_tiers
         width = np.maximum((tiers + 1) * self.n_slices // self.n_tiers - first, 1)
         return first + _reduce_hashes(ids.hashes(self.seed, Purpose.SLICE), width)
 
 
 def check_risk_edges(edges: Sequence[float] | None) -> NDArray[np.float64]:
-    """Return the edges between tiers as an array; empty for None."""
+    """Return the edges between risk tiers as an array; an empty array for None."""
     values = np.asarray([] if edges is None else edges, float)
     if values.ndim != 1 or not np.isfinite(values).all() or (np.diff(values) <= 0).any():
-        raise ValueError(f"risk_edges={edges!r}; expected finite, strictly increasing numbers")
+        raise ValueError(
+            f"risk_edges={edges!r} is not valid: expected finite, strictly increasing numbers"
+        )
     return values
 
 
 def risk_tiers(risk: Any, ids: Ids, edges: NDArray[np.float64]) -> Integers:
-    """Return the tier of every row: the number of edges that the person's risk reaches.
+    """Return the risk tier of every row: how many edges the person's risk reaches.
 
     `risk` is one number per row, the same for all rows of a person, or a mapping from id to number.
     """
@@ -238,7 +246,7 @@ def risk_tiers(risk: Any, ids: Ids, edges: NDArray[np.float64]) -> Integers:
         return np.zeros(len(ids), np.int64)
     if len(edges) == 0 or risk is None:
         raise ValueError(
-            "risk is required for new people, because the model has risk_edges; pass risk="
+            "risk is required for new people, because the model has risk_edges; pass risk=..."
             if risk is None
             else "risk was given, but the model has no risk_edges; set risk_edges, or omit risk"
         )
@@ -259,11 +267,13 @@ def _risk_values(risk: Any, ids: Ids) -> NDArray[np.float64]:
         absent = {person for person in people if person not in risk}
         if absent:
             example = next(iter(absent))
-            raise ValueError(f"risk has no value for {len(absent)} id(s), e.g. {example!r}")
+            raise ValueError(f"risk has no value for {len(absent)} id(s), for example {example!r}")
         return np.array([risk[person] for person in people], float)
     values = np.asarray(risk, float)
     if values.shape != (len(ids),):
-        raise ValueError(f"risk has shape {values.shape}; expected one number per row ({len(ids)})")
+        raise ValueError(
+            f"risk has shape {values.shape}; expected one number per row, ({len(ids)},)"
+        )
     return values
 
 
@@ -273,14 +283,14 @@ def _reduce_hashes(hashes: NDArray[np.uint64], width: Integers) -> Integers:
 
 @dataclass(frozen=True)
 class SavedState:
-    """State after a stage: in memory (`data`), or in the model's directory (`data` is None)."""
+    """A state after a stage: in memory, or in the model's directory if `data` is None."""
 
     digest: str
     sha256: str
     data: bytes | None
 
     def _digest_state(self) -> dict[str, Any]:
-        """Return the learned state without its location."""
+        """Return what the digest of a model contains: the state, but not where it is stored."""
         return {"digest": self.digest}
 
 
@@ -292,7 +302,7 @@ class ShardStateStore(CheckpointDirectory):
         self._unusable = 0
 
     def keep_state(self, blob: Blob | None) -> SavedState | None:
-        """Store a new state; None is the state of a stage before the first row."""
+        """Store a new state; None, the state of a stage without rows so far, is not stored."""
         if blob is None:
             return None
         if self.store is None:
@@ -322,7 +332,7 @@ class ShardStateStore(CheckpointDirectory):
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard: rows ordered by slice, the states after stages 1..R-1, the final model."""
+    """A shard: rows ordered by slice, states after all stages but the last, final model."""
 
     number: int
     rows: Rows
@@ -331,13 +341,16 @@ class Shard:
 
     @cached_property
     def classes(self) -> NDArray[Any]:
-        """Labels of the shard, sorted."""
+        """Sorted distinct labels of the shard."""
         return shard_classes(self.rows)
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """All shards of one model, replaced as a whole so that readers never see a mixture."""
+    """All shards of one model.
+
+    It is replaced as a whole, so that a concurrent prediction never sees a partial update.
+    """
 
     assignment: Assignment
     shards: tuple[Shard, ...]
@@ -350,7 +363,7 @@ class Ensemble:
 
     @property
     def files(self) -> frozenset[str]:
-        """Names of the states in the model's checkpoint directory."""
+        """File names (SHA-256) of the states in the model's checkpoint directory."""
         return frozenset(
             saved.sha256
             for shard in self.shards
@@ -359,7 +372,10 @@ class Ensemble:
         )
 
     def find_rows(self, wanted: Ids) -> tuple[dict[int, Integers], Integers]:
-        """Return the rows of these ids, by shard, and the tier of each id (-1 if unknown)."""
+        """Return the positions of the rows of these ids, by shard, and the tier of each id.
+
+        The tier of an unknown id is -1.
+        """
         tiers = np.full(len(wanted), -1, np.int64)
         where: dict[int, Integers] = {}
         for tier in range(self.assignment.n_tiers):
@@ -377,14 +393,14 @@ class Ensemble:
 
 
 class ShardChange(NamedTuple):
-    """A shard before a change, and the training with its new rows."""
+    """A change of a shard: the old shard (None if it is new), and the training to run."""
 
     old: Shard | None
     job: ShardTraining
 
 
 class Replacement(NamedTuple):
-    """A change ready to commit: the new ensemble, its directory, and the outcome."""
+    """A prepared change of a model: the new ensemble, its directory, and the outcome."""
 
     ensemble: Ensemble
     home: str | None
@@ -394,10 +410,10 @@ class Replacement(NamedTuple):
 def change_rows(
     old: Shard, rows: Rows, touched: NDArray[np.int64], recipe: ShardRecipe
 ) -> ShardChange:
-    """Return the change of a shard whose rows in the `touched` slices differ.
+    """Return the change of a shard to new rows, which differ only in the slices `touched`.
 
-    The first call of `partial_fit` receives the shard's classes, so a change of that set retrains
-    the shard from its first stage.
+    The first call of `partial_fit` receives the shard's classes. If these change, the shard is
+    retrained from its first stage.
     """
     first = int(touched.min()) if recipe.epochs is not None else 0
     if recipe.is_classifier and not np.array_equal(old.classes, shard_classes(rows)):
@@ -406,7 +422,7 @@ def change_rows(
 
 
 def resume_training(change: ShardChange, store: ShardStateStore) -> ShardTraining:
-    """Return the training of a change, starting at the last readable state."""
+    """Return the training of a change; it starts from the last state that can be read."""
     old, job = change
     if old is None:
         return job
@@ -421,7 +437,7 @@ def resume_training(change: ShardChange, store: ShardStateStore) -> ShardTrainin
 
 
 def warn_if_crowded(name: str, n_parts: int, ids: Ids) -> None:
-    """Warn if there are more parts, such as ``n_shards``, than people."""
+    """Warn if there are fewer people than parts; `name` is the setting, for example n_shards."""
     people = len(np.unique(ids.hashes(0, Purpose.ID_INDEX)))
     if people < n_parts:
         warn_caller(

@@ -1,7 +1,7 @@
 """SISA for classifiers and regressors (Bourtoule et al., 2021; survey section 4.1).
 
-Predictions of the shards with rows are aggregated with equal weights: weights by size would change
-with every removal in any shard.
+Predictions of all shards that have rows are aggregated with equal weights. Weights by size would
+change with every removal in any shard.
 """
 
 from collections.abc import Sequence
@@ -25,15 +25,16 @@ Floats = NDArray[np.float64]
 
 
 def mean_probabilities(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
-    """Return the mean of the shards' class probabilities; unseen classes have probability 0.
+    """Return the mean class probabilities over the shards, shape (n_rows, n_classes).
 
-    A shard model without `predict_proba` gives probability 1 to the label it predicts.
+    A class that a shard has not seen has probability 0 there. A shard model without `predict_proba`
+    gives probability 1 to the label it predicts.
     """
     return _mean_over_shards(models, classes, X, _add_probabilities)
 
 
 def vote_shares(models: Sequence[Any], classes: NDArray[Any], X: Any) -> Floats:
-    """Return the share of shards that vote for each class."""
+    """Return the share of shards that predict each class, shape (n_rows, n_classes)."""
     return _mean_over_shards(models, classes, X, _add_votes)
 
 
@@ -70,35 +71,38 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     Parameters
     ----------
     estimator : classifier
-        Trained once per shard. Every `random_state` in it is derived from `seed_`.
+        A copy is trained for each shard. Every `random_state` in it is derived from `seed_`.
     n_shards : int, default=5
         Number of shards. With more shards forgetting is faster, but predictions are worse, because
         each shard has fewer rows.
     n_slices : int, default=1
-        Number of slices per shard. More than one needs `partial_fit`; every slice adds one saved
-        state per shard.
+        Number of slices per shard. More than one slice needs an estimator with `partial_fit`, and
+        every slice adds one saved state per shard.
     epochs : int or None, default=None
-        Passes over the data that a shard would get without slices. None: with ``n_slices=1`` one
-        call of `fit` trains each shard; with more slices, 10 passes or as many as the slices need
-        (cumulative), or 1 pass (new). A cumulative stage gets about
-        ``2 epochs / (n_slices + 1)`` passes; `fit` raises if some stages would get none.
+        Passes over the data that a shard would get without slices. If it is None and
+        ``n_slices=1``, one call of `fit` trains each shard. If it is None and there are more
+        slices, it is 10 or as many as the slices need (cumulative stages), or 1 (new stages). A
+        cumulative stage gets about ``2 epochs / (n_slices + 1)`` passes. `fit` raises an error if
+        some stages would get no pass.
     stage_data : {"cumulative", "new"}, default="cumulative"
-        Stage k trains on slices 1..k (gradient learners), or on slice k only (counting learners
-        such as naive Bayes, which must see each row once).
+        Whether stage k trains on slices 1..k (for gradient learners), or on slice k only (for
+        learners that count rows, such as naive Bayes, and must see each row once).
     aggregation : {"mean", "vote"}, default="mean"
-        Mean of class probabilities (of votes if the estimator has none), or majority of labels. If
-        there is a tie, the first class in sorted order wins.
+        Mean of the class probabilities, or majority of the predicted labels. If the estimator has
+        no probabilities, both are the share of votes. If there is a tie, the first class in sorted
+        order wins.
     risk_edges : sequence of float or None, default=None
-        Edges between risk tiers, fixed in advance; `fit` then requires `risk`. A person of tier t
-        is in one of the last ``ceil(n_shards / 2**t)`` shards; a higher tier uses later slices.
+        Edges between risk tiers, fixed in advance. If they are given, `fit` requires `risk`. A
+        person of tier t is in one of the last ``ceil(n_shards / 2**t)`` shards. Higher tiers use
+        later slices.
     checkpoint_dir : path or None, default=None
         Directory for the states after each slice, in which the model creates its own
         sub-directory. None keeps the states in memory.
     n_jobs : int or None, default=None
-        Number of shards that are trained in parallel, by joblib: `joblib.parallel_config` selects
-        processes, Ray or Dask. Never changes the result.
+        Number of shards that joblib trains in parallel; `joblib.parallel_config` selects processes,
+        Ray or Dask. The result does not depend on it.
     random_state : int, RandomState, Generator or None, default=None
-        Seed of everything random. None draws 128 bits from the operating system.
+        Seed of all random choices. None draws 128 bits from the operating system.
 
     Attributes
     ----------
@@ -107,11 +111,11 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
     estimators_ : list
         Fitted models of the shards that have rows.
     seed_ : int
-        128 bits; ``random_state=model.seed_`` gives the same model on the same rows.
+        Seed of 128 bits; ``random_state=model.seed_`` gives the same model on the same rows.
     ensemble_ : Ensemble
-        Shards with rows, states and models. A saved model is personal data.
+        All shards with their rows, states and models. They contain personal data.
     ids_, guarantee_, n_rows_
-        See `ForgetMixin`.
+        Ids of the remaining rows, the guarantee, and the number of remaining rows.
 
     Notes
     -----
@@ -153,13 +157,16 @@ class SISAClassifier(KeywordScoreMixin, ClassifierMixin, SISABase):
         return self.ensemble_.classes
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the label with the highest aggregated probability, the lowest on a tie."""
+        """Return the label with the highest aggregated probability for each row.
+
+        If there is a tie, the first label in sorted order is returned.
+        """
         classes, shares = self._aggregate_shards(X)
         labels: NDArray[Any] = classes[shares.argmax(axis=1)]
         return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return mean probabilities, or shares of votes, in the order of `classes_`."""
+        """Return mean probabilities or shares of votes, with one column per class of `classes_`."""
         return self._aggregate_shards(X)[1]
 
     def _aggregate_shards(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
@@ -186,7 +193,7 @@ class SISARegressor(KeywordScoreMixin, RegressorMixin, SISABase):
     Parameters
     ----------
     estimator : regressor
-        Trained once per shard. Every `random_state` in it is derived from `seed_`.
+        A copy is trained for each shard. Every `random_state` in it is derived from `seed_`.
     n_shards, n_slices, epochs, stage_data, risk_edges, checkpoint_dir, n_jobs, random_state
         As in `SISAClassifier`.
     aggregation : {"mean", "median"}, default="mean"
@@ -216,7 +223,7 @@ class SISARegressor(KeywordScoreMixin, RegressorMixin, SISABase):
     _parameter_rules: ClassVar[Rules] = {"aggregation": OneOf(("mean", "median"))}
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return the aggregated predictions."""
+        """Return the mean or median of the shards' predictions for each row."""
         check_is_fitted(self)
         require_features(self, X)
         table = present_table(X)

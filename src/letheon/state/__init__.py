@@ -1,9 +1,9 @@
-"""Canonical bytes of a fitted model: codec, digest, checkpoints.
+"""Canonical bytes of a fitted model, and the digests, files and checkpoints made of them.
 
 ``to_tree`` turns a value into plain nodes without classes. The nodes are the source of digests
 (`digest`), bytes in memory (`encode`) and files (`write_file`). Reading has three phases: read and
-verify the bytes, audit every name and setting before anything is imported, and only then construct.
-Nothing in a file is executed.
+verify the bytes, audit every name and setting before anything is imported, and only then construct
+the value. Nothing in a file is executed.
 
 Examples
 --------

@@ -1,10 +1,10 @@
-"""Classes and functions that a file may name without trust, and classes that no model may contain.
+"""Tables of classes and functions that a file may name, and of classes that no model may contain.
 
 The tables are literal on purpose: every entry was added by hand. They come from
 `sklearn.utils.all_estimators` of scikit-learn 1.9 and the helper types in fitted estimators. A name
 that an older scikit-learn does not have cannot be imported there. Functions on the list only
-compute: none reads or writes files, or calls its arguments. Classes that may be values are called
-by the object that contains them, so their constructors must only compute, too.
+compute: none of them reads or writes files, or calls its arguments. Classes that may be values are
+called by the object that contains them, so their constructors must only compute, too.
 """
 
 from collections.abc import Iterator
@@ -229,7 +229,7 @@ torch.nn.functional: binary_cross_entropy binary_cross_entropy_with_logits cross
 
 
 def read_table(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the text before the colon of each entry, and the words after it.
+    """Yield the entries of a table: the text before the colon, and the words after it.
 
     An entry continues in indented lines; a line that begins with ``#`` is a comment.
     """

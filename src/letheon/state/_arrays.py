@@ -1,8 +1,8 @@
-"""NumPy arrays, scalars and dtypes as nodes, and back.
+"""Conversion of NumPy arrays, scalars and dtypes to nodes and back.
 
-A node has the values, dtype and shape of an array, and in files whether it is in Fortran order (a
-matrix product rounds differently then). It does not have byte order (always little-endian),
-strides, flags or base. Reading gives new, writable memory.
+A node has the values, dtype and shape of an array. In files it also states whether the array is in
+Fortran order, because a matrix product then rounds differently. It does not state byte order
+(always little-endian), strides, flags or base. An array that is read has new, writable memory.
 """
 
 import math
@@ -32,7 +32,7 @@ Convert = Callable[[Any], Any]
 
 
 def array_node(array: NDArray[Any], to_node: Convert) -> Node:
-    """Return the node of an array; `to_node` encodes the items of an object array."""
+    """Convert an array to a node; `to_node` converts the items of an object array."""
     dtype = array.dtype
     if dtype.names is not None:
         columns = [array_node(array[name], _no_objects) for name in dtype.names]
@@ -64,11 +64,14 @@ def plain_descr(dtype: "np.dtype[Any]") -> str:
     Raises
     ------
     UnsupportedStateError
-        For long doubles (they contain undefined bytes), variable-width strings and empty items.
+        If the dtype is a long double, which contains undefined bytes, a string of variable width,
+        or a type of size 0.
     """
     name = dtype.newbyteorder("<").str
     if dtype.kind not in _PLAIN_KINDS or _PLAIN.fullmatch(name) is None or _is_long(dtype):
-        raise UnsupportedStateError(f"arrays of dtype {dtype} have no canonical bytes")
+        raise UnsupportedStateError(
+            f"an array of dtype {dtype} cannot be saved, because it has no canonical bytes"
+        )
     return name
 
 
@@ -80,7 +83,9 @@ def _strings_node(array: NDArray[Any]) -> nodes.Strings:
     try:
         texts: list[str] = array.ravel().tolist()
     except (ValueError, SystemError) as error:
-        raise UnsupportedStateError(f"an array of str contains an invalid str: {error}") from None
+        raise UnsupportedStateError(
+            f"an array of str contains a str that is not valid: {error}"
+        ) from None
     joined = "".join(texts)
     if joined.isascii():
         lengths, data = [len(text) for text in texts], joined.encode()
@@ -98,9 +103,10 @@ def _no_objects(_: Any) -> Any:
 
 
 def dtype_descr(dtype: "np.dtype[Any]") -> Node:
-    """Return a dtype as a node: its name, or (itemsize, aligned, fields) if it has fields.
+    """Convert a dtype to a node.
 
-    A field is (name, dtype, offset, shape of a subarray).
+    The node is the name of the dtype, or the tuple (itemsize, aligned, fields) if it has fields. A
+    field is a tuple (name, dtype, offset, shape of a subarray).
     """
     if dtype.names is None or dtype.fields is None:
         if dtype.kind in "OU":
@@ -124,7 +130,7 @@ def dtype_descr(dtype: "np.dtype[Any]") -> Node:
 
 
 def scalar_node(value: np.generic) -> Node:
-    """Return the node of a NumPy scalar."""
+    """Convert a NumPy scalar to a node."""
     if isinstance(value, np.str_):
         return nodes.Scalar(str(value))
     if isinstance(value, np.bytes_):
@@ -133,21 +139,23 @@ def scalar_node(value: np.generic) -> Node:
 
 
 def array_from(node: Any, from_node: Convert, budget: MemoryBudget) -> NDArray[Any]:
-    """Return the array of a node in new memory, counted by the budget.
+    """Convert a node to an array in new memory, which counts against the budget.
 
     Raises
     ------
     CorruptFileError
         If dtype, shape and bytes do not match.
     MemoryLimitError
-        If the array is larger than the rest of the budget.
+        If the array is larger than what is left of the budget.
     """
     try:
         return _ARRAY_READERS[type(node)](node, from_node, budget)
     except StateError:
         raise
     except (KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
-        raise CorruptFileError(f"an array does not fit its description: {error}") from None
+        raise CorruptFileError(
+            f"the bytes of an array do not match its dtype and shape: {error}"
+        ) from None
 
 
 def _plain_from(node: Array, _: Convert, budget: MemoryBudget) -> NDArray[Any]:
@@ -165,10 +173,10 @@ def _plain_from(node: Array, _: Convert, budget: MemoryBudget) -> NDArray[Any]:
 
 
 def _plain_dtype(name: str) -> "np.dtype[Any]":
-    """Return the dtype of a name that `plain_descr` returned."""
+    """Return the dtype with a name that `plain_descr` can return; reject other names."""
     dtype = np.dtype(name) if _PLAIN.fullmatch(name) else None
     if dtype is None or dtype.str != name or _is_long(dtype):
-        raise CorruptFileError(f"an array names the dtype {name!r}")
+        raise CorruptFileError(f"an array has the dtype {name!r}, which is not allowed in a file")
     return dtype
 
 
@@ -230,12 +238,12 @@ _ARRAY_READERS: dict[type, Callable[[Any, Convert, MemoryBudget], NDArray[Any]]]
 
 
 def dtype_from(descr: Any) -> "np.dtype[Any]":
-    """Return the dtype of a description made by `dtype_descr`.
+    """Convert a node that `dtype_descr` returned to a dtype.
 
     Raises
     ------
     CorruptFileError
-        If the description differs from the result of `dtype_descr` for that dtype.
+        If `dtype_descr` would not return this node.
     """
     if isinstance(descr, str):
         if descr == "|O" or _TEXT.fullmatch(descr):
@@ -290,7 +298,7 @@ def _is_size(value: Any) -> bool:
 
 
 def _check_layout(parts: list[_Field], itemsize: int) -> None:
-    """Check that fields are inside the item without overlap, and that padding is limited."""
+    """Check that the fields of an item do not overlap, fit into it and leave little padding."""
     _require_array(0 < len(parts) <= _MAX_FIELDS, "number of fields")
     _require_array(
         len({part.name for part in parts}) == len(parts), "two fields with the same name"
@@ -312,7 +320,7 @@ def _tuple_items(node: Any, length: int | None = None) -> tuple[Any, ...]:
 
 
 def scalar_from(node: nodes.Scalar, from_node: Convert, budget: MemoryBudget) -> Any:
-    """Return the NumPy scalar of a node."""
+    """Convert a node to a NumPy scalar."""
     value = node.value
     if isinstance(value, str):
         return np.str_(value)

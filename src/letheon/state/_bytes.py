@@ -74,14 +74,14 @@ def to_bytes(node: Node) -> bytes:
 
 
 def to_parts(node: Node) -> Parts:
-    """Return the canonical bytes of a tree in parts; bytes of arrays are not copied."""
+    """Return the canonical bytes of a tree as a list of parts; arrays are not copied."""
     parts: Parts = []
     _write(node, parts)
     return parts
 
 
 def iter_chunks(node: Node) -> Iterator[Buffer]:
-    """Yield the canonical bytes of a tree in pieces; big arrays are not copied."""
+    """Yield the canonical bytes of a tree in chunks; large arrays are not copied."""
     parts = to_parts(node)
     begin = 0
     for i, part in enumerate(parts):
@@ -93,7 +93,7 @@ def iter_chunks(node: Node) -> Iterator[Buffer]:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return the UTF-8 bytes of any Python str."""
+    """Return a str in UTF-8; lone surrogates are allowed and take three bytes each."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -178,14 +178,14 @@ _PART_WRITERS: dict[str, Writer] = {
 
 
 def from_bytes(data: Buffer, budget: MemoryBudget) -> Node:
-    """Return the tree of canonical bytes.
+    """Read a tree from its canonical bytes.
 
     Raises
     ------
     CorruptFileError
         If the bytes are not exactly the canonical bytes of one tree.
     MemoryLimitError
-        If the tree and its value would take more than the budget.
+        If the tree and its value would take more memory than the budget allows.
     """
     reader = _BytesReader(data, budget)
     try:
@@ -193,7 +193,7 @@ def from_bytes(data: Buffer, budget: MemoryBudget) -> Node:
     except StateError:
         raise
     except RecursionError:
-        raise CorruptFileError("not canonical bytes: nested too deeply") from None
+        raise CorruptFileError("not canonical bytes: the tree is nested too deeply") from None
     except (struct.error, ValueError, OverflowError, IndexError) as error:
         raise CorruptFileError(f"not canonical bytes: {error}") from None
     if reader.position != len(reader.data):
@@ -202,9 +202,9 @@ def from_bytes(data: Buffer, budget: MemoryBudget) -> Node:
 
 
 class TreeReader:
-    """Base class of the readers of bytes and manifests; counts the memory that reading takes.
+    """Base class of the readers of bytes and manifests; they count the memory of what they read.
 
-    `read_<part>` reads a part that `nodes.LAYOUTS` names.
+    For each part that `nodes.LAYOUTS` names there is a method `read_<part>`.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:
@@ -212,11 +212,11 @@ class TreeReader:
         self.depth = 0
 
     def read_node(self) -> Any:
-        """Read a node."""
+        """Read the next node."""
         raise NotImplementedError
 
     def read_text(self) -> str:
-        """Read a text."""
+        """Read the next text."""
         raise NotImplementedError
 
     def _read_data(self) -> memoryview:
@@ -249,20 +249,23 @@ class TreeReader:
         return self.read_text()
 
     def read_buffer(self) -> Buffer:
-        """Read the bytes of an array; a few bytes are copied, since a view takes more memory."""
+        """Read the bytes of an array.
+
+        Small arrays are copied, because a view would take more memory.
+        """
         data = self._read_data()
         is_small = len(data) < _COPY_BELOW
         self.budget.take(nodes.ARRAY + (len(data) if is_small else _VIEW), "an array")
         return bytes(data) if is_small else data
 
     def read_own_bytes(self) -> bytes:
-        """Read bytes as a copy."""
+        """Read bytes, and return a copy of them."""
         data = self._read_data()
         self.budget.take(nodes.ATOM + len(data), "bytes")
         return bytes(data)
 
     def read_lengths(self) -> nodes.Array:
-        """Read an array."""
+        """Read the array with the byte lengths of strings."""
         return self._read_kind(nodes.Array)  # type: ignore[no-any-return]
 
     def read_state(self) -> nodes.Record:
@@ -273,7 +276,7 @@ class TreeReader:
 
 
 class _BytesReader(TreeReader):
-    """Reads nodes from bytes."""
+    """A reader of nodes from canonical bytes."""
 
     def __init__(self, data: Buffer, budget: MemoryBudget) -> None:
         super().__init__(budget)
@@ -294,7 +297,7 @@ class _BytesReader(TreeReader):
     def _read_bytes(self, size: int) -> memoryview:
         end = self.position + size
         if end > len(self.data):
-            raise CorruptFileError("not canonical bytes: truncated")
+            raise CorruptFileError("not canonical bytes: the data is truncated")
         part = self.data[self.position : end]
         self.position = end
         return part
@@ -303,15 +306,18 @@ class _BytesReader(TreeReader):
         return self._read_bytes(self.read_number())
 
     def _read_count(self, cost: int) -> int:
-        """Read a number of items, each of at least one byte here and `cost` bytes in memory."""
+        """Read the number of the following items.
+
+        An item takes at least one byte here and `cost` bytes in memory, so the number is limited.
+        """
         value = self.read_number()
         if value > len(self.data) - self.position:
-            raise CorruptFileError("not canonical bytes: more items than bytes")
+            raise CorruptFileError("not canonical bytes: it states more items than there are bytes")
         self.budget.take(value * cost, "its values")
         return value
 
     def _iter_keys(self, cost: int) -> Iterator[Any]:
-        """Yield nodes; raise unless their canonical bytes increase."""
+        """Yield the keys that follow; raise an error if their bytes are not increasing."""
         previous = None
         for _ in range(self._read_count(cost)):
             begin = self.position
@@ -339,7 +345,9 @@ class _BytesReader(TreeReader):
     def read_shape(self) -> tuple[int, ...]:
         n = self.read_number()
         if n > nodes.MAX_DIMENSIONS:
-            raise CorruptFileError(f"not canonical bytes: {n} dimensions")
+            raise CorruptFileError(
+                f"not canonical bytes: {n} dimensions, more than {nodes.MAX_DIMENSIONS}"
+            )
         self.budget.take(nodes.ATOM * n, "a shape")
         return struct.unpack(f"<{n}Q", self._read_bytes(8 * n))
 
@@ -362,7 +370,10 @@ class _BytesReader(TreeReader):
 
 
 def _is_less(a: memoryview, b: memoryview) -> bool:
-    """Compare bytes in pieces: a copy of a long key could be as large as the file."""
+    """Return whether `a` comes before `b`.
+
+    They are compared in pieces, because a copy of a long key could be as large as the file.
+    """
     for at in range(0, max(len(a), len(b)), _PIECE):
         left, right = bytes(a[at : at + _PIECE]), bytes(b[at : at + _PIECE])
         if left != right:
@@ -371,7 +382,7 @@ def _is_less(a: memoryview, b: memoryview) -> bool:
 
 
 def require_increasing(keys: list[Any]) -> None:
-    """Raise unless keys are sorted and none is repeated."""
+    """Raise CorruptFileError if keys are not sorted or a key is repeated."""
     if any(a >= b for a, b in pairwise(keys)):
         raise CorruptFileError(_OUT_OF_ORDER)
 
@@ -382,7 +393,7 @@ def _read_int(reader: _BytesReader) -> int:
     reader.budget.take((39 + 4 * (8 * len(data) // 30 + 1)) // 16 * 16, "an int")
     value = int.from_bytes(data, "little", signed=True)
     if value.bit_length() // 8 + 1 != len(data):
-        raise CorruptFileError("not canonical bytes: an int in more bytes than it needs")
+        raise CorruptFileError("not canonical bytes: an int has more bytes than it needs")
     return value
 
 
@@ -404,11 +415,11 @@ _ATOM_READERS: dict[int, Callable[[_BytesReader], Any]] = {
 
 
 def write_atomically(path: Path, pieces: Iterable[Buffer]) -> None:
-    """Write a file so that a crash leaves the old or the new file, never a partial one.
+    """Write a file so that a crash leaves either the old or the new file, but no partial file.
 
-    The bytes are written to a temporary file in the same directory that only its owner can read,
-    and synced. Then the file is renamed and the directory synced. On failure the temporary file is
-    removed.
+    The bytes are written and synced to a temporary file in the same directory, which only its owner
+    can read. Then the file is renamed, and the directory is synced. If writing fails, the temporary
+    file is removed.
     """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
     try:
@@ -434,7 +445,7 @@ def _write_file(path: Path, pieces: Iterable[Buffer]) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Sync a directory to disk, so that added and removed names are durable."""
+    """Sync a directory to disk, so that added and removed files survive a crash."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

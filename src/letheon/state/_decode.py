@@ -1,9 +1,9 @@
 """Turn a tree of nodes back into Python objects, in two phases: audit, then construct.
 
-The audit reads names only and imports nothing. Construction calls no constructor that a file names:
-an object is ``object.__new__(cls)`` with its attributes set. The exceptions are codecs of this
-package or the caller, and ``_from_state`` of letheon classes: they build objects from plain values,
-which they validate.
+The audit reads only names and settings, and imports nothing. Construction calls no constructor that
+a file names: an object is created with ``object.__new__(cls)``, and its attributes are set. The
+exceptions are codecs of this package or the caller, and ``_from_state`` of letheon classes. They
+build objects from plain values, which they validate.
 """
 
 import hashlib
@@ -33,17 +33,19 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "fro
 
 
 def names_of_trusted(trusted: Trusted) -> dict[str, Any]:
-    """Return what a caller trusts: class, function or None, by qualified name.
+    """Return the classes and functions that a caller trusts, by qualified name.
+
+    The value is None for a name whose class or function is not imported yet.
 
     Parameters
     ----------
     trusted : iterable of class, function or str
-        A str is a qualified name; it is imported only if the file uses it.
+        What the caller trusts. A str is a qualified name; it is imported only if the file uses it.
 
     Raises
     ------
     TypeError
-        If it contains anything else, such as a whole module.
+        If `trusted` contains anything else, for example a whole module.
     """
     if isinstance(trusted, str | type):
         trusted = (trusted,)
@@ -53,12 +55,12 @@ def names_of_trusted(trusted: Trusted) -> dict[str, Any]:
 
 
 def _name_of(item: Any) -> str:
-    """Return the name that `Encoder` gives a class or function, local classes included."""
+    """Return the name that `Encoder` writes for a class or function, even for a local class."""
     if isinstance(item, ModuleType):
         name = item.__name__
         raise TypeError(
             f"trusted contains the whole module {name}; list the classes and functions that the "
-            f"file may use, such as {name}.Net"
+            f"file may use, for example {name}.Net"
         )
     if not (hasattr(item, "__module__") and hasattr(item, "__qualname__")):
         raise TypeError(
@@ -93,7 +95,7 @@ def audit(tree: Node, trusted: Mapping[str, Any]) -> None:
 
 
 def require_trust(tree: Node, trusted: Trusted = ()) -> None:
-    """Raise `UntrustedClassError` if a decoder would reject a name or a setting in a tree."""
+    """Raise UntrustedClassError if decoding a tree would reject one of its names or settings."""
     audit(tree, names_of_trusted(trusted))
 
 
@@ -101,8 +103,8 @@ def trust_of(value: Any) -> frozenset[Any]:
     """Return the classes and functions that `decode` must trust to read a value back.
 
     These are the classes and functions that are not on the allow-list, and listed classes with a
-    setting that files may not contain. The result is empty for a model that was loaded without
-    trust, so the same rules apply to the states that came with it.
+    setting that files must not contain. The result is empty for a model that was loaded without
+    trust, so its saved states cannot use untrusted classes either.
 
     Examples
     --------
@@ -132,7 +134,7 @@ def _advise_on_trust(wrong: Mapping[str, type]) -> str:
 
 
 def _advise_on_main(names: Iterable[str]) -> str:
-    """Return advice for names that a script or notebook defines, else an empty text."""
+    """Return advice on names that a script or notebook defines; an empty string for others."""
     if not any(name.startswith("__main__.") for name in names):
         return ""
     return (
@@ -152,15 +154,15 @@ def _is_allowed(kind: type, name: str, trusted: Mapping[str, Any]) -> bool:
 
 
 def _is_class_value(name: str) -> bool:
-    """Return whether a class may be a value, and so be called, without being trusted."""
+    """Return whether an untrusted file may contain a class as a value, which may be called."""
     return name in TYPES or name in CLASS_VALUES
 
 
 def has_listed_classes(value: Any) -> bool:
     """Return whether all classes in a value are on the allow-list or have a codec.
 
-    False if the value contains functions. Estimators of such classes, fitted on such values,
-    contain only values with canonical bytes.
+    The result is False if the value contains functions. If it is True for an estimator and for the
+    data it is fitted on, then everything in the fitted estimator has canonical bytes.
     """
     return all(
         isinstance(item, type)
@@ -170,7 +172,7 @@ def has_listed_classes(value: Any) -> bool:
 
 
 def construct(tree: Node, trusted: Mapping[str, Any], budget: MemoryBudget) -> Any:
-    """Build the value of an audited tree within the memory budget."""
+    """Build the value of an audited tree; raise MemoryLimitError at the limit of the budget."""
     try:
         return _Builder(trusted, budget).build(tree)
     except (StateError, ImportError):
@@ -180,7 +182,7 @@ def construct(tree: Node, trusted: Mapping[str, Any], budget: MemoryBudget) -> A
 
 
 class _Builder:
-    """Builds values; mirrors `Encoder`."""
+    """A builder of values from nodes, the inverse of `Encoder`."""
 
     def __init__(self, trusted: Mapping[str, Any], budget: MemoryBudget) -> None:
         self.trusted = trusted
@@ -251,7 +253,7 @@ class _Builder:
 
     def _build_ref(self, node: nodes.Ref) -> Any:
         if self.numbered is None or node.number >= len(self.numbered):
-            raise CorruptFileError("a reference has no target")
+            raise CorruptFileError("a reference in the file has no target")
         # Every use counts, because a digest or a copy follows all of them.
         value, cost = self.numbered[node.number]
         self.budget.take(cost, "a reference")
@@ -302,7 +304,7 @@ class _Builder:
         return value
 
     def _take_for_state(self, cls: Any, name: str, state: dict[str, Any]) -> None:
-        """Count the memory that `_from_state` takes in addition to the arrays of the state."""
+        """Count the memory that `_from_state` of a class takes in addition to its arguments."""
         if hasattr(cls, "_native_cost"):
             n_bytes, n_steps = cls._native_cost(state)
             self.budget.take_native(n_bytes, n_steps, name)
@@ -314,7 +316,7 @@ class _Builder:
         self._require_allowed(Instance, name)
         cls = self._resolve_name(name)
         if not isinstance(cls, type) or tags.tag_of(cls) != name:
-            raise UntrustedClassError(f"{name!r} is not a class of that name")
+            raise UntrustedClassError(f"{name!r} does not refer to a class with this name")
         builds_itself = hasattr(cls, "_from_state")
         if name in self.trusted or not tags.is_ours(name):
             if not builds_itself:
@@ -326,7 +328,7 @@ class _Builder:
         return cls
 
     def _require_allowed(self, kind: type, name: str) -> None:
-        """Repeat the check of the audit, so that an error in the audit imports nothing."""
+        """Repeat the check of the audit, so that a bug in the audit does not import anything."""
         if not _is_allowed(kind, name, self.trusted):
             raise UntrustedClassError(f"{name!r} is not on the allow-list")
 
@@ -339,13 +341,16 @@ class _Builder:
 
 @lru_cache(maxsize=4096)
 def _checks_of(cls: type) -> tuple[tuple[str, Check], ...]:
-    """Return the checks that an estimator does not read outside its arrays."""
+    """Return the checks that keep compiled code from reading outside the arrays of a class.
+
+    Each check comes with the attribute that it needs; an empty name means that it always runs.
+    """
     names = [tags.tag_of(base) for base in cls.__mro__]
     return tuple(CHECKS[name] for name in names if name in CHECKS)
 
 
 def import_name(name: str) -> Any:
-    """Import and return the class or function of an audited qualified name."""
+    """Import and return the class or function with an audited qualified name."""
     module, _, rest = tags.import_path(name).rpartition(".")
     while module:
         try:
@@ -422,7 +427,7 @@ def decode(data: nodes.Buffer, *, trusted: Trusted = (), max_memory: int | None 
 
 
 def decode_plain(data: nodes.Buffer) -> Any:
-    """Return the value that `encode` wrote if it is plain: no class and no function is named.
+    """Return the value that `encode` wrote, if its bytes name no class and no function.
 
     Raises
     ------
@@ -443,10 +448,10 @@ def _verify_body(data: memoryview) -> memoryview:
         raise CorruptFileError("these bytes are not a letheon state")
     if head[0] != MAGIC:
         raise NewerFormatError(
-            f"the state has the format v{int(head[1])}, this version of letheon reads v1; "
-            "install a newer letheon"
+            f"the state has the format v{int(head[1])}, but this version of letheon reads "
+            "only v1; install a newer version of letheon"
         )
     body = data[len(MAGIC) + 32 :]
     if hashlib.sha256(body).digest() != bytes(data[len(MAGIC) : len(MAGIC) + 32]):
-        raise CorruptFileError("the state is truncated or altered: its SHA-256 differs")
+        raise CorruptFileError("the state is truncated or altered: its SHA-256 does not match")
     return body

@@ -1,7 +1,7 @@
 """Turn Python objects into a tree of nodes, and the tree into digests and encoded bytes.
 
-Layout of an encoded value: ``letheon-state-v1`` and a NUL byte, the SHA-256 of what follows, and
-the canonical bytes of the tree in the file view.
+An encoded value is ``letheon-state-v1`` and a NUL byte, then the SHA-256 of the rest, then the
+canonical bytes of the tree in the file view.
 """
 
 import hashlib
@@ -37,9 +37,9 @@ _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, np.ufunc, type(np
 class Encoder:
     """An encoder that turns one value into one tree.
 
-    In the file view an array or object that occurs twice within an estimator of another library is
-    written once (`Ref`): scikit-learn updates some arrays in place under two names. The digest view
-    ignores identity, and so does everything outside such an estimator.
+    In the file view, an array or object that occurs twice within an estimator of another library is
+    written once, and a `Ref` refers to it. This is needed because scikit-learn updates some arrays
+    in place under two names. In the digest view, and outside such estimators, it is written twice.
     """
 
     def __init__(self, view: View) -> None:
@@ -53,7 +53,7 @@ class Encoder:
         self.names: dict[Any, None] = {}
 
     def encode(self, value: Any) -> Any:
-        """Return the node of any supported value."""
+        """Convert a supported value to a node."""
         cls = type(value)
         if cls in _ATOMS:
             return value
@@ -81,7 +81,9 @@ class Encoder:
 
     def _enter_value(self, value: Any) -> None:
         if id(value) in self.open:
-            raise self._make_error(f"a {type(value).__name__} contains itself")
+            raise self._make_error(
+                f"a {type(value).__name__} contains itself, so it cannot be saved"
+            )
         self.open.add(id(value))
 
     def _encode_list(self, value: Any) -> nodes.Items:
@@ -95,14 +97,14 @@ class Encoder:
         return nodes.Items(type(value).__name__, tuple([node for _, node, _ in items]))
 
     def _sort_by_bytes(self, values: Any) -> list[tuple[bytes, Any, Any]]:
-        """Return (canonical bytes, node, value) of hashable values, sorted by the bytes."""
+        """Return tuples (canonical bytes, node, value) of hashable values, sorted by the bytes."""
         # Without numbers: the iteration order of a set is not a property of the set.
         scope, self.numbers = (self.numbers, self.alive), None
         pairs = [(self.encode(value), value) for value in values]
         self.numbers, self.alive = scope
         items = sorted([(to_bytes(node), node, value) for node, value in pairs], key=itemgetter(0))
         if any(a[0] == b[0] for a, b in pairwise(items)):
-            raise self._make_error("two keys with the same canonical bytes (two NaN?)")
+            raise self._make_error("two keys have the same canonical bytes, for example two NaN")
         return items
 
     def _encode_dict(self, value: dict[Any, Any]) -> nodes.Record | nodes.Pairs:
@@ -163,7 +165,7 @@ class Encoder:
         return nodes.Name(name)
 
     def _encode_other(self, value: Any) -> Any:
-        """Encode a value whose exact type is not in a table."""
+        """Convert a value whose exact type is not in the table `_METHODS`."""
         if isinstance(value, np.dtype):
             return nodes.Dtype(dtype_descr(value))
         if isinstance(value, np.generic):
@@ -204,7 +206,7 @@ class Encoder:
                 skipped = skipped | {"random_state"}
             state = {key: item for key, item in state.items() if key not in skipped}
         if not all(type(key) is str for key in state):
-            raise self._make_error(f"{plan.name} has attributes whose names are not str")
+            raise self._make_error(f"{plan.name} has an attribute whose name is not a str")
         return nodes.Instance(plan.name, self._encode_record(state))
 
     def _get_state(self, value: Any, plan: EncodingPlan) -> dict[str, Any]:
@@ -243,7 +245,7 @@ def to_tree(value: Any, *, view: View = "file") -> nodes.Node:
     Returns
     -------
     Node
-        The tree. Big arrays in it are views: do not change the value while it is in use.
+        The tree. Large arrays in it are views, so do not change the value while you use the tree.
 
     Raises
     ------
@@ -260,7 +262,7 @@ def to_tree(value: Any, *, view: View = "file") -> nodes.Node:
 
 
 def encode_tree(value: Any, view: View) -> tuple[nodes.Node, frozenset[Any]]:
-    """Return the tree of a value, and the classes and functions in it."""
+    """Return the tree of a value, and the classes and functions that it names."""
     encoder = Encoder(view)
     try:
         tree: nodes.Node = encoder.encode(value)
@@ -272,7 +274,7 @@ def encode_tree(value: Any, view: View) -> tuple[nodes.Node, frozenset[Any]]:
 def classes_of(value: Any) -> frozenset[Any]:
     """Return every class and named function that the canonical bytes of `value` mention.
 
-    A model in memory can decode its own checkpoints with it: ``decode(blob,
+    With it, a model in memory can decode its own checkpoints: ``decode(blob,
     trusted=classes_of(model))`` trusts exactly the classes that the model already contains.
 
     Examples
@@ -286,7 +288,7 @@ def classes_of(value: Any) -> frozenset[Any]:
 
 
 def ensure_supported(estimator: Any) -> None:
-    """Raise unless an estimator, fitted or not, can have canonical bytes.
+    """Raise an error if an estimator, fitted or not, cannot have canonical bytes.
 
     Parameters
     ----------
@@ -312,9 +314,10 @@ def _collect_versions() -> dict[str, str]:
 
 
 def _describe_blas() -> str:
-    """Return the BLAS builds of NumPy and SciPy and the kernel of each for this processor.
+    """Return the BLAS builds of NumPy and SciPy, each with its kernel for this processor.
 
-    The kernel matters: three kernels of one OpenBLAS give three digests of a ridge regression.
+    Kernels round differently: with three kernels of one OpenBLAS, a ridge regression has three
+    different digests.
     """
     import scipy.linalg  # noqa: F401  (loads SciPy's own BLAS)
 
@@ -329,7 +332,7 @@ def _describe_blas() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return the versions and builds that affect results, in addition to data, settings and seed.
+    """Return the versions and builds on which results depend besides data, settings and seed.
 
     Returns
     -------
@@ -375,7 +378,7 @@ def digest(value: Any) -> str:
 
 
 def encode(value: Any) -> bytes:
-    """Return a value as bytes that `decode` reads: a checkpoint in memory.
+    """Return a value as bytes that `decode` can read, for example a checkpoint in memory.
 
     Raises
     ------

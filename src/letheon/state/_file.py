@@ -79,19 +79,19 @@ class Contents:
     Parameters
     ----------
     name : str
-        Name of the file in messages.
+        Name of the file, for messages.
     format : str
         Format of the file.
     kind : str
-        Kind of content, stated by the writer.
+        Kind of content, as the writer stated it.
     versions : dict
-        Versions it was written with.
+        Versions of the libraries with which the file was written.
     tree : Node
-        Its content.
+        The content of the file.
     size : int
-        Bytes on disk.
+        Size of the file in bytes.
     budget : MemoryBudget
-        Memory that reading has taken so far, and the limit.
+        Counter of the memory that reading has taken so far, and its limit.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Contents:
     budget: MemoryBudget = field(repr=False, compare=False)
 
     def build(self, trusted: Trusted) -> Any:
-        """Audit the file and build its value."""
+        """Audit the names and settings in the file, and build its value."""
         names = names_of_trusted(trusted)
         audit(self.tree, names)
         with _name_in_errors(self.name):
@@ -111,16 +111,16 @@ class Contents:
 
 
 def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value") -> None:
-    """Write a value to a file, whole or not at all.
+    """Write a value to a file; if this fails, no partial file remains.
 
     Parameters
     ----------
     path : str or path-like
-        The file; an existing one is replaced.
+        The file; an existing file is replaced.
     value : object
         Anything that has canonical bytes.
     kind : str, default="value"
-        Kind of content, for the reader.
+        Kind of content, which `read_contents` returns.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def write_file(path: str | os.PathLike[str], value: Any, *, kind: str = "value")
 
 
 def _serialise_tree(tree: Node, kind: str) -> bytes:
-    """Return the bytes of the file, with zeros in place of its hash."""
+    """Return the bytes of the file of a tree, with zeros in place of its hash."""
     from safetensors.numpy import save
 
     tensors = Tensors()
@@ -190,7 +190,7 @@ def read_file(
 
 @contextmanager
 def _name_in_errors(name: str) -> Iterator[None]:
-    """Add the name of the file to errors about memory."""
+    """Add the name of the file to the text of a MemoryLimitError in the block."""
     try:
         yield
     except MemoryLimitError as error:
@@ -200,9 +200,9 @@ def _name_in_errors(name: str) -> Iterator[None]:
 def read_contents(
     path: str | os.PathLike[str] | BinaryIO, *, max_memory: int | None = None
 ) -> Contents:
-    """Read and verify a file, by name or open; import and build nothing.
+    """Read and verify a file without importing anything or building its value.
 
-    `max_memory` is as for `read_file`.
+    `path` is the name of a file, or an open file. `max_memory` is the same as for `read_file`.
     """
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else "the file"
     with _name_in_errors(name):
@@ -227,17 +227,17 @@ def read_contents(
 
 
 def _verify_hash(raw: bytes, place: re.Match[bytes]) -> None:
-    """Check format and hash."""
+    """Raise an error if the format is newer or the hash does not match; `place` is the start."""
     if int(place[1]) != _THIS:
         raise NewerFormatError(
-            f"the file has the format letheon-v{int(place[1])}, this version reads {FORMAT}; "
-            "install a newer letheon"
+            f"the file has the format letheon-v{int(place[1])}, but this version of letheon reads "
+            f"only {FORMAT}; install a newer version of letheon"
         )
     at = place.end()
     hasher = hashlib.sha256(raw[:at] + _ZEROS.encode())
     hasher.update(memoryview(raw)[at + 64 :])
     if hasher.hexdigest().encode() != raw[at : at + 64]:
-        raise CorruptFileError("the file is truncated or altered: its SHA-256 differs")
+        raise CorruptFileError("the file is truncated or altered: its SHA-256 does not match")
 
 
 def _describe_other(raw: bytes) -> str:
@@ -245,7 +245,7 @@ def _describe_other(raw: bytes) -> str:
     if not raw:
         return "the file is empty; restore it from a copy"
     if raw.startswith(_CHECKPOINT):
-        return "this is a checkpoint of a model; load the model file, which letheon.save wrote"
+        return "this is a checkpoint, not a model file; load the file that letheon.save wrote"
     if raw[:1] == b"\x80" or raw[:2] == b"PK":
         return "this is not a letheon file but a pickle or zip file, which letheon never opens"
     start = raw[8 : 8 + len(_BEGIN)]
@@ -287,7 +287,7 @@ def _parse_contents(raw: bytes, budget: MemoryBudget, name: str) -> Contents:
 
 
 def _locate_tensors(header: dict[str, Any], data: memoryview) -> dict[str, memoryview]:
-    """Return the bytes of every tensor; reject gaps and overlaps."""
+    """Return the bytes of every tensor by name; reject gaps between tensors and overlaps."""
     tensors, end = {}, 0
     places = sorted((tuple(entry["data_offsets"]), name) for name, entry in header.items())
     for (begin, after), name in places:
@@ -316,14 +316,14 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Tensors:
-    """The tensors of a file: the bytes of all nodes of a tree."""
+    """The tensors of a file, which contain the bytes and arrays of a tree."""
 
     def __init__(self) -> None:
         self.small = bytearray()
         self.big: dict[str, NDArray[Any]] = {}
 
     def add(self, data: Buffer, dtype: str = "|u1", shape: tuple[int, ...] = (-1,)) -> Any:
-        """Store bytes and return their location."""
+        """Store bytes, and return their location: a tensor name, or [begin, size] in `small`."""
         if len(data) < _SMALL_BELOW:
             begin = len(self.small)
             self.small += data
@@ -339,7 +339,7 @@ class Tensors:
 
 
 def to_json(node: Any, tensors: Tensors) -> Any:
-    """Return a tree as JSON values; add its bytes to `tensors`."""
+    """Convert a tree to JSON values; add its bytes and arrays to `tensors`."""
     if node is None or type(node) in {bool, str}:
         return node
     write = _ATOM_WRITERS.get(type(node))
@@ -356,9 +356,10 @@ def to_json(node: Any, tensors: Tensors) -> Any:
 
 
 def _is_packed(node: Any) -> bool:
-    """Return whether a node is written as canonical bytes, because headers have a size limit.
+    """Return whether a node is written as canonical bytes instead of JSON.
 
-    Reading these bytes also takes less memory, half as much for a vocabulary.
+    Long lists are, because the JSON header of a file has a size limit. Reading the bytes also takes
+    less memory, for example half as much for a vocabulary.
     """
     if type(node) not in {nodes.Items, nodes.Objects, nodes.Record}:
         return False
@@ -389,7 +390,7 @@ _PART_WRITERS: dict[str, Writer] = {
 
 
 def json_memory(text: bytes) -> int:
-    """Return an upper bound on the memory for parsing a JSON text: a copy, and all its values."""
+    """Return an upper bound on the memory for parsing a JSON text, its copy and its values."""
     wide = 4 if b"\\u" in text else 1
     names = text.count(b":")
     values = names + text.count(b",") + text.count(b"[")
@@ -399,7 +400,7 @@ def json_memory(text: bytes) -> int:
 
 
 class _ManifestReader(TreeReader):
-    """A reader of nodes from parsed JSON: each part is the next value of `pending`."""
+    """A reader of nodes from parsed JSON; `pending` is the stack of values to read next."""
 
     def __init__(self, tensors: Mapping[str, memoryview], budget: MemoryBudget) -> None:
         super().__init__(budget)
@@ -407,7 +408,7 @@ class _ManifestReader(TreeReader):
         self.pending: list[Any] = []
 
     def read_value(self, value: Any) -> Any:
-        """Return the node of a value."""
+        """Convert a JSON value to a node."""
         self.pending.append(value)
         return self.read_node()
 

@@ -4,9 +4,10 @@ None, bool, int, float, complex, str and bytes are nodes themselves; everything 
 named tuples below. A tree contains only data: names of classes and functions are strings in it, and
 nothing is imported or called until a decoder has audited them.
 
-A few bytes can describe gigabytes: a wide array of strings, a sparse matrix with a billion empty
-rows, the same tensor used a thousand times. So every size is computed in Python integers and
-counted by one `MemoryBudget` before NumPy, pandas or compiled code allocate it.
+A few bytes can describe gigabytes: for example a wide array of strings, a sparse matrix with a
+billion empty rows, or the same tensor used a thousand times. Therefore every size is computed in
+Python integers and counted by one `MemoryBudget` before NumPy, pandas or compiled code allocate
+memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -62,22 +63,22 @@ class Items(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A dict with str keys, sorted."""
+    """A dict with str keys, sorted by key."""
 
     items: tuple[tuple[str, "Node"], ...]
 
 
 class Pairs(NamedTuple):
-    """A dict with other keys, sorted by the canonical bytes of the keys."""
+    """A dict whose keys are not all str, sorted by the canonical bytes of the keys."""
 
     items: tuple[tuple["Node", "Node"], ...]
 
 
 class Array(NamedTuple):
-    """An array of one plain dtype: little-endian, C order.
+    """An array of one plain dtype, with its bytes in little-endian C order.
 
-    `fortran` means that it is stored column by column in memory, which changes how linear algebra
-    libraries round. Digests ignore it.
+    `fortran` means that the array was stored column by column in memory, which changes how linear
+    algebra libraries round. Digests ignore it.
     """
 
     dtype: str
@@ -87,7 +88,7 @@ class Array(NamedTuple):
 
 
 class Strings(NamedTuple):
-    """An array of fixed-width str: UTF-8 one after the other, and the byte length of each."""
+    """An array of fixed-width str: all texts in UTF-8, and the byte length of each text."""
 
     width: int
     shape: tuple[int, ...]
@@ -103,7 +104,7 @@ class Objects(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """A structured array, field by field, without padding."""
+    """A structured array, stored as one array per field, without padding."""
 
     dtype: "Node"
     shape: tuple[int, ...]
@@ -111,13 +112,13 @@ class Fields(NamedTuple):
 
 
 class Scalar(NamedTuple):
-    """A NumPy scalar: an array node without axes, or a str or bytes."""
+    """A NumPy scalar, as an array node with shape (), a str or bytes."""
 
     value: "Node"
 
 
 class Triple(NamedTuple):
-    """A slice or a range."""
+    """A slice or a range: start, stop and step."""
 
     kind: str
     start: "Node"
@@ -132,13 +133,13 @@ class Dtype(NamedTuple):
 
 
 class Name(NamedTuple):
-    """A class or function as a value, by qualified name."""
+    """A class or function that is itself a value, by its qualified name."""
 
     name: str
 
 
 class Instance(NamedTuple):
-    """An object: qualified name of its class and its attributes."""
+    """An object, as the qualified name of its class and its attributes."""
 
     name: str
     state: Record
@@ -177,10 +178,10 @@ Node: TypeAlias = (
 
 
 class Layout(NamedTuple):
-    """How one kind of node is written: tag in bytes, key in a manifest, and its parts in order.
+    """The layout of one kind of node: tag in bytes, key in a manifest, and parts in order.
 
-    `cost` is the memory that a node takes in addition to its parts. The parts begin at the field
-    `first` of the node, since tag and key already state the kind of a container.
+    `cost` is the memory that a node takes in addition to its parts, in bytes. The parts begin at
+    the field `first` of the node, because tag and key already state the kind of a container.
     """
 
     tag: bytes
@@ -191,7 +192,7 @@ class Layout(NamedTuple):
     first: int = 0
 
     def values(self, node: Any) -> Any:
-        """Return the values of the parts, without the fields that the layout states."""
+        """Return the values of the parts of a node, without the kind that the tag states."""
         return node[self.first :] if self.first else node
 
 
@@ -224,7 +225,7 @@ _LAYOUT_OF_TYPE = {layout.make: layout for layout in LAYOUTS}
 
 
 def layout_of(node: Any) -> Layout:
-    """Return the layout of a node that is not an atom."""
+    """Return the layout of a node that is not a plain value such as a number or text."""
     kind = type(node)
     if kind is Items or kind is Triple:
         return LAYOUT_OF_KEY[node.kind]
@@ -250,7 +251,7 @@ def children(node: Any) -> Iterable[Any]:
 
 
 def names_in(tree: Node) -> Iterator[tuple[type, str]]:
-    """Yield (kind of node, qualified name) for every name in the tree, without recursion."""
+    """Yield the type of the node and the qualified name, for every name in a tree."""
     stack: list[Any] = [tree]
     while stack:
         node = stack.pop()
@@ -260,17 +261,17 @@ def names_in(tree: Node) -> Iterator[tuple[type, str]]:
 
 
 def names_of(tree: Node) -> tuple[str, ...]:
-    """Return the qualified names in a tree, sorted, each once."""
+    """Return the sorted distinct qualified names in a tree."""
     return tuple(sorted({name for _, name in names_in(tree)}))
 
 
 class MemoryBudget:
-    """A counter of the memory that reading one file takes; it raises before the limit is exceeded.
+    """A counter of the memory for reading one file; it raises an error at the limit.
 
     Parameters
     ----------
     size : int
-        Bytes of the file.
+        Size of the file in bytes.
     max_memory : int, optional
         The limit in bytes. By default 64 MiB plus 4 bytes per byte of the file, or plus 16 bytes
         per byte for compiled forests.
@@ -278,7 +279,9 @@ class MemoryBudget:
 
     def __init__(self, size: int, max_memory: int | None = None) -> None:
         if max_memory is not None and (type(max_memory) is not int or max_memory < 1):
-            raise ValueError(f"max_memory={max_memory!r}; expected a number of bytes, or None")
+            raise ValueError(
+                f"max_memory={max_memory!r} is not valid: expected a number of bytes, or None"
+            )
         self.limit = BASE + PER_BYTE * size if max_memory is None else max_memory
         self.native_limit = BASE + NATIVE_PER_BYTE * size if max_memory is None else max_memory
         self.used = 0
@@ -290,18 +293,21 @@ class MemoryBudget:
         Raises
         ------
         MemoryLimitError
-            If they would exceed the limit; nothing was allocated.
+            If the total would exceed the limit; nothing was allocated.
         """
         self._require_within(self.used + n_bytes, self.limit, part)
         self.used += n_bytes
 
     def take_native(self, n_bytes: int, n_steps: int, part: str) -> None:
-        """Count bytes and steps of compiled code of this package; a few steps for each byte."""
+        """Count the memory and time of compiled code of letheon; a byte allows several steps.
+
+        Raises MemoryLimitError, as `take` does.
+        """
         self.native_used += max(n_bytes, n_steps // _STEPS_PER_BYTE)
         self._require_within(self.used + self.native_used, self.native_limit, part)
 
     def give_back(self, n_bytes: int) -> None:
-        """Count bytes that are free again."""
+        """Subtract bytes that were freed."""
         self.used -= n_bytes
 
     def _require_within(self, needed: int, limit: int, part: str) -> None:
@@ -314,21 +320,23 @@ class MemoryBudget:
 
 
 def check_shape(shape: Iterable[Any], itemsize: int) -> int:
-    """Return the number of bytes of an array, in Python integers.
+    """Return the size of an array in bytes; Python integers cannot overflow.
 
     Raises
     ------
     CorruptFileError
-        If NumPy could not index such an array.
+        If the shape is not valid, or too large for NumPy.
     """
     dimensions = tuple(shape)
     if len(dimensions) > MAX_DIMENSIONS:
-        raise CorruptFileError(f"not a valid array: {len(dimensions)} dimensions")
+        raise CorruptFileError(
+            f"not a valid array: {len(dimensions)} dimensions, more than {MAX_DIMENSIONS}"
+        )
     span = max(itemsize, 1)
     total = itemsize
     for n in dimensions:
         if type(n) is not int or n < 0:
-            raise CorruptFileError("not a valid array: a dimension is not a natural number")
+            raise CorruptFileError("not a valid array: a dimension is not an integer of at least 0")
         # NumPy computes strides even for an empty array, so no factor may overflow them.
         span *= max(n, 1)
         total *= n
@@ -338,7 +346,7 @@ def check_shape(shape: Iterable[Any], itemsize: int) -> int:
 
 
 def array_bytes(values: Any) -> int:
-    """Return the bytes of all arrays in plain values: lists, tuples, dicts, arrays."""
+    """Return the total size in bytes of all arrays in nested lists, tuples and dicts."""
     total, stack = 0, [values]
     while stack:
         value = stack.pop()
@@ -352,7 +360,7 @@ def array_bytes(values: Any) -> int:
 
 
 def require_distinct_hashes(values: list[Any] | NDArray[Any]) -> None:
-    """Reject keys that were chosen to have the same hash: a dict of them is slow to build.
+    """Reject many keys with the same hash, because a dict of them is very slow to build.
 
     Raises
     ------
@@ -363,10 +371,12 @@ def require_distinct_hashes(values: list[Any] | NDArray[Any]) -> None:
         return
     hashes = np.sort(np.fromiter(map(hash, values), np.int64, len(values)))
     if np.any(hashes[_MAX_EQUAL_HASHES:] == hashes[:-_MAX_EQUAL_HASHES]):
-        raise CorruptFileError(f"more than {_MAX_EQUAL_HASHES} keys have the same hash")
+        raise CorruptFileError(
+            f"more than {_MAX_EQUAL_HASHES} keys of a dict or set have the same hash"
+        )
 
 
 def require_valid(condition: Any, part: str) -> None:
-    """Raise `CorruptFileError` unless the condition holds."""
+    """Raise CorruptFileError if the condition is false; `part` is the part that is not valid."""
     if not condition:
         raise CorruptFileError(f"not a valid {part}")

@@ -31,7 +31,7 @@ class SettingRule(NamedTuple):
     pattern: str = ""
 
     def allows(self, *kinds: str) -> bool:
-        """Return whether one of these kinds is allowed."""
+        """Return whether at least one of these kinds of values is allowed."""
         return not self.kinds.isdisjoint(kinds)
 
     def allows_text(self, text: str) -> bool:
@@ -54,7 +54,7 @@ class SettingRule(NamedTuple):
         return not self.allows("SIZE") or is_infinite or abs(number) <= _MOST_SIZE
 
     def describe(self) -> str:
-        """Return a text that says what is allowed."""
+        """Return the allowed values as a text, for error messages."""
         if self.allows("OFF"):
             return "None, False"
         if self.allows("NONE", "NOTHING"):
@@ -110,7 +110,7 @@ def _parse_rule(text: str) -> SettingRule:
 
 
 def rule_of(class_name: str, attribute: str) -> SettingRule | None:
-    """Return the rule of an attribute, or None if a listed class has no such attribute.
+    """Return the rule of an attribute; None if the class has no attribute with this name.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def rule_of(class_name: str, attribute: str) -> SettingRule | None:
 
 
 class RuleViolation(NamedTuple):
-    """A setting that breaks its rule."""
+    """A setting in a file that its rule does not allow."""
 
     class_name: str
     attribute: str
@@ -144,14 +144,17 @@ class RuleViolation(NamedTuple):
 
 
 def find_violations(tree: nodes.Node, trusted: Mapping[str, Any]) -> list[RuleViolation]:
-    """Return the settings in a tree that break their rule; trusted classes are not checked."""
+    """Return the settings in a tree that break their rule; skip those of trusted classes."""
     checker = _Checker(trusted)
     checker.check_node(tree, _ANYTHING)
     return list(dict.fromkeys(checker.violations))
 
 
 class _Checker:
-    """A checker that visits nodes in the order of `_Builder`, so that references resolve."""
+    """A checker of the settings in a tree.
+
+    It visits nodes in the same order as `_Builder`, so that it can follow references.
+    """
 
     def __init__(self, trusted: Mapping[str, Any]) -> None:
         self.trusted = trusted
@@ -278,7 +281,7 @@ class _Checker:
         self.place = place
 
     def _check_partial(self, node: nodes.Coded, rule: SettingRule) -> None:
-        """Check that a partial has a function that is allowed here, and plain arguments."""
+        """Check that a functools.partial has an allowed function and plain arguments."""
         payload: Any = node.payload
         parts = payload.items if type(payload) is nodes.Record else ()
         func = dict(parts).get("func")
@@ -321,7 +324,7 @@ def _holds_text(node: Any) -> bool:
 
 
 def _describe_value(node: Any) -> str:
-    """Return a text that describes a value; only short plain words are quoted."""
+    """Describe a value of a file for an error message; quote only short plain words."""
     if isinstance(node, str):
         is_short = _PLAIN_WORD.fullmatch(node) is not None
         return repr(node) if is_short else f"a text of {len(node)} characters"
@@ -365,6 +368,6 @@ def require_no_shadows(cls: type, node: nodes.Instance) -> None:
         if defaults and not (is_plain and (name in RULES or name in parameters)):
             raise UntrustedClassError(
                 f"the file gives an object of {cls.__qualname__} an attribute {name!r}, which "
-                "would hide the class attribute of that name; if you know where the file "
+                "would hide a method or constant of the class; if you know where the file "
                 f"comes from, pass trusted=[{tag_of(cls)!r}]"
             )

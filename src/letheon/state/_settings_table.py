@@ -1,8 +1,8 @@
-"""Rules for the settings of listed classes in a file: one rule per attribute name.
+"""Rules for the settings of listed classes in files, one rule for each attribute name.
 
 A class on the allow-list can still do harm with the wrong setting: `CountVectorizer` opens files
-with ``input="filename"``. A rule applies to an attribute name in all classes, since scikit-learn
-gives a name one meaning.
+with ``input="filename"``. A rule applies to an attribute name in all classes, because a
+name has the same meaning everywhere in scikit-learn.
 
 The tables were written from `_parameter_constraints` of scikit-learn 1.9 and are literal on
 purpose. A rule is a list of words: lower-case words are allowed texts, capitals are kinds of

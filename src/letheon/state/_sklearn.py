@@ -1,9 +1,9 @@
 """Checks and codecs for scikit-learn classes whose compiled code does not validate its input.
 
 `predict` of a forest, a boosting model or a support vector machine passes arrays to compiled code
-that uses indices without checks. A hostile file must not make it read or write outside an array. So
-a decoder checks indices of children and features, dtypes and shapes once, when it builds the
-estimator. Search trees are not stored: they are rebuilt from their points.
+that uses indices without checks. A hostile file must not make this code read or write outside an
+array. Therefore the decoder checks the indices of children and features, the dtypes and the shapes
+once, when it builds the estimator. Search trees are not stored: they are rebuilt from their points.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from letheon.state._tags import Codec, tag_of
 
 
 def _copy_cost(_: type, plain: Any) -> int:
-    """Return the memory of a decoder that copies its arrays twice."""
+    """Return the memory in bytes that decoding takes if all arrays are copied twice."""
     return 1024 + 2 * array_bytes(plain)
 
 
@@ -52,7 +52,7 @@ def _tree_from(cls: Any, plain: Any) -> Any:
 
 
 def check_tree_nodes(nodes: NDArray[Any], n_features: int) -> None:
-    """Check that every path down a tree ends at a leaf and uses only features that exist."""
+    """Raise CorruptFileError unless all paths end at a leaf and all features exist."""
     require_valid(nodes.ndim == 1 and len(nodes) > 0, "tree: nodes")
     left, right, feature = nodes["left_child"], nodes["right_child"], nodes["feature"]
     leaf = left == -1
@@ -62,7 +62,10 @@ def check_tree_nodes(nodes: NDArray[Any], n_features: int) -> None:
 
 
 def check_children(left: Any, right: Any, parents: Any, n_nodes: int) -> None:
-    """Check that children come after their parents (so there is no cycle) and exist."""
+    """Raise CorruptFileError unless all children exist and come after their parents.
+
+    This order excludes cycles.
+    """
     for child in (left.astype(np.int64), right.astype(np.int64)):
         require_valid(np.all((child > parents) & (child < n_nodes)), "tree: children")
 
@@ -83,7 +86,7 @@ def _predictor_from(cls: Any, plain: Any) -> Any:
 
 
 def _numbers_of(value: Any) -> list[float]:
-    """Return the numbers that the constructor of a compiled loss takes."""
+    """Return the arguments of a compiled loss function, which must be numbers."""
     reduced = value.__reduce__()
     numbers = list(reduced[1]) if reduced[0] is type(value) else []
     if not all(type(number) in {int, float} for number in numbers):
@@ -126,7 +129,7 @@ _METRIC_OPTIONS = {"Minkowski": ("p", "w"), "SEuclidean": ("V",), "Mahalanobis":
 
 
 def _search_tree_from(cls: Any, plain: Any) -> Any:
-    """Rebuild the tree: it is a function of its points, metric and leaf size."""
+    """Rebuild a search tree, which depends only on its points, metric, leaf size and weights."""
     metric, points, vector = plain["metric"], plain["data"], plain["vector"]
     require_valid(metric in _METRICS.split(), "search tree: metric")
     known = {"p": plain["p"], "V": vector, "VI": plain["matrix"]}
@@ -141,7 +144,10 @@ def _search_tree_from(cls: Any, plain: Any) -> Any:
 
 
 def _search_tree_cost(_: type, plain: Any) -> int:
-    """Check the size, and return the memory of the tree: points, their order, bounds of nodes."""
+    """Check the size of a search tree, and return the memory for building it, in bytes.
+
+    A tree contains the points, their order, and the bounds of its nodes.
+    """
     points, size = plain["data"], plain["leaf_size"]
     require_valid(type(size) is int and 0 < size < 2**31, "search tree: leaf size")
     require_valid(points.ndim == 2, "search tree: points")
@@ -167,7 +173,7 @@ def _interpolator_plain(value: Any) -> dict[str, Any]:
 
 
 def _require_numbers(*arrays: Any) -> None:
-    """Check that these are arrays of numbers: an array made from texts may have any size."""
+    """Raise CorruptFileError unless these are arrays of numbers; texts could be of any size."""
     for array in arrays:
         require_valid(
             isinstance(array, np.ndarray) and array.dtype.kind in "biufc", "array of numbers"
@@ -249,7 +255,7 @@ def _check_tree(value: Any, state: dict[str, Any]) -> None:
 
 
 def _features_of(estimator: Any, owner: Any) -> int:
-    """Return the number of features of a decision tree; raise for any other estimator."""
+    """Return the number of features of a decision tree; raise an error for other estimators."""
     tree: Any = getattr(estimator, "tree_", None)
     _require_of(owner, _is_tree(tree), "estimators_")
     count: int = tree.n_features
@@ -281,7 +287,7 @@ def _check_boosting(value: Any, state: dict[str, Any]) -> None:
 
 
 def _raw_columns(state: dict[str, Any]) -> Any:
-    """Return the number of columns that the initial prediction has."""
+    """Return the number of columns of the initial prediction of a boosting model."""
     if not getattr(state.get("_loss"), "is_multiclass", False):
         return 1
     init = state.get("init_")
@@ -353,7 +359,7 @@ def _check_centres(value: Any, state: dict[str, Any]) -> None:
 
 
 def _check_neighbours(value: Any, state: dict[str, Any]) -> None:
-    """Check the labels of the neighbours: compiled code counts them by class."""
+    """Check the labels of a neighbours model, which compiled code uses as class indices."""
     n_rows = state["_fit_X"].shape[0]
     _require_of(value, state.get("n_samples_fit_") == n_rows, "n_samples_fit_")
     labels = state.get("_y")

@@ -1,6 +1,6 @@
 """A store of checkpoints: files in a directory, named by the SHA-256 of their bytes.
 
-Reading a checkpoint by name returns exactly the bytes that were written, or raises.
+Reading a checkpoint by name returns exactly the bytes that were written, or raises an error.
 """
 
 import contextlib
@@ -34,9 +34,11 @@ class CheckpointName:
     sha256: str
 
     def __post_init__(self) -> None:
-        """Raise for any other value: the name becomes part of a path."""
+        """Raise a ValueError for any other value, because the name becomes part of a path."""
         if type(self.sha256) is not str or _SHA256.fullmatch(self.sha256) is None:
-            raise ValueError(f"sha256={self.sha256!r}; expected 64 lower-case hexadecimal digits")
+            raise ValueError(
+                f"sha256={self.sha256!r} is not valid: expected 64 lower-case hexadecimal digits"
+            )
 
 
 def _name_of(blob: Buffer) -> CheckpointName:
@@ -55,7 +57,7 @@ class DirectoryStore:
     Parameters
     ----------
     path : str or path-like
-        The directory; created when it is first needed.
+        The directory; it is created when it is first needed.
 
     Notes
     -----
@@ -73,7 +75,7 @@ class DirectoryStore:
         return sum(1 for _ in self.path.glob(f"*{_SUFFIX}"))
 
     def verify_writable(self) -> None:
-        """Raise unless a checkpoint can be written here: call it before training.
+        """Check that checkpoints can be written to the directory; call this before training.
 
         Raises
         ------
@@ -87,12 +89,12 @@ class DirectoryStore:
             probe.unlink()
 
     def put(self, blob: Buffer) -> CheckpointName:
-        """Write these bytes, whole or not at all, and return their name.
+        """Write bytes as a checkpoint, and return its name.
 
         Raises
         ------
         CheckpointError
-            If they cannot be written; no partial file remains.
+            If the bytes cannot be written; no partial file remains.
         """
         checkpoint = _name_of(blob)
         with self._translate_errors("write a checkpoint to"):
@@ -122,13 +124,13 @@ class DirectoryStore:
     def keep_only(self, names: frozenset[str]) -> tuple[str, ...]:
         """Destroy all checkpoints in the directory except `names`, including partial files.
 
-        Only for a directory that belongs to one model. Other files are not changed; an empty
-        directory is removed.
+        Use this only for a directory that belongs to one model. Files that are not checkpoints are
+        not changed. An empty directory is removed.
 
         Returns
         -------
         tuple of str
-            Files that could not be destroyed; empty on success.
+            Names of files that could not be destroyed; empty if all were destroyed.
         """
         undestroyed = []
         try:
@@ -163,7 +165,7 @@ class DirectoryStore:
 
 
 def _destroy_file(file: Path) -> None:
-    """Overwrite a file with zeros and unlink it; a link is only unlinked."""
+    """Overwrite a file with zeros and delete it; a link is deleted without its target."""
     with contextlib.suppress(FileNotFoundError):
         with contextlib.suppress(PermissionError, IsADirectoryError):
             _overwrite_file(file)

@@ -1,9 +1,9 @@
 """Type tags, the names of classes in files and digests, and how instances become nodes.
 
 A tag never changes. Most tags are the module paths that the classes had when tags were introduced.
-A class that is moved or renamed keeps its tag; the table then has the current path of the class.
-Without a line in the table, the tag of an estimator of `letheon.methods` is its registered public
-path, and the tag of any other class is its import path, which must be public.
+A class that is moved or renamed keeps its tag; the table then maps the tag to the current path of
+the class. If a class is not in the table, its tag is its registered public path for an estimator of
+`letheon.methods`, and otherwise its import path, which must be public.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ _PUBLIC = tuple(f"letheon.{name}." for name in _PACKAGES.split())
 # Start of the tags -> module of the classes today, and the last part of each tag. A class with
 # another name today is written as ``tag=name``.
 _TABLE: dict[str, tuple[str, str]] = {
+    "letheon.compose": ("letheon.steps", "DataIndependent FittedSteps"),
     "letheon.rows._ids": ("letheon.data._ids", "IntIds TextIds"),
     "letheon.rows._rows": ("letheon.data._rows", "Rows"),
     "letheon.rows._slots": ("letheon.data._rows", "SlotRows"),
@@ -70,6 +71,7 @@ _TABLE: dict[str, tuple[str, str]] = {
         "letheon.measures.attacks._controls",
         "FineTuneOnly KeepsEverything",
     ),
+    "letheon.preprocessing": ("letheon.preprocessing._columns", "ColumnPart"),
     "letheon.preprocessing.terms": ("letheon.preprocessing._terms", "TermCounts Vocabulary"),
     "letheon.sums.bayes": ("letheon.sums._bayes", "CategorySums FeatureSums"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
@@ -81,6 +83,10 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.deep._path": ("letheon.deep._replay", "Path"),
     "letheon.deep._sisa": ("letheon.deep._sisa", "SISANetClassifier"),
     "letheon.deep._trained": ("letheon.deep._module", "Nets"),
+    "letheon.preprocessing._categories": (
+        "letheon.preprocessing._categories",
+        "CategoryCounts CategoryLists",
+    ),
     "letheon.deep._vault": ("letheon.deep._checkpoints", "Vault=CheckpointStore"),
 }
 
@@ -100,7 +106,7 @@ def is_ours(tag: str) -> bool:
 
 
 def tag_of(value: Any) -> str:
-    """Return the tag of a class or function: its fixed name, else ``module.qualname``."""
+    """Return the tag of a class or function; ``module.qualname`` if it has no other tag."""
     module, name = value.__module__, value.__qualname__
     path = f"{module}.{name}"
     if path in _TAGS or not is_ours(path):
@@ -110,12 +116,12 @@ def tag_of(value: Any) -> str:
 
 
 def import_path(tag: str) -> str:
-    """Return the current import path of the class or function of a tag."""
+    """Return the current import path of the class or function with this tag."""
     return _PATHS.get(tag, tag)
 
 
 def is_model_class(tag: str) -> bool:
-    """Return whether a class of this package may be part of a model, by its tag."""
+    """Return whether the class of letheon with this tag may be part of a model."""
     if tag.startswith(_CONTROLS):
         return False
     is_known = tag in _PATHS or tag in _REGISTERED
@@ -123,12 +129,12 @@ def is_model_class(tag: str) -> bool:
 
 
 def is_public_path(path: str) -> bool:
-    """Return whether no part of an import path is private."""
+    """Return whether an import path is public: no part begins with an underscore."""
     return all(part.isidentifier() and part[0] != "_" for part in path.split("."))
 
 
 def require_stable_tag(tag: str) -> None:
-    """Raise for a class of this package whose tag is a private path, which may change."""
+    """Raise an error for a class of letheon whose tag is a private path, which may change."""
     if is_ours(tag) and tag not in _PATHS and not is_public_path(tag):
         raise UnsupportedStateError(
             f"{tag} has no type tag, so no file may contain it; add it to letheon.state._tags"
@@ -136,14 +142,15 @@ def require_stable_tag(tag: str) -> None:
 
 
 def is_listed_class(name: str) -> bool:
-    """Return whether a class may be constructed without trust from the caller."""
+    """Return whether objects of a class may be built even if the caller does not trust it."""
     return name in CLASSES or is_model_class(name)
 
 
 class Codec(NamedTuple):
-    """How objects of a class become plain values and back, and the name in files if it differs.
+    """The conversion of objects of a class to plain values and back.
 
-    `cost` takes the arguments of `decode` and returns an upper bound on the bytes it allocates.
+    `name` is the name of the class in files, if it differs from its tag. `cost` takes the arguments
+    of `decode` and returns an upper bound on the bytes that `decode` allocates.
     """
 
     encode: Callable[[Any], Any]
@@ -156,15 +163,16 @@ _registered: dict[type, Codec] = {}
 
 
 def register_codec(cls: type, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
-    """Register how to store your own class, or a class of a third party.
+    """Register how objects of your own class, or of a third-party class, are stored.
 
     Parameters
     ----------
     cls : type
         The class; instances of subclasses are not covered.
     encode : callable
-        Takes an object and returns a plain value: anything that has canonical bytes. Two objects
-        that behave the same should give the same value; two that do not must give different ones.
+        Takes an object and returns a plain value, that is, a value with canonical bytes. Two
+        objects that behave the same should have the same value. Two objects that behave differently
+        must have different values.
     decode : callable
         Takes that value and returns an object. The value comes from a file, so validate it.
 
@@ -191,13 +199,16 @@ def _load_codecs() -> Mapping[str, Codec]:
 
 
 def codec_of(cls: type) -> Codec | None:
-    """Return the codec of a class, or None."""
+    """Return the codec of a class; None if it has none."""
     codec = _registered.get(cls)
     return _load_codecs().get(tag_of(cls)) if codec is None else codec
 
 
 def codec_named(name: str) -> tuple[Codec, type | None] | None:
-    """Return the codec of a qualified name, and the class if the caller registered it."""
+    """Return the codec with a qualified name, and its class if the user registered it.
+
+    None if there is no such codec.
+    """
     for cls, codec in _registered.items():
         if tag_of(cls) == name:
             return codec, cls
@@ -221,7 +232,7 @@ class _Ordinary:
 
 
 class EncodingPlan(NamedTuple):
-    """How instances of one class are encoded."""
+    """The rules by which instances of a class are encoded."""
 
     name: str
     codec: Codec | None
@@ -235,7 +246,7 @@ class EncodingPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def plan_of(cls: type, codec: Codec | None) -> EncodingPlan:
-    """Return how instances of a class are encoded; raise if the class is not supported."""
+    """Return how instances of a class are encoded; raise an error for unsupported classes."""
     name = tag_of(cls)
     require_stable_tag(name)
     for base in cls.__mro__:
@@ -261,7 +272,7 @@ def plan_of(cls: type, codec: Codec | None) -> EncodingPlan:
 
 
 def dataclass_fields(cls: type) -> tuple[str, ...] | None:
-    """Return the fields of a dataclass of this package; None for estimators and other classes."""
+    """Return the field names of a dataclass of letheon; None for estimators and other classes."""
     is_estimator = hasattr(cls, "get_params")
     if is_estimator or not (dataclasses.is_dataclass(cls) and is_ours(tag_of(cls))):
         return None
@@ -269,7 +280,7 @@ def dataclass_fields(cls: type) -> tuple[str, ...] | None:
 
 
 def require_plain_attributes(cls: type) -> None:
-    """Raise for classes whose instances have state outside their `__dict__`."""
+    """Raise an error for a class whose instances have state outside their `__dict__`."""
     small = cls.__basicsize__ <= _Ordinary.__basicsize__ and cls.__itemsize__ == 0
     made_in_python = all(base.__flags__ & _HEAP_TYPE for base in cls.__mro__[:-1])
     if not (small and made_in_python and cls.__dictoffset__):
@@ -280,7 +291,7 @@ def require_plain_attributes(cls: type) -> None:
 
 
 def importable_name(value: Any) -> str | None:
-    """Return the name by which a class or function can be imported, or None."""
+    """Return the name by which a class or function can be imported; None if there is none."""
     if isinstance(value, np.ufunc):
         places = ("numpy", "scipy.special")
         names = [f"{p}.{value.__name__}" for p in places if _look_up(p, value.__name__) is value]

@@ -1,11 +1,11 @@
-"""Codecs of values of other libraries: random generators, sparse matrices, partials, paths, frames.
+"""Codecs for random generators, sparse matrices, partials, paths and data frames.
 
-The index of a pandas frame is not stored. A column is a dict with its dtype and
+The index of a pandas frame is not stored. A column is stored as a dict with its dtype and
 
-- numbers, bools, dates and durations: the values, and a mask if some are missing;
-- texts: the values, with None for missing ones (independent of how the library stores them);
-- categories: codes and categories (pandas), or texts (polars, whose codes depend on other data in
-  the process).
+- for numbers, bools, dates and durations: the values, and a mask if some values are missing;
+- for texts: the values, with None for missing values, however the library stores them;
+- for categories: codes and categories in pandas, or texts in polars, whose codes depend on other
+  data in the process.
 
 Only dtypes in the tables below can be read back.
 """
@@ -47,12 +47,15 @@ def _generator_state(value: Any) -> dict[str, Any]:
     is_legacy = isinstance(value, np.random.RandomState)
     state = value.get_state(legacy=False) if is_legacy else value.bit_generator.state
     if state["bit_generator"] not in _BIT_GENERATORS:
-        raise UnsupportedStateError(f"a {state['bit_generator']} random generator cannot be saved")
+        raise UnsupportedStateError(
+            f"a random generator of type {state['bit_generator']} cannot be saved; use one of "
+            f"{', '.join(sorted(_BIT_GENERATORS))}"
+        )
     return state  # type: ignore[no-any-return]
 
 
 def _bit_generator(state: dict[str, Any]) -> Any:
-    """Check a state and return a generator of its kind; the caller sets the state."""
+    """Check a state, and return a new bit generator of its type; the caller sets the state."""
     require_valid(state.get("bit_generator") in _BIT_GENERATORS, "random generator")
     for path, limit in _POSITIONS.items():
         position: Any = state
@@ -65,7 +68,7 @@ def _bit_generator(state: dict[str, Any]) -> Any:
 
 
 def _check_parts(state: Any) -> None:
-    """Check that a state contains only numbers, texts and small arrays of integers."""
+    """Check that a generator state has only numbers, texts and small arrays of integers."""
     for value in state.values():
         if isinstance(value, dict):
             _check_parts(value)
@@ -102,7 +105,7 @@ def _sparse_plain(value: Any) -> dict[str, Any]:
 
 
 def _sparse_cost(cls: type, plain: Any) -> int:
-    """Check the shape, and return the memory of a sparse container in addition to its arrays."""
+    """Check the shape of a sparse matrix, and return the memory to build it, in bytes."""
     shape = plain["shape"]
     require_valid(type(shape) is tuple and 0 < len(shape) <= MAX_DIMENSIONS, "sparse shape")
     require_valid(all(type(n) is int and 0 <= n < 2**63 for n in shape), "sparse shape")
@@ -116,7 +119,7 @@ def _sparse_cost(cls: type, plain: Any) -> int:
 
 
 def _sparse_from(cls: Any, plain: Any) -> Any:
-    """Build a sparse container and let scipy check that all indices are inside."""
+    """Build a sparse matrix; scipy checks that all indices are inside the shape."""
     import scipy.sparse
 
     shape, data = plain["shape"], plain["data"]
@@ -168,7 +171,7 @@ def _make_dtype_error(dtype: Any) -> UnsupportedStateError:
 
 
 def _pandas_column(series: Any) -> Plain:
-    """Return a pandas column as plain values."""
+    """Convert a pandas series to plain values."""
     import pandas as pd
 
     dtype = series.dtype
@@ -197,7 +200,7 @@ def _pandas_column(series: Any) -> Plain:
 
 
 def _pandas_series(plain: Plain) -> Any:
-    """Return the pandas column of plain values."""
+    """Convert plain values to a pandas series."""
     import pandas as pd
 
     dtype, values = plain["dtype"], plain["values"]
@@ -235,7 +238,7 @@ def _mask_of(plain: Plain) -> NDArray[np.bool_]:
 
 
 def _polars_column(series: Any) -> Plain:
-    """Return a polars column as plain values."""
+    """Convert a polars series to plain values."""
     import polars as pl
 
     dtype = series.dtype
@@ -270,7 +273,7 @@ def _object_array(values: list[Any]) -> NDArray[Any]:
 
 
 def _polars_series(plain: Plain) -> Any:
-    """Return the polars column of plain values."""
+    """Convert plain values to a polars series."""
     import polars as pl
 
     dtype, values = plain["dtype"], plain["values"]
@@ -301,7 +304,7 @@ def _polars_dtype(name: str) -> Any:
 
 
 def _frame_plain(frame: Any) -> Plain:
-    """Return a frame as plain values."""
+    """Convert a data frame to plain values."""
     if _is_polars(type(frame)):
         columns = [_polars_column(column) for column in frame.get_columns()]
         return {"names": frame.columns, "columns": columns, "n_rows": frame.height}
@@ -347,7 +350,7 @@ def _frame_cost(_: type, plain: Plain) -> int:
 
 
 def _column_cost(plain: Plain) -> int:
-    """Return the memory of a column in addition to its values: a copy, and texts as bytes."""
+    """Return the memory in bytes for building a column: a copy of its values, and its texts."""
     total: int = _COLUMN_BYTES
     while True:
         values = plain["values"]
@@ -363,7 +366,7 @@ def _column_cost(plain: Plain) -> int:
 
 
 def _frame_codec(name: str) -> Codec:
-    """Return the codec of a frame or series; files have its public name."""
+    """Return the codec of a frame or series class, which has its public name in files."""
     public = f"{name.partition('.')[0]}.{name.rpartition('.')[2]}"
     if public.endswith("Series"):
         cost = lambda _, plain: _column_cost(plain["column"])  # noqa: E731

@@ -1,5 +1,47 @@
-"""Models made of exact sums."""
+"""Statistics and models made of exact sums.
+
+All sums are integers, so that adding and removing rows is exact, in any order and on every CPU.
+`ColumnSums` has the sums of columns. `round_location_scale` and the other rounding functions turn
+sums into published values that almost never change when a few rows are removed.
+
+Examples
+--------
+>>> import numpy as np
+>>> from letheon.sums import ColumnSums, round_location_scale
+>>> sums = ColumnSums(1)
+>>> sums.add(np.array([[0.0], [2.0], [10.0]]))
+>>> sums.subtract(np.array([[10.0]]))
+>>> sums.means
+array([1.])
+"""
 
 from letheon.sums._bayes import BernoulliNB, CategoricalNB, ComplementNB, MultinomialNB
+from letheon.sums._columns import ColumnSums
+from letheon.sums._rounding import (
+    LocationScale,
+    floor_log2,
+    keyed_dither,
+    round_exponents,
+    round_location_scale,
+    round_logs,
+    round_ratios,
+    round_values,
+    rounded_count,
+)
 
-__all__ = ["BernoulliNB", "CategoricalNB", "ComplementNB", "MultinomialNB"]
+__all__ = [
+    "BernoulliNB",
+    "CategoricalNB",
+    "ColumnSums",
+    "ComplementNB",
+    "LocationScale",
+    "MultinomialNB",
+    "floor_log2",
+    "keyed_dither",
+    "round_exponents",
+    "round_location_scale",
+    "round_logs",
+    "round_ratios",
+    "round_values",
+    "rounded_count",
+]

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -152,7 +151,7 @@ class FeatureSums(ClassSums):
     @property
     def n_columns(self) -> int:
         """Number of columns."""
-        return self.values.shape[1]
+        return int(self.values.shape[1])
 
     def add_columns(self, part: _Part, columns: Integers | None = None) -> None:
         """Add rows to the sums of some columns, or of all."""
@@ -345,7 +344,9 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithm of `predict_proba`."""
         scores = self._score_rows(X)[1]
-        return np.asarray(scores - logsumexp(scores, axis=1, keepdims=True))
+        highest = scores.max(axis=1, keepdims=True)
+        totals = np.exp(scores - highest).sum(axis=1, keepdims=True)
+        return np.asarray(scores - highest - np.log(totals))
 
     def predict_proba(self, X: Any) -> Floats:
         """Return class probabilities, in the order of `classes_`."""

@@ -98,7 +98,7 @@ def test_points_halve_and_end() -> None:
 
 
 def test_shapes_and_settings_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="two arrays of shape"):
+    with pytest.raises(ValueError, match="unlearned and retrained must have the same shape"):
         forgetting_epsilon(np.zeros((3, 2)), np.zeros((2, 2)))
     with pytest.raises(ValueError, match="at least 32"):
         ForgettingQuality(n_models=16)

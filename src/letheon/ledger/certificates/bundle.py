@@ -1,11 +1,13 @@
-"""Export of a ledger: a folder that a third party can verify with only the public key.
+"""Export of a ledger as a bundle, a folder that a third party can verify with the public key.
 
 The public tier contains certificates, attestations, checkpoints, keys and proofs of the log. The
-auditor's tier also contains what re-derivation needs: transition proofs, all events, and for every
-model its newest version with a certificate, with rows, salts and training key. That part is
-personal data. Its export is an event of the log, and the bundle states until when it may be kept.
+auditor's tier also contains what an auditor needs to compute a model again: transition proofs, all
+events, and, for every model, the newest version with a certificate, with its rows, salts and
+training key. That part is personal data. Its export is an event of the log, and the bundle states
+until when it may be kept.
 
-``index.json`` has the SHA-256 of every other file, and ``index.signed.json`` is its signature.
+``index.json`` has the SHA-256 of every other file, and ``index.signed.json`` is the signed
+statement about ``index.json``.
 """
 
 import hashlib
@@ -82,7 +84,7 @@ def export(
     core : Core
         The ledger.
     folder : Path
-        The folder; it must be empty or not exist.
+        Folder for the bundle; it must be empty or not exist.
     tier : {"public", "auditor"}, default="public"
         Whether to include models, rows and salts.
     model, tenant : str, optional
@@ -99,8 +101,8 @@ def export(
     FileExistsError
         The folder is not empty.
     LedgerError
-        No model has that name, the newest version was replaced in the meantime, or it has no
-        certificate yet: the version before contains rows of people who are erased already.
+        No model has that name, or the newest version was replaced in the meantime, or it has no
+        certificate yet. The version before must not be exported: it contains erased people.
     """
     if tier not in ("public", "auditor"):
         raise ValueError(f"tier={tier!r} is unknown; expected 'public' or 'auditor'")
@@ -129,7 +131,10 @@ def export(
 
 
 def _get_checkpoint(core: Core, tier: Tier) -> Checkpoint:
-    """Return a new checkpoint; if none can be written, the newest one (public tier only)."""
+    """Return a new checkpoint.
+
+    If none can be written, return the newest existing one; for the auditor's tier, raise.
+    """
     try:
         return take_checkpoint(core)
     except LedgerUnwritableError:
@@ -142,11 +147,13 @@ def _get_checkpoint(core: Core, tier: Tier) -> Checkpoint:
 
 
 def _record_export(core: Core, name: str | None, tenant: str | None) -> list[ModelRow]:
-    """Record which models are exported, before the export."""
+    """Record in the log which models will be exported, and return these models."""
     with core.database.reading() as conn:
         selected = [row for row in list_models(conn, tenant) if name in (None, row.name)]
     if name is not None and not selected:
-        raise LedgerError(f"no model {name!r} is registered; `letheon model list` shows all")
+        raise LedgerError(
+            f"no model {name!r} is registered; run `letheon model list` to see all models"
+        )
     now = core.clock()
     body = {"tier": "auditor", "models": [row.folder for row in selected]}
     with core.database.transaction() as conn:
@@ -206,7 +213,7 @@ def _fill_folder(
 
 
 def sign_index(core: Core, listed: dict[str, str], tier: str, sequence: int) -> bytes:
-    """Return the signed statement about the files of a bundle with this many certificates."""
+    """Return the signed statement about the files of a bundle that has `sequence` certificates."""
     digest = hashlib.sha256(canonical(listed)).hexdigest()
     statement = {
         "_type": STATEMENT_TYPE,
@@ -222,7 +229,7 @@ def sign_index(core: Core, listed: dict[str, str], tier: str, sequence: int) -> 
 
 
 def _read_logged(conn: Connection, kind: str, size: int) -> dict[int, Any]:
-    """Return the bodies of the events of a kind up to the checkpoint, by position."""
+    """Return the bodies of the events of a kind among the first `size` events, by position."""
     query = select(events.c.log_index, events.c.body).where(
         (events.c.kind == kind) & (events.c.log_index < size)
     )
@@ -231,7 +238,7 @@ def _read_logged(conn: Connection, kind: str, size: int) -> dict[int, Any]:
 
 
 def _write_envelopes(conn: Connection, folder: Path, table: Table, logged: dict[int, Any]) -> None:
-    """Write certificates or attestations whose events are in the log up to the checkpoint."""
+    """Write the certificates or attestations of `table` whose events are in `logged`."""
     numbers = {event["sequence"] for event in logged.values()}
     for sequence, envelope in conn.execute(select(table.c.sequence, table.c.envelope)):
         if sequence in numbers:
@@ -241,7 +248,7 @@ def _write_envelopes(conn: Connection, folder: Path, table: Table, logged: dict[
 def _write_log(
     conn: Connection, folder: Path, checkpoint: Checkpoint, logged: dict[int, Any]
 ) -> None:
-    """Write the checkpoints, and the proofs between them and of the certificates."""
+    """Write the checkpoints, the consistency proofs between them, and a proof per certificate."""
     size = checkpoint.size
     query = select(checkpoints.c.size, checkpoints.c.note).where(checkpoints.c.size <= size)
     notes = conn.execute(query.order_by(checkpoints.c.size)).all()
@@ -277,7 +284,10 @@ def _write_proofs(core: Core, conn: Connection, folder: Path, n_certificates: in
     for sequence in range(1, n_certificates + 1):
         version_id = conn.scalar(select(versions.c.id).where(versions.c.sequence == sequence))
         if version_id is None:
-            raise LedgerMissingError(f"the database has no version of certificate {sequence}")
+            raise LedgerMissingError(
+                f"the database has no model version for certificate {sequence}; run `letheon "
+                "doctor`"
+            )
         version = find_version(conn, version_id)
         digest = version.run["proof"]
         path = folder / "proofs" / f"{digest}.json"
@@ -288,19 +298,20 @@ def _write_proofs(core: Core, conn: Connection, folder: Path, n_certificates: in
 
 
 def _find_newest(conn: Connection, model: ModelRow, last: int) -> VersionRow | None:
-    """Return the newest version of a model with a certificate in the bundle, or None."""
+    """Return the newest version of a model, whose certificate is in the bundle, or None."""
     published = [row for row in list_versions(conn, model.id) if row.sequence is not None]
     certified = [version for version in published if (version.sequence or 0) <= last]
     if len(certified) < len(published):
         raise LedgerError(
-            f"the newest version of {model.name!r} has no certificate yet, and the version before "
-            "contains erased people; wait for the worker, then export again"
+            f"the newest version of {model.name!r} has no certificate yet, and the previous "
+            "version contains erased people; wait until the worker has issued the certificate, "
+            "then export again"
         )
     return certified[-1] if certified else None
 
 
 def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -> Any:
-    """Write the files of one model; return the model, for its definition."""
+    """Write the files of one model and return the loaded model."""
     place = folder / "models" / row.tenant / row.name
     for each in (place.parent.parent, place.parent, place):
         each.mkdir(mode=0o700, exist_ok=True)
@@ -323,7 +334,7 @@ def _write_model(core: Core, folder: Path, row: ModelRow, version: VersionRow) -
 
 
 def _write_definitions(folder: Path, models: Iterable[Any]) -> None:
-    """Write the definition texts whose hashes are in certificates."""
+    """Write the definition texts of these models; certificates contain their hashes."""
     (folder / "definitions").mkdir(mode=0o700)
     files = resources.files("letheon.definitions").iterdir()
     texts = {file.read_text(encoding="utf-8") for file in files if file.name.endswith(".md")}
@@ -333,6 +344,6 @@ def _write_definitions(folder: Path, models: Iterable[Any]) -> None:
 
 
 def _write_file(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file that only its owner can read; the folder is renamed when it is complete."""
+    """Write a file that only its owner can read."""
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.writelines(pieces)

@@ -1,4 +1,4 @@
-"""`Ledger.certificates` and `Ledger.batches`: certificates, receipts and batches of requests."""
+"""Certificates, receipts and batches: `Ledger.certificates` and `Ledger.batches`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -83,7 +83,7 @@ class Certificates:
         self.receipts = Receipts(core)
 
     def sequences(self, *, tenant: str | None = None) -> tuple[int, ...]:
-        """Return the numbers of all certificates, or those of a tenant, the oldest first."""
+        """Return the numbers of all certificates, or of those of a tenant, oldest first."""
         with self._core.database.reading() as conn:
             return list_sequences(conn, tenant)
 
@@ -110,7 +110,7 @@ class Certificates:
         )
 
     def get(self, sequence: int, *, tenant: str | None = None) -> Certificate:
-        """Return the summary of one certificate, or raise `LedgerMissingError`."""
+        """Return the summary of one certificate; raise `LedgerMissingError` if there is none."""
         mine = (certificates.c.sequence == sequence) & _is_of(tenant, None)
         with self._core.database.reading() as conn:
             row = conn.execute(_certificates_query().where(mine)).first()
@@ -119,17 +119,17 @@ class Certificates:
         return _make_certificate(row)
 
     def line(self, sequence: int) -> CertificateLine:
-        """Return the certificates of the same model that a certificate continues."""
+        """Return the numbers of the model's earlier certificates that a certificate refers to."""
         with self._core.database.reading() as conn:
             line = line_before(conn, self._read_version(conn, sequence).model_id, sequence)
         return line if line.before is not None else line._replace(first=sequence)
 
     def envelope(self, sequence: int) -> bytes:
-        """Return a certificate: a DSSE envelope in canonical JSON."""
+        """Return a certificate as a DSSE envelope in canonical JSON."""
         return self._read_envelope(certificates, sequence, "certificate")
 
     def envelopes(self, first: int, last: int) -> dict[int, bytes]:
-        """Return the certificates with numbers from `first` to `last`."""
+        """Return the certificates with numbers from `first` to `last`, by number."""
         query = select(certificates.c.sequence, certificates.c.envelope).where(
             certificates.c.sequence.between(first, last)
         )
@@ -137,11 +137,11 @@ class Certificates:
             return {sequence: bytes(envelope) for sequence, envelope in conn.execute(query)}
 
     def purge_attestation(self, sequence: int) -> bytes:
-        """Return the attestation that the data erased by certificate `sequence` was purged."""
+        """Return the signed statement that the data erased by certificate `sequence` was purged."""
         return self._read_envelope(purges, sequence, "purge attestation of certificate")
 
     def proof(self, sequence: int) -> bytes:
-        """Return the proof that a certificate removed exactly the erased rows."""
+        """Return the transition proof of a certificate: exactly the erased rows were removed."""
         with self._core.database.reading() as conn:
             version = self._read_version(conn, sequence)
             model = find_model_by_id(conn, version.model_id)
@@ -149,7 +149,9 @@ class Certificates:
         try:
             return path.read_bytes()
         except FileNotFoundError:
-            raise LedgerMissingError(f"{path} is missing; restore the file") from None
+            raise LedgerMissingError(
+                f"the transition proof {path} is missing; restore the file from a backup"
+            ) from None
 
     def purges(
         self,
@@ -159,7 +161,10 @@ class Certificates:
         before: int | None = None,
         limit: int = 50,
     ) -> tuple[Purge, ...]:
-        """Return certificates with their purges, newest first, optionally of a tenant or model."""
+        """Return certificates with their purges, newest first.
+
+        `tenant` and `model` limit the list, and `before` excludes certificates from that number on.
+        """
         query = _certificates_query().where(_is_of(tenant, model))
         if before is not None:
             query = query.where(certificates.c.sequence < before)
@@ -202,24 +207,24 @@ class Receipts:
         self._core = core
 
     def new_code(self, request_id: str, *, tenant: str | None = None) -> str:
-        """Return a new receipt code for a request of one person; it invalidates an older one.
+        """Return a new receipt code for a request of one person; an older code becomes invalid.
 
         Raises
         ------
         RequestStateError
-            The request was already applied or ended, or has several people.
+            The request was already applied or closed, or it covers several people.
         """
         code = ReceiptCode(request_id, new_private_key())
         self.set_key(request_id, code.public, tenant=tenant)
         return str(code)
 
     def set_key(self, request_id: str, key: str, *, tenant: str | None = None) -> None:
-        """Set the X25519 public key to which the receipt is encrypted; the log records it.
+        """Set the X25519 public key to which the receipt is encrypted, and record it in the log.
 
         Raises
         ------
         RequestStateError
-            The request was already applied or ended, or has several people.
+            The request was already applied or closed, or it covers several people.
         """
         check_public_key(key)
 
@@ -231,13 +236,13 @@ class Receipts:
             lock_model(conn, model, alone=False)
             if not is_receipt_open(conn, request.id):
                 raise RequestStateError(
-                    f"this request is {request.state}; a receipt code can be made only before the "
-                    "request is applied"
+                    f"this request has the state {request.state}; a receipt code can be created "
+                    "only before a request is applied"
                 )
             if request.n_ids != 1:
                 raise RequestStateError(
-                    f"this request has {request.n_ids} people, and a receipt is for one person; "
-                    "submit one request for each of them"
+                    f"this request has {request.n_ids} people, but a receipt is for one person; "
+                    "submit a separate request for each person"
                 )
             conn.execute(update(requests).where(mine).values(receipt_key=key))
             record_event(conn, "receipt-code", {"request": request.id}, self._core.clock())
@@ -245,7 +250,7 @@ class Receipts:
         self._core.database.run_transaction(work)
 
     def key(self, request_id: str, *, tenant: str | None = None) -> str | None:
-        """Return the public key to which the receipt of a request is or will be encrypted."""
+        """Return the public key for the receipt of a request, or None if it has none."""
         with self._core.database.reading() as conn:
             find_request(conn, request_id, tenant=tenant)
         return receipt_key_of(self._core, request_id)
@@ -253,8 +258,8 @@ class Receipts:
     def get_encrypted(self, request_id: str, public_key: str) -> bytes | None:
         """Return the encrypted receipt of a request with this key; None if there is none.
 
-        An unknown request, another key and a request without a certificate cannot be distinguished:
-        all are one query without a result.
+        A caller cannot distinguish an unknown request, a different key and a request without a
+        certificate, because each of them is the same query with an empty result.
         """
         query = select(requests.c.receipt).where(
             requests.c.id == request_id,
@@ -266,12 +271,12 @@ class Receipts:
         return None if encrypted is None else bytes(encrypted)
 
     def open(self, code: str) -> bytes | None:
-        """Decrypt the receipt of a code and return it without its salts; None if there is none.
+        """Decrypt a receipt with its code; return it without salts, or None if there is none.
 
         Raises
         ------
         VerificationError
-            The text is not a code, or has a typing error.
+            The text is not a receipt code, or it contains a typing error.
         """
         parsed = ReceiptCode.parse(code)
         encrypted = self.get_encrypted(parsed.request, parsed.public)
@@ -283,7 +288,7 @@ class Receipts:
     def coverage(self, receipt: bytes) -> Coverage | None:
         """Return a summary of the certificate that covers a receipt without salts, or None.
 
-        The signature of the certificate and every path of the receipt are checked.
+        The signature of the certificate and every path of the receipt are verified first.
         """
         newest = select(func.max(checkpoints.c.size)).scalar_subquery()
         query = _certificates_query().add_columns(newest.label("size"))
@@ -327,7 +332,7 @@ class Batches:
         after: str | None = None,
         limit: int = 50,
     ) -> Page[Batch]:
-        """Return one page of batches, newest first, optionally of a tenant or a model."""
+        """Return one page of batches, newest first, optionally only of a tenant or a model."""
         condition = _is_of(tenant, model)
         return _read_page(
             self._core,
@@ -341,12 +346,14 @@ class Batches:
         )
 
     def get(self, batch_id: str, *, tenant: str | None = None) -> Batch:
-        """Return one batch, or raise `LedgerMissingError`, also for a batch of another tenant."""
+        """Return one batch; raise `LedgerMissingError` if the tenant has no batch with this id."""
         with self._core.database.reading() as conn:
             query = _batches_query().where(batches.c.id == str(batch_id), _is_of(tenant, None))
             row = conn.execute(query).first()
             if row is None:
-                raise LedgerMissingError("there is no batch with this id in this ledger")
+                raise LedgerMissingError(
+                    "there is no batch with this id in this ledger; check the id"
+                )
             return _make_batch(row)
 
 
@@ -360,7 +367,10 @@ def _read_page(
     after: str | None,
     limit: int,
 ) -> Page[_T]:
-    """Return a page of the list of this name, in descending order of the key."""
+    """Return a page of the list `name`, in descending order of the key.
+
+    `total` counts all items, and `convert` turns a database row into an item.
+    """
     require_limit(limit)
     if after is not None:
         query = query.where(tuple_(*key) < decode_cursor(core, name, after))
@@ -377,7 +387,7 @@ def _read_page(
 
 
 def list_sequences(conn: Connection, tenant: str | None = None) -> tuple[int, ...]:
-    """Return the numbers of all certificates, or those of a tenant, the oldest first."""
+    """Return the numbers of all certificates, or of those of a tenant, oldest first."""
     query = select(certificates.c.sequence).order_by(certificates.c.sequence)
     if tenant is not None:
         query = query.join(versions, versions.c.id == certificates.c.version_id)
@@ -387,7 +397,7 @@ def list_sequences(conn: Connection, tenant: str | None = None) -> tuple[int, ..
 
 
 def _is_of(tenant: str | None, model: str | None) -> ColumnElement[bool]:
-    """Return the condition that a row has this tenant and model; None matches any."""
+    """Return the SQL condition that a row has this tenant and model; None matches all."""
     pairs = ((models.c.tenant, tenant), (models.c.name, model))
     return and_(True, *(column == value for column, value in pairs if value is not None))
 
@@ -449,7 +459,7 @@ def _batches_query() -> Select[Any]:
 def _read_evidence(
     conn: Connection, batch_ids: Sequence[str]
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the evidence of searches in the steps of purges, by batch and step."""
+    """Return the evidence that the search steps of purges recorded, by batch and step."""
     query = select(purge_steps.c.batch_id, purge_steps.c.step, purge_steps.c.evidence).where(
         purge_steps.c.batch_id.in_(batch_ids) & purge_steps.c.step.in_(("stores", "scan"))
     )
@@ -471,7 +481,10 @@ def _make_certificate(row: Row[Any]) -> Certificate:
 
 
 def _summarize(envelope: bytes) -> tuple[str, str, int]:
-    """Return method, kind of guarantee and rows; "unreadable" for a damaged certificate."""
+    """Return the method, the kind of guarantee and the number of rows of a certificate.
+
+    For a damaged certificate the method and the kind are "unreadable".
+    """
     try:
         claims = predicate_of(envelope)
         summary = (claims["method"]["name"], claims["guarantee"]["kind"], claims["erasure"]["rows"])

@@ -1,11 +1,11 @@
 """Issue certificates, receipts and checkpoints, with checks before signing.
 
-The signer checks what it signs: it hashes the model's file again, builds the model, compares the
-claim with the model's own guarantee, and checks the transition proof. It never signs one sequence
-number with two contents. Everything that it writes follows from committed database rows, so a
-worker that takes over from a killed one writes the same bytes.
+The signer checks what it signs: it hashes the model's file again, loads the model, compares the
+claim with the model's own guarantee, and checks the transition proof. It never signs two different
+statements with the same sequence number. Everything that it writes follows from committed database
+rows, so a worker that takes over from a killed one writes the same bytes.
 
-With a receipt a person can check that their rows were removed from a model. Receipts are created
+With a receipt, a person can check that their rows were removed from a model. Receipts are created
 together with the certificate, from the rows and salts of the previous version, which the purge
 destroys. Each receipt is encrypted to the person's key. The operator cannot decrypt it, so it may
 be kept when all other data of the person is deleted. Certificate and receipts are written in one
@@ -98,7 +98,7 @@ _UNAPPLIED = ("received", "verified", "queued", "applying", "retry_wait", "on_ho
 
 
 def sign_checkpoint(origin: str, size: int, root: bytes, signer: Signer) -> str:
-    """Return a signed note that the log of this name has this size and root.
+    """Return a signed note that the log `origin` has this size and this root.
 
     The last line is ``— origin base64(key hash || signature)``; the key hash is the first four
     bytes of ``SHA-256(origin || 0x0A || 0x01 || public key)``.
@@ -112,8 +112,8 @@ def sign_checkpoint(origin: str, size: int, root: bytes, signer: Signer) -> str:
 def take_checkpoint(core: Core) -> Checkpoint:
     """Give every event its position in the log, sign the head, and return the checkpoint.
 
-    Two checkpoints of one size are identical. The file is written after the database row is
-    committed; earlier, it could show a tree that is rolled back.
+    Two checkpoints of the same size are identical. The file is written after the database row is
+    committed, because an uncommitted tree may be rolled back.
     """
     with core.database.transaction() as conn:
         size, root = integrate_events(conn)
@@ -135,8 +135,8 @@ def take_checkpoint(core: Core) -> Checkpoint:
 def take_beacon(core: Core, committed: str) -> str:
     """Return the digest of the first checkpoint after the event that commits to a training key.
 
-    Another worker may take a checkpoint in between. The first one counts, so that an operator
-    cannot wait for a beacon with a preferred seed.
+    The training seed depends on this digest. Another worker may take a checkpoint in the meantime;
+    the first checkpoint counts, so that an operator cannot wait for a preferred seed.
     """
     take_checkpoint(core)
     with core.database.reading() as conn:
@@ -147,7 +147,7 @@ def take_beacon(core: Core, committed: str) -> str:
 
 
 def _write_checkpoints(core: Core) -> None:
-    """Write missing files of the newest checkpoints."""
+    """Write the files of the newest checkpoints, if they are missing."""
     with core.database.reading() as conn:
         newest = select(checkpoints.c.size, checkpoints.c.note).order_by(checkpoints.c.size.desc())
         rows = conn.execute(newest.limit(_RECENT)).all()
@@ -158,9 +158,11 @@ def _write_checkpoints(core: Core) -> None:
 
 
 def find_covered(conn: Connection, version: VersionRow) -> Covered:
-    """Return what the certificate of this version covers."""
+    """Return which model, batch and earlier versions the certificate of this version covers."""
     if version.parent_id is None:
-        raise CertificateError("the first version has no certificate: nothing was erased")
+        raise CertificateError(
+            "the first version of a model has no certificate, because nothing was erased"
+        )
     kind = conn.scalars(select(batches.c.kind).where(batches.c.id == version.batch_id)).one()
     parent, last = find_version(conn, version.parent_id), _last_retrain(conn, version)
     base = last if kind == "retrain" else parent
@@ -168,7 +170,7 @@ def find_covered(conn: Connection, version: VersionRow) -> Covered:
 
 
 def _last_retrain(conn: Connection, version: VersionRow) -> VersionRow:
-    """Return the newest retrain before a version, or the first version."""
+    """Return the newest retrained version before a version, or the first version."""
     trained = select(versions.c.id).outerjoin(batches, batches.c.id == versions.c.batch_id)
     earlier = (versions.c.model_id == version.model_id) & (versions.c.number < version.number)
     is_fresh = (batches.c.kind == "retrain") | (versions.c.number == 0)
@@ -182,14 +184,14 @@ def certify_next(core: Core) -> int | None:
     Returns
     -------
     int or None
-        Its sequence number; None if every published version has its certificate.
+        Sequence number of the certificate; None if every published version has one.
 
     Raises
     ------
     SignerRefusedError
-        The model's file is not the published one, the claim is stronger than the model permits,
-        the proof does not show the transition, or other content was signed with this number.
-        Nothing was signed.
+        The model's file differs from the published file, the claim is stronger than the model
+        permits, the proof does not show the transition, or a different statement was already
+        signed with this number. Nothing was signed.
     CertificateError
         The database contradicts itself.
     """
@@ -218,7 +220,7 @@ def certify_next(core: Core) -> int | None:
 
 
 def check_certifiable(core: Core, conn: Connection, version: VersionRow) -> None:
-    """Raise the error of `certify_next` if no certificate can be issued for a version.
+    """Raise the same error as `certify_next` if no certificate can be issued for a version.
 
     Certificates are signed in the order of their numbers, so a certificate that cannot be signed
     blocks all later ones. The result of a sandboxed process is checked before it is published.
@@ -236,7 +238,10 @@ def check_certifiable(core: Core, conn: Connection, version: VersionRow) -> None
 def _check_continuation(
     core: Core, conn: Connection, version: VersionRow, statement: dict[str, Any]
 ) -> None:
-    """Raise if a statement does not continue the chain of the model: verifiers would reject it."""
+    """Raise `SignerRefusedError` if a statement does not continue the model's chain.
+
+    Verifiers would reject such a certificate.
+    """
     line = line_before(conn, version.model_id, version.sequence or 0)
     if line.before is None:
         return
@@ -253,7 +258,10 @@ def _check_continuation(
 
 
 def line_before(conn: Connection, model_id: int, sequence: int) -> CertificateLine:
-    """Return the certificates of a model before this number; 0, None, None without one."""
+    """Return the numbers of the first, last retrain and last certificate of a model before this.
+
+    They are 0, None and None if the model has no earlier certificate.
+    """
     earlier = (versions.c.model_id == model_id) & (versions.c.sequence < sequence)
     query = select(func.max(versions.c.sequence)).join(batches, batches.c.id == versions.c.batch_id)
     first = conn.scalar(select(func.min(versions.c.sequence)).where(earlier))
@@ -269,7 +277,10 @@ def _next_version(core: Core) -> VersionRow | None:
 
 
 def _set_certificate_time(core: Core, version: VersionRow) -> VersionRow:
-    """Set the time and the checkpoint of a certificate; the first worker to do so decides."""
+    """Set the time and the checkpoint of a certificate, and return the version.
+
+    If another worker has set them already, its values stay.
+    """
     if version.certified_at is not None:
         _write_checkpoints(core)
         return version
@@ -285,7 +296,10 @@ def _set_certificate_time(core: Core, version: VersionRow) -> VersionRow:
 def _check_statement(
     core: Core, covered: Covered, version: VersionRow, claims: dict[str, Any]
 ) -> None:
-    """Compare a statement with the model's file and the proof before it is signed."""
+    """Compare a statement with the model's file and the transition proof before signing.
+
+    Raise `SignerRefusedError` if they contradict each other.
+    """
     try:
         built = read_model(core, covered.model, version)
     except (StateError, LedgerMissingError) as error:
@@ -293,26 +307,35 @@ def _check_statement(
     method, data = claims["method"], claims["dataset"]
     if (covered.kind == RETRAIN) != (method["name"] == RETRAIN):
         raise SignerRefusedError(
-            f"the method is {method['name']!r}, which does not fit a batch of kind {covered.kind!r}"
+            f"the statement names the method {method['name']!r}, which contradicts the batch of "
+            f"kind {covered.kind!r}"
         )
     reject_false_claims(built, claims)
     if method["parameters"] != method_parameters(built, method["name"]):
-        raise SignerRefusedError("the parameters in the statement differ from the model's")
+        raise SignerRefusedError(
+            "the parameters in the statement differ from those of the published model"
+        )
     digest = data["transitionProof"]["sha256"]
     try:
         proof = proof_path(core, covered.model, digest).read_bytes()
         before, after, erased = transition_roots(proof)
     except (OSError, VerificationError) as error:
-        raise SignerRefusedError(f"the transition proof cannot be used: {error}") from error
+        raise SignerRefusedError(
+            f"the transition proof cannot be read or is not valid: {error}"
+        ) from error
     stated = (digest, data["rootBefore"], data["rootAfter"], claims["erasure"]["rows"])
     if stated != (hashlib.sha256(proof).hexdigest(), before.hex(), after.hex(), erased):
         raise SignerRefusedError(
-            f"the transition proof of version {version.number} does not match the statement"
+            f"the transition proof of version {version.number} contradicts the statement: hash, "
+            "roots or number of rows differ"
         )
 
 
 def _sign_statement(core: Core, path: Path, sequence: int, statement: dict[str, Any]) -> bytes:
-    """Return the signed statement; raise if other content was signed with this number."""
+    """Return the signed statement.
+
+    Raise `SignerRefusedError` if a different statement was already signed with this number.
+    """
     if path.exists():
         try:
             payload = base64.b64decode(parse_strict(path.read_bytes())["payload"])
@@ -320,8 +343,8 @@ def _sign_statement(core: Core, path: Path, sequence: int, statement: dict[str, 
             payload = b""
         if payload != canonical(statement):
             raise SignerRefusedError(
-                f"{path.name} exists with other content; two certificates with one number would "
-                "fork the chain. Find out which process wrote the file."
+                f"{path.name} exists with different content; two certificates with the same "
+                "number would fork the chain. Find out which process wrote the file"
             )
     try:
         return sign_statement(statement, core.keys.signer_at(sequence))
@@ -336,7 +359,7 @@ def _commit_certificate(
     certificate: str,
     receipts: "list[EncryptedReceipt]",
 ) -> None:
-    """Write certificate and receipts, and update the states of the batch and its requests."""
+    """Store the certificate and receipts, and update the states of the batch and its requests."""
     with core.database.transaction() as conn:
         # The row is locked, so that a second worker sees the work of the first.
         conn.execute(select(versions.c.id).where(versions.c.id == version.id).with_for_update())
@@ -365,7 +388,7 @@ def _write_file(path: Path, data: bytes) -> None:
 
 
 class EncryptedReceipt(NamedTuple):
-    """The receipt of one request, encrypted to a key."""
+    """Receipt of one request, encrypted to the key of its person."""
 
     request: str
     key: str
@@ -381,9 +404,10 @@ def make_receipts(
 ) -> list[EncryptedReceipt]:
     """Return the receipts for a batch whose certificate is about to be issued.
 
-    They are for requests with one person and a key, if a request of the batch has the same person:
-    their own request, an earlier one of which theirs is a duplicate, or a later one. If the
-    version before is damaged, the list is empty, because that must not block the certificate.
+    A request gets a receipt if it has one person and a key, and if the batch erases this person.
+    The batch may contain the request itself, an earlier request of which it is a duplicate, or a
+    later request for the same person. If the previous version is damaged, the list is empty,
+    because a missing receipt must not block the certificate.
 
     Raises
     ------
@@ -409,9 +433,9 @@ def make_receipts(
 
 
 def _find_due_receipts(core: Core, version: VersionRow) -> list[tuple[str, str, Ids]]:
-    """Return request, key and person of each receipt that is due with this version.
+    """Return the request, the key and the person of each receipt to be made for this version.
 
-    Ids are decrypted with the current key.
+    The ids of the people are decrypted with the current key.
     """
     member, claim = requests.alias(), blocked.alias()
     erased = select(claim.c.tag).join(member, member.c.id == claim.c.request_id)
@@ -440,7 +464,11 @@ _Level = dict[int, tuple[bytes, bytes]]
 
 
 def _list_proof_levels(proof: bytes) -> list[_Level]:
-    """Return the nodes on and next to the paths of the erased slots, before and after, by level."""
+    """Return the nodes of the transition tree that receipts need, by level and position.
+
+    These are the nodes on and next to the paths of the erased slots, each as a pair of hashes
+    before and after the removal.
+    """
     transition = parse_strict(proof)
     siblings = map(bytes.fromhex, transition["siblings"])
     nodes: _Level = {
@@ -468,7 +496,7 @@ def _make_receipt(
     levels: Sequence[_Level],
     certificate: SignedStatement,
 ) -> bytes:
-    """Return the receipt of the rows at these positions, the first 64 of them by their slots."""
+    """Return the receipt for the rows at these positions, with at most 64 rows, in slot order."""
     order = np.argsort(vault.slots[positions], kind="stable")
     chosen = positions[order][:MOST_RECEIPT_ROWS]
     contents = encode_rows(rows.take(chosen))
@@ -486,20 +514,20 @@ def _make_receipt(
         check_receipt_commitment(receipt.receipt, certificate)
     except VerificationError as error:
         raise SignerRefusedError(
-            f"a row of a person to be erased was not removed from the data set: {error}"
+            f"a row of an erased person was not removed from the data set: {error}"
         ) from error
     return receipt.to_bytes()
 
 
 def _extract_paths(levels: Sequence[_Level], slot: int) -> dict[str, list[str]]:
     if levels and slot not in levels[0]:
-        raise SignerRefusedError("a row of a person to be erased is not in the transition proof")
+        raise SignerRefusedError("a row of an erased person is not in the transition proof")
     pairs = [level[(slot >> height) ^ 1] for height, level in enumerate(levels)]
     return {"before": [old.hex() for old, _ in pairs], "after": [new.hex() for _, new in pairs]}
 
 
 def store_receipts(conn: Connection, receipts: Sequence[EncryptedReceipt]) -> None:
-    """Store each receipt with its request, unless the request has one."""
+    """Store each receipt with its request, unless the request has a receipt already."""
     for request, key, encrypted in receipts:
         mine = (requests.c.id == request) & (requests.c.receipt_key == key)
         change = update(requests).where(mine, requests.c.receipt.is_(None))
@@ -507,19 +535,22 @@ def store_receipts(conn: Connection, receipts: Sequence[EncryptedReceipt]) -> No
 
 
 def receipt_key_of(core: Core, request_id: str) -> str | None:
-    """Return the public key to which a request's receipt is encrypted."""
+    """Return the public key for the receipt of a request, or None if it has none."""
     with core.database.reading() as conn:
         return conn.scalar(select(requests.c.receipt_key).where(requests.c.id == request_id))
 
 
 def can_receive_receipt(core: Core, request_id: str) -> bool:
-    """Return whether the receipt of a request can still be made."""
+    """Return whether a receipt can still be made for a request."""
     with core.database.transaction() as conn:
         return is_receipt_open(conn, request_id)
 
 
 def is_receipt_open(conn: Connection, request_id: str) -> bool:
-    """Return whether no applied request has this one's person; rows stay locked by `conn`."""
+    """Return whether no request for the same person has been applied.
+
+    The rows of these requests stay locked until the transaction of `conn` ends.
+    """
     mine = select(blocked.c.model_id, blocked.c.tag).where(blocked.c.request_id == request_id)
     same = tuple_(blocked.c.model_id, blocked.c.tag).in_(mine)
     # Duplicates erase no rows themselves.

@@ -1,11 +1,12 @@
-"""The claims of a certificate: what is permitted, the rejection of stronger claims, the format.
+"""Claims of a certificate: what is permitted, rejection of stronger claims, and their format.
 
 The signer inspects the model itself: the facts of its method, its own guarantee and its definition
 text limit what a certificate may say. Operators may publish a weaker claim about releases, never a
 stronger one.
 
-Parameters are codes, decimals and booleans. Certificates contain no free text: a text that is not a
-short code, a function, an array or another object is written as the digest of its canonical bytes.
+Parameters are codes, decimals and booleans. Certificates contain no free text. A text that is not a
+short code is written as the digest of its canonical bytes, and so is a function, an array or any
+other object.
 """
 
 import hashlib
@@ -56,22 +57,25 @@ def decimal(number: float) -> str:
     Raises
     ------
     ValueError
-        The number is infinite or NaN, or a whole number of more than 24 characters.
+        The number is infinite or NaN, or an integer of more than 24 characters.
     """
     if not math.isfinite(number):
-        raise ValueError(f"{number} cannot be written as a decimal: expected a finite number")
+        raise ValueError(f"{number} cannot be written as a decimal; expected a finite number")
     text = str(number)
     if not isinstance(number, int):
         # Without plus sign, leading zeros of the exponent and a fraction of zero.
         text, _, exponent = repr(float(number) + 0.0).partition("e")
         text = text.removesuffix(".0") + (f"e{int(exponent)}" if exponent else "")
     if len(text) > _LONGEST_NUMBER:
-        raise ValueError(f"a number of {len(text)} characters is too long for a certificate")
+        raise ValueError(
+            f"an integer of {len(text)} characters is too long for a certificate; expected at "
+            "most 24"
+        )
     return text
 
 
 def figure(number: float, direction: Literal["up", "down", "nearest"], *, digits: int = 2) -> str:
-    """Return a number with two significant digits or fewer, rounded in this direction.
+    """Return a number as text with at most `digits` significant digits, rounded up or down.
 
     An upper bound is rounded up and a lower bound down, so that the figure does not claim more.
 
@@ -81,34 +85,36 @@ def figure(number: float, direction: Literal["up", "down", "nearest"], *, digits
     ('0.012', '210')
     """
     if not math.isfinite(number):
-        raise ValueError(f"{number} cannot be rounded: expected a finite number")
+        raise ValueError(f"{number} cannot be rounded; expected a finite number")
     context = Context(prec=digits, rounding=_ROUNDINGS[direction], Emin=-400, Emax=400)
     return decimal(float(context.create_decimal(Decimal(repr(float(number))))))
 
 
 def is_code(text: str) -> bool:
-    """Return whether a text is a code: short, in lower case, without spaces."""
+    """Return whether a text is a code: short, lower-case and without spaces."""
     return CODE.fullmatch(text) is not None
 
 
 def to_code(value: str, *, longest: int = _LONGEST_TEXT) -> str:
-    """Return a text if it is a short code, else its digest."""
+    """Return the text if it is a code of at most `longest` characters, otherwise its digest."""
     # An e-mail address has the form of a code, too.
     is_plain = is_code(value) and len(value) <= longest and "@" not in value
     return value if is_plain else _hash_as("text", value)
 
 
 def class_code(value: Any) -> str:
-    """Return the module and name of a class, or of an object's class, as a code."""
+    """Return the module and the name of a class, or of the class of an object, as a code."""
     kind = value if isinstance(value, type) else type(value)
     return to_code(state.tag_of(kind).lower(), longest=128)
 
 
 def describe_parameters(model: Any, prefix: str = "") -> dict[str, str | bool]:
-    """Return the parameters that affect what an estimator learns, nested ones with ``__``.
+    """Return the parameters that affect what an estimator learns, by name.
 
-    A nested estimator is listed by the name of its class, followed by its own parameters. Seeds are
-    omitted, and parameters that never change a result (`n_jobs`, `verbose`, paths).
+    Names of nested parameters are joined with ``__``.
+
+    A nested estimator is listed by the name of its class, followed by its own parameters. Seeds and
+    parameters that never affect a result (`n_jobs`, `verbose`, paths) are omitted.
     """
     skipped = neutral_parameters(model) | _SECRET
     entries: dict[str, str | bool] = {}
@@ -167,13 +173,13 @@ class Claim(NamedTuple):
     Attributes
     ----------
     method : str
-        Name of the method, a code.
+        Code of the method.
     definition : str
         SHA-256 of the definition text.
     guarantee : Guarantee
-        The weaker of the model's own guarantee and what its method's facts permit.
+        The model's own guarantee, limited to what the facts of its method permit.
     rule : str
-        Code of the accounting rule of the budget.
+        Code of the rule by which the budget is spent.
     """
 
     method: str
@@ -183,7 +189,7 @@ class Claim(NamedTuple):
 
 
 def make_claim(model: Any, kind: str) -> Claim:
-    """Return the strongest claim about a model after a removal (`erase`) or a `retrain`.
+    """Return the strongest permitted claim about a model after a removal or retraining (`kind`).
 
     A newly retrained model is a fresh fit on the remaining rows, whatever its method. That is an
     exact removal by the definition of naive retraining.
@@ -212,7 +218,7 @@ def make_claim(model: Any, kind: str) -> Claim:
 
 
 def _cap_guarantee(own: Guarantee, facts: MethodFacts) -> Guarantee:
-    """Return the weaker of the model's guarantee and what its method permits, field by field."""
+    """Return the model's own guarantee, with each field limited to what its method permits."""
     kind = min(own.kind, facts.certificate, key=_ORDERS["kind"].index)
     if kind == "certified" and own.epsilon is None:
         kind = "empirical"  # without epsilon there is no bound
@@ -227,7 +233,7 @@ def _cap_guarantee(own: Guarantee, facts: MethodFacts) -> Guarantee:
 
 
 def is_of_letheon(model: Any) -> bool:
-    """Return whether the method is part of letheon, in every step of a pipeline."""
+    """Return whether the model's class, and that of every forgetting step, is part of letheon."""
     steps = [step for _, step in getattr(model, "steps_", ()) if hasattr(step, "forget")]
     return _is_own_class(model) and all(map(is_of_letheon, steps))
 
@@ -237,21 +243,21 @@ def _is_own_class(model: Any) -> bool:
 
 
 def _method_code(model: Any) -> str:
-    """Return the name of a method, or of its class if the name is reserved or not a code."""
+    """Return the name of a model's method, or its class name if that is reserved or not a code."""
     name: str = model.facts.method
     is_taken = name == RETRAIN or (name in OWN_METHODS and not _is_own_class(model))
     return class_code(model) if is_taken or to_code(name) != name else name
 
 
 def get_accounted_part(model: Any) -> Any:
-    """Return the part of a model that has the budget: its head, or its last step."""
+    """Return the part of a model that has the budget: its head, its last step, or the model."""
     if hasattr(model, "head_"):
         return get_accounted_part(model.head_)
     return get_accounted_part(model.steps_[-1][1]) if hasattr(model, "steps_") else model
 
 
 def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
-    """Return the `guarantee` section with an account, which the ledger uses for planning."""
+    """Return the `guarantee` section of the facts, with the account for the ledger's planning."""
     guarantee = claim.guarantee
     accounting = {
         name: figure(value, "up")
@@ -271,7 +277,7 @@ def guarantee_section(claim: Claim, *, since_retrain: int) -> dict[str, Any]:
 
 
 def adds_up(rule: str) -> bool:
-    """Return whether the spent part of the budget grows with each request under this rule."""
+    """Return whether the spent budget grows with each request under this accounting rule."""
     return rule in _rules_that_add_up()
 
 
@@ -283,20 +289,20 @@ def _rules_that_add_up() -> frozenset[str]:
 
 
 def certificate_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the account of a certificate: rule, budget and rows, without the spent part.
+    """Return the account for a certificate: rule, budget and rows, without the spent budget.
 
-    The spent part depends on the removed rows, and requesters receive certificates. The signer
-    checks that it is within the budget.
+    The spent budget depends on the removed rows, and requesters receive certificates. The signer
+    checks that the spent budget is within the limit.
     """
     return {name: value for name, value in accounting.items() if name != "spent"}
 
 
 def make_published_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the account as shown to operators, with limited precision.
+    """Return the account that operators see, with limited precision.
 
-    After a removal of one row, the exact spent part distinguishes candidates for that row. If it
-    adds up over requests, it is rounded up to a tenth of the budget. If every request is proved by
-    itself, only the limit matters, so it is shown as the budget.
+    After a removal of one row, the exact spent budget could be used to test guesses of that row. If
+    it accumulates over requests, it is rounded up to a tenth of the budget. If every request is
+    proved on its own, only the limit matters, so the whole budget is shown as spent.
     """
     if not {"spent", "budget"} <= set(accounting):
         return dict(accounting)
@@ -308,12 +314,15 @@ def make_published_account(accounting: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def weaker_releases(permitted: str, requested: str | None) -> str:
-    """Return the published claim about releases: the requested one, if it is not stronger.
+    """Return the claim about releases to publish.
+
+    This is the requested claim, which must not be stronger than the permitted claim. If None is
+    requested, it is the permitted claim.
 
     Raises
     ------
     ValueError
-        The claim is unknown.
+        The requested claim is unknown.
     SignerRefusedError
         The method's proof does not cover observers of that kind.
     """
@@ -330,7 +339,7 @@ def weaker_releases(permitted: str, requested: str | None) -> str:
 def reject_stronger_claims(
     claim: Claim, method: Mapping[str, Any], stated: Mapping[str, Any]
 ) -> None:
-    """Raise if a statement claims more than the model and its method permit.
+    """Raise `SignerRefusedError` if a statement claims more than the model permits.
 
     Parameters
     ----------
@@ -352,12 +361,14 @@ def reject_stronger_claims(
         _require_not_smaller(name, stated.get(name), getattr(claim.guarantee, name))
     missing = {to_code(code) for code in claim.guarantee.assumptions} - set(stated["assumptions"])
     if missing:
-        raise SignerRefusedError(f"the claim omits assumptions: {', '.join(sorted(missing))}")
+        raise SignerRefusedError(
+            f"the statement omits assumptions of the guarantee: {', '.join(sorted(missing))}"
+        )
     _check_accounts(claim, stated["accounting"])
 
 
 def reject_beyond_method(model: Any, claims: Mapping[str, Any]) -> None:
-    """Raise if an older certificate claims more than the method permits.
+    """Raise `SignerRefusedError` if an older certificate claims more than the method permits.
 
     What a model itself permits changes from version to version; what its method permits does not.
 
@@ -376,7 +387,7 @@ def reject_beyond_method(model: Any, claims: Mapping[str, Any]) -> None:
 
 
 def _check_accounts(claim: Claim, accounting: Mapping[str, Any]) -> None:
-    """Raise if an account exceeds its budget, or claims more than the model's own."""
+    """Raise `SignerRefusedError` if an account exceeds its budget or the model's own account."""
     own = claim.guarantee
     _require_equal("accounting.rule", accounting["rule"], claim.rule)
     if "spent" in accounting:  # in certificates that were issued earlier
@@ -385,16 +396,21 @@ def _check_accounts(claim: Claim, accounting: Mapping[str, Any]) -> None:
         return
     most = figure(own.budget, "up")
     if own.spent is not None and not own.spent <= own.budget:
-        raise SignerRefusedError(f"spent={own.spent!r} is more than the budget {most}")
+        raise SignerRefusedError(
+            f"the model has spent {own.spent!r}, which is more than its budget {most}"
+        )
     if "budget" not in accounting or float(accounting["budget"]) > float(most):
         raise SignerRefusedError(
-            f"budget={accounting.get('budget')!r} is more than the {most} that the noise hides"
+            f"budget={accounting.get('budget')!r} is missing or larger than {most}, the budget "
+            "that the noise of the model covers"
         )
 
 
 def _require_equal(name: str, stated: str, permitted: str) -> None:
     if stated != permitted:
-        raise SignerRefusedError(f"{name}={stated!r}, but the model has {permitted!r}")
+        raise SignerRefusedError(
+            f"the statement has {name}={stated!r}, but the model has {permitted!r}"
+        )
 
 
 def _require_not_stronger(name: str, stated: str, permitted: str) -> None:
@@ -407,7 +423,7 @@ def _require_not_stronger(name: str, stated: str, permitted: str) -> None:
 
 
 def _require_not_smaller(name: str, stated: str | None, permitted: float | None) -> None:
-    """Raise if a number is missing or less than the model's own."""
+    """Raise `SignerRefusedError` if a number is missing or smaller than the model's own."""
     if permitted is not None and (stated is None or float(stated) < permitted):
         raise SignerRefusedError(
             f"{name}={stated!r} is stronger than the model's own {permitted!r}"

@@ -1,6 +1,6 @@
-"""Explanations of guarantees and codes in certificates, for readers without a technical background.
+"""Explanations of guarantees and codes in certificates for readers without technical background.
 
-The pages of the service and the HTML audit report use the same tables.
+The pages of the service and the HTML audit report use these tables.
 """
 
 from collections.abc import Mapping, Sequence
@@ -157,8 +157,8 @@ PURGE_NOT_CLAIMED: Mapping[str, str] = {
 def explain_guarantee(guarantee: Mapping[str, Any]) -> str:
     """Return the meaning of the `guarantee` part of a certificate in sentences.
 
-    They cover kind and bound, and the requests and observers for which it holds. Assumptions are
-    explained by `explain_codes`.
+    The sentences explain the kind and the bound of the guarantee, and the requests and observers
+    for which it holds. `explain_codes` explains its assumptions.
     """
     kind = _KINDS[guarantee["kind"]].format(
         epsilon=guarantee.get("epsilon", "?"), delta=guarantee.get("delta", "?")
@@ -167,5 +167,5 @@ def explain_guarantee(guarantee: Mapping[str, Any]) -> str:
 
 
 def explain_codes(codes: Sequence[str], table: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return each code with its explanation; an unknown code is spelled out as words."""
+    """Return each code with its explanation; an unknown code is shown as separate words."""
     return [(code, table.get(code, code.replace("-", " "))) for code in codes]

@@ -1,8 +1,8 @@
-"""The facts in a certificate about a model and its removal, computed from the model.
+"""Facts in a certificate about a model and a removal, computed from the model.
 
 The result is stored in the database as canonical JSON: texts and whole numbers only. It contains no
-id, row or seed, and its figures have few digits. `rows` and `live` are for the ledger itself, and
-so are the spent budget and the duration: the certificate of a certified removal omits them
+id, row or seed, and its figures have few digits. `rows`, `live`, the spent budget and the duration
+are for the ledger only: the certificate of a certified removal omits the last two
 (`certificate_account`, `without_times`).
 
 Each of the survey's four measures has a value and a basis. A proxy is never shown as a measurement.
@@ -79,7 +79,7 @@ ONE_PERSON = "batch-of-one"
 
 
 class JudgementBasis(NamedTuple):
-    """The data to evaluate a version on: a packed monitor, or test rows with the last score."""
+    """Data to evaluate a version with: a packed monitor, or test rows with the last score."""
 
     monitor: bytes | None
     test: Rows | None
@@ -87,7 +87,7 @@ class JudgementBasis(NamedTuple):
 
 
 class TestFigures(NamedTuple):
-    """Performance of the current and of the last retrained model on a test set."""
+    """Performance of the current model and of the last retrained model on a test set."""
 
     metric: str
     now: float
@@ -96,7 +96,7 @@ class TestFigures(NamedTuple):
 
 
 def test_metric(model: Any, X: Any, y: Any) -> tuple[str, float]:
-    """Return the code of a model's metric and its value on test rows, as a monitor computes it."""
+    """Return the code of a model's default metric and its value on test rows."""
     # The import takes a second, and few commands need it.
     from letheon.monitor import choose_judge, spread_of
 
@@ -120,13 +120,13 @@ def measurements(
     test: TestFigures | None = None,
     reading: "Reading | None" = None,
 ) -> dict[str, dict[str, Any]]:
-    """Return one measure for each of the survey's properties.
+    """Return one measure for each of the survey's four properties.
 
-    Nothing follows by proof for a method that is not part of letheon (`is_proved`). Equality does
-    not follow for a fit that is equal except for rounding.
+    A measure counts as proved only for a method that is part of letheon (`is_proved`). Equality is
+    not claimed for a fit that is equal except for rounding.
 
-    Effectiveness is ``|M(h_m) - M(h*)|`` for the last retrained ``h*``, a proxy of what a retrain
-    now would show; efficiency is ``time(retrain) / time(removal)``.
+    Effectiveness is ``|M(h_m) - M(h*)|``, where ``h*`` is the last retrained model. It is a proxy
+    for the comparison with a model retrained now. Efficiency is ``time(retrain) / time(removal)``.
     """
     measures = dict.fromkeys(PROPERTIES, _make_measure())
     if claim.kind == "certified" and is_proved:
@@ -162,34 +162,34 @@ def _make_measure(
 
 
 def without_times(kind: str, measures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the measures of a certificate, without times for a certified removal.
+    """Return the measures for a certificate; those of a certified removal contain no times.
 
-    The duration depends on the removed rows, and (epsilon, delta) does not cover it.
+    The duration of a removal depends on the removed rows, and (epsilon, delta) does not cover it.
     """
     return {**measures, "efficiency": _make_measure()} if kind == "certified" else dict(measures)
 
 
 def list_unmeasured(measures: dict[str, dict[str, Any]]) -> list[str]:
-    """Return codes of the measures that were not taken, for `notClaimed`."""
+    """Return the codes of the measures that were not taken, for the field `notClaimed`."""
     return [
         f"{name}-{NOT_MEASURED}" for name in PROPERTIES if measures[name]["metric"] == NOT_MEASURED
     ]
 
 
 def describe_execution(image: str | None = None) -> dict[str, Any]:
-    """Return the `execution` part of a certificate, without its `replay`.
+    """Return the `execution` part of a certificate, without the field `replay`.
 
     Parameters
     ----------
     image : str, optional
-        SHA-256 of the container image, from the ledger's settings. Without one the platform's
-        description is hashed: machines of one kind share it, and it names no machine.
+        SHA-256 of the container image, from the ledger's settings. By default the description of
+        the platform is hashed; it is the same for machines of one kind and names no machine.
 
     Returns
     -------
     dict
-        `code` is the hash over the files of the installed package, `lockfile` over the sorted
-        lines ``name==version`` of the environment. Every computation uses one thread.
+        `code` is the hash of the files of the installed package, and `lockfile` is the hash of
+        the sorted lines ``name==version`` of the environment. Every computation uses one thread.
     """
     python = platform.python_version()
     kind = (platform.system(), platform.machine(), *platform.libc_ver())
@@ -206,12 +206,12 @@ def describe_execution(image: str | None = None) -> dict[str, Any]:
 
 @cache
 def code_digest() -> str:
-    """Return the SHA-256 over names and contents of this package's files."""
+    """Return the SHA-256 of the names and contents of this package's files."""
     return folder_digest(*map(Path, letheon.__path__))
 
 
 def folder_digest(*roots: Path) -> str:
-    """Return the SHA-256 over names and contents of the code files below folders."""
+    """Return the SHA-256 of the names and contents of the code files in these folders."""
     files = {
         path.relative_to(root).as_posix(): path
         for root in reversed(roots)
@@ -227,7 +227,10 @@ def folder_digest(*roots: Path) -> str:
 
 @cache
 def lockfile_digest() -> str:
-    """Return the SHA-256 of the sorted lines ``name==version``; names are normalized (PEP 503)."""
+    """Return the SHA-256 of the installed packages, as sorted lines ``name==version``.
+
+    Names are normalized (PEP 503).
+    """
     packages = {
         (re.sub(r"[-_.]+", "-", package.name).lower(), package.version)
         for package in distributions()
@@ -238,7 +241,7 @@ def lockfile_digest() -> str:
 
 
 def kernel_code(blas: str) -> str:
-    """Return BLAS builds and kernels as one code, such as ``openblas:0.3.31:haswell``.
+    """Return the BLAS builds and kernels as a code, such as ``openblas:0.3.31:haswell``.
 
     NumPy and SciPy may each include a build; both affect results, so both are listed.
     """
@@ -249,9 +252,9 @@ def kernel_code(blas: str) -> str:
 def replay_of(model: Any) -> Replay:
     """Return how closely a fresh fit on the same rows with the same seed reproduces this model.
 
-    *bitwise*: the forest's decisions need neither BLAS nor libm. *bitwise-same-kernel*: any other
-    exact method with kernels that add in a fixed order. *tolerance*: noise that is not stored, an
-    approximate removal, or kernels that add in any order.
+    *bitwise*: a forest, whose decisions need neither BLAS nor libm. *bitwise-same-kernel*: any
+    other exact method with kernels that add in a fixed order. *tolerance*: a method with noise that
+    is not stored, with approximate removals, or with kernels that add in any order.
     """
     steps = getattr(model, "steps_", None)
     if steps is not None:
@@ -283,12 +286,12 @@ def collect_facts(
     policy_digest: str | None = None,
     image: str | None = None,
 ) -> dict[str, Any]:
-    """Return the facts for the certificate of this removal, except those from the database.
+    """Return the facts for the certificate of a removal that do not come from the database.
 
     Parameters
     ----------
     guarantee_before : Guarantee
-        Guarantee of the model before the removal; a weaker one now is noted.
+        Guarantee of the model before the removal. If the new guarantee is weaker, the facts say so.
     after : fitted model
         The model without the rows.
     receipt : Receipt or None
@@ -298,19 +301,22 @@ def collect_facts(
     kind : {"erase", "retrain"}
         Whether the method removed the rows, or the model was retrained.
     seconds, retrain_seconds : float
-        Time of this removal, and of a retrain on the remaining rows if one was timed (scaled by
-        the ratio of rows).
+        Seconds of this removal, and seconds of retraining on the remaining rows, estimated from
+        the last timed retraining by the ratio of rows.
     training : mapping
         `rule`, `beacon` and `keyCommitment` of the training seed; other entries are not published.
     removed, since_retrain : int
-        Rows that this certificate covers, and rows erased since the last retrain.
+        Number of rows that this certificate covers, and number of rows erased since the last
+        retraining.
     test, reading, policy_digest
-        Performance on a test set, and reading and policy of a monitor, if there are any.
+        Performance on a test set, reading of a monitor, and digest of its policy, if available.
     image : str, optional
         SHA-256 of the container image.
     """
     if receipt is not None and receipt.n_rows != removed:
-        raise CertificateError(f"forget removed {receipt.n_rows} row(s), expected {removed}")
+        raise CertificateError(
+            f"forget removed {receipt.n_rows} row(s), but the requests cover {removed}"
+        )
     claim = make_claim(after, kind)
     is_retrain = kind == RETRAIN
     measures = measurements(
@@ -345,17 +351,18 @@ def collect_facts(
 
 
 def method_parameters(model: Any, method: str) -> dict[str, str | bool]:
-    """Return the parameters of a method; for a retrain, the estimator and its parameters."""
+    """Return the parameters of a method; for retraining, the estimator and its parameters."""
     if method != RETRAIN:
         return describe_parameters(model)
     return {"estimator": class_code(model)} | describe_parameters(model, "estimator__")
 
 
 def _describe_noise(model: Any, *, is_retrain: bool) -> Any:
-    """Return mechanism, scale and a commitment to the noise, or ``"none"``.
+    """Return the mechanism, the scale and a commitment to the noise; ``"none"`` without noise.
 
-    The commitment is that of the model, ``SHA-256(salt | noise)`` with a salt in its file, so that
-    an auditor can check it. Methods without one use a random salt that is not stored.
+    The commitment comes from the model: ``SHA-256(salt | noise)`` with a salt in the model's file,
+    so that an auditor can check it. If the model has no commitment, the salt is random and not
+    stored.
     """
     noisy = get_accounted_part(model)
     scale = float(getattr(noisy, "sigma_", getattr(noisy, "sigma", 0.0)) or 0.0)
@@ -370,7 +377,7 @@ def _describe_noise(model: Any, *, is_retrain: bool) -> Any:
 
 
 def reject_false_claims(model: Any, claims: Mapping[str, Any]) -> None:
-    """Raise if a certificate claims more than its model permits.
+    """Raise `SignerRefusedError` if a certificate claims more than its model permits.
 
     Raises
     ------
@@ -382,20 +389,22 @@ def reject_false_claims(model: Any, claims: Mapping[str, Any]) -> None:
     reject_stronger_claims(claim, method, claims["guarantee"])
     replay, closest = claims["execution"]["replay"], replay_of(model)
     if replay not in _STRENGTH[_STRENGTH.index(closest) :]:
-        raise SignerRefusedError(f"replay={replay!r} is stronger than {closest!r}")
+        raise SignerRefusedError(
+            f"replay={replay!r} is stronger than {closest!r}, the strongest that this model permits"
+        )
     is_proved, measures = is_retrain or is_of_letheon(model), claims["measurements"]
     proved = measurements(claim.guarantee, is_retrain=is_retrain, is_proved=is_proved)
     for name in PROPERTIES:
         if measures[name]["basis"] == "by-proof" and measures[name] != proved[name]:
             raise SignerRefusedError(
-                f"measurements.{name} claims a proof, but differs from the proved value"
+                f"measurements.{name} is stated as proved, but differs from the proved value"
             )
     limits = _list_limits(claim, claim.guarantee, model, method, measures)
     if claims["erasure"]["rows"] == 1:
         limits.append(ONE_PERSON)
     hidden = sorted(set(limits) - set(claims["notClaimed"]))
     if hidden:
-        raise SignerRefusedError(f"notClaimed omits {', '.join(hidden)}")
+        raise SignerRefusedError(f"notClaimed must also list {', '.join(hidden)}")
 
 
 def _list_limits(
@@ -405,7 +414,7 @@ def _list_limits(
     method: Mapping[str, Any],
     measures: dict[str, dict[str, Any]],
 ) -> list[str]:
-    """Return the codes of what a certificate does not claim."""
+    """Return the codes of the properties that a certificate does not claim."""
     own, training = claim.guarantee, method["trainingRandomness"]
     has_own_seed = training["rule"] == CALLER_SEED
     limits = {

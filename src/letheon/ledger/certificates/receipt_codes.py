@@ -2,7 +2,7 @@ r"""Receipt codes, and receipts that only the holder of a code can decrypt.
 
 A code is ``lethe-`` and 80 letters and digits of Crockford's base 32 in groups of five: the id of
 the request (16 bytes), an X25519 private key (32 bytes), and a CRC-16 of both. A change within
-three neighbouring characters is always noticed, any other with probability 1 - 2**-16.
+three neighbouring characters is always detected, any other change with probability 1 - 2**-16.
 
 An encrypted receipt is ``letheon-receipt-v1\n``, an ephemeral public key of 32 bytes, and the text
 under AES-256-GCM. Key and nonce are ``HKDF-SHA256(X25519(ephemeral, receipt key), salt = both
@@ -39,7 +39,7 @@ _BETWEEN = re.compile(r"[\s-]+")
 
 @dataclass(frozen=True)
 class ReceiptCode:
-    """The code with which a person decrypts the receipt of one request.
+    """Code with which a person decrypts the receipt of one request.
 
     Parameters
     ----------
@@ -54,7 +54,9 @@ class ReceiptCode:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a code; lower case, spaces, missing dashes, and O, I and L are accepted.
+        """Return the code that a text contains.
+
+        Lower case, spaces and missing dashes are accepted, and O, I and L are read as digits.
 
         Raises
         ------
@@ -83,7 +85,7 @@ class ReceiptCode:
 
     @property
     def public(self) -> str:
-        """The public key, in hexadecimal digits; the ledger stores it."""
+        """Public key of the code in hexadecimal digits; the ledger stores it."""
         return public_of(self.private)
 
 
@@ -93,27 +95,27 @@ def new_private_key() -> bytes:
 
 
 def public_of(private: bytes) -> str:
-    """Return the public key of a private one, in hexadecimal digits."""
+    """Return the public key of a private key, in hexadecimal digits."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw().hex()
 
 
 def check_public_key(text: str) -> str:
-    """Return a public key that can be encrypted to, or raise `ValueError`.
+    """Return the public key if receipts can be encrypted to it; raise `ValueError` otherwise.
 
-    Keys of small order are rejected, because they give a secret that everyone knows.
+    Keys of small order are rejected, because the shared secret would be known to everyone.
     """
     try:
         X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(from_hex(text)))
     except (ValueError, TypeError):
         raise ValueError(
-            "the receipt key is not valid: expected an X25519 public key as 64 lower-case "
+            "the receipt key is not valid; expected an X25519 public key as 64 lower-case "
             "hexadecimal digits"
         ) from None
     return text
 
 
 def encrypt_receipt(public: str, request_id: str, data: bytes) -> bytes:
-    """Return a receipt that only the holder of the private key can decrypt, for this request."""
+    """Return the receipt of a request, encrypted to a public key."""
     ephemeral = X25519PrivateKey.generate()
     header = _MAGIC + ephemeral.public_key().public_bytes_raw()
     receiver = bytes.fromhex(public)
@@ -128,7 +130,7 @@ def open_receipt(code: ReceiptCode, encrypted: bytes) -> "OpenedReceipt":
     Raises
     ------
     VerificationError
-        It was altered, or encrypted to another key or for another request.
+        The receipt was altered, or encrypted to another key or for another request.
     """
     size = len(_MAGIC) + _KEY
     require(
@@ -143,7 +145,8 @@ def open_receipt(code: ReceiptCode, encrypted: bytes) -> "OpenedReceipt":
         data = AESGCM(key).decrypt(nonce, text, header + _make_info(code.request))
     except (InvalidTag, ValueError):
         raise VerificationError(
-            "the code does not open this receipt, or the receipt was altered"
+            "the receipt cannot be decrypted: the code belongs to another receipt, or the "
+            "receipt was altered"
         ) from None
     return OpenedReceipt.parse(data)
 
@@ -168,12 +171,12 @@ class OpenedReceipt:
     certificate : str
         Id of the certificate.
     rows : list of dict
-        Slot, commitment and the two paths of each row, by slot.
+        Slot, commitment and both paths (before and after) of each row, in slot order.
     openings : list of dict
         Position, salt and ranks of each row, in the same order. A salt allows testing guesses of
         the row, so only the person may have it.
     left_out : int
-        Rows of the person that the certificate covers and that are not in the receipt.
+        Number of rows of the person that the certificate covers but the receipt does not contain.
     """
 
     certificate: str
@@ -183,23 +186,23 @@ class OpenedReceipt:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Read the bytes of `to_bytes`; the verifier of the receipt checks the rows."""
+        """Read a receipt from the bytes of `to_bytes`; its verifier checks the rows."""
         parts = parse_strict(data)
         is_receipt = isinstance(parts, dict) and parts.keys() == cls.__dataclass_fields__.keys()
         require(is_receipt, "this is not the content of a receipt")
         return cls(**parts)
 
     def to_bytes(self) -> bytes:
-        """Return the whole content, including salts, before encryption."""
+        """Return the whole content, including salts, as bytes to be encrypted."""
         return canonical(vars(self))
 
     @property
     def receipt(self) -> bytes:
-        """The receipt without salts, for `letheon.verifier.check_receipt_commitment`."""
+        """Receipt without salts, the input of `letheon.verifier.check_receipt_commitment`."""
         return canonical({"certificate": self.certificate, "rows": self.rows})
 
     def with_salt(self, number: int) -> bytes:
-        """Return one row's receipt with its salt, for `letheon.verifier.check_receipt`."""
+        """Return the receipt of one row with its salt, for `letheon.verifier.check_receipt`."""
         row, opening = self.rows[number], self.openings[number]
         parts = {name: row[name] for name in ("slot", "before", "after")}
         parts |= {name: opening[name] for name in ("place", "salt")}

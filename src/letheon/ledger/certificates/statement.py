@@ -1,8 +1,8 @@
-"""The statement of a certificate, made only from rows of the database.
+"""Statement of a certificate, made only from rows of the database.
 
-It therefore always has the same bytes: the times come from the rows, and the facts were computed
-once and stored. Dates of receipt have the precision of a day, and people are only counted, so that
-a certificate does not identify a person.
+Therefore a statement always has the same bytes: its times come from the database, and its facts
+were computed once and stored. Dates of receipt have the precision of a day, and people are only
+counted, so that a certificate does not identify a person.
 """
 
 import base64
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class Covered(NamedTuple):
-    """The scope of a certificate: all rows erased after the version `base`.
+    """Scope of a certificate: all rows erased after the version `base`.
 
-    For a removal, `base` is the version before. For a retrain it is the last retrain, or the first
-    version: the retrain covers all rows erased since then.
+    For a removal, `base` is the previous version. For a retraining, `base` is the last retrained
+    version or the first version, because a retraining covers all rows erased since then.
     """
 
     model: "ModelRow"
@@ -44,7 +44,7 @@ class Covered(NamedTuple):
 def make_statement(
     conn: Connection, version: "VersionRow", covered: Covered, *, is_rehearsal: bool = False
 ) -> dict[str, Any]:
-    """Return the statement about a version whose certificate time was set.
+    """Return the statement about a version; its certificate time must be set.
 
     In a rehearsal the previous certificate does not have to exist.
 
@@ -57,7 +57,7 @@ def make_statement(
     _require_agreement(version, covered, facts)
     sequence, at, checkpoint = version.sequence, version.certified_at, version.checkpoint_before
     if sequence is None or at is None or checkpoint is None:
-        raise CertificateError("this version has no certificate number, time and checkpoint")
+        raise CertificateError("this version has no certificate number, time or checkpoint yet")
     members = _list_requests(conn, version, base)
     name = model_id(model.tenant, model.name)
     measures = without_times(facts["guarantee"]["kind"], facts["measurements"])
@@ -116,9 +116,9 @@ def make_statement(
 
 
 def choose_releases(model: "ModelRow", kind: str, claimed: str) -> str:
-    """Return the claim about releases: the one that the operator published.
+    """Return the claim about releases for a certificate: the one that the operator published.
 
-    A retrain keeps its own claim, which may be stronger than the method's.
+    A retrained version of a model published as "every-version" keeps its own claim.
     """
     is_kept = kind == "retrain" and model.releases == "every-version"
     return claimed if is_kept else model.releases
@@ -130,7 +130,7 @@ def ledger_id(conn: Connection) -> str:
 
 
 def _require_agreement(version: "VersionRow", covered: Covered, facts: dict[str, Any]) -> None:
-    """Raise if the facts of the model and the counts in the database disagree."""
+    """Raise `CertificateError` if the model's facts contradict the counts in the database."""
     since = 0 if covered.kind == "retrain" else covered.last_retrain.live - version.live
     accounting = facts["guarantee"]["accounting"]
     for name, stated, counted in (
@@ -139,7 +139,9 @@ def _require_agreement(version: "VersionRow", covered: Covered, facts: dict[str,
         ("rows erased since the retrain", accounting["deletionsSinceRetrain"], since),
     ):
         if stated != counted:
-            raise CertificateError(f"{name}: stated {stated}, but the versions give {counted}")
+            raise CertificateError(
+                f"{name} is {stated} in the facts of the model, but {counted} in the database"
+            )
     if covered.base.live <= version.live:
         raise CertificateError("no row was erased, so there is no certificate to issue")
 
@@ -149,12 +151,14 @@ def _find_previous(conn: Connection, sequence: int) -> Any:
         return "genesis"
     identity = conn.scalar(select(certificates.c.id).where(certificates.c.sequence == sequence - 1))
     if identity is None:
-        raise CertificateError(f"certificate {sequence - 1} must be issued before {sequence}")
+        raise CertificateError(
+            f"certificate {sequence} cannot be issued before certificate {sequence - 1}"
+        )
     return _digest_entry(identity)
 
 
 def _list_requests(conn: Connection, version: "VersionRow", base: "VersionRow") -> list[Any]:
-    """Return the requests of all batches after `base`, up to this version."""
+    """Return the requests of all batches after the version `base`, up to this version."""
     mine = (versions.c.model_id == version.model_id) & (versions.c.number > base.number)
     applied = select(versions.c.batch_id).where(mine & (versions.c.number <= version.number))
     query = select(requests).where(requests.c.batch_id.in_(applied)).order_by(requests.c.id)
@@ -162,9 +166,9 @@ def _list_requests(conn: Connection, version: "VersionRow", base: "VersionRow") 
 
 
 def requests_root(members: Iterable[tuple[str, str]]) -> str:
-    """Return the RFC 6962 root over ``SHA-256(nonce | request id)``, sorted.
+    """Return the RFC 6962 root over the sorted hashes ``SHA-256(nonce | request id)``.
 
-    Without its nonce the root does not show whether a request is included.
+    Without the nonces, the root does not show whether a request is included.
     """
     frontier = Frontier()
     for hidden in sorted(
@@ -178,10 +182,10 @@ def requests_root(members: Iterable[tuple[str, str]]) -> str:
 def _is_about_one(
     conn: Connection, version: "VersionRow", covered: Covered, members: Sequence[Any]
 ) -> bool:
-    """Return whether a certificate is about one person or row, alone or with earlier ones."""
+    """Return whether a certificate, alone or with earlier ones, is about one person or one row."""
 
     def count_people(rows: Sequence[Any]) -> int:
-        """Return the number of people in requests; repeated requests count once."""
+        """Return the number of people in requests; a person with several requests counts once."""
         named = blocked.c.request_id.in_([row.id for row in rows])
         return conn.scalar(select(func.count(blocked.c.tag.distinct())).where(named)) or 0
 
@@ -205,7 +209,7 @@ def _make_times(published_at: int, certified_at: int, members: Sequence[Any]) ->
 
 
 def gaps_in(attestation: bytes) -> str | None:
-    """Return what a purge did not search, as text; None if it searched everything."""
+    """Return a text about what a purge did not search; None if it searched everything."""
     try:
         return search_gaps(predicate_of(attestation)) or None
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -213,12 +217,12 @@ def gaps_in(attestation: bytes) -> str | None:
 
 
 def predicate_of(envelope: bytes) -> Any:
-    """Return the predicate of a statement in an envelope, unverified."""
+    """Return the predicate of the statement in an envelope, without verifying the signature."""
     return json.loads(base64.b64decode(json.loads(envelope)["payload"]))["predicate"]
 
 
 def utc_text(seconds: int) -> str:
-    """Return a stored time in the format of statements, in UTC."""
+    """Return a time in seconds since 1970 as text in the format of statements, in UTC."""
     return f"{to_datetime(seconds):%Y-%m-%dT%H:%M:%SZ}"
 
 

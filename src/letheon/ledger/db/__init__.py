@@ -1,1 +1,1 @@
-"""The database of a ledger: connections, migrations, the log, pages of lists."""
+"""Database of a ledger: connections, migrations, the log, and pages of lists."""

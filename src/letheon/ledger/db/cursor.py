@@ -1,4 +1,4 @@
-"""Cursors: encrypted and authenticated positions of the next page of a list."""
+"""Cursors of lists: encrypted and authenticated positions at which the next page starts."""
 
 import base64
 import binascii
@@ -24,7 +24,7 @@ def encode_cursor(core: Core, list_name: str, key: Key) -> str:
 
 
 def decode_cursor(core: Core, list_name: str, text: Any) -> Key:
-    """Return the key of a cursor from `encode_cursor`.
+    """Return the key that `encode_cursor` has put into a cursor.
 
     Raises
     ------
@@ -47,19 +47,24 @@ def decode_cursor(core: Core, list_name: str, text: Any) -> Key:
 
 
 def _encode(content: bytes) -> str:
-    """Return the canonical text of a cursor."""
+    """Return the content of a cursor as URL-safe base64 text without padding."""
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
 def require_limit(limit: Any) -> int:
     """Return the page size if it is valid; raise `ValueError` otherwise."""
     if type(limit) is not int or not 1 <= limit <= LARGEST_PAGE:
-        raise ValueError(f"limit={limit!r} must be an integer from 1 to {LARGEST_PAGE}")
+        raise ValueError(
+            f"limit={limit!r} is not valid; expected an integer from 1 to {LARGEST_PAGE}"
+        )
     return limit
 
 
 def _apply_mask(core: Core, list_name: str, tag: bytes, data: bytes) -> bytes:
-    """Encrypt or decrypt the key: a tenant must not see numbers of the whole ledger."""
+    """Return the encrypted or decrypted key of a cursor.
+
+    Keys are encrypted because a tenant must not see the numbers of the whole ledger.
+    """
     blocks = range(-(-len(data) // 32))
     mask = b"".join(
         bytes.fromhex(core.keys.compute_tag("cursor-mask", list_name.encode(), tag, bytes([block])))

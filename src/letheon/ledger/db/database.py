@@ -1,7 +1,7 @@
-"""The database of a ledger: SQLite by default, PostgreSQL by URL.
+"""Database of a ledger: SQLite by default, or PostgreSQL if its URL says so.
 
-A transaction is durable when its context ends. Threads that write to one SQLite file wait for a
-lock of the process first, because SQLite itself waits by polling.
+A transaction is durable when its context ends. Threads that write to the same SQLite file first
+acquire a lock of the process, because SQLite itself waits by polling.
 """
 
 import contextlib
@@ -61,10 +61,10 @@ _fork_state = _ForkState()
 
 
 def _close_before_fork() -> None:
-    """Close idle connections: a child process must not inherit locks or sessions.
+    """Close idle connections, because a child process must not inherit locks or sessions.
 
-    First wait for other threads that use SQLite. A child would inherit SQLite's record of their
-    locks and wait forever for threads that it does not have.
+    This first waits for other threads that use SQLite. Otherwise the child would inherit SQLite's
+    record of their locks and wait forever for threads that do not exist in the child.
     """
     _fork_state.stack = contextlib.ExitStack()
     for database in sorted(_in_use, key=id):  # in a fixed order: two threads may fork at once
@@ -80,14 +80,14 @@ os.register_at_fork(before=_close_before_fork, after_in_parent=_resume_after_for
 
 
 class _ThreadState(threading.local):
-    """Open readings and transactions of this thread."""
+    """Number of open readings and transactions of this thread."""
 
     readings = 0
     is_writing = False
 
 
 class _DatabaseUse:
-    """Use of a database in this process: at most one writer, and any number of readers."""
+    """How this process uses a database: at most one writer, and any number of readers."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -97,7 +97,7 @@ class _DatabaseUse:
         self.readings = 0
 
     def count_reading(self, step: int) -> None:
-        """Add `step` (1 or -1) to the readings of this thread; wait while a thread forks."""
+        """Add `step` (1 or -1) to this thread's count of readings; wait while a thread forks."""
         with self.changed:
             self.readings += step
             self.changed.notify_all()
@@ -105,7 +105,7 @@ class _DatabaseUse:
 
 
 class Database:
-    """An open database.
+    """Open database of a ledger.
 
     Parameters
     ----------
@@ -141,16 +141,16 @@ class Database:
         upgrade: bool = False,
         journal: str | None = None,
     ) -> Self:
-        """Open the database; optionally create it, or upgrade that of an older letheon.
+        """Open the database; optionally create it, or upgrade it from an older version of letheon.
 
         Raises
         ------
         LedgerMissingError
-            It does not exist, and `create` is False.
+            The database does not exist, and `create` is False.
         NewerLedgerError
-            A newer letheon wrote it. Nothing is changed.
+            A newer version of letheon wrote the database. Nothing is changed.
         LedgerError
-            It is older than this library; run ``letheon ledger upgrade``.
+            The tables are older than this version of letheon; run ``letheon ledger upgrade``.
         """
         database = cls._connect(url, create=create, journal=journal)
         try:
@@ -176,18 +176,21 @@ class Database:
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         elif not path.is_file():
-            raise LedgerMissingError(f"there is no ledger database at {path}")
+            raise LedgerMissingError(
+                f"there is no ledger database at {path}; check the path, or create a ledger with: "
+                "letheon init"
+            )
         engine, mode = engines.sqlite_engine(parsed, journal)
         return cls(engine, path, mode)
 
     @property
     def dialect(self) -> str:
-        """``sqlite`` or ``postgresql``."""
+        """Kind of database: ``sqlite`` or ``postgresql``."""
         return self.engine.dialect.name
 
     @property
     def revision(self) -> str | None:
-        """Revision of the tables after the last migration; None if there are no tables."""
+        """Revision of the tables as of the last migration; None if there are no tables."""
         with self.reading() as connection:
             if not inspect(connection).has_table("alembic_version"):
                 return None
@@ -195,7 +198,7 @@ class Database:
             return None if row is None else str(row[0])
 
     def upgrade(self) -> None:
-        """Upgrade the tables to the revision of this library, in one transaction."""
+        """Upgrade the tables to the revision of this version of letheon, in one transaction."""
         from letheon.ledger.db.migrations import upgrade
 
         with self.transaction() as connection:
@@ -203,20 +206,22 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Open a write transaction; it is durable when the context ends, or rolled back.
+        """Open a write transaction, which is committed durably when the context ends.
+
+        After an exception it is rolled back.
 
         Raises
         ------
         RuntimeError
-            This thread is in a `reading`. Without a write-ahead log its own read lock would
-            block the commit.
+            This thread has an open `reading`, whose read lock would block the commit if there is no
+            write-ahead log.
         """
         with self._hold_write_lock(), _translate_errors(), self.engine.begin() as connection:
             yield connection.execution_options(letheon_guard=self.guard)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a connection for queries only; on SQLite it sees one snapshot."""
+        """Open a connection for queries only; on SQLite all queries see the same snapshot."""
         use = self._current_use()
         use.count_reading(1)
         try:
@@ -226,7 +231,7 @@ class Database:
             use.count_reading(-1)
 
     def read(self, query: Executable) -> list[Row[Any]]:
-        """Return the rows of a query, on a separate connection."""
+        """Run a query on a separate connection and return its rows."""
         with self.reading() as connection:
             return list(connection.execute(query))
 
@@ -247,9 +252,10 @@ class Database:
                 self.guard(connection)
 
     def run_transaction(self, work: Callable[[Connection], _T]) -> _T:
-        """Return ``work(connection)`` from one transaction; retry it after a deadlock.
+        """Run ``work(connection)`` in one transaction and return its result.
 
-        `work` may run several times, so it must have no effect outside the database.
+        After a deadlock it is retried. `work` may run several times, so it must have no effect
+        outside the database.
         """
         for attempt in range(_TRIES):
             try:
@@ -259,19 +265,25 @@ class Database:
                 if _read_sqlstate(error) not in (_SERIALISATION, _DEADLOCK):
                     raise
                 time.sleep(random.uniform(0, 0.01 * 2**attempt))
-        raise LedgerBusyError(f"{_TRIES} transactions in a row conflicted with others; try again")
+        raise LedgerBusyError(
+            f"the transaction conflicted with others {_TRIES} times in a row; try again later"
+        )
 
     def truncate_journal(self) -> None:
         """Empty SQLite's write-ahead log; do nothing on PostgreSQL.
 
-        SQLite zeroes deleted content in the database file, but the log keeps it until it is reset.
+        SQLite overwrites deleted content in the database file with zeros, but the write-ahead log
+        keeps this content until the log is reset.
         """
         if self.journal_mode != "wal":
             return
         deadline = time.monotonic() + _WAIT_SECONDS
         while not self._truncate_log():
             if time.monotonic() > deadline:
-                raise LedgerBusyError("readers still use the write-ahead log; try again")
+                raise LedgerBusyError(
+                    "the write-ahead log cannot be emptied, because readers still use it; try "
+                    "again later"
+                )
             time.sleep(0.05)
 
     def _truncate_log(self) -> bool:
@@ -280,7 +292,7 @@ class Database:
             return bool(raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
 
     def list_files(self) -> list[Path]:
-        """Return the existing files of this database; empty for a server."""
+        """Return the existing files of a SQLite database; an empty list for PostgreSQL."""
         if self.path is None:
             return []
         names = [f"{self.path.name}{end}" for end in ("", "-wal", "-shm", "-journal")]
@@ -299,12 +311,16 @@ class Database:
     def _hold_write_lock(self) -> Iterator[None]:
         use = self._current_use()
         if use.mine.readings:
-            raise RuntimeError("a transaction cannot be opened while the same thread is reading")
+            raise RuntimeError(
+                "a transaction cannot be opened while the same thread has an open reading"
+            )
         if self.path is None:
             yield
             return
         if not use.writer.acquire(timeout=_WAIT_SECONDS):
-            raise LedgerBusyError("another thread has been writing for 30 seconds; try again")
+            raise LedgerBusyError(
+                "another thread has been writing to the database for 30 seconds; try again later"
+            )
         use.mine.is_writing = True
         try:
             yield
@@ -314,7 +330,7 @@ class Database:
 
     @contextlib.contextmanager
     def _hold_others(self) -> Iterator[None]:
-        """Wait for other threads that use this SQLite file, and block new ones."""
+        """Wait for other threads that use this SQLite file, and block new ones in the context."""
         if self.path is None:
             yield
             return
@@ -329,7 +345,11 @@ class Database:
                 use.writer.release()
 
     def _current_use(self) -> _DatabaseUse:
-        """Return the use of this process; drop connections of a parent; raise after `close`."""
+        """Return how this process uses the database.
+
+        In a child process, the connections of the parent are dropped. After `close`, `LedgerError`
+        is raised.
+        """
         if self._is_closed:
             raise LedgerError("this ledger is closed; open it again with Ledger.open(folder)")
         if self._use.process != os.getpid():
@@ -345,25 +365,25 @@ class Database:
             )
         if revision not in KNOWN_REVISIONS:
             raise NewerLedgerError(
-                f"this ledger has tables of revision {revision!r}; this version of letheon "
-                f"supports them up to {REVISION!r}. Install the version that wrote it. Nothing was "
-                "changed"
+                f"this ledger has tables of revision {revision!r}, but this version of letheon "
+                f"supports at most {REVISION!r}; nothing was changed. Install the version of "
+                "letheon that wrote the ledger"
             )
         if revision != REVISION and not older_too:
             raise LedgerError(
-                f"this ledger has tables of revision {revision!r}, but letheon needs "
-                f"{REVISION!r}; run: letheon ledger upgrade"
+                f"this ledger has tables of revision {revision!r}, but this version of letheon "
+                f"needs {REVISION!r}; run: letheon ledger upgrade"
             )
 
 
 def _begin_transaction(connection: Connection) -> None:
-    """Begin a SQLite transaction; a writing one takes the write lock immediately."""
+    """Begin a SQLite transaction; a write transaction takes the write lock immediately."""
     reading = connection.get_execution_options().get("letheon_reading", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
 
 def _drop_read_only(connection: Any, record: Any) -> None:
-    """Close a read-only connection: the disk may be writable for the next one."""
+    """Close a read-only connection, because the disk may be writable again for the next one."""
     if getattr(connection, "is_read_only", False):
         record.invalidate()
 
@@ -381,7 +401,10 @@ def _parse_url(url: str | Path) -> URL:
     if backend not in ("sqlite", "postgresql"):
         raise LedgerError(f"unsupported database {backend!r}; expected sqlite or postgresql")
     if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise LedgerError("a SQLite ledger needs a file; use a URL such as sqlite:///ledger.db")
+        raise LedgerError(
+            "the database URL names no file, but a SQLite ledger needs one; use a URL such as "
+            "sqlite:///ledger.db"
+        )
     return parsed
 
 
@@ -398,7 +421,9 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except PoolTimeout as error:
-        raise LedgerBusyError("all connections to the database are in use; try again") from error
+        raise LedgerBusyError(
+            "all connections to the database are in use; try again later"
+        ) from error
     except DBAPIError as error:
         words = str(error.orig)
         for signs, kind, meaning in _ERROR_MEANINGS:

@@ -1,10 +1,10 @@
 """Proven time: a lower bound of the time that has passed, for steps that cannot be undone.
 
-A clock that is ahead once must not end a hold or delete the tags of erased people. So such steps
-wait until both the clock and the *proven time* have reached their time. Proven time starts from a
-correct clock, when the ledger is created or when an operator confirms the clock. It advances with
-the measured uptime of the machines that work on the ledger. While no machine runs it does not
-advance, so it may be behind but is never ahead.
+If the clock is ahead for a moment, this must not end a hold or delete the tags of erased people.
+Therefore these steps wait until both the clock and the *proven time* have reached the due time.
+Proven time starts from a correct clock, when the ledger is created or when an operator confirms the
+clock. It advances with the measured uptime of the machines that work on the ledger. While no
+machine runs, it does not advance, so it may be behind the real time but is never ahead of it.
 """
 
 import json
@@ -34,7 +34,7 @@ _PROCESS = secrets.token_hex(8)
 def read_uptime() -> tuple[str, int]:
     """Return the boot id of this machine and the seconds since boot, including sleep.
 
-    Without Linux's boot id, return an id of this process and its monotonic clock.
+    On systems without a boot id, return an id of this process and its monotonic clock.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -45,13 +45,13 @@ def read_uptime() -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class ProvenTime:
-    """A time that has certainly passed, and the start time of each boot for adding its uptime."""
+    """Time that has certainly passed, and the start time of each machine boot."""
 
     at: int
     boots: dict[str, int]
 
     def advance_to(self, boot: str, seconds: int) -> "ProvenTime":
-        """Return the proven time after a machine has been up for `seconds` since `boot`."""
+        """Return the proven time, given that a machine has been up for `seconds` since `boot`."""
         start_proven_time = self.boots.get(boot)
         at = self.at if start_proven_time is None else max(self.at, start_proven_time + seconds)
         others = {name: begun for name, begun in self.boots.items() if name != boot}
@@ -60,7 +60,10 @@ class ProvenTime:
 
 
 def proven_time(core: Core, connection: Connection) -> int:
-    """Return the smaller of the clock and the proven time, in a write transaction."""
+    """Return the smaller of the clock and the proven time, in seconds since 1970.
+
+    The connection must be in a write transaction, because the proven time is updated.
+    """
     now, known = core.clock(), _read_proven_time(connection, lock=True)
     if known is None:
         # An older letheon created this ledger; one process at a time starts to count.
@@ -75,7 +78,7 @@ def proven_time(core: Core, connection: Connection) -> int:
 
 
 def proven_now(core: Core) -> int:
-    """Return `proven_time`, in a separate transaction."""
+    """Return the result of `proven_time`, computed in a separate transaction."""
     return core.database.run_transaction(lambda connection: proven_time(core, connection))
 
 
@@ -89,7 +92,7 @@ def seconds_ahead(core: Core, connection: Connection) -> int:
 def accept_clock(core: Core, connection: Connection) -> bool:
     """Record that the clock is right, although it is behind the log or ahead of the proven time.
 
-    Deadlines of open requests with a receipt time in the future are counted from now.
+    Open requests that were received in the future, by the corrected clock, get deadlines from now.
 
     Returns
     -------
@@ -113,21 +116,21 @@ def accept_clock(core: Core, connection: Connection) -> bool:
 
 
 def start_proven_time(core: Core, connection: Connection) -> None:
-    """Start proven time from the clock, in a new ledger."""
+    """Start the proven time of a new ledger from the clock."""
     _write_proven_time(
         connection, ProvenTime(core.clock(), {}).advance_to(*_read_core_uptime(core))
     )
 
 
 def _read_core_uptime(core: Core) -> tuple[str, int]:
-    """Return the uptime; a clock passed by the caller is its own uptime."""
+    """Return the boot id and the uptime; a clock passed by the caller counts as the uptime."""
     return (_GIVEN, core.clock()) if core.uptime is None else core.uptime()
 
 
 def _initial_time(connection: Connection, now: int) -> ProvenTime:
-    """Return the start without a stored value: the newest event, or the clock if earlier.
+    """Return the initial proven time: the time of the newest event, or the clock if earlier.
 
-    A clock passed by the caller is its own uptime, counted from 1970.
+    A clock passed by the caller counts as an uptime since 1970.
     """
     return ProvenTime(now + min(0, _events.seconds_behind(connection, now)), {_GIVEN: 0})
 

@@ -1,8 +1,8 @@
-"""Database engines: the build of SQLite to use, and the setup of connections.
+"""Database engines: choice of the SQLite build, and setup of connections.
 
 Before SQLite 3.51.3, WAL mode can corrupt a database when one connection writes while another one
-checkpoints, as a ledger does. So WAL is used from that version on, and a rollback journal with one
-more sync otherwise. Both are durable when a commit returns.
+checkpoints, which happens in a ledger. Therefore WAL mode is used from that version on. Older
+versions use a rollback journal with one more sync. Both are durable when a commit returns.
 """
 
 import contextlib
@@ -43,15 +43,15 @@ _PROBE_BYTES = 64 << 10
 
 
 class _Compiler(SQLiteCompiler):
-    """Writes index hints after tables: without statistics SQLite chooses the wrong index."""
+    """SQL compiler with index hints, because SQLite without statistics chooses wrong indexes."""
 
     def get_from_hint_text(self, table: Any, text: str | None) -> str | None:  # noqa: ARG002
-        """Return the hint unchanged."""
+        """Return the text of an index hint unchanged."""
         return text
 
 
 def sqlite_module() -> Any:
-    """Return `pysqlite3` if its WAL mode is safe, else `sqlite3`."""
+    """Return `pysqlite3` if it is installed and its WAL mode is safe, otherwise `sqlite3`."""
     try:
         module = importlib.import_module("pysqlite3.dbapi2")
     except ImportError:
@@ -60,19 +60,19 @@ def sqlite_module() -> Any:
 
 
 def has_safe_wal(module: Any) -> bool:
-    """Return whether this build has no WAL-reset race."""
+    """Return whether this build of SQLite is free of the WAL-reset race."""
     return bool(module.sqlite_version_info >= _SAFE_WAL)
 
 
 def sqlite_engine(url: URL, journal: str | None) -> tuple[Engine, str]:
-    """Return an engine for the file, and the journal mode of its connections."""
+    """Return an engine for the SQLite file of the URL, and the journal mode of its connections."""
     module = sqlite_module()
     mode = journal or ("wal" if has_safe_wal(module) else "delete")
     if mode not in _JOURNALS:
         raise LedgerError(f"journal={journal!r} is not valid; expected 'wal', 'delete' or None")
     if mode == "wal" and not has_safe_wal(module):
         raise LedgerError(
-            f"journal='wal' needs SQLite 3.51.3 or later, found {module.sqlite_version}; "
+            f"journal='wal' needs SQLite 3.51.3 or later, but this is {module.sqlite_version}; "
             "install pysqlite3, or do not set journal"
         )
     path = Path(str(url.database))
@@ -104,7 +104,7 @@ def is_writable(folder: Path) -> bool:
 
 
 def _open_connection(module: Any, path: Path, mode: str, read_only: "_ReadOnlyFiles") -> Any:
-    """Return a connection; a read-only one if the disk cannot be written."""
+    """Return a connection; it is read-only if the disk cannot be written."""
     try:
         return _set_up_or_close(module.connect(str(path), **_OPTIONS), partial(_set_up, mode=mode))
     except module.OperationalError:
@@ -120,8 +120,8 @@ class _ReadOnlyFiles:
     """Read-only access to a database on a disk that cannot be written.
 
     SQLite reads a write-ahead log only with a shared-memory file next to it. If another process has
-    created one, it is used. Without a log, the database file is opened alone. Otherwise both are
-    copied to a private temporary directory.
+    created this file, it is used. If there is no write-ahead log, the database file is opened
+    alone. Otherwise the database and its log are copied to a private temporary directory.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class _ReadOnlyFiles:
         return self._open_read_only(self._copy_files(log), "mode=rw")
 
     def close(self) -> None:
-        """Delete the copy."""
+        """Delete the temporary copy, if there is one."""
         if self._copy is not None:
             shutil.rmtree(self._copy[1].parent, ignore_errors=True)
             self._copy = None
@@ -173,7 +173,7 @@ class _ReadOnlyFiles:
 
 
 def _set_up(connection: Any, mode: str | None = None) -> None:
-    """Configure a connection; without a journal mode, for reading only."""
+    """Configure a connection; without a journal mode, only for reading."""
     connection.isolation_level = None  # `Database` begins all transactions
     for pragma in (
         f"busy_timeout={_WAIT_SECONDS * 1000}",
@@ -191,7 +191,10 @@ def _set_up(connection: Any, mode: str | None = None) -> None:
 
 
 def _set_journal(connection: Any, mode: str) -> None:
-    """Set the journal mode. A change needs exclusive access, for which SQLite does not wait."""
+    """Set the journal mode; wait a few seconds if other connections use the database.
+
+    A change needs exclusive access, for which SQLite itself does not wait.
+    """
     for _ in range(100):
         if connection.execute("PRAGMA journal_mode").fetchone()[0] == mode:
             return
@@ -208,10 +211,10 @@ def _set_journal(connection: Any, mode: str) -> None:
 
 
 def postgresql_engine(url: URL) -> Engine:
-    """Return an engine for the server; every new connection is checked.
+    """Return an engine for a PostgreSQL server; the settings of new connections are checked.
 
     Statements are never prepared by name, so that a connection pooler cannot mix them up. The
-    server ends a transaction that a stopped process holds open.
+    server ends the open transaction of a process that has stopped.
     """
     engine = create_engine(
         url.set(drivername="postgresql+psycopg"),
@@ -232,8 +235,8 @@ def _set_up_session(connection: Any) -> None:
         durable = cursor.execute("SHOW synchronous_commit").fetchone()[0]
         if durable == "off":
             raise LedgerError(
-                "the database server has synchronous_commit=off, so an acknowledged request could "
-                "be lost; set it to on (ALTER ROLE ... SET synchronous_commit = on)"
+                "the database server has synchronous_commit=off, so an acknowledged request "
+                "could be lost; run: ALTER ROLE ... SET synchronous_commit = on"
             )
         # Other programs may have tables named events or log, or Alembic's table.
         cursor.execute(f"SET search_path = {SCHEMA}")
@@ -243,7 +246,7 @@ def _set_up_session(connection: Any) -> None:
 
 
 def _set_up_or_close(connection: Any, set_up: Callable[[Any], None]) -> Any:
-    """Configure and return a connection; close it if that fails."""
+    """Configure and return a connection; close it if the configuration fails."""
     try:
         set_up(connection)
     except BaseException:

@@ -1,16 +1,16 @@
-"""The append-only log of events, its Merkle tree (RFC 6962), and its high-water mark.
+"""Append-only log of events, its Merkle tree (RFC 6962), and its high-water mark.
 
-An event is written in the transaction that it reports, without a position in the tree. Positions
-are assigned later under a lock on the log row (`integrate_events`), so that writers never wait for
-each other. Bodies contain opaque ids, codes, counts and digests, never an id of a person or free
-text.
+An event is written in the transaction of the change that it records, without a position in the
+tree. Positions are assigned later under a lock on the log row (`integrate_events`), so that writers
+never wait for each other. Bodies contain opaque ids, codes, counts and digests, never an id of a
+person or free text.
 
 ``high-water.txt`` in the folder of the ledger names the newest log entry that the files depend on:
 its position and leaf hash. A database without this entry is older than the files, for example a
-restored copy or a promoted replica that lagged behind. It would not know the newest models and
-their keys, and a sweep would destroy them. The file is written after the commit that it describes.
-A kill in between leaves an older file, which is safe: every worker updates the file before it
-acknowledges or signs anything on top of that commit.
+restored copy or a promoted replica that lagged behind. Such a database does not contain the
+newest models and keys, so a sweep would destroy their files. The file is written after the commit
+that it describes. A kill in between leaves an older file, which is safe: every worker updates the
+file before it acknowledges or signs anything on top of that commit.
 """
 
 import hashlib
@@ -44,15 +44,15 @@ CODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
 
 
 def is_code(text: str) -> bool:
-    """Return whether a text is allowed in an event: not an e-mail address, not a sentence."""
+    """Return whether a text is a code that events may contain, not an address or a sentence."""
     return CODE.fullmatch(text) is not None
 
 
 class BulkInsert:
-    """An INSERT of any number of rows, whose SQL text is built once per number of rows.
+    """INSERT of any number of rows, whose SQL text is built once per number of rows.
 
-    Requests may arrive by the thousand. Compiling a statement costs as much as running it, and one
-    statement per row causes a thread switch per row.
+    Thousands of requests may arrive at once. Compiling a statement costs as much as running it, and
+    one statement per row causes a thread switch per row.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class BulkInsert:
     def __call__(
         self, connection: Connection, rows: Sequence[Mapping[str, Any]]
     ) -> list[tuple[Any, ...]]:
-        """Insert rows in order; return the `returning` columns, in any order."""
+        """Insert rows in order; return the `returning` columns of the new rows, in any order."""
         returned: list[tuple[Any, ...]] = []
         for part in split_into_chunks(rows, self._most):
             values = tuple([row[name] for row in part for name in self._names])
@@ -103,7 +103,7 @@ def _format_placeholders(dialect: str, n_names: int, n_rows: int) -> str:
 
 
 def split_into_chunks(items: Iterable[_T], size: int = 400) -> Iterator[list[_T]]:
-    """Yield lists of at most `size` items; SQLite before 3.32 allows 999 parameters."""
+    """Yield lists of at most `size` items, because old SQLite versions allow 999 parameters."""
     rest = iter(items)
     while part := list(islice(rest, size)):
         yield part
@@ -112,16 +112,16 @@ def split_into_chunks(items: Iterable[_T], size: int = 400) -> Iterator[list[_T]
 def select_in(
     connection: Connection, query: Select[Any], column: ColumnElement[Any], values: Iterable[Any]
 ) -> list[Row[Any]]:
-    """Return the rows of a query whose column has one of the values, however many."""
+    """Return the rows of a query whose column has one of the values; any number is allowed."""
     parts = (query.where(column.in_(part)) for part in split_into_chunks(values))
     return [row for part in parts for row in connection.execute(part)]
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """The roots of the full subtrees, largest first: the state needed to append.
+    """Roots of the full subtrees of a log, largest first, which are needed to append leaves.
 
-    There is one root per set bit of `size`.
+    There is one root for each bit of `size` that is 1.
     """
 
     size: int = 0
@@ -130,7 +130,10 @@ class Frontier:
     def __post_init__(self) -> None:
         is_complete = all(len(node) == _HASH_BYTES for node in self.hashes)
         if self.size < 0 or len(self.hashes) != self.size.bit_count() or not is_complete:
-            raise ValueError(f"the number of hashes does not match a log of {self.size} events")
+            raise ValueError(
+                f"the hashes do not match a log of {self.size} events; expected one hash of 32 "
+                "bytes for each full subtree"
+            )
 
     def append(self, leaf: bytes) -> Self:
         """Return the frontier after appending a leaf hash."""
@@ -141,16 +144,16 @@ class Frontier:
         return type(self)(self.size + 1, (*hashes, merged))
 
     def root(self) -> bytes:
-        """Return the root of the tree."""
+        """Return the root of the Merkle tree."""
         return fold_roots(self.hashes)
 
     def to_text(self) -> str:
-        """Return size and hashes as one line."""
+        """Return the size and the hashes as one line of text."""
         return " ".join([str(self.size), *(node.hex() for node in self.hashes)])
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Parse a line from `to_text`."""
+        """Return the frontier from a line that `to_text` made."""
         size, *hashes = text.split(" ")
         return cls(int(size), tuple(bytes.fromhex(node) for node in hashes))
 
@@ -169,7 +172,7 @@ _by: ContextVar[str | None] = ContextVar("letheon_actor", default=None)
 
 
 def current_actor() -> str | None:
-    """Return the opaque id of the acting user in this thread or task; None if not set."""
+    """Return the opaque id of the acting user of this thread or task; None if it is not set."""
     return _by.get()
 
 
@@ -180,11 +183,12 @@ def acting(by: str) -> Iterator[None]:
     Raises
     ------
     ValueError
-        The id could be a name, an address or a sentence, which events must not contain.
+        `by` is not a code: it could be a name, an address or a sentence.
     """
     if not isinstance(by, str) or not is_code(by):
         raise ValueError(
-            "`by` is not a valid id: expected an opaque id of up to 128 letters, digits and ._:/+-"
+            "`by` is not a valid id; expected an opaque id of at most 128 letters, digits and "
+            "._:/+-"
         )
     token = _by.set(by)
     try:
@@ -208,7 +212,7 @@ class LogHead(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event: kind, body, time and opaque id of the request or batch."""
+    """Event of the log: kind, body, time and opaque id of the request or batch."""
 
     kind: str
     body: dict[str, Any]
@@ -219,7 +223,7 @@ class Event(NamedTuple):
 def record_event(
     connection: Connection, kind: str, body: dict[str, Any], at: int, *, about: str | None = None
 ) -> None:
-    """Record an event in the transaction; events of requests include the acting user.
+    """Record an event in a transaction; the body of a request's event gets the acting user.
 
     Parameters
     ----------
@@ -232,7 +236,7 @@ def record_event(
     at : int
         Time in seconds since 1970.
     about : str, optional
-        Opaque id for timelines. Default: the request in the body, else the batch.
+        Opaque id of the request or batch, for timelines. By default it is taken from the body.
 
     Raises
     ------
@@ -250,7 +254,7 @@ def record_events(
     *,
     about: str | None = None,
 ) -> None:
-    """Record several events of the same kind and time; see `record_event`."""
+    """Record several events of the same kind and time, each as `record_event` does."""
     by = current_actor()
     if by is not None:
         items = [{**body, "by": by} if "request" in body else body for body in items]
@@ -258,10 +262,11 @@ def record_events(
 
 
 def append_events(connection: Connection, items: Sequence[Event]) -> None:
-    """Append events in one statement, without adding the acting user; see `record_event`.
+    """Append events in one SQL statement, without adding the acting user.
 
-    The events may come from several threads with different users. Raises `ClockError` if the clock
-    is far behind the latest event of the newest era; `accept_clock` starts a new era.
+    The events may come from several threads with different users. Like `record_event`, raise
+    `ClockError` if the clock is far behind the latest event of the newest era; `accept_clock`
+    starts a new era.
     """
     if not items:
         return
@@ -271,14 +276,17 @@ def append_events(connection: Connection, items: Sequence[Event]) -> None:
     if at < latest - TOLERATED_SECONDS:
         raise ClockError(
             f"the clock is {latest - at} seconds behind the latest event of this ledger; correct "
-            "it and try again. If it is right and was ahead earlier, run `letheon doctor "
-            "--accept-clock`. Nothing was recorded"
+            "the clock and try again. If the clock is right now but was ahead earlier, run "
+            "`letheon doctor --accept-clock`. Nothing was recorded"
         )
     _append(connection, [_event_row(item, era) for item in items])
 
 
 def require_own_log(connection: Connection) -> None:
-    """Raise `OldDatabaseError` if new entries would fork the log; see `require_mark`."""
+    """Raise `OldDatabaseError` if the database is older than the files.
+
+    New entries would fork the log; see `require_mark`.
+    """
     guard = connection.get_execution_options().get("letheon_guard")
     if guard is not None:
         guard(connection)
@@ -287,13 +295,13 @@ def require_own_log(connection: Connection) -> None:
 def accept_clock(connection: Connection, at: int) -> bool:
     """Record that the clock is right, although events were written while it was ahead.
 
-    A new era starts: later times are compared with this event and later ones only. Earlier events
-    keep their times.
+    This starts a new era: the times of later events are compared only with events of this era.
+    Earlier events keep their times.
 
     Returns
     -------
     bool
-        False if the clock is not behind; then nothing is recorded.
+        Whether the clock was behind. If not, nothing is recorded.
     """
     require_own_log(connection)
     era, latest = _latest_time(connection, at)
@@ -305,12 +313,15 @@ def accept_clock(connection: Connection, at: int) -> bool:
 
 
 def seconds_behind(connection: Connection, at: int) -> int:
-    """Return how far a time is behind the latest event of the newest era; may be negative."""
+    """Return by how many seconds a time is behind the latest event of the newest era.
+
+    The result is negative if the time is later.
+    """
     return _latest_time(connection, at)[1] - at
 
 
 def _latest_time(connection: Connection, at: int) -> tuple[int, int]:
-    """Return the newest era and its latest time; ``(0, at)`` if there is no event."""
+    """Return the newest era and the time of its latest event; ``(0, at)`` without events."""
     row = connection.execute(_LATEST).first()
     return (0, at) if row is None else (row.era, row.at)
 
@@ -334,7 +345,7 @@ def integrate_events(connection: Connection) -> LogHead:
 
 
 def read_log_head(connection: Connection) -> LogHead:
-    """Return the head of the tree after the last `integrate_events`."""
+    """Return the head of the tree as of the last call of `integrate_events`."""
     row = connection.execute(select(log.c.size, log.c.frontier)).one()
     return LogHead(row.size, Frontier.from_text(row.frontier).root())
 
@@ -371,9 +382,10 @@ def _event_row(event: Event, era: int) -> dict[str, Any]:
 
 
 def _encode_flat(fields: dict[str, Any]) -> bytes | None:
-    """Return the result of `canonical` for codes and integers, in a third of the time.
+    """Return the same text as `canonical` for a dict of codes and integers, in a third of the time.
 
-    Return None for any other value. Codes sort the same in every encoding and need no escapes.
+    Return None if there is another kind of value. Codes sort the same in every encoding and need no
+    escapes.
     """
     if not all(map(_is_name, fields)):
         return None
@@ -395,7 +407,7 @@ def _is_name(name: Any) -> bool:
 
 
 def _require_codes(value: Any) -> None:
-    """Raise if a value could be a name, an address or a sentence."""
+    """Raise `ValueError` if a text in a value is not a code: it could be a name or a sentence."""
     if isinstance(value, dict):
         _require_codes([*value, *value.values()])
     elif isinstance(value, list | tuple):
@@ -403,7 +415,10 @@ def _require_codes(value: Any) -> None:
             if type(item) is not int:  # avoids most of the calls
                 _require_codes(item)
     elif isinstance(value, str) and not is_code(value):
-        raise ValueError(f"an event contains a text of {len(value)} characters that is not a code")
+        raise ValueError(
+            f"an event contains a text of {len(value)} characters that is not a code; expected "
+            "letters, digits and ._:/+- only"
+        )
 
 
 HIGH_WATER = "high-water.txt"
@@ -419,7 +434,7 @@ _REMEDY = (
 
 
 class LogMark(NamedTuple):
-    """The newest log entry that the files depend on: size of the log, and leaf hash."""
+    """High-water mark: the newest log entry that the files depend on, as log size and leaf hash."""
 
     size: int
     leaf: str
@@ -431,7 +446,7 @@ def read_mark(folder: Path) -> LogMark | None:
     Raises
     ------
     OldDatabaseError
-        The file is damaged, so nothing can be compared.
+        The file is damaged, so it cannot be compared with the database.
     """
     try:
         text = (folder / HIGH_WATER).read_text("ascii", "replace")
@@ -439,7 +454,7 @@ def read_mark(folder: Path) -> LogMark | None:
         return None
     match = _LINE.fullmatch(text)
     if match is None:
-        raise _old_database_error([f"{folder / HIGH_WATER} is damaged; restore it"])
+        raise _old_database_error([f"{folder / HIGH_WATER} is damaged; restore the file"])
     return LogMark(int(match[1]), match[2])
 
 
@@ -458,9 +473,9 @@ def require_agreement(core: Core) -> None:
 
 
 def find_differences(core: Core) -> list[str]:
-    """Return how the files are newer than the database; empty if they agree.
+    """Return sentences on how the files are newer than the database; empty if they agree.
 
-    The files are read first: the correct database contains at least what they refer to.
+    The files are read before the database, which must contain everything that they refer to.
     """
     mark = read_mark(core.folder)
     newest = {kind: max(list_numbers(core.subfolder(kind)), default=0) for kind in _ENDS}
@@ -474,7 +489,7 @@ def find_differences(core: Core) -> list[str]:
 
 
 def list_numbers(folder: Path) -> list[int]:
-    """Return the numbers of the signed files in a folder."""
+    """Return the numbers in the names of the signed files of a folder, sorted."""
     end = _ENDS.get(folder.name, ".json")
     paths = folder.iterdir() if folder.is_dir() else ()
     stems = [path.stem for path in paths if path.suffix == end]
@@ -492,7 +507,10 @@ def advance_mark(core: Core) -> None:
 
 
 def settle_mark(core: Core) -> None:
-    """Update the high-water mark if a kill or a request left it behind the database."""
+    """Update the high-water mark if it is older than the database.
+
+    This happens after a kill, and after requests, which do not update the mark.
+    """
     mark = read_mark(core.folder)
     with core.database.reading() as conn:
         unplaced = select(events.c.id).where(events.c.log_index.is_(None)).limit(1)
@@ -503,7 +521,7 @@ def settle_mark(core: Core) -> None:
 
 
 def write_mark(core: Core, mark: LogMark | None, *, adopted: bool = False) -> None:
-    """Write the mark unless the file has a newer one; with `adopted` always write it."""
+    """Write the mark, unless the file has a newer mark; if `adopted`, write it in any case."""
     if mark is None:
         return
     # One process at a time compares and writes, so that the mark never moves back.
@@ -515,7 +533,7 @@ def write_mark(core: Core, mark: LogMark | None, *, adopted: bool = False) -> No
 
 
 def mark_at(connection: Connection, size: int) -> LogMark | None:
-    """Return the mark for a log of this size; None if there is no such entry."""
+    """Return the mark for a log of this size; None if the log is shorter."""
     leaf = connection.scalar(_LEAF, {"place": size - 1})
     return None if leaf is None else LogMark(size, leaf)
 

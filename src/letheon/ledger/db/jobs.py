@@ -1,8 +1,8 @@
-"""Jobs: long-running work that a caller of the service requests and a worker runs.
+"""Jobs: long-running tasks that a caller of the service requests and a worker runs.
 
-A job is a row. A claim takes a lease with an expiry under a unique name. Every later change
-compares that name, so a worker that was considered dead can no longer change the job. A job fails
-after `MOST_STARTS` claims whose worker ended before it was done.
+A job is a row of the database. A worker claims a job by taking a lease, with an expiry time and a
+unique name. Every later change compares that name, so a worker whose lease was taken over can no
+longer change the job. A job fails after `MOST_STARTS` workers ended before it was done.
 
 The number of waiting jobs is limited per token, per tenant and in total, separately for jobs that
 only read and jobs that change a model. Tenants take turns.
@@ -45,12 +45,12 @@ _KEPT_SECONDS = 90 * 86_400
 
 
 class JobsFullError(LedgerBusyError):
-    """Too many jobs are waiting."""
+    """Too many jobs are waiting, so no job can be added."""
 
 
 @dataclass(frozen=True)
 class ProgressLine:
-    """A line of progress: time and text."""
+    """Line of progress, with its time and text."""
 
     at: datetime
     words: str
@@ -58,7 +58,7 @@ class ProgressLine:
 
 @dataclass(frozen=True)
 class JobProblem:
-    """The reason why a job failed: a code and a text."""
+    """Reason why a job failed, as a code and a text."""
 
     code: str
     words: str
@@ -66,7 +66,7 @@ class JobProblem:
 
 @dataclass(frozen=True)
 class JobBase:
-    """State and times of long-running work: the fields of jobs and audits.
+    """Fields that jobs and audits have in common: state, times and progress.
 
     Attributes
     ----------
@@ -75,19 +75,19 @@ class JobBase:
     tenant : str or None
         Tenant of the job; null for all tenants.
     model : str or None
-        Model of the job; null for all.
+        Model of the job; null for all models.
     state : {"queued", "running", "done", "failed"}
         A job whose worker died stays "running" until another worker takes it over.
     is_over : bool
-        Whether it is done or has failed.
+        Whether the job is done or has failed.
     created_at, started_at, finished_at : datetime or None
-        Times of request, start and end.
+        When the job was requested, started and finished.
     created_by : str or None
-        Id of the token that requested it.
+        Id of the token that requested the job.
     progress : tuple of ProgressLine
-        Progress reported so far, by all of its workers.
+        Progress reported so far, by all workers of the job.
     problem : JobProblem or None
-        Why it failed; null if it did not fail.
+        Why the job failed; null if it did not fail.
     """
 
     id: str
@@ -105,14 +105,14 @@ class JobBase:
 
 @dataclass(frozen=True)
 class Job(JobBase):
-    """Long-running work; poll until `is_over`.
+    """Long-running task; poll it until `is_over` is true.
 
     Attributes
     ----------
     kind : {"apply", "retrain", "what-if", "audit"}
         Kind of work.
     result : dict or None
-        The result, once it is done.
+        Result of the job; null until the job is done.
     """
 
     kind: Kind
@@ -126,7 +126,7 @@ class JobRecord(Job):
     Attributes
     ----------
     asked : dict
-        Options as JSON values.
+        Options of the job, as JSON values.
     findings : tuple of dict
         Values attached to lines of progress.
     owner : str or None
@@ -139,7 +139,7 @@ class JobRecord(Job):
 
     @property
     def starts(self) -> int:
-        """How often it was started."""
+        """Number of times that the job was started."""
         return _count_starts(self.owner)
 
 
@@ -155,8 +155,8 @@ class Jobs(ServiceTable):
 
     Guarantee
     ---------
-    Only the current claim can change a job. A job is started at most `MOST_STARTS` times by workers
-    that end before it is done, and is never lost: it is queued, running under a lease, done, or
+    Only the worker with the current claim can change a job. A job fails after `MOST_STARTS` workers
+    ended before it was done. A job is never lost: it is queued, running under a lease, done, or
     failed.
     """
 
@@ -174,7 +174,7 @@ class Jobs(ServiceTable):
         Raises
         ------
         JobsFullError
-            Too many jobs of this token, of this tenant or in total are waiting.
+            Too many jobs are waiting, for this token, for this tenant or in total.
         """
         wanted = {
             "kind": kind,
@@ -201,7 +201,7 @@ class Jobs(ServiceTable):
         return self._read_first(select(jobs).where(_belongs_to(tenant), jobs.c.id == job_id))
 
     def find_open(self, kinds: Iterable[Kind], *, tenant: str, model: str) -> JobRecord | None:
-        """Return the oldest job of a model that is queued or running."""
+        """Return the oldest queued or running job of a model; None if there is none."""
         mine = _belongs_to(tenant) & (jobs.c.model == model)
         return self._read_first(_open_jobs(list(kinds)).where(mine))
 
@@ -224,7 +224,7 @@ class Jobs(ServiceTable):
         Raises
         ------
         ValueError
-            `after` is not a cursor.
+            `after` is not a valid cursor.
         """
         wanted = _belongs_to(tenant) & jobs.c.kind.in_(list(kinds))
         if model is not None:
@@ -243,23 +243,24 @@ class Jobs(ServiceTable):
         return self._count_rows(_IS_OPEN)
 
     def read_newest_event(self) -> int | None:
-        """Return the number of the newest event; if it has changed, there may be work."""
+        """Return the number of the newest event. If it has changed, there may be new work."""
         newest: int | None = self._database.read_value(select(func.max(events.c.id)))
         return newest
 
     def claim(
         self, owner: str, seconds: int = LEASE_SECONDS, *, kinds: Iterable[Kind] = KINDS
     ) -> JobRecord | None:
-        """Take a queued job, or one whose worker has ended; return None if there is none.
+        """Claim a queued job, or a job whose worker has ended; return None if there is none.
 
-        The tenant whose last job started longest ago is next, with its oldest job.
+        Tenants take turns: the next job is the oldest job of the tenant that has waited longest
+        since its last start.
 
         Parameters
         ----------
         owner : str
             Name of the thread, from `letheon.ledger.leases.owner_name`.
         seconds : int
-            Length of the lease; without a `renew` in this time the job is abandoned.
+            Length of the lease. Another worker may take over if `renew` is not called in this time.
         kinds : iterable of str
             Kinds of jobs to take.
         """
@@ -277,7 +278,7 @@ class Jobs(ServiceTable):
         return None
 
     def _find_next(self, conn: Connection, query: Select[Any], seconds: int) -> Row[Any] | None:
-        """Return the next job that may be started."""
+        """Return the next job that may be started; None if there is none."""
         now = self._clock()
         for row in _order_by_turn(conn, list(conn.execute(query))):
             is_held = row.state == "running" and leases.is_current(row.lease_until, now, seconds)
@@ -302,7 +303,7 @@ class Jobs(ServiceTable):
         return _read_job(conn, row.id)
 
     def renew(self, job: JobRecord, seconds: int = LEASE_SECONDS) -> None:
-        """Extend the lease, or raise `StaleWorkerError`."""
+        """Extend the lease of a job; raise `StaleWorkerError` if the claim is lost."""
         self._database.run_transaction(
             partial(_change_own, job, lease_until=self._clock() + seconds)
         )
@@ -310,9 +311,10 @@ class Jobs(ServiceTable):
     def add_progress(
         self, job: JobRecord, words: str, finding: Mapping[str, Any] | None = None
     ) -> None:
-        """Add a line of progress, or raise `StaleWorkerError`; lines over the limit are dropped.
+        """Add a line of progress; raise `StaleWorkerError` if the claim is lost.
 
-        Text and values contain counts, codes and names of models, never personal data.
+        Lines over the limit are dropped. Text and values must contain only counts, codes and names
+        of models, never personal data.
         """
         line = {"at": self._clock(), "words": words, "found": finding}
         with self._database.transaction() as conn:
@@ -323,24 +325,27 @@ class Jobs(ServiceTable):
             _change_own(job, conn, progress=json.dumps(lines))
 
     def finish(self, job: JobRecord, result: Mapping[str, Any]) -> None:
-        """Record that a job is done and its result, or raise `StaleWorkerError`."""
+        """Record the result of a completed job; raise `StaleWorkerError` if the claim is lost."""
         self._database.run_transaction(
             partial(_change_own, job, **_end_values("done", result, self._clock()))
         )
 
     def fail(self, job: JobRecord, code: str, words: str) -> None:
-        """Record that a job failed, or raise `StaleWorkerError`."""
+        """Record that a job failed; raise `StaleWorkerError` if the claim is lost."""
         ended = _end_values("failed", {"code": code, "words": words}, self._clock())
         self._database.run_transaction(partial(_change_own, job, **ended))
 
     def release(self, job: JobRecord) -> None:
-        """Return a job to the queue without counting this start, or raise `StaleWorkerError`."""
+        """Return a job to the queue without counting this start.
+
+        Raise `StaleWorkerError` if the claim is lost.
+        """
         undone: dict[str, Any] = {"state": "queued", "lease_until": 0}
         undone["owner"] = f"{job.starts - 1} - -"
         self._database.run_transaction(partial(_change_own, job, **undone))
 
     def forget_old(self) -> int:
-        """Delete jobs that ended 90 days ago; return how many."""
+        """Delete jobs that ended more than 90 days ago; return the number of deleted jobs."""
         old = jobs.c.finished_at < proven_now(self._core) - _KEPT_SECONDS
         if self._count_rows(old) == 0:
             return 0
@@ -357,10 +362,12 @@ def _open_jobs(kinds: list[Kind]) -> Select[Any]:
 
 
 def _change_own(job: JobRecord, conn: Connection, **values: Any) -> None:
-    """Change a job if the caller still holds its claim; raise otherwise."""
+    """Change a job if the caller still holds its claim; raise `StaleWorkerError` otherwise."""
     mine = (jobs.c.id == job.id) & (jobs.c.owner == job.owner) & (jobs.c.state == "running")
     if conn.execute(change(jobs).where(mine).values(**values)).rowcount != 1:
-        raise StaleWorkerError("another worker took over this job, or it has ended")
+        raise StaleWorkerError(
+            "another worker took over this job, or the job has ended; nothing was changed"
+        )
 
 
 def _end_values(state: State, result: Mapping[str, Any], now: int) -> dict[str, Any]:
@@ -376,12 +383,12 @@ def _is_older_than(after: str | None) -> Any:
         return true()
     at, _, job_id = after.partition("-")
     if not (at.isdecimal() and at.isascii() and job_id):
-        raise ValueError("after is not a cursor; pass `next` of the previous page unchanged")
+        raise ValueError("after is not a valid cursor; pass `next` of the previous page unchanged")
     return tuple_(jobs.c.created_at, jobs.c.id) < (int(at), job_id)
 
 
 def _order_by_turn(conn: Connection, rows: list[Row[Any]]) -> list[Row[Any]]:
-    """Return jobs, given oldest first, in the order in which tenants take turns."""
+    """Sort jobs so that tenants take turns; the jobs of a tenant stay oldest first."""
     if len({row.tenant for row in rows}) < 2:
         return rows
     kinds = {row.kind for row in rows}
@@ -391,7 +398,10 @@ def _order_by_turn(conn: Connection, rows: list[Row[Any]]) -> list[Row[Any]]:
 
 
 def _require_room(conn: Connection, kind: Kind, tenant: str | None, by: str | None) -> None:
-    """Raise `JobsFullError` if too many jobs of the same group are waiting."""
+    """Raise `JobsFullError` if too many jobs are waiting, for the token, the tenant or in total.
+
+    Jobs that only read and jobs that change a model are counted separately.
+    """
     is_waiting = jobs.c.kind.in_(CHANGING_KINDS if kind in CHANGING_KINDS else READING_KINDS) & (
         jobs.c.state == "queued"
     )
@@ -403,7 +413,10 @@ def _require_room(conn: Connection, kind: Kind, tenant: str | None, by: str | No
     if tenant is not None and of_tenant >= _MOST_OF_TENANT:
         raise JobsFullError(f"this tenant already has {of_tenant} waiting jobs; try again later")
     if len(waiting) >= _MOST_QUEUED:
-        raise JobsFullError("too many jobs are waiting; check that a worker is running")
+        raise JobsFullError(
+            "too many jobs are waiting in total; try again later, and check that a worker is "
+            "running"
+        )
 
 
 def _read_job(conn: Connection, job_id: str) -> JobRecord:
@@ -415,7 +428,7 @@ def _count_starts(owner: str | None) -> int:
 
 
 def _read_holder(owner: str | None) -> str:
-    """Return the thread that made the claim; "/////" if its process cannot be looked up."""
+    """Return the name of the worker thread in a claim; "/////" if it has none."""
     name = "" if owner is None else owner.rpartition(" ")[2]
     return name if name.count("/") == 5 else "/////"
 

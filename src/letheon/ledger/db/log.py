@@ -1,6 +1,6 @@
-"""`Ledger.log`: pages of entries, and proofs that read only parts of the log.
+"""Log of a ledger (`Ledger.log`): pages of entries, and proofs that read only parts of it.
 
-The append-only tree over the events follows RFC 6962. It works on leaf hashes
+The append-only tree over the events follows RFC 6962. Its leaves are the hashes of the events
 (`letheon.verifier.leaf_hash` of an event's bytes). The root of an empty log is the SHA-256 of the
 empty string.
 """
@@ -24,7 +24,7 @@ BLOCK = 1024
 
 
 class LogTree:
-    """Roots and proofs of a log, from all of its leaves.
+    """Merkle tree that computes roots and proofs of a log from all its leaves.
 
     Parameters
     ----------
@@ -40,7 +40,10 @@ class LogTree:
             self.levels.append([node_hash(left, right) for left, right in pairs])
 
     def subtree_root(self, begin: int, end: int) -> bytes:
-        """Return the root over leaves begin..end; `begin` is a multiple of the largest subtree."""
+        """Return the root of the leaves ``begin, ..., end - 1``.
+
+        `begin` must be a multiple of the size of the largest full subtree.
+        """
         parts = []
         while begin < end:
             level = _largest_power_below(end - begin + 1).bit_length() - 1
@@ -49,7 +52,7 @@ class LogTree:
         return fold_roots(parts)
 
     def root(self, size: int | None = None) -> bytes:
-        """Return the root of the first `size` leaves; of all by default."""
+        """Return the root of the first `size` leaves; by default of all leaves."""
         size = self.size if size is None else size
         self._require_range(0 <= size <= self.size, f"size={size} is out of range")
         return self.subtree_root(0, size)
@@ -57,7 +60,8 @@ class LogTree:
     def inclusion_path(self, index: int, size: int) -> list[bytes]:
         """Return the audit path of leaf `index` in the tree of the first `size` leaves.
 
-        ``PATH(m, D[n])`` of RFC 6962, section 2.1.1: siblings from the leaf to the root.
+        These are the siblings from the leaf to the root: ``PATH(m, D[n])`` of RFC 6962, section
+        2.1.1.
         """
         fits = 0 <= index < size <= self.size
         self._require_range(fits, f"index={index} and size={size} are out of range")
@@ -73,10 +77,10 @@ class LogTree:
         return path[::-1]
 
     def consistency_path(self, size1: int, size2: int) -> list[bytes]:
-        """Return the proof that the first tree is a prefix of the second.
+        """Return the proof that the tree of `size1` leaves is a prefix of that of `size2` leaves.
 
-        ``PROOF(m, D[n])`` of RFC 6962, section 2.1.2; empty if the sizes are equal or the first
-        is 0.
+        This is ``PROOF(m, D[n])`` of RFC 6962, section 2.1.2. It is empty if the sizes are equal or
+        `size1` is 0.
         """
         fits = 0 <= size1 <= size2 <= self.size
         self._require_range(fits, f"size1={size1} and size2={size2} are out of range")
@@ -99,7 +103,7 @@ class LogTree:
 
 
 class _BlockTree(LogTree):
-    """A log represented by the roots of its full blocks; leaves are read only where needed."""
+    """Log tree made of the roots of its full blocks; leaves are read only where needed."""
 
     def __init__(self, conn: Connection, size: int, blocks: list[bytes]) -> None:
         self.size = size
@@ -107,7 +111,10 @@ class _BlockTree(LogTree):
         self._blocks = blocks
 
     def subtree_root(self, begin: int, end: int) -> bytes:
-        """Return the root over leaves begin..end; `begin` is a multiple of the largest subtree."""
+        """Return the root of the leaves ``begin, ..., end - 1``.
+
+        `begin` must be a multiple of the size of the largest full subtree.
+        """
         number, rest = divmod(begin, BLOCK)
         if end - begin == BLOCK and rest == 0:
             return self._blocks[number]
@@ -123,7 +130,7 @@ def compute_root(leaves: Sequence[bytes]) -> bytes:
 
 
 def _largest_power_below(size: int) -> int:
-    """Return the largest power of two below `size`, which is at least 2."""
+    """Return the largest power of two below `size`; `size` must be at least 2."""
     return 1 << ((size - 1).bit_length() - 1)
 
 
@@ -136,7 +143,7 @@ def _read_leaf_range(conn: Connection, begin: int, end: int) -> list[bytes]:
 class Log:
     """The log of a ledger, with cached roots of its full blocks.
 
-    A proof reads the leaves of two blocks, and one hash for each other block.
+    A proof reads the leaves of two blocks, and only the root of each other block.
 
     Parameters
     ----------
@@ -163,12 +170,14 @@ class Log:
         return Page(items, None if is_last else encode_cursor(self._core, _LIST, (last,)), size)
 
     def inclusion(self, index: int, size: int | None = None) -> LogInclusion:
-        """Prove that the event at position `index` is in the log, optionally at an earlier size.
+        """Return a proof that the log contains the event at position `index`.
+
+        `size` selects an earlier state of the log; by default it is the current one.
 
         Raises
         ------
         ValueError
-            The log has no such position, or is shorter than `size`.
+            The log has no event at this position, or has fewer than `size` events.
         """
         with self._core.database.reading() as conn:
             tree = self._load_tree(conn)
@@ -178,7 +187,10 @@ class Log:
         return LogInclusion(index, size, leaf.hex(), root.hex(), path)
 
     def consistency(self, size1: int, size2: int | None = None) -> LogConsistency:
-        """Prove that the log at `size1` is a prefix of the log at `size2` (default: now)."""
+        """Return a proof that the log at `size1` is a prefix of the log at `size2`.
+
+        By default `size2` is the current size.
+        """
         with self._core.database.reading() as conn:
             tree = self._load_tree(conn)
             size2 = tree.size if size2 is None else size2
@@ -187,7 +199,7 @@ class Log:
         return LogConsistency(size1, size2, *roots, path)
 
     def checkpoint(self) -> Checkpoint:
-        """Sign a checkpoint of the log."""
+        """Sign and return a checkpoint of the log."""
         from letheon.ledger.certificates.certify import take_checkpoint
 
         return take_checkpoint(self._core)
@@ -199,7 +211,7 @@ class Log:
         return None if row is None else Checkpoint(**row._mapping)
 
     def event(self, index: int) -> bytes | None:
-        """Return the hashed bytes of the event at a position; None if there is none."""
+        """Return the bytes of the event at a position, whose hash is the leaf; None if missing."""
         query = select(events.c.body).where(events.c.log_index == index)
         body = self._core.database.read_value(query)
         return None if body is None else str(body).encode()

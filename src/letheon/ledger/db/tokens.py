@@ -1,4 +1,4 @@
-"""API tokens and browser sessions: random secrets, stored hashed, with role, scopes and expiry."""
+"""API tokens and browser sessions: random secrets, stored as hashes, with a role and an expiry."""
 
 import contextlib
 import hashlib
@@ -80,7 +80,7 @@ def require_scopes(role: str, scopes: Iterable[str] | None) -> frozenset[str]:
     Raises
     ------
     ValueError
-        The role is unknown, or a scope does not belong to it.
+        The role is unknown, or a scope does not belong to the role.
     """
     if role not in ROLES:
         raise ValueError(f"unknown role {role!r}; expected one of: {', '.join(ROLES)}")
@@ -90,8 +90,8 @@ def require_scopes(role: str, scopes: Iterable[str] | None) -> frozenset[str]:
     beyond = sorted(selected - ROLES[role])
     if beyond:
         raise ValueError(
-            f"scopes: role {role!r} does not have {', '.join(beyond)}; expected one or more of: "
-            f"{', '.join(sorted(ROLES[role]))}"
+            f"role {role!r} does not have the scopes {', '.join(beyond)}; expected one or more "
+            f"of: {', '.join(sorted(ROLES[role]))}"
         )
     if not selected:
         raise ValueError(
@@ -102,12 +102,12 @@ def require_scopes(role: str, scopes: Iterable[str] | None) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Token:
-    """A token, without its secret text.
+    """API token, without its secret text.
 
     Attributes
     ----------
     id : str
-        Random id, 16 hexadecimal digits; events store it as the acting user.
+        Random id of 16 hexadecimal digits; events store it as the acting user.
     name : str
         Name of the token.
     role : str
@@ -115,17 +115,17 @@ class Token:
     scopes : tuple of str
         Permissions, in alphabetical order.
     tenant : str or None
-        Tenant whose data it can see; None for all tenants.
+        Tenant whose data the token can access; None for all tenants.
     created_at : datetime
-        When it was created.
+        When the token was created.
     expires_at : datetime
-        When it expires.
+        When the token expires.
     revoked_at : datetime or None
-        When it was revoked.
+        When the token was revoked; None if it was not.
     created_by : str or None
-        Id of the token that created it.
+        Id of the token with which it was created; None if there is none.
     is_valid : bool
-        Whether it was valid when it was read.
+        Whether the token was valid when this record was read.
     """
 
     id: str
@@ -141,7 +141,7 @@ class Token:
 
 
 class ServiceTable:
-    """Base of the tables of a service: database access and clock.
+    """Base class of the tables of a service, with database access and a clock.
 
     Parameters
     ----------
@@ -160,12 +160,13 @@ class ServiceTable:
         return self._database.read_value(select(func.count()).where(*conditions)) or 0
 
     def _read_newest(self, query: Select[Any], table: Table, after: str | None, limit: int) -> Any:
-        """Return rows, newest first, after the row with the id `after`."""
+        """Return at most `limit` rows, newest first, that follow the row with the id `after`."""
         if after is not None:
             mark = self._database.read_first(query.where(table.c.id == after))
             if mark is None:
                 raise ValueError(
-                    "after is not the id of an entry; pass `next` of the previous page unchanged"
+                    "after is not the id of an entry of this list; pass `next` of the previous "
+                    "page unchanged"
                 )
             place = tuple_(table.c.created_at, table.c.id)
             query = query.where(place < (mark.created_at, mark.id))
@@ -194,7 +195,7 @@ class Tokens(ServiceTable):
         days: int = 90,
         by: Token | None = None,
     ) -> tuple[str, Token]:
-        """Create a token; return its text, which is not stored, and the record.
+        """Create a token; return its secret text, which is not stored, and its record.
 
         A token created with another token (`by`) expires no later than that token.
 
@@ -207,7 +208,7 @@ class Tokens(ServiceTable):
         if tenant is not None:
             require_name("tenant", tenant)
         if not 1 <= days <= _LONGEST_DAYS:
-            raise ValueError(f"days={days} must be from 1 to {_LONGEST_DAYS}")
+            raise ValueError(f"days={days} is not valid; expected 1 to {_LONGEST_DAYS} days")
         text, token_id = PREFIX + secrets.token_urlsafe(32), secrets.token_hex(8)
         now = self._clock()
         end = now + days * _DAY
@@ -228,17 +229,20 @@ class Tokens(ServiceTable):
             return text, self._to_token(conn.execute(select(tokens).where(_has_id(token_id))).one())
 
     def find_by_text(self, text: str) -> Token | None:
-        """Return the token with this text if it is valid now."""
+        """Return the token with this secret text; None if there is no valid one."""
         if not text.startswith(PREFIX) or len(text) > 100:
             return None
         return self._find_where(tokens.c.hash == _hash_text(text), valid=True)
 
     def find_valid(self, token_id: str) -> Token | None:
-        """Return the token with this id if it is valid now."""
+        """Return the token with this id; None if there is no valid one."""
         return self._find_where(_has_id(token_id), valid=True)
 
     def find_by_id(self, token_id: str, *, tenant: str | None = None) -> Token | None:
-        """Return the token with this id, valid or not, optionally only of a tenant."""
+        """Return the token with this id, even if it is not valid; None if there is none.
+
+        If a tenant is given, the token must belong to this tenant.
+        """
         return self._find_where(_has_id(token_id) & (tenant is None or tokens.c.tenant == tenant))
 
     def _find_where(self, condition: Any, *, valid: bool = False) -> Token | None:
@@ -268,8 +272,8 @@ class Tokens(ServiceTable):
         token_id : str
             The token.
         descendants : bool, default=False
-            Whether to revoke all tokens that were created with it, directly or indirectly. Use
-            this if the token was stolen.
+            Whether to revoke all tokens that were created with this token too, directly or
+            indirectly. Use this option if the token was stolen.
         by : str, optional
             Id of the acting token.
         """
@@ -286,7 +290,8 @@ class Tokens(ServiceTable):
     def find_family(self, token_id: str) -> frozenset[str]:
         """Return the ids of a token, of its creators, and of the tokens created with it.
 
-        They count as one person: the holder of a token can use the tokens created with it.
+        All of them count as one person, because the holder of a token can use the tokens created
+        with it.
         """
         columns = select(tokens.c.id, tokens.c.created_by)
         start = columns.where(_has_id(token_id)).cte(recursive=True)
@@ -296,12 +301,12 @@ class Tokens(ServiceTable):
             return frozenset({token_id, *makers, *_with_descendants(conn, token_id)})
 
     def find_names(self, ids: Iterable[str]) -> dict[str, str]:
-        """Return the names of tokens by id."""
+        """Return a dict from the ids of these tokens to their names."""
         query = select(tokens.c.id, tokens.c.name).where(tokens.c.id.in_(list(ids)))
         return {row.id: row.name for row in self._database.read(query)}
 
     def record_action(self, token_id: str, action: str, about: str | None = None) -> None:
-        """Record an action of a token, in a separate transaction."""
+        """Record an action that a token performed, in a separate transaction."""
         with self._database.transaction() as conn:
             record_action(conn, self._clock(), token_id, action, about)
 
@@ -316,7 +321,7 @@ class Tokens(ServiceTable):
 
 
 def record_action(conn: Any, at: int, token_id: str | None, action: str, about: str | None) -> None:
-    """Record an action of a token in the transaction of that action."""
+    """Record an action that a token performed, in the transaction of that action."""
     conn.execute(insert(actions).values(at=at, token_id=token_id or "", action=action, about=about))
 
 
@@ -337,7 +342,7 @@ def _hash_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class Session:
-    """A browser session.
+    """Browser session, which belongs to a token.
 
     Attributes
     ----------
@@ -348,7 +353,7 @@ class Session:
     csrf : str
         CSRF token that every form must send.
     expires_at, last_seen_at : int
-        Seconds since 1970.
+        When the session expires, and when it was last used, in seconds since 1970.
     """
 
     id: str
@@ -370,7 +375,7 @@ class Sessions(ServiceTable):
     ledger : Ledger
         Ledger of the service; its clock is used.
     session_seconds, idle_seconds : int
-        Longest duration of a session, in total and without a visit.
+        Longest duration of a session in total, and longest time without a visit.
     """
 
     def __init__(self, ledger: "Ledger", session_seconds: int, idle_seconds: int) -> None:
@@ -381,7 +386,7 @@ class Sessions(ServiceTable):
         self._unsaved: dict[str, Session] = {}
 
     def start(self, token_id: str) -> tuple[str, Session]:
-        """Log a browser in; return the cookie, which is not stored, and the session."""
+        """Start a session for a token; return the cookie, which is not stored, and the session."""
         cookie, csrf, now = secrets.token_urlsafe(32), secrets.token_urlsafe(32), self._clock()
         session = Session(_hash_text(cookie), token_id, csrf, now + self._longest, now)
         idle = now - self._idle
@@ -399,7 +404,7 @@ class Sessions(ServiceTable):
         return cookie, session
 
     def find(self, cookie: str) -> Session | None:
-        """Return the session of a cookie if it has not expired."""
+        """Return the session of a cookie; None if there is none or it has expired."""
         session_id = _hash_text(cookie)
         row: Any = self._database.read_first(select(sessions).where(sessions.c.id == session_id))
         row = row or self._unsaved.get(session_id)
@@ -417,7 +422,7 @@ class Sessions(ServiceTable):
         return Session(row.id, row.token_id, row.csrf, row.expires_at, seen)
 
     def end(self, session_id: str) -> None:
-        """Log a browser out."""
+        """End a session, which logs the browser out."""
         self._seen.pop(session_id, None)
         if self._unsaved.pop(session_id, None) is not None:
             return

@@ -1,10 +1,10 @@
-"""Webhooks and their queue of messages, written from the ledger's log.
+"""Webhooks, and the queue of their messages, which are created from the ledger's log.
 
 Each webhook has a cursor: the first log position that was not read yet. Positions are assigned in
 order under a lock on the log, so an event that is committed late gets a later position and is not
-skipped; row numbers have no such order on PostgreSQL. Messages and the new cursor are written in
-one transaction. A webhook gets one message per kind and subject. There is no event for overdue
-requests: they are searched by date.
+skipped. (Row numbers on PostgreSQL do not have this property.) Messages and the new cursor are
+written in one transaction. A webhook gets one message per kind of event and request or batch. The
+log has no event for an overdue request, so overdue requests are found by their dates.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ _insert_messages = BulkInsert(
 
 
 def read_service_key(folder: Path) -> bytes:
-    """Read the secret of the service from the keys of a ledger; create it if missing.
+    """Read the secret of the service from the keys of a ledger; create it if it is missing.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def read_service_key(folder: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Webhook:
-    """A webhook, without its secret.
+    """Webhook, without its secret.
 
     Attributes
     ----------
@@ -86,15 +86,16 @@ class Webhook:
     url : str
         URL that messages are sent to.
     events : tuple of str
-        Events that it receives.
+        Kinds of events that the webhook receives.
     tenant : str or None
-        Tenant whose events it receives; null for all tenants.
+        Tenant whose events the webhook receives; null for all tenants.
     created_at : datetime
-        When it was created.
-    created_by : str or None
-        Id of the token that created it.
+        When the webhook was created.
+        created_by : str or None
+        Id of the token with which it was created; null if there is none.
     disabled_at : datetime or None
-        When the receiver answered with status 410 (Gone), which disables the webhook.
+        When the receiver answered with status 410 (Gone), which disables the webhook; null if it is
+        enabled.
     waiting : int
         Number of messages that wait for delivery.
     given_up : int
@@ -114,7 +115,7 @@ class Webhook:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message and its delivery.
+    """Message of a webhook, and the state of its delivery.
 
     Attributes
     ----------
@@ -127,17 +128,17 @@ class Delivery:
     state : {"waiting", "delivered", "given-up"}
         State of the delivery.
     created_at : datetime
-        When it was created.
-    delivered_at : datetime or None
-        When it was delivered.
+        When the message was created.
+        delivered_at : datetime or None
+        When the message was delivered; null if it was not.
     given_up_at : datetime or None
-        When delivery was given up, after the last attempt.
+        When delivery was given up, after the last attempt; null if it was not.
     tries : int
-        Number of attempts.
+        Number of attempts so far.
     next_try_at : datetime or None
-        Time of the next attempt, while it waits.
+        Time of the next attempt; null unless the message waits for delivery.
     last_status : int or None
-        HTTP status of the last response.
+        HTTP status of the last response; null if there was none.
     """
 
     id: str
@@ -153,7 +154,7 @@ class Delivery:
 
 
 class Message(NamedTuple):
-    """A message claimed for sending: id, webhook, address, body and attempts so far."""
+    """Message that was claimed for sending: id, webhook, address, body and attempts so far."""
 
     id: str
     webhook_id: str
@@ -176,7 +177,7 @@ class Webhooks(ServiceTable):
     def add(
         self, url: str, events: Iterable[str], *, tenant: str | None = None, by: str | None = None
     ) -> Webhook:
-        """Create a webhook that receives events from now on."""
+        """Create and return a webhook that receives events from now on."""
         wanted, now = set(events), self._clock()
         values = {
             "id": secrets.token_hex(8),
@@ -203,14 +204,14 @@ class Webhooks(ServiceTable):
     def list_webhooks(
         self, *, tenant: str | None = None, after: str | None = None, limit: int = 50
     ) -> list[Webhook]:
-        """Return webhooks, sorted by id, after the id `after`, optionally only of a tenant."""
+        """Return webhooks with an id above `after`, sorted by id, optionally only of a tenant."""
         wanted = true() if tenant is None else webhooks.c.tenant == tenant
         if after is not None:
             wanted &= webhooks.c.id > after
         return [_to_webhook(row) for row in self._database.read(_hooks_query(wanted).limit(limit))]
 
     def list_addresses(self, tenant: str) -> set[str]:
-        """Return the addresses that receive events of a tenant."""
+        """Return the webhook addresses that receive events of a tenant."""
         mine = webhooks.c.tenant.is_(None) | (webhooks.c.tenant == tenant)
         query = select(webhooks.c.url).where(mine, webhooks.c.disabled_at.is_(None))
         return {row.url for row in self._database.read(query)}
@@ -235,7 +236,7 @@ class Webhooks(ServiceTable):
     def list_deliveries(
         self, webhook_id: str, *, after: str | None = None, limit: int = 50
     ) -> list[Delivery]:
-        """Return messages of a webhook, newest first, after the id `after`.
+        """Return messages of a webhook, newest first, that follow the message with the id `after`.
 
         Raises
         ------
@@ -246,9 +247,10 @@ class Webhooks(ServiceTable):
         return [_to_delivery(row) for row in self._read_newest(mine, deliveries, after, limit)]
 
     def claim_due(self, seconds: int, *, most: int, most_each: int) -> list[Message]:
-        """Claim messages that are due; no other process sends them for `seconds`.
+        """Claim messages that are due, so that no other process sends them for `seconds`.
 
-        `most_each` limits the share of one webhook, which may be slow or unreachable.
+        At most `most` messages are claimed, and at most `most_each` of one webhook, because its
+        receiver may be slow or unreachable.
         """
         now = self._clock()
         place = func.row_number().over(
@@ -286,7 +288,7 @@ class Webhooks(ServiceTable):
         outcome: Literal["delivered", "gone", "given-up", "later"],
         pause: int = 0,
     ) -> None:
-        """Record the outcome of an attempt: delivered, receiver gone, given up, or later."""
+        """Record the outcome of an attempt: delivered, receiver gone, given up, or try again."""
         now = self._clock()
         times = {"delivered": "delivered_at", "gone": "given_up_at", "given-up": "given_up_at"}
         column = times.get(outcome, "not_before")
@@ -302,9 +304,9 @@ class Webhooks(ServiceTable):
         self._database.run_transaction(save_outcome)
 
     def forget_old(self) -> int:
-        """Delete messages that were delivered or given up a month ago; return how many.
+        """Delete messages that ended more than a month ago; return the number of deleted messages.
 
-        Messages about overdue requests stay, so that a request is not reported twice.
+        Messages about overdue requests are kept, so that a request is not reported twice.
         """
         ended = func.coalesce(deliveries.c.delivered_at, deliveries.c.given_up_at)
         old = ended < proven_now(self._core) - _KEPT_SECONDS
@@ -312,14 +314,14 @@ class Webhooks(ServiceTable):
         return self._database.run_transaction(lambda conn: conn.execute(unused).rowcount)
 
     def write_new_messages(self, *, overdue: bool = True) -> int:
-        """Write messages for new events and overdue requests; return how many.
+        """Write messages for new events and overdue requests; return the number of messages.
 
-        After a kill the cursor is unchanged, and the next process starts there.
+        If the process is killed, the cursor is unchanged, and the next process starts there.
 
         Parameters
         ----------
         overdue : bool, default=True
-            Whether to search for overdue requests too.
+            Whether to search for overdue requests as well.
         """
         with self._database.reading() as conn:
             if not _has_work(conn, overdue=overdue):
@@ -342,7 +344,7 @@ class Webhooks(ServiceTable):
 
 
 def _hooks_query(wanted: Any) -> Select[Any]:
-    """Select webhooks with the numbers of waiting and of undelivered messages."""
+    """Return the query for webhooks with their numbers of waiting and given-up messages."""
     mine = deliveries.c.webhook_id == webhooks.c.id
     waiting = select(func.count()).where(mine, _WAITING).scalar_subquery()
     lost = select(func.count()).where(mine, deliveries.c.given_up_at.is_not(None)).scalar_subquery()
@@ -365,14 +367,17 @@ def _to_delivery(row: Row[Any]) -> Delivery:
 
 
 def write_body(message_id: str, kind: str, at: int, data: dict[str, Any]) -> str:
-    """Return the JSON body: id, type, created_at and data; never personal data."""
+    """Return the JSON body of a message: id, type, created_at and data, without personal data."""
     when = to_datetime(at).strftime("%Y-%m-%dT%H:%M:%SZ")
     fields = {"id": message_id, "type": kind, "created_at": when, "data": data}
     return json.dumps(fields, separators=(",", ":"))
 
 
 def _has_work(conn: Connection, *, overdue: bool) -> bool:
-    """Return whether there is a webhook with unreported events."""
+    """Return whether an enabled webhook may have events that are not reported yet.
+
+    If `overdue`, every enabled webhook may have overdue requests to report.
+    """
     oldest = conn.scalar(select(func.min(webhooks.c.cursor)).where(_ALIVE))
     if oldest is None:
         return False
@@ -393,7 +398,10 @@ def _feed_log(conn: Connection, hook: Row[Any], size: int, now: int) -> int:
 
 
 def _write_messages(conn: Connection, hook: Row[Any], new_events: Sequence[Event], now: int) -> int:
-    """Write the events that the webhook subscribes to and may see; keep existing messages."""
+    """Write messages for the events that the webhook subscribes to and may see.
+
+    Existing messages are kept. Return the number of new messages.
+    """
     kinds = json.loads(hook.events)
     wanted = [event for event in new_events if event.kind in kinds]
     places: dict[int, int] | None = None
@@ -413,7 +421,10 @@ def _write_messages(conn: Connection, hook: Row[Any], new_events: Sequence[Event
 
 
 def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[Event]:
-    """Yield events of requests: received, and certified with their duplicates."""
+    """Yield the events of received requests, and of requests that got a certificate.
+
+    A duplicate gets its event together with the request that it duplicates.
+    """
     times = {row.about: int(row.at) for row in rows if row.kind == "received"}
     yield from _request_events(conn, "received", times)
     times = {row.about: int(row.at) for row in rows if row.kind in ("certified", *_FOLLOWS)}
@@ -429,7 +440,7 @@ def _about_requests(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[Even
 
 
 def _request_events(conn: Connection, kind: str, times: dict[str, int]) -> list[Event]:
-    """Return events about requests, in the order of `times`."""
+    """Return events of this kind for the requests in `times`, in the same order."""
     names = ("model", "tenant", "state", "due_on", "certificate")
     known, new_events = find_requests(conn, list(times)), []
     for request in (known[key] for key in times if key in known):
@@ -440,7 +451,7 @@ def _request_events(conn: Connection, kind: str, times: dict[str, int]) -> list[
 
 
 def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[Event]:
-    """Yield events of retrains whose certificate exists."""
+    """Yield events of retrained versions that have a certificate."""
     times = {row.about: int(row.at) for row in rows if row.kind == "certificate"}
     query = (
         select(versions.c.batch_id, versions.c.number, certificates.c.sequence)
@@ -458,7 +469,7 @@ def _about_versions(conn: Connection, rows: Sequence[Row[Any]]) -> Iterator[Even
 
 
 def _feed_overdue(conn: Connection, hook: Row[Any], today: date, now: int) -> int:
-    """Write one message for each overdue request that is still open."""
+    """Write a message for each overdue request that is still open; return their number."""
     if "overdue" not in json.loads(hook.events):
         return 0
     was_reported = exists().where(

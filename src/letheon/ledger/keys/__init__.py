@@ -1,1 +1,1 @@
-"""Keys: encryption at rest, signing, key files."""
+"""Keys of a ledger: encryption at rest, signing, and key files."""

@@ -1,13 +1,13 @@
-r"""The key ring of a ledger: signing keys, the tag key, and keys that will be destroyed.
+r"""Key ring of a ledger: signing keys, the tag key, and keys that will be destroyed.
 
 Private keys are in ``keys``. ``public/keys`` contains the first public key and the statements that
-rotate and revoke keys, numbered from 1. The statements decide which key is current; the file
-``keys/current`` repeats it, and writing it the first time completes a new ring.
+rotate and revoke keys, numbered from 1. The statements decide which key is current. The file
+``keys/current`` names the current key again; a new key ring is complete once this file exists.
 
 An encrypted text is ``letheon-seal-v1\n``, 16 random bytes, the chunk size and the text length (8
 bytes each, big-endian), and then for each chunk a random nonce of 12 bytes and the chunk encrypted
-with AES-256-GCM. The associated data of chunk i is the header, i, and the context. So a chunk that
-was changed, moved, dropped, or taken from another text is rejected.
+with AES-256-GCM. The associated data of chunk i is the header, i, and the context, so that a chunk
+that was changed, moved, dropped, or taken from another text is rejected.
 """
 
 import contextlib
@@ -85,11 +85,11 @@ class Cipher(NamedTuple):
         """
         text = memoryview(encrypted).cast("B")
         if len(text) < _HEADER.size or text[: len(_MAGIC)] != _MAGIC:
-            raise CorruptFileError("not an encrypted file of letheon, or it is truncated")
+            raise CorruptFileError("not an encrypted file of letheon, or a truncated one")
         header = bytes(text[: _HEADER.size])
         _, _, chunk, length = _HEADER.unpack(header)
         if not 0 < chunk <= _MOST_CHUNK or length > len(text):
-            raise CorruptFileError("the header of an encrypted file was changed")
+            raise CorruptFileError("an encrypted file is damaged: its header was changed")
         n_chunks = max(1, -(-length // chunk))
         if len(text) != _HEADER.size + length + n_chunks * (_NONCE + _TAG):
             raise CorruptFileError("an encrypted file is truncated, or data was added to it")
@@ -109,7 +109,7 @@ class Cipher(NamedTuple):
 
 
 def _chunk_ranges(length: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each chunk; an empty text has one empty chunk."""
+    """Yield the begin and the end of each chunk; an empty text has one empty chunk."""
     for begin in range(0, max(length, 1), chunk):
         yield begin, min(begin + chunk, length)
 
@@ -119,7 +119,7 @@ def _associated_data(header: bytes, index: int, context: bytes) -> bytes:
 
 
 def compute_tag(key: bytes, *parts: bytes) -> str:
-    """Return the HMAC-SHA256 of length-prefixed parts, in hexadecimal."""
+    """Return the HMAC-SHA256 of the length-prefixed parts as hexadecimal text."""
     message = b"".join([_INDEX.pack(len(part)) + part for part in parts])
     return hmac.digest(key, message, "sha256").hex()
 
@@ -135,13 +135,13 @@ def derive_training_seed(secret: bytes, beacon: bytes) -> int:
     """Return the 128-bit seed derived from a training key and a later beacon.
 
     ``seed = HKDF-SHA256(key, salt = beacon, info = "letheon/training-seed/v1")``. The key is
-    committed to before the beacon is known, so the seed cannot be chosen.
+    committed to before the beacon is known, so that an operator cannot choose the seed.
     """
     return int.from_bytes(derive_key(secret, beacon, b"letheon/training-seed/v1", 16), "big")
 
 
 def commit_to_key(secret: bytes) -> str:
-    """Return ``SHA-256("letheon/key-commitment/v1" || key)``, which hides a random key."""
+    """Return the commitment to a key: ``SHA-256("letheon/key-commitment/v1" || key)``."""
     return hashlib.sha256(b"letheon/key-commitment/v1" + secret).hexdigest()
 
 
@@ -151,44 +151,44 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class KeyFiles:
-    """The folder of key files, addressed by name (without ``.key``)."""
+    """Folder of key files, addressed by name (without ``.key``)."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def create(self) -> None:
-        """Create the folder if it is missing; raise if other users can access it."""
+        """Create the folder if it is missing; raise `KeyFileError` if other users can access it."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         sync_directory(self.folder.parent)
         self.require_private()
 
     def require_private(self) -> None:
-        """Raise if other users can read or write the folder or a key file."""
+        """Raise `KeyFileError` if other users can access the folder or a key file."""
         try:
             _require_private(self.folder, self.folder.stat(), "700")
         except (FileNotFoundError, NotADirectoryError):
             raise KeyFileError(
                 f"the key folder {self.folder} is missing; nothing can be signed or decrypted "
-                "without it. Restore it, or create a new ledger"
+                "without it. Restore the folder from a backup, or create a new ledger"
             ) from None
         for path in self.folder.glob("*.key"):
             with contextlib.suppress(FileNotFoundError):
                 _require_private(path, path.lstat(), "600")
 
     def path_of(self, name: str) -> Path:
-        """Return the path of the key file of this name."""
+        """Return the path of the key file with this name."""
         return self.folder / f"{name}.key"
 
     def has(self, name: str) -> bool:
-        """Return whether a key file of this name exists."""
+        """Return whether a key file with this name exists."""
         return self.path_of(name).exists()
 
     def list_names(self, start: str = "") -> list[str]:
-        """Return all names with this prefix, sorted."""
+        """Return the names of all keys that begin with `start`, sorted."""
         return sorted(path.stem for path in self.folder.glob(f"{start}*.key"))
 
     def read(self, name: str) -> bytes:
-        """Read a secret.
+        """Return the secret in the key file with this name.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class KeyFiles:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             raise KeyFileError(
-                f"the key {path} is missing: it was destroyed or never existed"
+                f"the key {path} is missing; it was destroyed or never existed"
             ) from None
         except OSError as error:
             raise KeyFileError(f"the key {path} cannot be read: {error.strerror}") from None
@@ -211,21 +211,23 @@ class KeyFiles:
         secret = bytes.fromhex(match[1]) if match else b""
         if match is None or not hmac.compare_digest(_checksum(name, secret), match[2]):
             raise KeyFileError(
-                f"the key {path} is damaged, or its destruction was interrupted; restore it from a "
-                "backup, or destroy it again"
+                f"the key {path} is damaged, or its destruction was interrupted; restore the key "
+                "from a backup, or repeat the destruction"
             )
         return secret
 
     def write(self, name: str, secret: bytes) -> None:
-        """Write a new secret durably. The caller must hold the lock."""
+        """Write a new secret durably; the caller must hold the lock."""
         if self.has(name):
-            raise KeyFileError(f"the key {self.path_of(name)} already exists and is never replaced")
+            raise KeyFileError(
+                f"the key {self.path_of(name)} already exists; key files are never replaced"
+            )
         line = f"{secret.hex()} {_checksum(name, secret)}\n"
         write_atomically(self.path_of(name), [line.encode()])
 
     @contextlib.contextmanager
     def hold_lock(self) -> Iterator[int]:
-        """Lock out other writers, and destroy partial files; yield how many there were."""
+        """Lock out other writers and destroy partial files; yield the number of partial files."""
         with lock_file(self.folder / ".lock"):
             partials = list(self.folder.glob(".*.partial"))
             for partial in partials:
@@ -253,7 +255,7 @@ _TAG_KEY = "tag"
 
 
 class _KeyChain(NamedTuple):
-    """Content of the public files: first key, statements, and the trusted keys."""
+    """Content of the public files: the first key, the statements, and the trusted keys."""
 
     root: str
     statements: tuple[bytes, ...]
@@ -295,7 +297,10 @@ class KeyRing:
 
     @classmethod
     def create(cls, home: Path) -> Self:
-        """Create a key ring, or complete an interrupted creation; raise if one exists."""
+        """Create a key ring, or complete an interrupted creation.
+
+        Raise `KeyFileError` if the folder contains a complete key ring.
+        """
         files, public = KeyFiles(home / "keys"), home / "public" / "keys"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.create()
@@ -304,7 +309,7 @@ class KeyRing:
         sync_directory(home)
         with files.hold_lock():
             if cls.is_complete(home):
-                raise KeyFileError(f"{home} already contains a key ring")
+                raise KeyFileError(f"{home} already contains a key ring; use a new folder")
             keyid = _make_first_key(files, public)
             if not files.has(_TAG_KEY):
                 files.write(_TAG_KEY, os.urandom(KEY_BYTES))
@@ -313,31 +318,31 @@ class KeyRing:
 
     @staticmethod
     def is_complete(home: Path) -> bool:
-        """Return whether `create` has finished in this folder; otherwise it can be repeated."""
+        """Return whether this folder has a complete key ring; if not, `create` can be repeated."""
         return (home / "keys" / "current").exists()
 
     @property
     def root(self) -> str:
-        """The first public key in hexadecimal, which verifiers pin."""
+        """First public key in hexadecimal, which verifiers pin."""
         return self._load_chain().root
 
     @property
     def signer(self) -> Signer:
-        """The current signing key."""
+        """Current signing key."""
         return self.signer_for(self._load_chain().trust.current)
 
     def signer_at(self, sequence: int) -> Signer:
-        """Return the signing key for the certificate of this number, also after a rotation.
+        """Return the signing key for the certificate with this number, even after a rotation.
 
-        If that key was revoked before this number, no key can sign the certificate. The current
-        key is returned then: it can still sign statements about the certificate, such as a purge.
+        If that key was revoked before this number, no key can sign the certificate. Then the
+        current key is returned; it can sign statements about the certificate, such as a purge.
         """
         trust = self._load_chain().trust
         valid = [keyid for keyid, key in trust.keys.items() if key.first <= sequence <= key.last]
         return self.signer_for(valid[-1] if valid else trust.current)
 
     def signer_for(self, keyid: str) -> Signer:
-        """Return the signing key with this id, or raise `KeyFileError`."""
+        """Return the signing key with this id; raise `KeyFileError` if there is none."""
         if keyid not in self._signers:
             self._signers[keyid] = _read_signer(self._files, keyid)
         return self._signers[keyid]
@@ -351,7 +356,7 @@ class KeyRing:
         return self._load_chain().trust
 
     def compute_tag(self, purpose: str, *parts: bytes) -> str:
-        """Return the keyed tag of parts, in hexadecimal; each purpose has independent tags."""
+        """Return the keyed tag of the parts in hexadecimal; each purpose has independent tags."""
         return compute_tag(self._tag_key, purpose.encode(), *parts)
 
     def new_key(self, kind: str, label: str = "") -> str:
@@ -379,7 +384,7 @@ class KeyRing:
         return self._files.has(_require_key_id(key_id))
 
     def list_ids(self, kind: str, label: str | None = None) -> list[str]:
-        """Return the ids of all keys of a kind, or of those with one label."""
+        """Return the ids of all keys of a kind, or only of those with this label."""
         names = [name for name in self._files.list_names(f"{kind}-") if _ID.fullmatch(name)]
         if label is None:
             return names
@@ -387,11 +392,11 @@ class KeyRing:
         return [name for name in names if len(name) == len(start) + 16 and name.startswith(start)]
 
     def read_secret(self, key_id: str) -> bytes:
-        """Return the secret bytes of a key, to recompute values derived from it."""
+        """Return the secret bytes of a key, with which derived values can be computed again."""
         return self._files.read(_require_key_id(key_id))
 
     def load_cipher(self, key_id: str) -> Cipher:
-        """Read a key once and return a cipher with it, for short use."""
+        """Read a key from disk and return a cipher with it; do not keep the cipher."""
         return Cipher(self.read_secret(key_id))
 
     def encrypt(self, key_id: str, data: Buffer, context: bytes) -> bytes:
@@ -399,7 +404,7 @@ class KeyRing:
         return self.load_cipher(key_id).encrypt(data, context)
 
     def decrypt(self, key_id: str, encrypted: Buffer, context: bytes) -> bytes:
-        """Return data that was encrypted with a key."""
+        """Return the plain data that was encrypted with a key."""
         return self.load_cipher(key_id).decrypt(encrypted, context)
 
     def commit_to(self, key_id: str) -> str:
@@ -417,12 +422,12 @@ class KeyRing:
             destroy_file(path)
 
     def list_partial_files(self) -> list[Path]:
-        """Return partial files: being written, or left by a killed process."""
+        """Return partial files, which are being written or were left by a killed process."""
         folders = (self._files.folder, self._public)
         return [path for folder in folders for path in sorted(folder.glob(".*.partial"))]
 
     def remove_partial_files(self) -> int:
-        """Destroy partial files of keys and statements; return how many."""
+        """Destroy partial files of keys and statements; return the number of files."""
         if not self.list_partial_files():
             return 0
         with self._files.hold_lock() as n_keys:
@@ -443,8 +448,8 @@ class KeyRing:
 
         Notes
         -----
-        The private key is on the disk before the statement, and the file of the statement makes
-        the rotation effective: after a crash either the old or the new key is current. A key
+        The private key is written before the statement, and the rotation takes effect when the file
+        of the statement exists. So after a crash, either the old or the new key is current. A key
         without a statement is destroyed by the next rotation.
         """
         with self._files.hold_lock():
@@ -466,7 +471,7 @@ class KeyRing:
         return envelope
 
     def revoke(self, ledger_id: str, keyid: str, after_sequence: int) -> bytes:
-        """Sign and return the statement that a key is not trusted after a certificate number.
+        """Sign, publish and return the statement that a key is not trusted after a certificate.
 
         Raises
         ------
@@ -477,10 +482,10 @@ class KeyRing:
             chain = self._load_chain()
             if keyid not in chain.trust.keys:
                 raise KeyFileError(
-                    f"{keyid!r} is not the id of a signing key; `letheon key list` shows all"
+                    f"{keyid!r} is not the id of a signing key; `letheon key list` lists them"
                 )
             if keyid == chain.trust.current:
-                raise KeyFileError("the current key cannot be revoked; rotate first")
+                raise KeyFileError("the current key cannot be revoked; rotate the keys first")
             predicate = {"revokedKey": keyid, "lastSequence": after_sequence}
             signer = self.signer_for(chain.trust.current)
             return self._publish_statement(chain, ledger_id, REVOCATION, keyid, predicate, signer)
@@ -490,7 +495,7 @@ class KeyRing:
         return self._files.folder / "current"
 
     def _load_chain(self) -> _KeyChain:
-        """Read the public files if another process has added a statement."""
+        """Return the content of the public files; read them again if a statement was added."""
         paths = sorted(self._public.glob("[0-9][0-9][0-9][0-9].json"))
         with self._guard:
             if self._known is None or len(self._known.statements) != len(paths):
@@ -506,15 +511,15 @@ class KeyRing:
             return self._known
 
     def _repair_current_file(self) -> None:
-        """Update ``keys/current`` from the statements, after a crash between the two."""
+        """Update ``keys/current`` if a crash left it behind the statements."""
         current = self._current_file.read_text("ascii", "replace").removesuffix("\n")
         chain = self._load_chain()
         if current == chain.trust.current:
             return
         if re.fullmatch("[0-9a-f]{64}", current) and current not in chain.trust.keys:
             raise KeyFileError(
-                f"{self._current_file} names a key without a statement in {self._public}; restore "
-                "the newer statements"
+                f"{self._current_file} names a key that has no statement in {self._public}; "
+                "restore the missing statements from a backup"
             )
         with self._files.hold_lock():
             _write_line(self._current_file, self._load_chain().trust.current)
@@ -574,7 +579,9 @@ def _read_root(path: Path) -> bytes:
     try:
         return from_hex(path.read_text("ascii").removesuffix("\n"))
     except (OSError, ValueError) as error:
-        raise KeyFileError(f"the first public key {path} is missing or damaged: {error}") from error
+        raise KeyFileError(
+            f"the first public key {path} is missing or damaged: {error}; restore it from a backup"
+        ) from error
 
 
 def _write_line(path: Path, line: str) -> None:
@@ -583,5 +590,7 @@ def _write_line(path: Path, line: str) -> None:
 
 def _require_key_id(key_id: str) -> str:
     if not _ID.fullmatch(key_id):
-        raise ValueError(f"{key_id!r} is not the id of an encryption key")
+        raise ValueError(
+            f"{key_id!r} is not the id of an encryption key; expected an id from new_key"
+        )
     return key_id

@@ -36,17 +36,20 @@ class Signer:
         return cls(keyid_of(public), public, key)
 
     def sign(self, data: bytes) -> bytes:
-        """Return the signature, 64 bytes; it is deterministic (RFC 8032)."""
+        """Return the Ed25519 signature of the data, 64 bytes.
+
+        The same key and data always give the same signature (RFC 8032).
+        """
         return self._key.sign(data)
 
 
 def new_seed() -> bytes:
-    """Return a random seed from the operating system."""
+    """Return a random seed of 32 bytes from the operating system."""
     return os.urandom(SEED_BYTES)
 
 
 def sign_statement(statement: dict[str, Any], *signers: Signer) -> bytes:
-    """Return the signed statement in a DSSE envelope, in canonical form.
+    """Sign a statement and return it in a DSSE envelope, as canonical JSON.
 
     Parameters
     ----------
@@ -63,7 +66,10 @@ def sign_statement(statement: dict[str, Any], *signers: Signer) -> bytes:
     check_schema(statement)
     by_keyid = {signer.keyid: signer for signer in signers}
     if not signers or len(by_keyid) != len(signers):
-        raise ValueError("signers must be one or more different keys")
+        raise ValueError(
+            f"expected at least one signer and no key twice; got {len(signers)} signers with "
+            f"{len(by_keyid)} different keys"
+        )
     payload = canonical(statement)
     signed = pae(PAYLOAD_TYPE, payload)
     return canonical(

@@ -1,1 +1,1 @@
-"""Models and their versions: registration, commitment to the rows, reading."""
+"""Models of a ledger and their versions: register them, commit to their rows, read them."""

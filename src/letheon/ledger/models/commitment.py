@@ -1,9 +1,10 @@
-"""The commitment to the rows of a model: a Merkle tree over salted slots.
+"""The commitment to the rows of a model: a Merkle tree over slots with salted rows.
 
-Leaf i is ``SHA-256(00 || HMAC-SHA256(salt_i, row_i))``, an empty slot is `TOMBSTONE`, a node is
-``SHA-256(01 || left || right)``. Erasing rows replaces their leaves by the tombstone. The old
-leaves and the siblings of their paths give both roots: a proof that exactly these leaves were
-removed and nothing else changed (`letheon.verifier.transition_roots`). It needs no row and no salt.
+The leaf of a row is ``SHA-256(00 || HMAC-SHA256(salt, place || ranks || row))``, the leaf of an
+empty slot is `TOMBSTONE`, and a node is ``SHA-256(01 || left || right)``. Erasing rows replaces
+their leaves by the tombstone. The roots before and after follow from the old leaves and the
+siblings on their paths. This proves that exactly these leaves were removed and nothing else changed
+(`letheon.verifier.transition_roots`), and it reveals no row and no salt.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ def count_slots(n_rows: int) -> int:
 
 
 def draw_slots(slots: int, n_rows: int) -> NDArray[np.int64]:
-    """Return a random slot for each row, from the randomness of the operating system.
+    """Draw a different random slot for each row, with randomness from the operating system.
 
     The order of the slots must not reveal the order of the rows.
     """
@@ -45,9 +46,9 @@ def draw_slots(slots: int, n_rows: int) -> NDArray[np.int64]:
 
 
 class SlotTree:
-    """All nodes of the tree. Immutable: `without` and `transition` return a new tree.
+    """An immutable Merkle tree over the slots; `without` and `transition` return a new tree.
 
-    `levels[0]` has the concatenated leaves, the last level has the root.
+    `levels[0]` contains the concatenated leaves; the last level contains the root.
     """
 
     def __init__(self, levels: Sequence[bytes | bytearray]) -> None:
@@ -57,7 +58,7 @@ class SlotTree:
     def build(
         cls, slots: int, positions: NDArray[np.int64] | Sequence[int], leaves: Iterable[bytes]
     ) -> Self:
-        """Hash a tree.
+        """Build the tree from the leaves of the rows; all other slots are empty.
 
         Parameters
         ----------
@@ -102,19 +103,19 @@ class SlotTree:
         return _read_node(self.levels[0], slot)
 
     def inclusion(self, slot: int) -> list[bytes]:
-        """Return the siblings of a slot's path, from the leaf to the root."""
+        """Return the siblings on the path of a slot, from leaf to root: its inclusion proof."""
         _require_slots(np.array([slot], np.int64), self.slots)
         return [
             _read_node(level, (slot >> height) ^ 1) for height, level in enumerate(self.levels[:-1])
         ]
 
     def without(self, positions: NDArray[np.int64] | Sequence[int]) -> Self:
-        """Return the tree with tombstones in these slots; only their paths are hashed.
+        """Return a new tree in which these slots are empty; only their paths are hashed again.
 
         Raises
         ------
         ValueError
-            A slot is empty already, is given twice, or does not exist.
+            A slot is already empty, is given twice, or does not exist.
         """
         places = np.sort(np.asarray(positions, np.int64))
         _require_slots(places, self.slots)
@@ -122,7 +123,7 @@ class SlotTree:
         changed: list[int] = places.tolist()
         for place in changed:
             if _read_node(levels[0], place) == TOMBSTONE:
-                raise ValueError(f"slot {place} is empty already")
+                raise ValueError(f"slot {place} is already empty")
             levels[0][place * _SIZE : (place + 1) * _SIZE] = TOMBSTONE
         for below, level in pairwise(levels):
             changed = _list_parents(changed)
@@ -141,14 +142,14 @@ class SlotTree:
 def transition_between(after: SlotTree, old_leaves: Mapping[int, bytes]) -> bytes:
     """Return the proof that removing these leaves gives the tree `after`.
 
-    Several transitions can be proved as one: give the leaves of all of them.
+    One proof can cover several transitions: pass the leaves that any of them removed.
 
     Parameters
     ----------
     after : SlotTree
-        The newest tree; the slots are empty in it.
+        The tree after the removal; the slots in `old_leaves` are empty in it.
     old_leaves : mapping of int to bytes
-        The leaves of these slots before.
+        The leaf that each emptied slot had before the removal.
 
     Returns
     -------
@@ -158,7 +159,7 @@ def transition_between(after: SlotTree, old_leaves: Mapping[int, bytes]) -> byte
     """
     places = sorted(old_leaves)
     if not places:
-        raise ValueError("old_leaves is empty; there is nothing to prove")
+        raise ValueError("old_leaves is empty; expected at least one leaf")
     _require_slots(np.array(places, np.int64), after.slots)
     for place in places:
         _require_leaf(old_leaves[place])
@@ -175,7 +176,10 @@ def transition_between(after: SlotTree, old_leaves: Mapping[int, bytes]) -> byte
 
 
 def _list_siblings(tree: SlotTree, places: list[int]) -> Iterator[bytes]:
-    """Yield the siblings of the paths of these slots that are on none of the paths."""
+    """Yield the nodes that are needed to hash the paths of these slots, level by level.
+
+    These are the siblings of path nodes that are not on a path themselves.
+    """
     for level in tree.levels[:-1]:
         on_a_path = set(places)
         for place in places:
@@ -185,12 +189,12 @@ def _list_siblings(tree: SlotTree, places: list[int]) -> Iterator[bytes]:
 
 
 def _list_parents(places: list[int]) -> list[int]:
-    """Return the distinct parents of sorted positions."""
+    """Return the positions of the parents of sorted nodes, one level up, without duplicates."""
     return list(dict.fromkeys([place >> 1 for place in places]))
 
 
 def _hash_parents(level: bytes) -> Iterator[bytes]:
-    """Yield the hashes of the parents of a level; equal pairs of children are hashed once."""
+    """Yield the hash of each pair of nodes of a level; pairs of equal nodes are hashed once."""
     pair, hashes = 2 * _SIZE, {}
     for begin in range(0, len(level), pair):
         both = level[begin : begin + pair]
@@ -209,14 +213,20 @@ def _read_node(level: bytes | bytearray, place: int) -> bytes:
 
 def _require_slots(places: NDArray[np.int64], slots: int) -> None:
     if places.size and not (places.min() >= 0 and places.max() < slots):
-        raise ValueError(f"a slot is outside of 0..{slots - 1}")
+        raise ValueError(
+            f"slots are outside of 0..{slots - 1}: the smallest is {places.min()}, the largest "
+            f"is {places.max()}"
+        )
     if len(np.unique(places)) != len(places):
-        raise ValueError("a slot is given twice")
+        raise ValueError("a slot is given twice; expected different slots")
 
 
 def _require_leaf(leaf: bytes) -> None:
     if len(leaf) != _SIZE or leaf == TOMBSTONE:
-        raise ValueError("a leaf must have 32 bytes and must not be the tombstone")
+        raise ValueError(
+            f"a leaf with {len(leaf)} bytes is not valid; expected 32 bytes other than the "
+            "tombstone"
+        )
 
 
 _MAGIC = b"letheon-row-v1\n"
@@ -259,10 +269,10 @@ def encode_rows(rows: Rows) -> Iterator[bytes]:
 
 
 def compute_ranks(rows: Rows) -> NDArray[np.int64]:
-    """Return the rank of each cell among the ordered categories of its column, -1 if missing.
+    """Return the rank of each cell among the ordered categories of its column; -1 if missing.
 
-    There is one column for every frame column with ordered categories. The ranks are not part of
-    `encode_rows`: they change when the last row of a category is removed.
+    The result has one column for every column of the frame with ordered categories. `encode_rows`
+    does not include the ranks, because they change when the last row of a category is removed.
     """
     codec = codec_of(type(rows.X))
     columns = codec.encode(rows.X)["columns"] if codec and codec.name in _FRAMES else []
@@ -281,7 +291,7 @@ def _read_ranks(column: dict[str, Any]) -> NDArray[np.int64] | None:
 
 
 def _encode_labels(y: NDArray[Any] | None, length: int) -> _RowPart:
-    """Return labels by value: their dtype, such as its width, may depend on removed rows."""
+    """Return the encoded labels without their dtype, which may depend on removed rows."""
     if y is None:
         return _RowPart("none", (b"" for _ in range(length)))
     return _RowPart(["values", list(y.shape[1:])], map(_encode_objects, y.astype(object)))
@@ -320,8 +330,8 @@ def _encode_frame(frame: Any) -> _RowPart:
     codec = codec_of(type(frame))
     if codec is None or codec.name not in _FRAMES:
         raise UnsupportedStateError(
-            f"a table of type {type(frame).__name__} has no canonical bytes; use a NumPy array, "
-            "a sparse matrix, or a pandas or polars frame"
+            f"a table of type {type(frame).__name__} cannot be encoded as canonical bytes; use "
+            "a NumPy array, a sparse matrix, or a pandas or polars frame"
         )
     plain = codec.encode(frame)
     columns = [_encode_column(column) for column in plain["columns"]]
@@ -330,9 +340,9 @@ def _encode_frame(frame: Any) -> _RowPart:
 
 
 def _encode_column(column: dict[str, Any]) -> _RowPart:
-    """Return a column of a frame: its dtype, and values with missing values marked.
+    """Return a column of a frame: its dtype, and its values with missing values marked.
 
-    The set of categories and their dtype are not part of it: both change when rows are removed.
+    The set of categories and its dtype are not encoded, because removing rows changes both.
     """
     dtype, values = column["dtype"], column["values"]
     if dtype == "category":
@@ -353,7 +363,7 @@ def _encode_column(column: dict[str, Any]) -> _RowPart:
 
 
 def _encode_categories(column: dict[str, Any]) -> Iterable[bytes]:
-    """Return pandas categories by value; times include their unit."""
+    """Return the encoded categories of a pandas column; times include their unit."""
     values = column["values"]
     if values.dtype.kind in "mM":
         return (
@@ -363,9 +373,11 @@ def _encode_categories(column: dict[str, Any]) -> Iterable[bytes]:
 
 
 def _to_little_endian(array: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers in little-endian order; True is 1."""
+    """Return an array in little-endian byte order; booleans become 0 or 1."""
     if array.dtype.names is not None:
-        raise UnsupportedStateError("structured arrays are not supported; use one column per field")
+        raise UnsupportedStateError(
+            "a structured array cannot be encoded; use one column per field"
+        )
     truth = array.dtype.kind == "b"
     numbers: NDArray[Any] = (
         array.view(np.uint8) != 0 if truth else array.astype(plain_descr(array.dtype), copy=False)
@@ -374,7 +386,7 @@ def _to_little_endian(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _iterate_fixed(array: NDArray[Any]) -> Iterator[bytes]:
-    """Yield the bytes of each row of numbers of fixed size, in C order and little-endian."""
+    """Yield the bytes of each row of an array, in C order. The array must be little-endian."""
     width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
     per_block = max(1, _BLOCK // max(width, 1))
     for begin in range(0, len(array), per_block):
@@ -385,7 +397,7 @@ def _iterate_fixed(array: NDArray[Any]) -> Iterator[bytes]:
 
 
 def _encode_objects(row: Any) -> bytes:
-    """Return the concatenated values of a row of objects; each includes its length."""
+    """Return the encoded objects of a row, concatenated. Each encoding contains its length."""
     if isinstance(row, np.ndarray):
         return b"".join(map(_encode_object, row.ravel().tolist()))
     return _encode_object(row)
@@ -405,11 +417,12 @@ SALT_BYTES = 32
 
 
 class RowSlots(NamedTuple):
-    """Slot, salt and place of every row, in order.
+    """Slot, salt, place and ranks of every row, in the order of the rows.
 
-    The place is the position of the row at registration. It never changes, and places increase
-    strictly, so that the remaining rows cannot be reordered. The ranks of its cells in columns of
-    ordered categories are kept as well, because they change when a category is removed.
+    The place is the position of the row at registration. The place never changes, and places
+    increase strictly, so the remaining rows cannot be reordered. The ranks are those that cells in
+    columns with ordered categories had at registration. They are stored because removing a category
+    would change them.
     """
 
     slots: NDArray[np.int64]
@@ -418,12 +431,12 @@ class RowSlots(NamedTuple):
     ranks: NDArray[np.int64]
 
     def take(self, positions: NDArray[np.int64]) -> "RowSlots":
-        """Return the values of the rows at these positions."""
+        """Return the slots, salts, places and ranks of the rows at these positions."""
         return RowSlots(**{name: part[positions] for name, part in self._asdict().items()})
 
 
 def draw_row_slots(n_rows: int, n_slots: int, ranks: NDArray[np.int64] | None = None) -> RowSlots:
-    """Draw a slot and a salt for every row, and number the rows.
+    """Draw a random slot and a random salt for every row, and number the rows from 0.
 
     The slots are a secret permutation, so that they do not reveal the order of the rows. Each salt
     is drawn independently: a salt derived from a master key could not be destroyed separately.
@@ -443,13 +456,13 @@ def build_tree(rows: Rows, row_slots: RowSlots, n_slots: int) -> SlotTree:
     Raises
     ------
     ValueError
-        Rows or ordered categories are not in the order of their registration, or slots or salts
-        are not valid.
+        Rows or ordered categories are not in the order that they had at registration, or slots or
+        salts are not valid.
     """
     codes = compute_ranks(rows)
     _require_row_slots(row_slots, codes)
     if not all(map(_is_same_order, codes.T, row_slots.ranks.T)):
-        raise ValueError("ordered categories are not in the order of their registration")
+        raise ValueError("ordered categories are not in the order that they had at registration")
     salts = row_slots.salts.tobytes()
     starts = range(0, len(salts), SALT_BYTES)
     leaves = [
@@ -466,7 +479,7 @@ def build_tree(rows: Rows, row_slots: RowSlots, n_slots: int) -> SlotTree:
 
 
 def _is_same_order(codes: NDArray[np.int64], ranks: NDArray[np.int64]) -> bool:
-    """Return whether categories have the order of their ranks, with the same missing values."""
+    """Return whether category codes are ordered like the ranks, with the same missing values."""
     distinct, first, inverse = np.unique(ranks, return_index=True, return_inverse=True)
     rising = bool((np.diff(codes[first]) > 0).all())
     missing = bool(((distinct < 0) == (codes[first] < 0)).all())
@@ -479,17 +492,21 @@ def _require_row_slots(row_slots: RowSlots, codes: NDArray[np.int64]) -> None:
     for name, value in row_slots._asdict().items():
         kind = np.uint8 if name == "salts" else np.int64
         if not isinstance(value, np.ndarray) or value.dtype != kind:
-            raise ValueError(f"{name} must be an array of {np.dtype(kind)}")
+            raise ValueError(f"{name} must be a NumPy array of dtype {np.dtype(kind)}")
         if value.shape != shapes.get(name, (n_rows,)):
-            raise ValueError(f"{name} has the shape {value.shape} for {n_rows} rows")
+            raise ValueError(
+                f"{name} has the shape {value.shape}; expected {shapes.get(name, (n_rows,))}"
+            )
     if n_rows and (row_slots.places[0] < 0 or bool((np.diff(row_slots.places) <= 0).any())):
-        raise ValueError("the rows are not in the order of their registration: positions must rise")
+        raise ValueError(
+            "the rows are not in the order that they had at registration: places must increase"
+        )
 
 
 def require_root(tree: SlotTree, root: str) -> None:
-    """Raise unless rows and salts match the commitment of the ledger."""
+    """Raise `CorruptFileError` unless the root of the tree is the root recorded in the ledger."""
     if tree.root.hex() != root:
         raise CorruptFileError(
-            "the rows of this version do not match the root recorded in the ledger: they were "
-            "altered. Nothing was changed."
+            "the rows of this version do not match the root recorded in the ledger: the files "
+            "were altered. Nothing was changed."
         )

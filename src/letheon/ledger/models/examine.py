@@ -1,8 +1,8 @@
-"""Checks before a model is registered: its rows must reproduce it.
+"""Checks before a model is registered: its rows must match it and reproduce an exact model.
 
 `examine_model` checks an object of this process. `examine_files` checks untrusted files in a
-sandboxed process: reading the table, building the model and retraining it run computations that
-the sender of the files chose.
+sandboxed process, because the sender of the files decides which computations run when the table is
+read and the model is built and retrained.
 """
 
 import copy
@@ -38,16 +38,16 @@ from letheon.parallel import one_thread
 
 
 class FreshFit(NamedTuple):
-    """A model and the duration of its training."""
+    """A newly trained model and the duration of its training in seconds."""
 
     model: Any
     seconds: float
 
 
 def copy_rows(X: Any, y: Any, ids: Any, extra: dict[str, Any] | None = None) -> Rows:
-    """Return a copy of rows; without ids they are numbered from 0.
+    """Return a copy of the rows; if `ids` is None, the rows are numbered from 0.
 
-    `extra` has further arguments of `fit` with one value per row, such as `risk` of SISA.
+    `extra` contains further arguments of `fit` with one value per row, such as `risk` of SISA.
     """
     table, target = hold_table(X), None if y is None else hold_target(y)
     length = table_length(table)
@@ -56,21 +56,23 @@ def copy_rows(X: Any, y: Any, ids: Any, extra: dict[str, Any] | None = None) -> 
     values = {name: hold_target(value) for name, value in (extra or {}).items()}
     for name, value in values.items():
         if len(value) != length:
-            raise ValueError(f"{name} has {len(value)} values for {length} rows")
+            raise ValueError(
+                f"{name} has {len(value)} values for {length} rows; expected one value per row"
+            )
     return Rows(table, target, row_ids(ids, length), values)
 
 
 def fresh_fit(like: Any, rows: Rows, *, seed: int | None = None) -> FreshFit:
-    """Train on these rows, in their order, with the settings of a model and one thread.
+    """Train a new model on these rows, in their order, with one thread.
 
     Parameters
     ----------
     like : estimator
-        Its settings are used, and its seeds unless `seed` is given. It is not changed.
+        The model whose settings are used, and its seeds unless `seed` is given. It is not changed.
     rows : Rows
         The rows; ``rows.extra`` is passed to `fit` by name.
     seed : int, optional
-        Another seed.
+        Seed to use instead of the seeds of `like`.
     """
     fresh = clone_unfitted(like) if seed is None else fresh_copy(like, seed)
     X, y = rows.slice(0, len(rows))
@@ -86,7 +88,7 @@ _ROW_CLASSES = ("letheon.rows.", "pandas.", "polars.", "scipy.sparse.", "numpy."
 
 @dataclass(frozen=True)
 class ExaminedModel:
-    """A fitted model, ready to be registered."""
+    """A checked and encoded model, ready to be registered."""
 
     content: bytes
     method: str
@@ -104,13 +106,13 @@ class ModelFiles:
     model : bytes
         File written by `letheon.save`.
     rows, test : (str, bytes)
-        Name and content of the training rows, and of the test rows.
+        Name and content of the file with the training rows, and of the file with the test rows.
     target, ids : str or None
-        Names of columns.
+        Names of the columns with the target and with the ids.
     trusted : tuple of str
         Additional classes that the model may use.
     max_memory : int or None
-        Bytes that loading the model may take; see `letheon.load`.
+        Most bytes of memory that loading the model may use; see `letheon.load`.
     """
 
     model: bytes
@@ -123,12 +125,12 @@ class ModelFiles:
 
 
 def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> ExaminedModel:
-    """Check that a fitted model matches its rows, and return what is registered.
+    """Check that a fitted model matches its rows, and return the model ready for registration.
 
     Raises
     ------
     CannotForgetError
-        The model has no `forget`, or keeps checkpoints in a folder of its own.
+        The object is not a letheon estimator, or the model keeps checkpoints in its own folder.
     LedgerError
         The rows do not match the model, or they do not reproduce an exact model.
     UntrustedClassError
@@ -150,34 +152,37 @@ def _describe_examined(model: Any, content: bytes, seconds: float | None) -> Exa
 
 
 def judge_model(model: Any, test: Rows) -> JudgementBasis:
-    """Return test rows with the score of the model on them."""
+    """Return the test rows, together with the score of the model on them."""
     X, y = test.slice(0, len(test))
     return JudgementBasis(None, test, test_metric(model, X, y)[1])
 
 
 def require_kind(model: Any) -> MethodFacts:
-    """Return the facts of a letheon estimator, fitted or not; raise for other objects."""
+    """Return the `MethodFacts` of a letheon estimator, fitted or not.
+
+    Raise `CannotForgetError` for other objects, and for a model with its own checkpoint folder.
+    """
     facts = getattr(model, "facts", None)
     if isinstance(model, type) or not isinstance(facts, MethodFacts):
         raise CannotForgetError(
-            f"{type(model).__name__} is not a letheon estimator; wrap it: "
-            "NaiveUnlearner(estimator), or SISAClassifier(estimator)"
+            f"{type(model).__name__} is not a letheon estimator; wrap it, for example "
+            "NaiveUnlearner(estimator) or SISAClassifier(estimator)"
         )
     params = model.get_params(deep=True).items()
     kept = [key for key, value in params if key.endswith("checkpoint_dir") and value is not None]
     if kept:
         raise CannotForgetError(
-            f"this model keeps checkpoints in a folder of its own ({', '.join(kept)}), which a "
-            "purge of the ledger does not erase; fit it with checkpoint_dir=None"
+            f"this model keeps checkpoints in its own folder ({', '.join(kept)}), and a purge "
+            "of the ledger does not erase that folder; fit the model with checkpoint_dir=None"
         )
     return facts
 
 
 def _remove_unverifiable(model: Any) -> Any:
-    """Return a copy without parts that retraining cannot reproduce: free text and generators.
+    """Return a copy of a model without the parts that retraining cannot reproduce.
 
-    A note on tuning is free text, and the state of a generator may contain anything. An auditor
-    who retrains the model could not reproduce these bytes from the rows.
+    These parts are the note on tuning, which is free text, and random generators, whose state may
+    contain anything. An auditor who retrains the model cannot reproduce their bytes from the rows.
     """
     twin = copy.copy(model)
     vars(twin).pop("tuning_", None)
@@ -194,7 +199,7 @@ def _remove_unverifiable(model: Any) -> Any:
 
 
 def _require_rows(model: Any, rows: Rows) -> None:
-    """Raise unless the ids of the rows are the ids of the model."""
+    """Raise `LedgerError` unless the rows have the ids of the model, in any order."""
     ids: Ids = model._get_ids()
     if ids.kind != rows.ids.kind or len(ids) != len(rows):
         raise LedgerError(
@@ -202,15 +207,21 @@ def _require_rows(model: Any, rows: Rows) -> None:
             f"{rows.ids.kind} ids were given; give the same X, y and ids as to fit"
         )
     if not np.array_equal(np.sort(ids.to_array()), np.sort(rows.ids.to_array())):
-        raise LedgerError("the ids are not the ids of the model; see model.ids_")
+        raise LedgerError(
+            "the ids of the rows differ from the ids of the model; give the same ids as to fit "
+            "(see model.ids_)"
+        )
 
 
 def _require_fit(model: Any, rows: Rows) -> float:
-    """Retrain an exact model on the rows and compare; return the duration in seconds."""
+    """Raise `LedgerError` unless a fresh fit on the rows gives the same exact model.
+
+    Return the duration of the fresh fit in seconds.
+    """
     fresh = fresh_fit(model, rows)
     if fresh.model.digest() != model.digest():
         raise LedgerError(
-            "a fresh fit on these rows gives a different model, so its certificates could not be "
+            "a fresh fit on these rows gives a different model, so certificates could not be "
             "verified; give the same X, y and ids as to fit, in the same order, and use the "
             "library versions that the model was trained with"
         )
@@ -236,7 +247,7 @@ def examine_files(
     LetheonError, TableFileError
         The files are not valid; see `letheon.load` and `examine_model`.
     SandboxError
-        The process exceeded its limits, or failed otherwise.
+        The process exceeded its limits, or failed for another reason.
     """
     size = len(files.model) + len(files.rows[1]) + (len(files.test[1]) if files.test else 0)
     start = time.monotonic()
@@ -265,18 +276,18 @@ def examine_files(
 
 
 def _decode_rows(data: bytes) -> Rows:
-    """Return the rows that a sandboxed process sent; they are untrusted."""
+    """Decode the untrusted rows that a sandboxed process returned."""
     rows = state.decode(data, max_memory=memory_limit(len(data)))
     names = state.names_of(state.to_tree(rows))
     if type(rows) is not Rows or not all(name.startswith(_ROW_CLASSES) for name in names):
         raise LedgerError(
-            "the sandboxed process returned no valid rows; the model cannot be registered"
+            "the sandboxed process returned data other than rows; the model cannot be registered"
         )
     return rows
 
 
 def _make_error(name: str, text: str) -> Exception:
-    """Return the error that the sandboxed process reported, if its type is allowed."""
+    """Return the error that the sandboxed process reported; a `LedgerError` for other types."""
     allowed = (TableFileError, MissingColumnError, NoTableReaderError, TypeError, ValueError)
     kind = {kind.__name__: kind for kind in allowed}.get(name) or getattr(errors, str(name), None)
     is_allowed = isinstance(kind, type) and issubclass(kind, (LetheonError, *allowed))
@@ -284,10 +295,10 @@ def _make_error(name: str, text: str) -> Exception:
 
 
 def _examine_files(files: ModelFiles, _: Any) -> dict[str, Any]:
-    """Run `examine_files` in the sandboxed process."""
+    """Examine the files; this is the part of `examine_files` that runs in the sandboxed process."""
     try:
         with warnings.catch_warnings():
-            # The page of the model shows what they say about the guarantee.
+            # The page of the model shows the limits of the guarantee that warnings would mention.
             warnings.simplefilter("ignore")
             return _examine_in_sandbox(files)
     except (LetheonError, TableFileError) as error:

@@ -1,4 +1,4 @@
-"""`Ledger.models`: registered models, their versions and measures."""
+"""`Ledger.models`: registered models, their versions and their measurements."""
 
 import threading
 import time
@@ -63,7 +63,7 @@ _MODEL = [models.c[name] for name in _MODEL_COLUMNS]
 
 
 class _People(NamedTuple):
-    """Cached ids of a version, with the address of their blob and the time when they expire."""
+    """Cached ids of a version, the address of their blob, and the time when the cache expires."""
 
     address: str
     ids: Ids
@@ -112,7 +112,7 @@ class Models:
         model : fitted letheon estimator
             It is copied into the ledger; this object is not changed.
         X, y, ids
-            The same as given to `fit`.
+            The same rows, labels and ids that were passed to `fit`.
         name : str
             Name of the model.
         tenant : str, default="default"
@@ -120,13 +120,15 @@ class Models:
         dataset : str, optional
             Name of the dataset; default: the name of the model.
         test : (X, y) or (X, y, ids), optional
-            Test rows for the effectiveness. Erased people are removed from them too.
+            Test rows that certificates measure the effectiveness on. Rows of erased people are
+            removed from them too.
         monitor : Monitor, optional
             Monitor of the model: its decisions and proxies become part of the certificates.
         preprocessing : str, optional
             SHA-256 of the preprocessing; certificates quote it.
         releases : {"labels-only", "latest-only", "every-version"}, optional
-            Which outputs of the model are published; default: what its guarantee covers.
+            Which outputs of the model are published; default: the outputs that its guarantee
+            covers.
         row_params : dict, optional
             Further arguments of `fit` with one value per row, such as ``risk``.
         trusted : iterable of class, function or str, optional
@@ -157,9 +159,9 @@ class Models:
     ) -> Model:
         """Register a model from untrusted files.
 
-        The files are read, and the model is retrained, in a process without access to other files,
-        the network, keys or the database. Later computations of the model use such a process too,
-        one task at a time, unless `files` names trusted classes.
+        The files are read, and the model is retrained, in a sandboxed process without access to
+        other files, the network, keys or the database. Later computations of the model run in a
+        sandboxed process too, one task at a time, unless `files` names trusted classes.
 
         Parameters
         ----------
@@ -177,7 +179,7 @@ class Models:
         LetheonError, TableFileError
             The files are not valid.
         SandboxError
-            The process exceeded its limits, or failed otherwise.
+            The process exceeded its limits, or failed for another reason.
         """
         examined, rows, judged = examine_files(files, seconds=seconds, stop=stop)
         origin: Literal["own", "outside"] = "own" if files.trusted else "outside"
@@ -203,8 +205,9 @@ class Models:
         """Train a model with a seed that the operator cannot choose, and register it.
 
         The log commits to a random key, a checkpoint of the log is signed, and the seed is derived
-        from both. The operator therefore cannot try several seeds and choose one. If a witness
-        co-signs the checkpoints, this is proved; otherwise the certificates state that it is not.
+        from both. The operator therefore cannot try several seeds and choose one. Certificates
+        prove this if a witness co-signs the checkpoints; otherwise they state that it is not
+        proved.
 
         Parameters
         ----------
@@ -222,7 +225,7 @@ class Models:
     def without_blocked(
         self, X: Any, y: Any, ids: Any, *, tenant: str = "default"
     ) -> tuple[Any, Any, NDArray[Any]]:
-        """Return X, y and ids without the rows of people with an erasure request of this tenant."""
+        """Return X, y and ids without the rows of people with an erasure request at this tenant."""
         rows = copy_rows(X, y, ids)
         with self._core.database.reading() as conn:
             erased = set(conn.scalars(select(blocked.c.tag).where(blocked.c.tenant == tenant)))
@@ -238,7 +241,7 @@ class Models:
         apart: bool = False,
         stop: threading.Event | None = None,
     ) -> "tuple[Step, ...]":
-        """Retrain a model without the queued rows, as a batch with its own certificate."""
+        """Retrain a model without the rows of queued requests, as a batch with a certificate."""
         from letheon.ledger.worker.worker import retrain_model
 
         compute = choose_compute(apart=apart, stop=stop)
@@ -275,7 +278,7 @@ class Models:
         after: int | None = None,
         limit: int | None = None,
     ) -> tuple[Version, ...]:
-        """Return the versions of a model, oldest first: after a number, at most `limit`."""
+        """Return at most `limit` versions of a model with numbers above `after`, oldest first."""
         with self._core.database.reading() as conn:
             model_id = find_model(conn, model, tenant).id
             query = select(*_VERSION).where(versions.c.model_id == model_id)
@@ -293,9 +296,9 @@ class Models:
         numbers: Sequence[int] | None = None,
         limit: int = 50,
     ) -> tuple[Version, ...]:
-        """Return versions of a model with their facts, newest first.
+        """Return at most `limit` versions of a model with their certificate facts, newest first.
 
-        Only versions below the number `before`, or only these `numbers`; at most `limit`.
+        `before` selects the versions with smaller numbers, `numbers` selects versions by number.
         """
         with self._core.database.reading() as conn:
             model_row = find_model(conn, model, tenant)
@@ -313,7 +316,7 @@ class Models:
         return tuple(_to_full_version(model_row, row) for row in rows)
 
     def version_facts(self, model: str, number: int, *, tenant: str = "default") -> dict[str, Any]:
-        """Return the facts of a version: the content of its present or future certificate.
+        """Return the facts of a version that its certificate states, or will state.
 
         The keys are `number`, `kind` (``registration``, ``erase`` or ``retrain``), `n_erased`,
         `seconds`, and, except for a registration, `method`, `guarantee` with its `accounting`,
@@ -334,7 +337,7 @@ class Models:
     def sequences(
         self, model: str, first: int, last: int, *, tenant: str = "default"
     ) -> tuple[int, ...]:
-        """Return the numbers of the certificates of versions after `first`, up to `last`."""
+        """Return the certificate numbers of the versions from `first` + 1 to `last`."""
         with self._core.database.reading() as conn:
             row = find_model(conn, model, tenant)
             query = select(versions.c.sequence).where(
@@ -348,23 +351,24 @@ class Models:
     def claims(self, model: str, *, tenant: str = "default") -> dict[str, Any]:
         """Return the claims of the served model about its next removal.
 
-        This is the `guarantee` section that a certificate would have now, also for a model that
-        was only registered or just retrained. The model is read once per version.
+        This is the `guarantee` section that a certificate would have now, even if no row was
+        removed since the model was registered or retrained. The model is read once per version.
         """
         row = self.row(model, tenant)
         return read_head(self._core, row, lambda head: _head_claims(self._core, row, head))
 
     def watch(self, model: str, *, tenant: str = "default") -> Watch | None:
-        """Return the tolerances of the monitor of a model; None without a monitor."""
+        """Return the tolerances of a model's monitor; None if the model has no monitor."""
         row = self.row(model, tenant)
         return read_head(self._core, row, lambda head: _head_watch(self._core, row, head))
 
     def spending(
         self, model: str, *, tenant: str = "default", newest: int = 200
     ) -> tuple[tuple[int, float], ...]:
-        """Return (time, spent budget) since the last retrain, oldest first.
+        """Return (time, spent budget) for each version since the last retraining, oldest first.
 
-        The values are more precise than in certificates: use them for forecasts, do not show them.
+        Times are seconds since 1970. Only the `newest` versions are returned. The values are more
+        precise than in certificates: use them for forecasts, and do not show them.
         """
         with self._core.database.reading() as conn:
             row = find_model(conn, model, tenant)
@@ -382,7 +386,7 @@ class Models:
         return tuple(spent)
 
     def run_facts(self, model: str, *, tenant: str = "default") -> dict[str, Any]:
-        """Return facts that all versions share: retrains, their duration, training seeds."""
+        """Return facts about all versions: retrainings, their duration, choice of the seed."""
         row = self.row(model, tenant)
         with self._core.database.reading() as conn:
             return find_head(conn, row.id).run
@@ -406,16 +410,16 @@ class Models:
         return self._people[row.id].ids
 
     def count_rows(self, ids: Iterable[int | str], model: str, *, tenant: str = "default") -> int:
-        """Return the number of rows of these ids in the served version; ids may repeat."""
+        """Return the number of rows of these ids in the served version; duplicates count once."""
         index = self.get_ids_index(self.row(model, tenant))
         return len(index.find(as_ids([*ids]).distinct()).positions)
 
     def row(self, model: str, tenant: str) -> ModelRow:
-        """Return the row of a model, which never changes; it is read once."""
+        """Return the database row of a model. The row never changes, so it is read only once."""
         for argument, value in (("model", model), ("tenant", tenant)):
             if not isinstance(value, str):
                 raise TypeError(
-                    f"{argument} is a {type(value).__name__}; expected its name, a string"
+                    f"{argument} must be a name of type str, not {type(value).__name__}"
                 )
         row = self._rows.get((model, tenant))
         if row is None:
@@ -425,10 +429,10 @@ class Models:
         return row
 
     def get_ids_index(self, row: ModelRow) -> IdIndex:
-        """Return the ids of the served version, as of some seconds ago.
+        """Return an index of the ids of the served version, from a cache that may be seconds old.
 
-        Ids are only removed, and the ledger knows removed ids from their requests. So a cache that
-        is slightly out of date does not accept an invalid request.
+        Ids are never added, and the ledger detects removed ids by their requests. So a slightly
+        outdated cache does not accept an invalid request.
         """
         now, people = time.monotonic(), self._people.get(row.id)
         if people is None or now >= people.until:
@@ -444,7 +448,7 @@ class Models:
         return _People(head.ids_blob, ids, IdIndex(ids))
 
     def _get_registered(self, model_id: int) -> Model:
-        """Return a new model; warn about stores that cannot be searched for its ids."""
+        """Return a new model, and warn about stores that cannot be searched for its ids."""
         with self._core.database.reading() as conn:
             row = find_model_by_id(conn, model_id)
             head, model = find_head(conn, model_id), _get_model(conn, model_id)
@@ -480,7 +484,7 @@ def _to_version(row: Row[Any], **more: Any) -> Version:
 
 
 def _to_full_version(model: ModelRow, row: Row[Any]) -> Version:
-    """Return a version with its facts as a certificate shows them, and a coarse account."""
+    """Return a version with its facts and its rounded account, as a certificate shows them."""
     stored = parse_strict(row.facts.encode())
     facts = stored["certificate"]
     if facts is not None:
@@ -527,7 +531,7 @@ def _head_watch(core: Core, row: ModelRow, head: VersionRow) -> Watch | None:
 
 
 def _remember(address: str, read: Callable[[], _T]) -> _T:
-    """Return a value computed from a blob, from the cache if possible."""
+    """Return the cached value for the blob at an address; compute it with `read` if not cached."""
     cached: Any = _cache.get(address, _UNREAD)  # one call: another thread may clear the cache
     if cached is not _UNREAD:
         value: _T = cached
@@ -544,7 +548,7 @@ def _list_sizes(folder: Path) -> Iterator[int]:
 
 
 def file_size(path: Path) -> Iterator[int]:
-    """Yield the size of a file in bytes; yield nothing if the file is deleted."""
+    """Yield the size of a file in bytes; yield nothing if the file does not exist."""
     try:
         yield path.stat().st_size
     except FileNotFoundError:  # purged at the same time

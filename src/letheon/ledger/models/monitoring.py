@@ -1,6 +1,6 @@
 """Monitors that are stored with the versions of a model in a ledger.
 
-A monitor only recommends a retrain; the retrain is a batch like any other.
+A monitor only recommends a retraining. The ledger retrains the model in a batch of its own.
 """
 
 import hashlib
@@ -41,20 +41,20 @@ def pack_monitor(monitor: Monitor) -> bytes:
     Raises
     ------
     ValueError
-        The monitor writes files, or keeps forgotten people until the next retrain: a ledger could
-        not certify the erasure.
+        The monitor writes files, or keeps forgotten people until the next retraining. A ledger
+        could not certify their erasure.
     UnsupportedStateError
         The metric has no importable name, such as a lambda.
     """
     if monitor._folder is not None:
         raise ValueError(
-            f"this monitor writes to {monitor._folder.path}, which the ledger does not erase; "
-            "create it without folder"
+            f"this monitor writes to {monitor._folder.path}, and the ledger does not erase "
+            "that folder; create the monitor without folder"
         )
     if monitor.hold_forgotten_until_retrain:
         raise ValueError(
-            "hold_forgotten_until_retrain=True keeps erased people, which a ledger cannot certify; "
-            "create the monitor without it"
+            "hold_forgotten_until_retrain=True keeps rows of erased people, so the ledger "
+            "could not certify their erasure; create the monitor without it"
         )
     rows = {"test": monitor._panel.rows, "training": monitor._rows, "forgotten": None}
     record = make_record(monitor) | {"on_breach": "advise"}
@@ -65,7 +65,9 @@ def pack_monitor(monitor: Monitor) -> bytes:
 
 
 def unpack_monitor(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> Monitor:
-    """Return the monitor from `pack_monitor` with its model; it does not retrain by itself.
+    """Return a monitor that `pack_monitor` packed, joined with its model.
+
+    The monitor does not retrain the model by itself.
 
     Parameters
     ----------
@@ -81,17 +83,22 @@ def unpack_monitor(data: bytes, model: Any, *, trusted: Iterable[Any] = ()) -> M
     CorruptFileError, NewerFormatError, UntrustedClassError
         See `letheon.state.decode`.
     ValueError
-        The ids of the model are not those of the monitor.
+        The ids of the model differ from the ids of the monitor.
     """
     parts = state.decode(data, trusted=trusted, max_memory=state.UNLIMITED)
     if not isinstance(parts, dict) or "format" not in parts:
-        raise CorruptFileError("the data is not a monitor")
+        raise CorruptFileError(
+            "the data does not contain a monitor: expected a dictionary with a format number"
+        )
     if parts["format"] != FORMAT:
         raise NewerFormatError(
             f"the monitor has format {parts['format']}, but this version of letheon reads {FORMAT}"
         )
     if parts.keys() != _PARTS:
-        raise CorruptFileError(f"the monitor has other parts than {', '.join(sorted(_PARTS))}")
+        raise CorruptFileError(
+            f"the monitor has the parts {', '.join(sorted(map(str, parts)))}; expected "
+            f"{', '.join(sorted(_PARTS))}"
+        )
     training: Rows | None = parts["rows"]["training"]
     if training is not None:
         check_same_ids(model, training, were_named=True)
@@ -105,8 +112,8 @@ def forget_with_monitor(monitor: Monitor, ids: Any) -> tuple[Receipt | None, Rea
 
     The receipt is None if the ids have test rows only.
 
-    An error of a metric does not stop the erasure: the ids are forgotten, and the reading says that
-    a retrain is due.
+    An error in the metric does not stop the erasure: the ids are forgotten, and the reading
+    recommends a retraining.
     """
     n_readings = len(monitor.history)
     try:
@@ -121,9 +128,9 @@ def forget_with_monitor(monitor: Monitor, ids: Any) -> tuple[Receipt | None, Rea
 def adopt_retrained(
     monitor: Monitor, model: Any, rows: Rows, *, seconds: float | None = None
 ) -> Reading | None:
-    """Continue with a model that was retrained on these rows.
+    """Make a monitor continue with a model that was retrained on these rows.
 
-    Ids of the monitor that are not in the rows are removed from it.
+    Ids that are not in the rows are removed from the monitor. Return the reading of the new model.
     """
     ids = as_ids(monitor.model.ids_) if monitor._rows is None else monitor._rows.ids
     people = ids.distinct()
@@ -134,8 +141,9 @@ def adopt_retrained(
 def compute_policy_digest(monitor: Monitor) -> str:
     """Return the SHA-256 of the tolerances and the calibration of a monitor.
 
-    ``SHA-256("letheon/monitor-policy/v1" | 0 | JSON of tolerances, calibration and metric)``, with
-    sorted keys and without spaces. It does not depend on rows, requests or seeds.
+    The digest is ``SHA-256("letheon/monitor-policy/v1" | 0 | JSON of tolerances, calibration and
+    metric)``; the JSON has sorted keys and no spaces. The digest does not depend on rows, requests
+    or seeds.
     """
     calibration = monitor.calibration
     policy = {
@@ -148,14 +156,17 @@ def compute_policy_digest(monitor: Monitor) -> str:
 
 
 def _to_python(value: Any) -> Any:
-    """Return a NumPy number as a Python number."""
+    """Convert a NumPy number or array to Python numbers."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    raise TypeError(f"{value!r} in the requests of the calibration cannot be part of a policy")
+    raise TypeError(
+        f"the calibration contains {value!r} of type {type(value).__name__}, which cannot be "
+        "written as JSON; use numbers and strings"
+    )
 
 
 def unpack_watch(packed: bytes, trusted: Iterable[str]) -> Watch:
-    """Return the tolerances of a packed monitor."""
+    """Return metric, tolerances, limits and assumptions of a packed monitor."""
     record = state.decode(packed, trusted=trusted, max_memory=state.UNLIMITED)["record"]
     limits = {
         name: {key: limit[key] for key in ("score", "factor", "floor", "miss")}

@@ -1,4 +1,4 @@
-"""Registration of a model: commitment to its rows, its files, and the log entry."""
+"""Registration of a model: commit to its rows, write its files, and record it in the log."""
 
 import secrets
 from dataclasses import replace
@@ -47,15 +47,15 @@ def define_model(
     trusted: Any = (),
     origin: Literal["own", "outside"] = "own",
 ) -> ModelRow:
-    """Return the row of a model to register; see `Ledger.models.register`.
+    """Return the database row of a model that is about to be registered.
 
-    The registration adds folder, method, slots and time. Empty `releases` mean what the guarantee
-    of the model covers.
+    The arguments are those of `Ledger.models.register`; `releases=None` publishes what the
+    guarantee of the model covers. The registration fills in folder, method, slots and time.
     """
     for argument, text in (("name", name), ("tenant", tenant), ("dataset", dataset or name)):
         require_name(argument, text)
     if isinstance(trusted, str) or callable(trusted):
-        raise TypeError(f"trusted={trusted!r} is a single value; give a list: trusted=[...]")
+        raise TypeError(f"trusted={trusted!r} is a single value; pass a list: trusted=[...]")
     return ModelRow(
         id=0,
         tenant=tenant,
@@ -75,7 +75,10 @@ def define_model(
 def register_fitted(
     core: Core, examined: ExaminedModel, rows: Rows, model: ModelRow, judged: JudgementBasis | None
 ) -> int:
-    """Register a model whose seed the caller chose; its certificates say so."""
+    """Register a model whose seed the caller chose; return its key in the database.
+
+    The certificates of the model state that the caller chose the seed.
+    """
     # A seed may be as short as "0": the commitment must not allow to guess it.
     training = {
         "rule": CALLER_SEED,
@@ -92,7 +95,11 @@ def register_fitted(
 def register_trained(
     core: Core, estimator: Any, rows: Rows, model: ModelRow, test: tuple[Any, ...] | None
 ) -> int:
-    """Commit to a key, sign a checkpoint, train with the seed derived from both, and register."""
+    """Train a model with a seed that the operator cannot choose, and register it.
+
+    The log commits to a random key, a checkpoint is signed, and the seed is derived from both.
+    Return the key of the model in the database.
+    """
     require_kind(estimator)
     with new_folder(core) as folder:
         key = core.keys.new_key("training", label=folder)
@@ -116,19 +123,27 @@ def register_trained(
 
 
 def make_judged(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> JudgementBasis | None:
-    """Return the test rows or the monitor of a model, with the score of this version."""
+    """Return the data on which versions of a model are evaluated; None without test and monitor.
+
+    This is either the monitor, or the test rows with the score of this version.
+    """
     if monitor is not None:
         from letheon.ledger.models.monitoring import pack_monitor
 
         if test is not None:
-            raise ValueError("test and monitor cannot be combined: a monitor has its own test rows")
+            raise ValueError(
+                "test and monitor cannot be combined, because a monitor has its own test rows; "
+                "omit test"
+            )
         if monitor.model is not model:
-            raise ValueError("the monitor belongs to another model; register monitor.model")
+            raise ValueError(
+                "the monitor belongs to another model; pass monitor.model as the model to register"
+            )
         return JudgementBasis(pack_monitor(monitor), None, 0.0)
     if test is None:
         return None
     if not isinstance(test, tuple) or len(test) not in (2, 3):
-        raise ValueError("test must be (X, y) or (X, y, ids)")
+        raise ValueError("test must be a tuple (X, y) or (X, y, ids)")
     ids = test[2] if len(test) == 3 else make_test_ids(len(test[1]))
     return judge_model(model, copy_rows(test[0], test[1], ids))
 
@@ -148,7 +163,7 @@ def _register_model(
     BlockedIdsError
         Some rows belong to people with an erasure request.
     LedgerError
-        The name is taken.
+        The tenant already has a model of this name.
     """
     model = replace(
         model,
@@ -209,11 +224,12 @@ def _register_model(
 
 
 def _refuse_blocked(conn: Connection, tenant: str, tags: frozenset[str]) -> None:
-    """Raise if rows belong to people with an erasure request of this tenant."""
+    """Raise `BlockedIdsError` if a tag belongs to a person whose erasure was requested."""
     query = select(blocked.c.tag).where(blocked.c.tenant == tenant).distinct()
     n_blocked = sum(tag in tags for tag in conn.scalars(query))
     if n_blocked:
         raise BlockedIdsError(
-            f"{n_blocked} of these people have an erasure request; their rows must not be used for "
-            "training. `ledger.models.without_blocked(X, y, ids)` removes them."
+            f"{n_blocked} of the people in the rows have an erasure request, so their rows "
+            "must not be used for training; remove them with "
+            "`ledger.models.without_blocked(X, y, ids)`"
         )

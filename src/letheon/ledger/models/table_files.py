@@ -1,4 +1,4 @@
-"""Read the rows of a model from a file: arrays, or a table with named columns.
+"""Readers of the rows of a model from files with arrays, or with a table of named columns.
 
 Error messages of table readers may quote values of rows, so only the type of their error is
 reported.
@@ -19,11 +19,11 @@ _MOST_NAMES, _LONGEST_NAME = 30, 60
 
 
 class TableFileError(ValueError):
-    """A file of rows cannot be used; the text may name columns, but no values."""
+    """A file of rows cannot be used. The text may contain names of columns, but no values."""
 
 
 class MissingColumnError(TableFileError):
-    """The target or id column is not in the table; the text names it and the existing columns."""
+    """The target or id column is not in the table. The text names it and the existing columns."""
 
 
 class NoTableReaderError(TableFileError):
@@ -36,9 +36,10 @@ class TableColumns(NamedTuple):
     Attributes
     ----------
     target, ids : str or None
-        Names of columns; the other columns are X. Without `ids` rows are numbered from 0.
+        Names of the target and id columns; the other columns are X. If `ids` is None, the rows are
+        numbered from 0.
     has_text_ids : bool
-        Whether the ids of the model are strings. They are read unchanged: 007 stays 007.
+        Whether the ids of the model are strings. Strings are read unchanged: 007 stays 007.
     is_table : bool
         Whether the model was fitted on a table with column names, and not on an array.
     """
@@ -52,14 +53,14 @@ class TableColumns(NamedTuple):
 def read_table_file(
     path: Path, columns: TableColumns, *, content: bytes | None = None
 ) -> tuple[Any, Any, Any]:
-    """Return X, y and ids of a file.
+    """Return X, y and ids from a file; ids is None if the file has no ids.
 
     Parameters
     ----------
     path : Path
         ``.npz`` with arrays X, y and perhaps ids; ``.csv`` or ``.parquet`` with named columns.
     columns : TableColumns
-        Target and id column.
+        Names of the target and id columns, and the kind of data to return.
     content : bytes, optional
         Content of the file; `path` is then only its name.
 
@@ -73,11 +74,11 @@ def read_table_file(
         return _load_arrays(path, source)
     if path.suffix not in (".csv", ".parquet"):
         raise TableFileError(
-            f"{path.name} has an unknown file type; expected .npz, .csv or .parquet"
+            f"{path.name} has an unsupported file type; expected .npz, .csv or .parquet"
         )
     if columns.target is None:
         raise TableFileError(
-            f"the target column of {path.name} is missing; give it with --target COLUMN"
+            f"no target column was given for {path.name}; name it with --target COLUMN"
         )
     with _hide_reader_errors(path):
         table = _load_table(path, source, columns)
@@ -87,7 +88,10 @@ def read_table_file(
 
 @contextmanager
 def _hide_reader_errors(path: Path) -> Iterator[None]:
-    """Raise `TableFileError` for errors of a reader, without their text, which may quote rows."""
+    """Turn errors of a table reader into `TableFileError`.
+
+    The text of the original error is omitted, because it may quote values of rows.
+    """
     try:
         yield
     except (OSError, TableFileError):
@@ -95,23 +99,27 @@ def _hide_reader_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         reason = type(error).__name__
         if "allow_pickle" in str(error):
-            reason = "it contains Python objects; save numbers or strings"
+            reason = "the file contains Python objects; save arrays of numbers or strings"
         text = f"{path.name} cannot be read as a {path.suffix} file: {reason}"
         raise TableFileError(text) from error
 
 
 def memory_limit(n_bytes: int) -> int:
-    """Return the bytes of memory that an untrusted file of this size may unpack to."""
+    """Return how many bytes of memory an untrusted file of `n_bytes` may unpack to."""
     return _MOST_UNPACKED + _MOST_PER_BYTE * n_bytes
 
 
 def _require_moderate_size(path: Path, source: Source, n_bytes: int, advice: str) -> None:
-    """Raise if a file unpacks to far more than its size: a small file may expand to gigabytes."""
+    """Raise `TableFileError` if a file unpacks to `n_bytes`, far more than its size.
+
+    A small malicious file may expand to gigabytes.
+    """
     size = source.getbuffer().nbytes if isinstance(source, io.BytesIO) else source.stat().st_size
     limit = memory_limit(size)
     if n_bytes > limit:
         raise TableFileError(
-            f"{path.name} unpacks to {n_bytes:,} bytes, more than the limit of {limit:,}; {advice}"
+            f"{path.name} unpacks to {n_bytes:,} bytes, but the limit for a file of its size "
+            f"is {limit:,}; {advice}"
         )
 
 
@@ -153,7 +161,10 @@ def _load_table(path: Path, source: Source, columns: TableColumns) -> Any:
 
 
 def check_parquet(path: Path, source: Source) -> None:
-    """Check the unpacked size that the file declares, if pyarrow is installed."""
+    """Raise `TableFileError` if a Parquet file declares an unpacked size far above its own size.
+
+    Without pyarrow, nothing is checked.
+    """
     try:
         from pyarrow.parquet import read_metadata  # type: ignore[import-untyped]
     except ModuleNotFoundError:
@@ -179,9 +190,12 @@ def _split_table(table: Any, path: Path, columns: TableColumns) -> tuple[Any, An
 
 
 def _describe_columns(names: list[str]) -> str:
-    """Return the names of columns, unless they are a row of values: a file may lack its header."""
+    """Return a text with the column names for an error message.
+
+    If a name is a number, the file probably has no header. Its values are then not shown.
+    """
     if any(_is_number(name) for name in names):
-        return "its first line is not a header: it contains numbers"
+        return "its first line contains numbers instead of column names; add a header"
     text = ", ".join(name[:_LONGEST_NAME] for name in names[:_MOST_NAMES])
     more = len(names) - _MOST_NAMES
     return f"its columns are {text}" + (f" and {more} more" if more > 0 else "")

@@ -1,6 +1,6 @@
 """Versions of a model: rows of the database, blobs, pins and readers.
 
-A reader of the served model always gets a published version.
+The served version of a model is called its head. A reader always gets a published version.
 """
 
 import secrets
@@ -56,7 +56,7 @@ class ModelRow:
     """The database row of a registered model.
 
     `origin` is "own" for a model that the operator registered as an object or with trusted classes,
-    and "outside" for an uploaded file, which is computed in a sandbox only.
+    and "outside" for a model from an uploaded file, which runs only in a sandbox.
     """
 
     id: int
@@ -74,13 +74,13 @@ class ModelRow:
 
     @property
     def is_outside(self) -> bool:
-        """Whether it was uploaded as a file and is computed in a sandbox only."""
+        """Whether the model was uploaded as a file and runs only in a sandbox."""
         return self.origin != "own"
 
 
 @dataclass(frozen=True)
 class VersionRow:
-    """One published state of a model."""
+    """The database row of a version, which is one published state of a model."""
 
     id: int
     model_id: int
@@ -104,7 +104,7 @@ class VersionRow:
 
     @property
     def run(self) -> dict[str, Any]:
-        """Facts that all versions share: retrains, training randomness, proofs."""
+        """Facts about the history of the model: retrainings, training randomness, proofs."""
         running: dict[str, Any] = self.facts["run"]
         return running
 
@@ -125,7 +125,7 @@ def _version_row(row: Mapping[Any, Any]) -> VersionRow:
 def find_model(conn: Connection, name: str, tenant: str) -> ModelRow:
     """Return the model of this name, or raise `UnknownModelError`.
 
-    The text does not reveal whether another tenant has a model of that name.
+    The error does not reveal whether another tenant has a model of this name.
     """
     is_match = (models.c.tenant == tenant) & (models.c.name == name)
     row = conn.execute(select(models).where(is_match)).mappings().one_or_none()
@@ -138,7 +138,7 @@ def find_model(conn: Connection, name: str, tenant: str) -> ModelRow:
 
 
 def list_models(conn: Connection, tenant: str | None = None) -> list[ModelRow]:
-    """Return the rows of all models, or those of a tenant, in the order of their registration."""
+    """Return the database rows of all models, or those of a tenant, oldest first."""
     query = select(models).order_by(models.c.id)
     if tenant is not None:
         query = query.where(models.c.tenant == tenant)
@@ -146,12 +146,12 @@ def list_models(conn: Connection, tenant: str | None = None) -> list[ModelRow]:
 
 
 def find_model_by_id(conn: Connection, model_id: int) -> ModelRow:
-    """Return the model with this key."""
+    """Return the database row of the model with this key."""
     return _model_row(conn.execute(select(models).where(models.c.id == model_id)).mappings().one())
 
 
 def find_version(conn: Connection, version_id: int) -> VersionRow:
-    """Return the version with this key."""
+    """Return the database row of the version with this key."""
     query = select(versions).where(versions.c.id == version_id)
     return _version_row(conn.execute(query).mappings().one())
 
@@ -166,8 +166,8 @@ def list_versions(
 ) -> list[VersionRow]:
     """Return versions of a model, oldest first.
 
-    `after` selects versions with a higher certificate number, `newest` limits their number, and
-    `unpurged` excludes purged versions.
+    `after` selects versions with a higher certificate number, `newest` keeps only that many of the
+    newest versions, and `unpurged` excludes purged versions.
     """
     query = select(versions).where(versions.c.model_id == model_id)
     if unpurged:
@@ -179,7 +179,7 @@ def list_versions(
 
 
 def find_head(conn: Connection, model_id: int) -> VersionRow:
-    """Return the served version."""
+    """Return the database row of the served version of a model."""
     query = select(versions).join(heads, heads.c.version_id == versions.c.id)
     return _version_row(conn.execute(query.where(heads.c.model_id == model_id)).mappings().one())
 
@@ -188,29 +188,35 @@ def get_inserted_key(result: CursorResult[Any]) -> int:
     """Return the primary key of the inserted row."""
     key = result.inserted_primary_key
     if key is None:
-        raise RuntimeError("the database returned no key for a new row")
+        raise RuntimeError("internal error: the database returned no key for an inserted row")
     return int(key[0])
 
 
 @dataclass(frozen=True)
 class VersionCipher:
-    """Cipher of one kind of blob of one version; blobs cannot be swapped."""
+    """Cipher for one kind of blob of one version.
+
+    The kind and the model are authenticated, so a blob cannot be replaced by another blob.
+    """
 
     core: Core
     key: str
     context: bytes
 
     def encrypt(self, data: bytes) -> bytes:
-        """Return the encrypted bytes."""
+        """Return the data encrypted with the key of the version."""
         return self.core.keys.encrypt(self.key, data, self.context)
 
     def decrypt(self, data: bytes) -> bytes:
-        """Return the plain bytes, or raise `CorruptFileError`."""
+        """Return the decrypted data; raise `CorruptFileError` if the data was altered."""
         return self.core.keys.decrypt(self.key, data, self.context)
 
 
 def make_blob_cipher(core: Core, model: ModelRow, epoch_key: str, kind: str) -> VersionCipher:
-    """Return the cipher of the blobs "model", "rows", "ids", "vault" or "monitor" of a version."""
+    """Return the cipher for one blob of a version.
+
+    `kind` is "model", "rows", "ids", "vault" (slots and salts) or "monitor".
+    """
     return VersionCipher(core, epoch_key, f"letheon/{kind}/v1/{model.folder}".encode())
 
 
@@ -222,12 +228,13 @@ def write_blobs(
     row_slots: RowSlots,
     judged: JudgementBasis | None,
 ) -> dict[str, str | None]:
-    """Write the blobs of a version durably.
+    """Encrypt the parts of a version and write them to disk as blobs.
 
     Returns
     -------
     dict
-        Columns of the version: the addresses, and `epoch_key`, which encrypts all of them.
+        Columns of the version: the addresses of the blobs, and the id of the key that encrypts them
+        as `epoch_key`.
     """
     key = core.keys.new_key("epoch", label=model.folder)
     fault_point("compute.key-written")
@@ -255,7 +262,7 @@ def write_blobs(
 
 
 def destroy_blobs(core: Core, model: ModelRow, written: Mapping[str, str | None]) -> None:
-    """Destroy the blobs of a version that was not published, and their key."""
+    """Destroy the blobs of a version that was not published, and the key that encrypts them."""
     core.keys.destroy(str(written["epoch_key"]))
     for name in _BLOBS:
         if (address := written[name]) is not None:
@@ -263,7 +270,7 @@ def destroy_blobs(core: Core, model: ModelRow, written: Mapping[str, str | None]
 
 
 def read_blob(core: Core, model: ModelRow, version: VersionRow, kind: str) -> bytes:
-    """Return the content of a blob of a version; its hash is checked."""
+    """Return the decrypted content of a blob of a version after checking its hash."""
     address = getattr(version, f"{kind}_blob")
     return core.blob_store(model.folder).read(
         address, make_blob_cipher(core, model, version.epoch_key, kind)
@@ -271,13 +278,13 @@ def read_blob(core: Core, model: ModelRow, version: VersionRow, kind: str) -> by
 
 
 def read_raw_model(core: Core, model: ModelRow, version: VersionRow) -> bytes:
-    """Return the bytes whose SHA-256 certificates quote: a nonce, followed by the model."""
+    """Return the bytes whose SHA-256 is in certificates: a nonce, followed by the model file."""
     cipher = make_blob_cipher(core, model, version.epoch_key, "model")
     return core.blob_store(model.folder).read_with_nonce(version.model_blob, cipher)
 
 
 def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any = ()) -> Any:
-    """Load the model of a version; its hash is checked first."""
+    """Load the model of a version after checking its hash."""
     content = read_blob(core, model, version, "model")
     limit = memory_limit(len(content)) if model.is_outside else state.UNLIMITED
     return state.decode(content, trusted=(*model.trusted, *trusted), max_memory=limit)
@@ -286,7 +293,7 @@ def read_model(core: Core, model: ModelRow, version: VersionRow, *, trusted: Any
 def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> _T:
     """Return the result of `read` for the served version.
 
-    A version may be purged while it is read; then `read` is called with the new version.
+    If the version is purged while it is read, `read` is called again with the new version.
     """
     while True:
         with core.database.reading() as conn:
@@ -302,12 +309,12 @@ def read_head(core: Core, model: ModelRow, read: Callable[[VersionRow], _T]) -> 
 
 
 def _decode_own(core: Core, model: ModelRow, version: VersionRow, part: str) -> Any:
-    """Decode a blob that this ledger encrypted; the memory limit for files does not apply."""
+    """Decode a blob that this ledger wrote, without the memory limit of uploaded files."""
     return state.decode(read_blob(core, model, version, part), max_memory=state.UNLIMITED)
 
 
 def read_rows(core: Core, model: ModelRow, version: VersionRow) -> Rows:
-    """Return the rows of a version."""
+    """Return the remaining training rows of a version."""
     rows: Rows = _decode_own(core, model, version, "rows")
     return rows
 
@@ -318,19 +325,19 @@ def read_ids(core: Core, model: ModelRow, version: VersionRow) -> Ids:
 
 
 def read_row_slots(core: Core, model: ModelRow, version: VersionRow) -> RowSlots:
-    """Return slot, salt and place of every row of a version."""
+    """Return slot, salt, place and ranks of every row of a version."""
     return RowSlots(**_decode_own(core, model, version, "vault"))
 
 
 def read_judged(core: Core, model: ModelRow, version: VersionRow) -> JudgementBasis | None:
-    """Return the test rows or the monitor of a version; None without."""
+    """Return the test rows or the monitor of a version; None if it has neither."""
     if version.monitor_blob is None:
         return None
     return JudgementBasis(**_decode_own(core, model, version, "monitor"))
 
 
 def locate_signed_file(core: Core, kind: str, number: int) -> Path:
-    """Return the path of one of the "certificates", "purges" or "checkpoints"."""
+    """Return the path of a signed file; `kind` is "certificates", "purges" or "checkpoints"."""
     name = f"{number:012d}.txt" if kind == "checkpoints" else f"{number:06d}.json"
     return core.subfolder(kind) / name
 
@@ -341,12 +348,12 @@ def proof_path(core: Core, model: ModelRow, digest: str) -> Path:
 
 
 def pin_version(core: Core, owner: str, version_id: int, seconds: int) -> str:
-    """Prevent the purge of a version for some seconds; return the id of the pin.
+    """Pin a version, so that it is not purged for some seconds; return the id of the pin.
 
     Raises
     ------
     LedgerMissingError
-        The version is being purged or was purged; load the head instead.
+        The version is being purged or was purged; load the current version instead.
     """
     pin_id = secrets.token_hex(16)
     values = {"id": pin_id, "version_id": version_id, "owner": owner}
@@ -354,7 +361,8 @@ def pin_version(core: Core, owner: str, version_id: int, seconds: int) -> str:
     def insert_pin(conn: Connection) -> None:
         if _is_being_purged(conn, version_id):
             raise LedgerMissingError(
-                "this version of the model is being purged; load the head of the model again"
+                "this version of the model is being purged; load the current version with "
+                "ledger.models.load"
             )
         conn.execute(insert(pins).values(values | {"until": _compute_pin_end(core, seconds)}))
 
@@ -368,15 +376,18 @@ def renew_pin(core: Core, pin_id: str, seconds: int) -> None:
     Raises
     ------
     LedgerMissingError
-        The pin expired and its version was purged; load the head instead.
+        The pin expired and its version was purged; load the current version instead.
     """
     change = update(pins).where(pins.c.id == pin_id).values(until=_compute_pin_end(core, seconds))
     if core.database.run_transaction(lambda conn: conn.execute(change).rowcount) == 0:
-        raise LedgerMissingError("this pin has expired; load the head of the model again")
+        raise LedgerMissingError(
+            "this pin has expired and its version may be purged; load the current version with "
+            "ledger.models.load"
+        )
 
 
 def release_pin(core: Core, pin_id: str) -> None:
-    """Release a pin; an expired pin is not an error."""
+    """Release a pin; do nothing if it was already released or has expired."""
     core.database.run_transaction(
         lambda conn: conn.execute(delete(pins).where(pins.c.id == pin_id))
     )
@@ -385,7 +396,10 @@ def release_pin(core: Core, pin_id: str) -> None:
 def _compute_pin_end(core: Core, seconds: int) -> int:
     longest = _longest_pin(core)
     if seconds > longest:
-        raise ValueError(f"seconds={seconds} must be at most {longest}; renew the pin instead")
+        raise ValueError(
+            f"seconds={seconds} is too long for a pin; expected at most {longest}. Renew the "
+            "pin to keep it longer"
+        )
     return core.clock() + seconds
 
 
@@ -394,7 +408,10 @@ def _longest_pin(core: Core) -> int:
 
 
 def _is_being_purged(conn: Connection, version_id: int) -> bool:
-    """Return whether the purge of a version has started; lock the version until the commit."""
+    """Return whether the blobs of a version are being destroyed or were destroyed.
+
+    The row of the version stays locked until the transaction ends.
+    """
     locked = select(versions.c.purged_at).where(versions.c.id == version_id).with_for_update()
     if conn.execute(locked).one().purged_at is not None:
         return True
@@ -407,10 +424,11 @@ def _is_being_purged(conn: Connection, version_id: int) -> bool:
 
 
 def count_pins(core: Core, conn: Connection, version_id: int) -> int:
-    """Return the number of pins of a version; expired pins are deleted.
+    """Delete the expired pins of a version and return the number of remaining pins.
 
-    So is a pin that ends later than any pin made now: the clock of its reader was ahead. The row of
-    the version stays locked until the commit, so that no new pin is added meanwhile.
+    A pin that ends later than any pin made now is deleted too, because its reader had a wrong
+    clock. The row of the version stays locked until the transaction ends, so no pin can be added
+    before.
     """
     now = core.clock()
     latest = now + _longest_pin(core) + _TOLERATED_SECONDS
@@ -424,9 +442,9 @@ def count_pins(core: Core, conn: Connection, version_id: int) -> int:
 class Reader:
     """Reader of the served version of a model.
 
-    Each use checks the head (one SELECT) and loads the model again when it has changed. The version
-    in use is pinned: a purge waits until the reader uses a newer version, or was inactive for
-    ``policy.pin_seconds``. Threads can share a reader.
+    Each use checks which version is served (one SELECT) and loads the model again if it has
+    changed. The version in use is pinned: its purge waits until the reader uses a newer version, or
+    was inactive for ``policy.pin_seconds``. Threads can share a reader.
 
     Parameters
     ----------
@@ -435,7 +453,7 @@ class Reader:
     model : ModelRow
         The model.
     owner : str
-        Name of this process.
+        Name of this process and thread, stored with the pin.
     """
 
     def __init__(self, core: Core, model: ModelRow, owner: str) -> None:
@@ -455,7 +473,7 @@ class Reader:
         with self._lock:
             if self._is_closed:
                 raise LedgerError(
-                    "this reader is closed; ledger.models.reader(model) returns a new one"
+                    "this reader is closed; open a new reader with ledger.models.reader(model)"
                 )
             for _ in range(_TRIES):
                 try:
@@ -467,19 +485,19 @@ class Reader:
 
     @property
     def address(self) -> str:
-        """SHA-256 of the model file in use, as in certificates; empty before the first use."""
+        """SHA-256 of the model file in use, as in certificates; "" before the first use."""
         return "" if self._version is None else self._version.model_blob
 
     def predict(self, X: Any) -> Any:
-        """Predict with the served model."""
+        """Return the predictions of the served model."""
         return self.model.predict(X)
 
     def predict_proba(self, X: Any) -> Any:
-        """Predict probabilities with the served model."""
+        """Return the class probabilities of the served model."""
         return self.model.predict_proba(X)
 
     def close(self) -> None:
-        """Release the version; the reader cannot be used any more."""
+        """Release the pinned version and close the reader for further use."""
         with self._lock:
             self._is_closed = True
             if self._pin:
@@ -498,7 +516,7 @@ class Reader:
         self.close()
 
     def _load_head(self) -> Any:
-        """Return the model of the head; renew the pin after half of its time."""
+        """Return the served model; renew the pin when half of its time is over."""
         core, seconds = self._core, self._core.settings.policy.pin_seconds
         with core.database.reading() as conn:
             query = select(heads.c.version_id).where(heads.c.model_id == self._model.id)

@@ -1,1 +1,1 @@
-"""Purge: destruction, search for residue, attestation."""
+"""Purges: destroy remaining data of erased people, search for residue, sign an attestation."""

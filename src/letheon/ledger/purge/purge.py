@@ -1,9 +1,10 @@
-"""Purge: destroy remaining data of erased people, search for residue, and sign an attestation.
+"""The purge of a batch: destroy the remaining data of erased people and search for residue.
 
-After the certificate the old version still exists: its file, its rows and salts, the bodies of the
-requests. A purge destroys them in steps. Each step is idempotent and has a row that records its
-completion, so that another process can continue after a kill. Encrypted data is erased by
-destroying its key. The following search looks for copies, leftover files and skipped steps.
+When the certificate is issued, the old version still exists: its model, its rows and salts, and the
+bodies of the requests. A purge destroys them in steps. Each step can be repeated, and its
+completion is recorded in the database, so that another process can continue after a crash.
+Encrypted data is erased by destroying its key. A search then looks for copies and leftover files,
+and finds out whether a step was skipped. At the end, the purge attestation is signed.
 """
 
 import json
@@ -89,7 +90,7 @@ class PurgeProblem(NamedTuple):
 
 @dataclass(frozen=True)
 class PurgeRun:
-    """The purge of a batch: its version (`after`), and the version to destroy (`before`)."""
+    """The purge of a batch that made version `after` and must destroy version `before`."""
 
     core: Core
     batch: str
@@ -99,17 +100,17 @@ class PurgeRun:
 
     @property
     def label(self) -> str:
-        """Label of the key that encrypts the markers of this purge."""
+        """Label of the key that encrypts the markers that this purge searches for."""
         return self.batch[:16]
 
     @property
     def markers_file(self) -> Path:
-        """File of the encrypted markers, for a process that takes over."""
+        """File with the encrypted markers, so that another process can continue the purge."""
         return self.core.subfolder("purges") / f".{self.batch}.markers"
 
     @property
     def problems_file(self) -> Path:
-        """Findings of the last search; file names are not stored in the database."""
+        """File with the findings of the last search. The database contains no file names."""
         return self.core.subfolder("purges") / f".{self.batch}.problems"
 
 
@@ -118,19 +119,19 @@ Work = Callable[[PurgeRun], Evidence | None]
 
 
 def purge_next(core: Core, batch_id: str) -> bool:
-    """Continue the purge of a certified batch; return whether it is finished.
+    """Continue the purge of a batch with a certificate; return whether the purge is finished.
 
     A purge waits while a reader uses the old version, while another worker purges, or while a store
-    contains residue. `list_problems` returns the files, and the purge is retried later. After
-    ``policy.max_tries`` attempts the requests are stuck until an operator acts. Residue in a
-    temporary folder that the service is using does not count as an attempt.
+    contains residue. `list_problems` returns the files that block it, and the purge is retried
+    later. After ``policy.max_tries`` attempts the requests are stuck until an operator acts.
+    Residue in a temporary folder that the service is using does not count as an attempt.
 
     Guarantee
     ---------
-    A request is purged only after a search for the ids, salts and rows of its people in every file
-    of the ledger's folder and in every registered store found nothing. The attestation counts files
-    that cannot be searched, and does not claim that their store is purged. After a kill at any
-    point the purge continues.
+    A request becomes purged only if a search found no id, salt or row of its people in any file of
+    the ledger's folder and of the registered stores. The attestation counts files that cannot be
+    searched, and does not claim that their store is purged. If the process is killed at any point,
+    a later call continues the purge.
     """
     with lock_purges(core) as is_locked:
         if not is_locked:
@@ -151,7 +152,7 @@ def purge_next(core: Core, batch_id: str) -> bool:
 
 
 def _load_purge(core: Core, batch_id: str) -> PurgeRun | None:
-    """Return the purge if it can continue now; None otherwise."""
+    """Return the purge of a batch if it can continue now; None otherwise."""
     with core.database.reading() as conn:
         batch = conn.execute(select(batches).where(batches.c.id == batch_id)).one()
         if batch.state != "certified" or _must_wait(core, conn, batch_id):
@@ -184,7 +185,7 @@ def _read_step(conn: Connection, batch_id: str, name: str) -> Any:
 
 
 def _run_step(purge: PurgeRun, name: str, work: Work) -> bool:
-    """Run one step and record it; return False if it has to wait."""
+    """Run one step and record its completion; return False if the step has to wait."""
     evidence = work(purge)
     if evidence is None:
         return False
@@ -210,7 +211,7 @@ def _record_step(
 
 
 def _save_markers(purge: PurgeRun) -> Evidence:
-    """Save encrypted markers of the erased rows before their version is destroyed."""
+    """Save the encrypted markers of the erased rows before their version is destroyed."""
     core = purge.core
     for key in core.keys.list_ids("purge", label=purge.label):
         core.keys.destroy(key)
@@ -254,7 +255,7 @@ def _collect_markers(purge: PurgeRun) -> Markers:
 
 
 def _collect_ids(purge: PurgeRun) -> Markers:
-    """Return markers for the ids of this batch's requests, if the rows cannot be read."""
+    """Return the markers of the ids in the requests; used if the rows cannot be read."""
     try:
         with purge.core.database.reading() as conn:
             ids = decrypt_ids(purge.core, conn, purge.batch)
@@ -264,12 +265,12 @@ def _collect_ids(purge: PurgeRun) -> Markers:
 
 
 def _wait_for_readers(purge: PurgeRun) -> Evidence:
-    """Wait until no reader uses the old version; see `_is_drained`."""
+    """Return the evidence of this step; `_is_drained` decides whether it has to wait."""
     return {"version": purge.before.number}
 
 
 def _is_drained(conn: Connection, purge: PurgeRun) -> bool:
-    """Return whether no reader has pinned the old version; later pins are refused."""
+    """Return whether no reader has pinned the old version. Later pins are rejected."""
     return count_pins(purge.core, conn, purge.before.id) == 0
 
 
@@ -315,7 +316,7 @@ def _destroy_training_key(purge: PurgeRun) -> Evidence:
 
 
 def _search_stores(purge: PurgeRun) -> Evidence | None:
-    """Search the registered stores."""
+    """Search the registered stores and return counts; None if a store blocks the purge."""
     core = purge.core
     markers, now = _read_markers(purge), core.clock()
     results, evidence = [], {}
@@ -344,9 +345,10 @@ def _count_evidence(result: ScanResult, n_words: int) -> Evidence:
 def _search_without_own_words(
     core: Core, markers: Markers, search: Callable[[Markers], ScanResult]
 ) -> tuple[ScanResult, int]:
-    """Search without ids that are words of the ledger itself; also return how many these are.
+    """Search for the markers, except ids that are words which the ledger itself writes.
 
-    The words are looked up after a search, among the ids that it found.
+    Found ids that are such words are excluded, and the search is repeated. Return the last result
+    and the number of excluded ids.
     """
     result, n_left_out = search(markers), 0
     for _ in range(_SEARCHES):
@@ -359,13 +361,14 @@ def _search_without_own_words(
 
 
 def _read_markers(purge: PurgeRun) -> Markers:
-    """Read the markers, and add the remaining ids as neighbours."""
+    """Return the decrypted markers, with a function that returns the remaining ids."""
     core = purge.core
     keys = core.keys.list_ids("purge", label=purge.label)
     if len(keys) != 1 or not purge.markers_file.exists():
         raise KeyFileError(
-            f"the markers of the purge of batch {purge.batch[:12]} cannot be read; restore "
-            f"keys/purge-{purge.label}-….key and {purge.markers_file}"
+            f"the purge of batch {purge.batch[:12]} cannot continue, because its markers are "
+            f"missing or have more than one key; restore keys/purge-{purge.label}-….key and "
+            f"{purge.markers_file}"
         )
     sealed = purge.markers_file.read_bytes()
     markers = Markers.from_bytes(core.keys.decrypt(keys[0], sealed, _marker_context(purge)))
@@ -410,7 +413,7 @@ def _search_home(purge: PurgeRun) -> Evidence | None:
 
 
 def _drop_markers(purge: PurgeRun) -> Evidence:
-    """Destroy the markers: they are the last record of the erased ids."""
+    """Destroy the markers, which are the last record of the erased ids."""
     for key in purge.core.keys.list_ids("purge", label=purge.label):
         purge.core.keys.destroy(key)
     destroy_file(purge.markers_file)
@@ -419,7 +422,7 @@ def _drop_markers(purge: PurgeRun) -> Evidence:
 
 
 def _fix_recipients(purge: PurgeRun) -> Evidence:
-    """Record values that may change later, so that the attestation always has the same bytes."""
+    """Record the number of recipients now, so that the attestation always has the same bytes."""
     count = select(func.sum(requests.c.recipients)).where(requests.c.batch_id == purge.batch)
     with purge.core.database.reading() as conn:
         return {"sequence": purge.after.sequence, "recipients": int(conn.scalar(count) or 0)}
@@ -461,7 +464,10 @@ STEPS: tuple[tuple[str, Work], ...] = (
 
 
 def _record_problems(purge: PurgeRun, name: str, results: Iterable[ScanResult]) -> None:
-    """Record the findings and the time of the next attempt; set requests to stuck at the limit."""
+    """Record the findings of a search and the time of the next attempt.
+
+    After ``policy.max_tries`` attempts, the requests become stuck.
+    """
     core, policy = purge.core, purge.core.settings.policy
     findings = [problem for result in results for problem in _list_problems_of(purge, result)]
     write_atomically(purge.problems_file, [json.dumps(findings).encode()])
@@ -501,13 +507,13 @@ def _list_problems_of(purge: PurgeRun, result: ScanResult) -> Iterator[PurgeProb
 
 
 def list_problems(core: Core) -> tuple[PurgeProblem, ...]:
-    """Return the files that block purges."""
+    """Return the files that block purges, with the reasons."""
     files = sorted(core.subfolder("purges").glob(".*.problems"))
     return tuple(problem for file in files for problem in _read_problems(file))
 
 
 def _read_problems(file: Path) -> list[PurgeProblem]:
-    """Read the findings of a search; empty if the purge is deleting the file."""
+    """Return the findings in a file; empty if the purge has deleted the file in the meantime."""
     try:
         return [
             PurgeProblem(batch, FileIssue(*where)) for batch, where in json.loads(file.read_bytes())
@@ -517,7 +523,7 @@ def _read_problems(file: Path) -> list[PurgeProblem]:
 
 
 def _sign_and_close(purge: PurgeRun) -> None:
-    """Sign the attestation, and close the purge in one transaction."""
+    """Sign the purge attestation, then record it and move the requests in one transaction."""
     core, sequence = purge.core, purge.after.sequence
     assert sequence is not None
     with core.database.reading() as conn:
@@ -527,8 +533,9 @@ def _sign_and_close(purge: PurgeRun) -> None:
     path = locate_signed_file(core, "purges", sequence)
     if path.exists() and path.read_bytes() != envelope:
         raise SignerRefusedError(
-            f"{path} contains a different attestation with the same number, and signing a second "
-            "one would be a fork. Find out which database wrote it."
+            f"{path} contains a different attestation with the same number; nothing was "
+            "signed, because two attestations with one number would contradict each other. "
+            "Find out which database wrote the file."
         )
     write_atomically(path, [envelope])
     fault_point("purge.signed")
@@ -548,9 +555,9 @@ def _sign_and_close(purge: PurgeRun) -> None:
 
 
 def _move_to_purged(conn: Connection, purge: PurgeRun, now: int, reason: str | None) -> None:
-    """Move all requests of the batch to purged, including stuck ones.
+    """Move all requests of the batch, including stuck requests, to the state purged.
 
-    `reason` is set if not everything was searched, and stays with the requests.
+    If not everything could be searched, `reason` is stored with the requests.
     """
     columns = select(requests.c.id, requests.c.state).where(requests.c.batch_id == purge.batch)
     members = conn.execute(columns.order_by(requests.c.id).with_for_update()).all()

@@ -1,8 +1,8 @@
-"""Search files, archives and file names for residue of erased people.
+"""Search for residue of erased people in files, archives and file names.
 
 A marker is an id, a salt or a piece of a row. The search covers raw bytes, hexadecimal, base64
-(both alphabets, at all three offsets in a group) and, for text, JSON escapes, percent encoding and
-UTF-16. Nothing is skipped silently: a file that cannot be read is reported.
+(both alphabets, at all three offsets) and, for text, JSON escapes, percent encoding and UTF-16.
+Nothing is skipped silently: a file that cannot be read is reported.
 """
 
 import bz2
@@ -76,7 +76,7 @@ _MOST_PEOPLE = 5_000
 
 
 class MarkerMatch(NamedTuple):
-    """Position and kind of a marker, and the number of the id; never the marker itself."""
+    """Position and kind of a marker that was found, and the index of its id in `Markers.texts`."""
 
     offset: int
     kind: str
@@ -84,7 +84,7 @@ class MarkerMatch(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    """One encoding of a marker."""
+    """A marker in one of its encodings."""
 
     content: bytes
     kind: str
@@ -93,20 +93,20 @@ class _Pattern(NamedTuple):
 
 @dataclass(frozen=True)
 class Markers:
-    """Texts and bytes that a purge searches for.
+    """Markers of erased people: the texts and bytes that a purge searches for.
 
     Attributes
     ----------
     texts : tuple of str
-        Ids of at least 6 bytes; numbers of at least 9 digits.
+        Ids for the byte search: strings of at least 6 bytes, and numbers of at least 9 digits.
     salts, rows : tuple of bytes
-        Salts of the commitment; pieces of row values.
+        Salts of the commitment to the rows, and pieces of row values.
     neighbours : callable
-        Returns the remaining ids. An erased id that occurs inside a longer remaining id is not a
-        finding there: ``ann@example.org`` in ``joann@example.org``.
+        Returns the remaining ids. An erased id inside a longer remaining id is not reported, such
+        as ``ann@example.org`` in ``joann@example.org``.
     ids : tuple of int or str, or None
-        All ids, however short; they are searched as whole values of data files. None for a purge
-        that an earlier version started, which stored only `texts`.
+        All erased ids, however short. They are searched as whole values of data files. None if an
+        earlier version of letheon, which stored only `texts`, started the purge.
     """
 
     texts: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class Markers:
         salts: Iterable[bytes] = (),
         rows: Iterable[bytes] = (),
     ) -> Self:
-        """Build markers: all ids, and the values long enough for a byte search."""
+        """Return markers with all ids, and with values long enough for a byte search."""
         ids = tuple(dict.fromkeys(ids))
         return cls(
             ids=ids,
@@ -136,7 +136,7 @@ class Markers:
         return len(self.texts) + len(self.salts) + len(self.rows)
 
     def with_neighbours(self, neighbours: Callable[[], Sequence[str]]) -> "Markers":
-        """Return the same markers with other remaining ids."""
+        """Return the same markers with another function that returns the remaining ids."""
         return replace(self, neighbours=neighbours)
 
     def without_texts(self, texts: Container[str]) -> "Markers":
@@ -144,7 +144,7 @@ class Markers:
         return replace(self, texts=tuple(text for text in self.texts if text not in texts))
 
     def to_bytes(self) -> bytes:
-        """Return the markers as bytes; they are as secret as the data itself."""
+        """Return the markers as JSON bytes, which are as confidential as the erased data."""
         parts = {
             "texts": list(self.texts),
             "salts": [salt.hex() for salt in self.salts],
@@ -155,7 +155,7 @@ class Markers:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Parse bytes from `to_bytes`."""
+        """Return the markers that `to_bytes` wrote."""
         parts = json.loads(data)
         return cls(
             tuple(parts["texts"]),
@@ -166,24 +166,24 @@ class Markers:
 
     @classmethod
     def make_probe(cls, *, has_short_ids: bool) -> Self:
-        """Return random markers, to find out which files cannot be searched at all."""
+        """Return a random marker; a search for it shows which files cannot be searched."""
         value = secrets.token_hex(16)
         return cls(texts=() if has_short_ids else (value,), ids=(value,))
 
     @property
     def n_weak(self) -> int:
-        """Number of ids that are searched as whole values only, and not as bytes."""
+        """Number of ids that are searched only as whole values, because they are short."""
         return 0 if self.ids is None else len(self.ids) - len(self.texts)
 
     @cached_property
     def id_values(self) -> IdValues:
-        """The search for ids among the values of data files."""
+        """A search for all erased ids among the values of data files."""
         others = self.neighbours() if self.n_weak else ()
         return IdValues(self.ids or (), others, frozenset(self.texts))
 
     @property
     def margin(self) -> int:
-        """Number of bytes around a chunk of data that a match may depend on."""
+        """Number of bytes by which chunks of data must overlap, so that no match is missed."""
         return self._searcher.longest + 256
 
     def find(self, data: bytes | bytearray | memoryview) -> list[MarkerMatch]:
@@ -233,10 +233,10 @@ class Markers:
 
 
 def collect_markers(erased: Rows, salts: NDArray[np.uint8], remaining: Rows) -> Markers:
-    """Return the markers of erased rows, without values that also occur in remaining rows.
+    """Return the markers of erased rows, without row values that also occur in remaining rows.
 
-    Of more than 5,000 rows an evenly spaced sample is used for the byte search, to keep it fast.
-    All ids are searched as values of data files.
+    To keep it fast, the byte search uses an evenly spaced sample of at most 5,000 rows. The search
+    among values of data files uses all ids.
     """
     step = -(-len(erased) // _MOST_PEOPLE) or 1
     chosen = erased.take(np.arange(0, len(erased), step))
@@ -267,12 +267,12 @@ class ScanTarget(NamedTuple):
     archives : bool
         Whether to search gzip, bzip2, xz and zip files.
     apart : bool
-        Whether to read it in a separate process. A process that closes a SQLite file loses all
-        locks of its own connections on that file.
+        Whether to read the file in a separate process. This is necessary for SQLite files, because
+        a process that closes such a file loses the locks of its other connections to it.
     required : bool
         Whether a missing path is a finding.
     own : bool
-        Whether letheon writes it. Its own files are searched for bytes only.
+        Whether letheon writes the file. Such files are searched only for bytes, not for values.
     """
 
     store: str
@@ -284,9 +284,10 @@ class ScanTarget(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """Position and kind of residue.
+    """Position and kind of residue that was found in a file.
 
-    The offset of an ``id``, ``salt`` or ``row`` is in bytes; that of a ``value`` is a table row.
+    The offset of an ``id``, ``salt`` or ``row`` is in bytes. The offset of a ``value`` is the
+    number of its table row, from 0.
     """
 
     store: str
@@ -312,15 +313,15 @@ class ScanResult:
     files, bytes : int
         Number of files and bytes searched, including the content of archives.
     hits : tuple of Hit
-        At most the first 1,000.
+        Residue that was found; at most the first 1,000 hits.
     unread : tuple of FileIssue
         Files that could not be read; an operator has to repair or remove them.
     id_numbers : frozenset of int
         Indices in `Markers.texts` of the ids that were found.
     not_searched : tuple of FileIssue
-        Files that may contain ids which the search cannot find; at most the first 1,000.
+        Files that may contain ids that the search cannot find; at most the first 1,000.
     n_not_searched : int
-        Number of such files.
+        Number of files that may contain ids that the search cannot find.
     """
 
     files: int
@@ -333,7 +334,7 @@ class ScanResult:
 
     @property
     def has_problems(self) -> bool:
-        """Whether there is residue or an unreadable file; the purge waits until it is removed."""
+        """Whether there is residue or an unreadable file. The purge waits until it is removed."""
         return bool(self.hits or self.unread)
 
     @property
@@ -345,8 +346,8 @@ class ScanResult:
 def scan_files(targets: Iterable[ScanTarget | tuple[str, Path]], markers: Markers) -> ScanResult:
     """Search for the markers in all files of the targets, and in file names.
 
-    Links are not followed. A link to a file inside a target is searched there; a link to the
-    outside, a pipe, a socket or a device is reported as unread.
+    Links are not followed, because a linked file inside the searched folder is searched anyway. A
+    link to the outside, a pipe, a socket or a device is reported as unread.
 
     Parameters
     ----------
@@ -358,7 +359,7 @@ def scan_files(targets: Iterable[ScanTarget | tuple[str, Path]], markers: Marker
     Returns
     -------
     ScanResult
-        Findings contain the store, the file and the position, never the marker.
+        The findings, with store, file and position, but never with the marker.
     """
     search = _Search(markers)
     for target in targets:
@@ -427,7 +428,7 @@ class _Search:
                 self._search_file(root, self._make_source(target, root, folder_path / name))
 
     def _check_name(self, source: _Source) -> None:
-        """Report a file whose name may contain a short id."""
+        """Report a file as not searched if its name may contain a short id."""
         if not source.target.own and self.markers.id_values.is_part_of(source.name):
             self._add_not_searched(source, "ambiguous-name")
 
@@ -457,7 +458,7 @@ class _Search:
             self._add_unread(source, "unreadable")
 
     def _search_stream(self, source: _Source, stream: IO[bytes], most: int | None = None) -> None:
-        """Search a stream in overlapping chunks, so that no match is split."""
+        """Search a stream in overlapping chunks, so that no match is missed at a border."""
         margin = self.markers.margin
         buffer, base, done = b"", 0, False
         while not done:
@@ -466,7 +467,7 @@ class _Search:
             done = not piece
             buffer += piece
             if most is not None and base + len(buffer) > most:
-                raise ValueError(f"unpacks to more than {most} bytes")
+                raise ValueError(f"an archive member unpacks to more than {most} bytes")
             low = margin if base else 0
             high = len(buffer) if done else len(buffer) - margin
             self._search_bytes(source, buffer, base, range(low, high))
@@ -481,7 +482,7 @@ class _Search:
                 self._add_hit(source, match, base)
 
     def _search_values(self, source: _Source, file: IO[bytes]) -> None:
-        """Search for ids among the values of a data file; report it if that is impossible."""
+        """Search for ids among the values of a data file; report a file that cannot be searched."""
         ids = self.markers.ids
         if ids == () or any(hit[:2] == source.store_and_name for hit in self.hits[-1:]):
             return
@@ -565,7 +566,7 @@ class _Search:
         self.unread.append(FileIssue(*source.store_and_name, reason))
 
     def _make_source(self, target: ScanTarget, root: Path, path: Path) -> _Source:
-        """Return the source of a path; parts of the name that contain a marker are hidden."""
+        """Return the source for a path; its shown name hides parts that contain a marker."""
         parts = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
         shown = "/".join("…" if self._holds_marker(part) else part for part in parts)
         return _Source(target, shown, path.name, path)
@@ -579,7 +580,7 @@ class _Search:
 
 @contextmanager
 def _read_apart(path: Path) -> Iterator[IO[bytes]]:
-    """Read a file in another process, so that this process keeps its locks."""
+    """Open a file for reading in another process, so that this process keeps its locks."""
     if not path.exists():
         raise FileNotFoundError(path)
     reader = subprocess.Popen(

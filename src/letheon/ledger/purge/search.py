@@ -1,8 +1,8 @@
-"""Two searches for erased people: for strings in bytes, and for ids among the values of data files.
+"""Two searches for erased people: for strings in bytes, and for ids among values of data files.
 
-A short id occurs in many columns by chance. It is a finding if its column contains ids: nearly all
-other values are known ids too, more than chance explains. Elsewhere it is ambiguous, and the file
-counts as not searched, never as clean.
+A short id occurs in many columns by chance. It counts as found if its column contains ids, which
+means that nearly all other values are known ids too, more than chance explains. In other columns
+the id is ambiguous, and the file counts as not searched, never as clean.
 """
 
 import base64
@@ -69,7 +69,7 @@ _MOST_PATTERNS = 200
 
 
 class UnsearchableError(Exception):
-    """A file cannot be searched completely; `reason` is a code."""
+    """A file cannot be searched completely; `reason` is a code for the cause."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -77,7 +77,7 @@ class UnsearchableError(Exception):
 
 
 class _WindowShape(NamedTuple):
-    """Windows of `width` bytes that start at multiples of `stride`."""
+    """Width of a window (a piece of a string) in bytes, and distance between window starts."""
 
     width: int
     stride: int
@@ -92,7 +92,7 @@ _SHAPES = (_WindowShape(8, 8), _WindowShape(8, 2), _WindowShape(4, 2))
 
 
 class Searcher:
-    """Finds all occurrences of strings of at least `SHORTEST` bytes.
+    """A search for all occurrences of strings that have at least `SHORTEST` bytes.
 
     Parameters
     ----------
@@ -103,7 +103,9 @@ class Searcher:
     def __init__(self, strings: Iterable[bytes]) -> None:
         self.strings = tuple(strings)
         if any(len(string) < SHORTEST for string in self.strings):
-            raise ValueError(f"each string must have at least {SHORTEST} bytes")
+            raise ValueError(
+                f"a string to search for is too short; expected at least {SHORTEST} bytes"
+            )
         self.longest = max(map(len, self.strings), default=0)
         numbers: dict[_WindowShape, list[int]] = {}
         for number, string in enumerate(self.strings):
@@ -112,7 +114,7 @@ class Searcher:
         self._windows = [_Windows(shape, self.strings, group) for shape, group in numbers.items()]
 
     def find(self, data: bytes | bytearray | memoryview) -> list[tuple[int, int]]:
-        """Return start and index of each occurrence, sorted, without duplicates."""
+        """Return each occurrence as (position in the data, index of the string), sorted."""
         view = memoryview(data)
         matches = {
             (start, number)
@@ -124,7 +126,7 @@ class Searcher:
 
 
 class _Windows:
-    """A hash table of the windows of some strings, for vectorised lookups."""
+    """A hash table of windows (short pieces) of the strings, for vectorised lookups."""
 
     def __init__(
         self, shape: _WindowShape, strings: Sequence[bytes], numbers: Sequence[int]
@@ -156,7 +158,7 @@ class _Windows:
         return ((keys * _MIX) >> self._shift).view(np.int64)
 
     def find_candidates(self, data: memoryview) -> list[tuple[int, int]]:
-        """Return start and index of every string with a matching window."""
+        """Return (position, index of the string) wherever a window of a string matches."""
         matches: list[tuple[int, int]] = []
         for begin in range(0, self.shape.width, self.shape.stride):
             count = (len(data) - begin) // self.shape.width
@@ -182,7 +184,7 @@ class _Windows:
 
 @lru_cache(maxsize=1024)
 def text_forms(text: str) -> tuple[bytes, ...]:
-    """Return the usual encodings of a text: escapes, charsets and Unicode forms."""
+    """Return the bytes of a text in the usual escapes, charsets and Unicode forms."""
     spelled = {text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))}
     forms = [form for spelling in spelled for form in _encode_forms(spelling)]
     return tuple(form for form in dict.fromkeys(forms) if len(form) >= SHORTEST)
@@ -205,7 +207,7 @@ def _encode_forms(text: str) -> Iterator[bytes]:
 
 
 def byte_forms(data: bytes) -> tuple[bytes, ...]:
-    """Return bytes and their hexadecimal and base64 forms, independent of context."""
+    """Return data as it is, in hexadecimal and in base64 at each of the three offsets."""
     forms = [data.hex().encode(), data.hex().upper().encode()]
     for before in range(3):
         first, last = -(-8 * before // 6), 8 * (before + len(data)) // 6
@@ -218,7 +220,10 @@ def byte_forms(data: bytes) -> tuple[bytes, ...]:
 
 
 def row_pieces(erased: Any, remaining: Any) -> list[bytes]:
-    """Return a distinctive piece of each row; empty for data frames and sparse rows."""
+    """Return a distinctive piece of each erased row that does not occur in remaining rows.
+
+    The result is empty for data frames and sparse rows.
+    """
     if not isinstance(erased, np.ndarray) or not len(erased):
         return []
     if erased.dtype.kind in "OU":
@@ -240,7 +245,7 @@ def row_pieces(erased: Any, remaining: Any) -> list[bytes]:
 
 
 def _find_pieces(data: memoryview, pieces: Sequence[bytes]) -> set[bytes]:
-    """Return the pieces that occur in the remaining data, which do not mark an erased row."""
+    """Return the pieces that occur in the data."""
     searcher = Searcher(pieces)
     return {
         pieces[number]
@@ -255,7 +260,7 @@ def is_distinctive_row(row: bytes) -> bool:
 
 
 def is_word(data: memoryview, start: int, length: int) -> bool:
-    """Return whether a text is a separate word, and a number is not part of a longer one."""
+    """Return whether the text at `start` is a separate word, or a number of its own."""
     before = bytes(data[max(0, start - 2) : start])
     after = bytes(data[start + length : start + length + 1])
     if _LETTERS.intersection(before[-1:] + after):
@@ -268,7 +273,7 @@ def is_word(data: memoryview, start: int, length: int) -> bool:
 
 
 def is_part_at(data: memoryview, start: int, part: bytes, whole: bytes) -> bool:
-    """Return whether `part`, which occurs at `start`, is a part of `whole` there."""
+    """Return whether `part`, which occurs at `start`, belongs to an occurrence of `whole`."""
     position = whole.find(part)
     while position >= 0:
         begin = start - position
@@ -284,9 +289,9 @@ class ValueResult(NamedTuple):
     Attributes
     ----------
     row : int or None
-        Row of the first erased id in its column; None if there is none.
+        Row number of the first erased id, from 0; None if no erased id was found.
     reasons : frozenset of str
-        Why the file was not completely searched; empty if it was.
+        Codes for why the file was not completely searched; empty if it was.
     """
 
     row: int | None
@@ -295,7 +300,7 @@ class ValueResult(NamedTuple):
 
 @dataclass
 class _Column:
-    """Statistics of a column: number of values, and the ids among them."""
+    """Statistics of a column: numbers of values and of known ids, and rows of erased ids."""
 
     n_values: int = 0
     n_known: int = 0
@@ -304,12 +309,12 @@ class _Column:
 
 
 class IdValues:
-    """Search for erased ids among the values of data files.
+    """A search for erased ids among the values of data files.
 
     Parameters
     ----------
     erased : iterable of int or str
-        Ids that must not occur.
+        Erased ids, which must not occur in the files.
     others : iterable of str
         Remaining ids; they show which columns contain ids.
     distinctive : container of str
@@ -346,7 +351,7 @@ class IdValues:
         self._numbers = sorted(key for key in self._known if isinstance(key, int))
 
     def search(self, chunks: Iterable[Chunk]) -> ValueResult:
-        """Search all values of a file."""
+        """Search all values of a file, given as chunks of named columns."""
         columns: dict[str, _Column] = defaultdict(_Column)
         reasons: set[str] = set()
         try:
@@ -397,7 +402,7 @@ class IdValues:
                 yield AMBIGUOUS
 
     def _find_id(self, value: Any) -> Key | None:
-        """Return the id that equals a value; None if there is none."""
+        """Return the known id that equals a value; None if the value is not a known id."""
         if isinstance(value, str):
             if value in self._known:
                 return value
@@ -410,7 +415,7 @@ class IdValues:
         return value if type(value) is int and value in self._known else None
 
     def _may_hold(self, value: str) -> bool:
-        """Return whether a text may contain an id, as a word or in an unknown encoding."""
+        """Return whether a text may contain an erased id, as a word or in an unknown encoding."""
         if not self._is_ascii and _UNDECODED.search(value):
             return True
         if not _ONE_VALUE.fullmatch(value):
@@ -418,7 +423,7 @@ class IdValues:
         return self._has_numbers_in_groups and any(self._find_words(value, fewest=2))
 
     def _find_words(self, text: str, *, fewest: int = 1) -> Iterator[str]:
-        """Yield erased ids that occur in a text as words, ignoring case."""
+        """Yield erased ids of at least `fewest` words that occur in a text, ignoring case."""
         texts = (text, _spell_out(text)) if _SPELLED.search(text) else (text,)
         for words in map(_split_words, texts):
             for position, word in enumerate(words):
@@ -428,7 +433,7 @@ class IdValues:
                         yield " ".join(wanted)
 
     def _has_rounded(self, values: NDArray[Any]) -> bool:
-        """Return whether an erased number occurs rounded in a column of floats."""
+        """Return whether a column of floats contains an erased id rounded to float precision."""
         if values.dtype.kind != "f":
             return False
         exact, most = _exact_up_to(values), float(np.finfo(values.dtype).max)
@@ -449,7 +454,7 @@ class IdValues:
         return is_covered and is_unique and not self._is_numbering(key)
 
     def _chance_of(self, key: Key) -> float:
-        """Return an upper bound of the chance that a value of this form is an id."""
+        """Return an upper bound on the probability that a random value of this form is an id."""
         number = _number_in(key) if isinstance(key, str) else key
         if number is None:
             # Short codes look alike everywhere.
@@ -462,12 +467,12 @@ class IdValues:
         return max(density, float(self._n_ids / 10 ** len(str(abs(number)))))
 
     def _is_numbering(self, key: Key) -> bool:
-        """Return whether ids are small numbers, like the row numbers of any file."""
+        """Return whether a key is a number and the ids are as small as row numbers."""
         is_number = isinstance(key, int) or _number_in(key) is not None
         return is_number and self._numbers[-1] <= _NUMBERING * self._n_ids
 
     def _search_free_space(self, values: Iterable[bytes]) -> Iterator[str]:
-        """Search the unused parts of a SQLite file for ids in record format."""
+        """Yield "deleted-rows" if the unused parts of a SQLite file may contain an erased id."""
         if len(self.erased) > _MOST_PATTERNS:
             yield "deleted-rows"
             return
@@ -477,7 +482,7 @@ class IdValues:
 
 
 def _forms_of(value: int | str) -> list[Key]:
-    """Return the lookup keys of an id: its text, and its number if it is one."""
+    """Return the lookup keys of an id: its text and, if the id is a number, the integer."""
     text = _strip_value(str(value)) or str(value)
     number = _number_in(text)
     return [text] if number is None else [text, number]
@@ -533,7 +538,7 @@ def _as_value(value: Any) -> Any:
 
 
 def _count_whole_numbers(values: NDArray[Any], numbers: Sequence[int]) -> dict[int, int]:
-    """Count the integers between the smallest and the largest id."""
+    """Count how often each integer between the smallest and the largest id occurs."""
     if not numbers:
         return {}
     if values.dtype.kind == "f":
@@ -551,7 +556,7 @@ def _exact_up_to(values: NDArray[Any]) -> int:
 
 
 def _record_forms(value: int | str) -> Iterator[bytes]:
-    """Yield the bytes of an id in SQLite records: text, and integers of each width."""
+    """Yield the bytes of an id in SQLite records: as text and, for a number, as an integer."""
     text = str(value)
     yield from (text.encode(), text.encode("utf-16-le"), text.encode("utf-16-be"))
     number = _number_in(text)

@@ -1,12 +1,13 @@
 """The stores that a purge searches, and the purge attestation.
 
 `Ledger.stores` are folders outside the ledger that may contain personal data: copies of models,
-feature files, exports. A purge searches them and waits while something is found. Files that it
-cannot search are counted in the attestation, and their store does not count as purged. A store with
-`days` is a backup: its content may stay that long, and the attestation states until when.
+feature files, exports. A purge searches them, and waits while they contain data of erased people.
+Files that cannot be searched are counted in the attestation, and their store does not count as
+purged. A store with `days` is a backup: its files may be kept for that many days, and the
+attestation states the last day.
 
 The ledger's own files and database are searched too. The attestation (``purge/v1``) depends only on
-committed rows, so that it has the same bytes whenever it is signed.
+rows in the database that do not change, so it has the same bytes whenever it is signed.
 """
 
 import contextlib
@@ -116,22 +117,24 @@ class Stores:
         Parameters
         ----------
         name : str
-            A code, for attestations.
+            Name of the store in attestations: 1 to 63 of a-z, 0-9 and ``._:-``.
         path : path
-            The folder. Every purge searches it and waits while it contains data of an erased
-            person. Files that cannot be searched cause a `SearchWarning`, now and when a model is
-            registered.
+            The folder. Every purge searches it, and waits while the folder contains data of an
+            erased person. Files that cannot be searched cause a `SearchWarning`, now and when a
+            model is registered.
         owner, scope : str
-            Codes of the responsible party and of the content.
+            Names of the party responsible for the folder and of the kind of content, for
+            attestations.
         days : int, optional
-            Number of days after which the files of a backup expire; None if it is not a backup.
+            Number of days after which the files of a backup expire; None if the folder is not a
+            backup.
 
         Raises
         ------
         ValueError
             The name is not valid, or the folder is missing or overlaps the folder of the ledger.
         LedgerError
-            A store of this name exists.
+            A store of this name already exists.
         """
         core, store = self._core, Store(name, Path(path), owner=owner, scope=scope, days=days)
         _require_usable(core, store)
@@ -148,7 +151,7 @@ class Stores:
             warn_about_gaps([store], has_short_ids=_has_short_ids(core))
 
     def remove(self, name: str) -> None:
-        """Remove a folder from the registry; later purges do not search it.
+        """Remove a store from the registry; later purges do not search its folder.
 
         Raises
         ------
@@ -157,11 +160,13 @@ class Stores:
         """
         with self._core.database.transaction() as conn:
             if conn.execute(delete(table).where(table.c.name == name)).rowcount == 0:
-                raise LedgerError(f"there is no store {name!r}")
+                raise LedgerError(
+                    f"no store {name!r} is registered; `letheon store list` shows all stores"
+                )
             record_event(conn, "store-removed", {"store": name}, at=self._core.clock())
 
     def list(self) -> tuple[Store, ...]:
-        """Return the registered folders, by name."""
+        """Return the registered stores, sorted by name."""
         return list_stores(self._core)
 
 
@@ -173,7 +178,7 @@ def warn_about_gaps(stores: Iterable[Store], *, has_short_ids: bool) -> None:
         if result is None or not result.n_not_searched:
             continue
         shown = ", ".join(f"{file} ({reason})" for _, file, reason in result.not_searched[:_SHOWN])
-        why = ", also because registered models have short ids" if has_short_ids else ""
+        why = ", partly because registered models have short ids" if has_short_ids else ""
         warn_caller(
             f"{result.n_not_searched} of {result.files} files in store {store.name!r} cannot be "
             f"searched for erased people{why}: {shown}. Purges will report 'not fully searched'. "
@@ -184,7 +189,7 @@ def warn_about_gaps(stores: Iterable[Store], *, has_short_ids: bool) -> None:
 
 
 def _has_short_ids(core: Core) -> bool:
-    """Return whether a model has ids that can be searched as whole values only."""
+    """Return whether a model has ids so short that they can be searched only as whole values."""
     with core.database.reading() as conn:
         heads = [(model, find_head(conn, model.id)) for model in list_models(conn)]
     for model, head in heads:
@@ -196,7 +201,7 @@ def _has_short_ids(core: Core) -> bool:
 
 
 def list_stores(core: Core) -> tuple[Store, ...]:
-    """Return all registered stores, by name."""
+    """Return the registered stores, sorted by name."""
     columns = [table.c[entry.name] for entry in fields(Store)]
     with core.database.reading() as conn:
         rows = conn.execute(select(*columns).order_by(table.c.name)).mappings()
@@ -207,14 +212,16 @@ def _require_usable(core: Core, store: Store) -> None:
     for name in ("name", "owner", "scope"):
         require_name(name, getattr(store, name))
     if store.days is not None and (type(store.days) is not int or store.days < 1):
-        raise ValueError(f"days={store.days!r} must be an integer of at least 1")
+        raise ValueError(f"days={store.days!r} must be a positive integer or None")
     if not store.folder.is_dir():
-        raise ValueError(f"{store.folder} is not a folder")
+        raise ValueError(
+            f"{store.folder} is not an existing folder; pass the folder of the store as path"
+        )
     home = core.folder.resolve()
     if home.is_relative_to(store.folder) or store.folder.is_relative_to(home):
         raise ValueError(
-            f"{store.folder} overlaps the ledger's own folder, which every purge searches anyway; "
-            "choose a folder outside it"
+            f"{store.folder} overlaps the folder of the ledger, which every purge searches "
+            "anyway; choose a folder outside the ledger"
         )
 
 
@@ -224,9 +231,10 @@ def expires_on(store: Store, now: int) -> str:
 
 
 def search_store(store: Store, markers: Markers, now: int) -> ScanResult:
-    """Search a store for erased people; for a backup, return the files that should have expired.
+    """Search a store for erased people.
 
-    The content of a backup is not searched, and its files are not counted.
+    The files of a backup are not searched or counted. Instead, files older than `store.days` are
+    reported as unread.
     """
     if store.days is None:
         return scan_files([ScanTarget(store.name, store.folder, required=True)], markers)
@@ -253,16 +261,16 @@ def search_store(store: Store, markers: Markers, now: int) -> ScanResult:
 
 
 def search_home(core: Core, model_folder: str, markers: Markers) -> ScanResult:
-    """Search all files of the ledger, and the rows of a database server, for the markers.
+    """Search for the markers in all files of the ledger, and in the tables of a database server.
 
-    Blobs of other models are skipped: a person who is erased from one model may be in another one.
+    Blobs of other models are skipped, because a person erased from this model may remain in others.
 
     Parameters
     ----------
     core : Core
         The ledger.
     model_folder : str
-        Folder key of the model's blobs.
+        Name of the folder with the blobs of the model.
     markers : Markers
         Markers to search for.
     """
@@ -296,14 +304,14 @@ def _list_scan_targets(core: Core, model_folder: str) -> Iterator[ScanTarget]:
 
 
 def _read_tables(conn: Connection) -> Iterator[tuple[str, bytes]]:
-    """Yield name and values of all tables, one page at a time."""
+    """Yield the name of each table with the values of its rows as bytes, one page at a time."""
     for contents in metadata.sorted_tables:
         for rows in _read_pages(conn, contents):
             yield contents.name, b"\n".join(_as_bytes(value) for row in rows for value in row)
 
 
 def _read_pages(conn: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
-    """Yield the rows of a table in pages, because it may not fit into memory."""
+    """Yield the rows of a table in pages, because a whole table may not fit into memory."""
     key = list(table.primary_key.columns)
     query = select(table).order_by(*key).limit(_ROWS)
     rows = conn.execute(query).all()
@@ -318,7 +326,7 @@ def _as_bytes(value: object) -> bytes:
 
 
 def is_in_use(core: Core, room: str) -> bool:
-    """Return whether a temporary folder of the service has been locked for less than a day."""
+    """Return whether the service has locked a temporary folder, for less than a day."""
     try:
         descriptor = os.open(core.folder / SERVICE_FOLDERS / f"{room}{SERVICE_LOCK}", os.O_RDWR)
     except OSError:
@@ -334,7 +342,7 @@ def is_in_use(core: Core, room: str) -> bool:
 
 
 def build_attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, Any]:
-    """Build the statement of a purge after all of its steps."""
+    """Return the unsigned attestation of a purge, made from the evidence of its steps."""
     mine = purge_steps.c.batch_id == batch_id
     evidence: dict[str, Any] = {}
     times: dict[str, str] = {}
@@ -397,7 +405,10 @@ def build_attestation(core: Core, conn: Connection, batch_id: str) -> dict[str, 
 
 
 def _count_gaps(started: dict[str, Any], searches: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Return how much was not searched; empty if an earlier version did not count it."""
+    """Return the numbers of files and ids that were not searched.
+
+    The result is empty if an earlier version of letheon ran the search and did not count them.
+    """
     if any("not_searched" not in search for search in searches):
         return {}
     return {

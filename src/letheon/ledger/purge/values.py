@@ -1,7 +1,8 @@
-"""Read the values of data files: CSV, TSV, JSON, Parquet, Arrow, SQLite and NumPy files.
+"""Readers of the values of data files: CSV, TSV, JSON, Parquet, Arrow, SQLite and NumPy.
 
-Nothing in a file is executed: pickles, views and triggers are not read. Files are read in chunks. A
-file that cannot be read completely raises `UnsearchableError`, so that it never counts as clean.
+Nothing in a file is executed: pickles, views and triggers are not read. Files are read in chunks.
+If a file cannot be read completely, `UnsearchableError` is raised, so the file never counts as
+clean.
 """
 
 import csv
@@ -43,7 +44,7 @@ _BTREE_PAGES = (*_INNER_PAGES, 10, _TABLE_LEAF)
 
 
 def find_reader(name: str, head: bytes) -> Reader | None:
-    """Return the reader for a file with this name and these first bytes; None if unknown."""
+    """Return the reader for a file with this name and these first bytes; None if there is none."""
     for magic, reader in _MAGIC.items():
         if head.startswith(magic):
             return reader
@@ -51,7 +52,7 @@ def find_reader(name: str, head: bytes) -> Reader | None:
 
 
 def read_values(reader: Reader, stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
-    """Yield all values of a file, in chunks of columns.
+    """Yield all values of a file as (column name, values), a part of a column at a time.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ def read_values(reader: Reader, stream: IO[bytes], path: Path | None) -> Iterato
     Raises
     ------
     UnsearchableError
-        A part of the file cannot be read. Values yielded before are correct but incomplete.
+        A part of the file cannot be read. The values yielded until then are correct but incomplete.
     """
     try:
         yield from reader(stream, path)
@@ -79,7 +80,7 @@ def read_values(reader: Reader, stream: IO[bytes], path: Path | None) -> Iterato
 
 
 def is_text(stream: IO[bytes]) -> bool:
-    """Return whether a file is plain text, in which a byte search finds every long id."""
+    """Return whether a file is plain text. In plain text, a byte search finds every long id."""
     encoding, head = _encoding_of(stream)
     if head.startswith(b"-----BEGIN "):
         return False
@@ -101,7 +102,7 @@ def _encoding_of(stream: IO[bytes]) -> tuple[str, bytes]:
 
 
 def _read_lines(stream: IO[bytes]) -> Iterator[str]:
-    """Yield the lines of a text; bytes that are not UTF-8 become surrogates."""
+    """Yield the lines of a text file; bytes that cannot be decoded become surrogates."""
     encoding, _ = _encoding_of(stream)
     text = io.TextIOWrapper(stream, encoding, "surrogateescape", newline="")
     try:
@@ -145,7 +146,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _read_json(stream: IO[bytes], _: Path | None) -> Iterator[Chunk]:
-    """Read one document, or one document per line."""
+    """Yield the values of a file with one JSON document, or with one document per line."""
     lines = (line for line in _read_lines(stream) if line.strip())
     first = next(lines, None)
     if first is None:
@@ -178,7 +179,7 @@ def _limit_size(lines: Iterable[str], most: int) -> Iterator[str]:
 
 
 def _iter_values(document: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values and field names of a document, with their paths."""
+    """Yield (path, value) for each value and for each field name of a JSON document."""
     pending: list[tuple[str, Any]] = [("", document)]
     while pending:
         location, value = pending.pop()
@@ -240,7 +241,7 @@ def _import_pyarrow() -> Any:
 
 
 def _arrow_names(schema: Any) -> list[str | bytes]:
-    """Return column names and metadata of the file, except those of pandas."""
+    """Return the column names and the metadata of a file, without the metadata of pandas."""
     notes = [note for note in (schema.metadata or {}).items() if note[0] != b"pandas"]
     return [*schema.names, *itertools.chain.from_iterable(notes)]
 
@@ -268,7 +269,10 @@ def _arrow_values(pa: Any, name: str, column: Any) -> Iterator[Chunk]:
 
 
 def _read_sqlite(stream: IO[bytes], path: Path | None) -> Iterator[Chunk]:
-    """Read all tables; deleted rows that are not overwritten cannot be searched."""
+    """Yield the values of all tables, and then the bytes of unused parts of the file.
+
+    The file cannot be searched if it may contain deleted rows that are not overwritten.
+    """
     if path is not None:
         address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
         conn = sqlite3.connect(address, uri=True)
@@ -307,9 +311,10 @@ def _sqlite_table(conn: sqlite3.Connection, table: str) -> Iterator[Chunk]:
 
 
 def _free_space(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the bytes in unused parts of pages; raise if the file may contain deleted rows.
+    """Yield the bytes in unused parts of the pages of a SQLite file.
 
-    ``VACUUM`` removes deleted rows, but pages of indexes still contain old bytes.
+    Raise `UnsearchableError` if the file may contain deleted rows. ``VACUUM`` removes deleted rows,
+    but the pages of indexes may still contain old bytes.
     """
     stream.seek(0)
     header = stream.read(100)
@@ -328,7 +333,7 @@ def _free_space(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _free_bytes(page: bytes, start: int) -> bytes:
-    """Return the bytes before the first cell of a page, and in its free blocks."""
+    """Return the unused bytes of a page: those before its first cell, and its free blocks."""
 
     def number_at(location: int) -> int:
         return int.from_bytes(page[location : location + 2], "big")

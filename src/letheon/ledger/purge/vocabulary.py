@@ -1,11 +1,11 @@
-"""The ledger's own words, which occur in its files whichever ids were erased.
+"""The ledger's own words, which occur in its files no matter which ids were erased.
 
 An id may be ``calendar``, or a number that looks like a time. Such an id cannot be distinguished
-from the ledger's own words, so a match says nothing about the person. It is excluded from the
-search and counted. Values that could contain personal data because of a bug are not own words:
-tags, and fields of events, jobs and messages that are not listed below. Facts and signed statements
-are own words: they have schemas and contain codes, digests and numbers. So are names of models,
-stores and tokens, which operators choose.
+from the ledger's own words, so a match says nothing about the person. The id is excluded from the
+search, and the attestation counts it. Values that could contain personal data because of a bug are
+not own words: tags, and fields of events, jobs and messages that are not listed below. The texts of
+facts and signed statements are own words, because they have schemas and contain only codes, digests
+and numbers. Names of models, stores and tokens, which operators choose, are own words too.
 """
 
 import json
@@ -84,10 +84,10 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9:]{0,8}Z?)?")
 
 
 def find_own_words(core: Core, texts: Iterable[str]) -> frozenset[str]:
-    """Return the texts that are words, names, numbers or times of the ledger itself.
+    """Return those texts that are words, names, numbers or times which the ledger itself writes.
 
-    If very many texts are not fixed words, some file is probably a copy of a whole table. Then only
-    the fixed words are returned, and the copy must be removed first.
+    If very many texts are not fixed words, a file is probably a copy of a whole table. Only the
+    fixed words are then returned, and an operator must remove the copy first.
     """
     fixed, candidates = _load_fixed_text(core), frozenset(texts)
     own = {word for word in candidates if _is_fixed(core, fixed, word)}
@@ -105,7 +105,7 @@ def find_own_words(core: Core, texts: Iterable[str]) -> frozenset[str]:
 
 
 def _is_fixed(core: Core, fixed: str, word: str) -> bool:
-    """Return whether a word is a fixed word, a date, or the number of a file."""
+    """Return whether a word is in the fixed texts, a date, or the number of a signed file."""
     names = (f"certificates/{word}.json", f"purges/{word}.json", f"checkpoints/{word}.txt")
     is_number = word.isdecimal() and any((core.folder / name).exists() for name in names)
     return word in fixed or _DATE.fullmatch(word) is not None or is_number
@@ -150,7 +150,7 @@ def _is_in_database(conn: Connection, word: str) -> bool:
 
 
 def _is_in_columns(conn: Connection, word: str) -> bool:
-    """Return whether a word is in a text or integer column without personal data."""
+    """Return whether a word occurs in a text or integer column that has no personal data."""
     for table in _tables.metadata.sorted_tables:
         same = [test for column in table.columns for test in _column_tests(column, word)]
         if same and conn.execute(select(table.c[0]).where(or_(*same)).limit(1)).first():
@@ -171,14 +171,14 @@ def _column_tests(column: Column[Any], word: str) -> Iterator[ColumnElement[bool
 
 
 def _is_chance(text: str, word: str) -> bool:
-    """Return whether a word is a part of a digest, or a word of letters in a sentence."""
+    """Return whether a word occurs by chance: in a digest, or as a word of a sentence."""
     if _DIGEST.fullmatch(text):
         return word != text
     return " " in text.strip() and word in _PROSE.findall(text)
 
 
 def _is_in_envelope(envelope: bytes, word: str) -> bool:
-    """Return whether a word is in a signed statement or in its encoding."""
+    """Return whether a word is an own word in a signed statement, or occurs in its encoding."""
     data = word.encode()
     if data in envelope:
         return True
@@ -196,9 +196,10 @@ def _iter_envelopes(core: Core, conn: Connection) -> Iterator[bytes]:
 def _is_own(
     value: Any, word: str, coded: frozenset[str] | None, *, by_chance: bool = False
 ) -> bool:
-    """Return whether a word in a JSON text is part of a field name, a code or a number.
+    """Return whether a word in a JSON value is part of a field name, a code or a number.
 
-    It is also an own word if it spans several texts and is in none of them.
+    `coded` names the fields whose values are codes; None means all fields. A word that spans
+    several texts, and is in none of them, is an own word too.
     """
     verdicts = [
         is_own or (by_chance and _is_chance(text, word))
@@ -211,7 +212,10 @@ def _is_own(
 def _iter_texts(
     value: Any, coded: frozenset[str] | None, *, is_own: bool = True
 ) -> Iterator[tuple[str, bool]]:
-    """Yield every text and whether it is an own word; with `coded` only in these fields."""
+    """Yield (text, whether it is an own word) for every field name and value of a JSON value.
+
+    String values are own words only in the fields `coded`; None means all fields.
+    """
     if isinstance(value, dict):
         for field, item in value.items():
             yield field, True

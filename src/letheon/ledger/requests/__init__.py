@@ -1,1 +1,1 @@
-"""Requests: intake, states, deadlines, lists."""
+"""Erasure requests: intake, states, deadlines and lists."""

@@ -1,4 +1,4 @@
-"""Deadlines of requests: GDPR Article 12(3), CCPA regulation 7021.
+"""Deadlines of requests under GDPR Article 12(3) and CCPA regulation 7021.
 
 All dates are computed from the stored time of receipt, the stored pauses and the calendar of the
 controller's seat (working days: Regulation 1182/71, Articles 2 and 3), never from the current day.
@@ -57,11 +57,11 @@ class Calendar:
     Parameters
     ----------
     seat : str, default="EU"
-        Public holidays: a Member State ("BE", "DE", ...), "EU" for the holidays of the Union's
-        institutions, "none" for weekends only. Prefer the Member State: Good Friday, for example,
-        is not a holiday in Belgium.
+        Which public holidays apply: a Member State ("BE", "DE", ...), "EU" for the holidays of the
+        Union's institutions, or "none" for weekends only. Prefer the Member State, because holidays
+        differ: Good Friday, for example, is not a holiday in Belgium.
     timezone : str, default="Europe/Brussels"
-        Name in the IANA database; it decides the day on which a request is received.
+        Name in the IANA time zone database. It decides on which day a request is received.
     holidays : tuple of date, optional
         Additional holidays; `from_file` reads them from a file.
 
@@ -77,22 +77,25 @@ class Calendar:
     holidays: tuple[date, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise if the seat, the time zone or a holiday is not valid."""
+        """Raise `ValueError` if the seat, the time zone or a holiday is not valid."""
         for name in ("seat", "timezone"):
             if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a string")
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} must be a string, not "
+                    f"{type(getattr(self, name)).__name__}"
+                )
         if self.seat not in SEATS:
             raise ValueError(f"seat={self.seat!r} is unknown; expected one of: {', '.join(SEATS)}")
         try:
             ZoneInfo(self.timezone)
         except (ValueError, OSError, LookupError) as error:
             raise ValueError(
-                f"timezone={self.timezone!r} is not in the IANA database; expected a name such as "
-                "'Europe/Paris'"
+                f"timezone={self.timezone!r} is not in the IANA time zone database; expected a "
+                "name such as 'Europe/Paris'"
             ) from error
         for day in self.holidays:
             if type(day) is not date:
-                raise ValueError(f"holidays must be dates; got {day!r}")
+                raise ValueError(f"holidays must contain only datetime.date objects; got {day!r}")
 
     @classmethod
     def from_file(
@@ -102,7 +105,10 @@ class Calendar:
         seat: str = "EU",
         timezone: str = "Europe/Brussels",
     ) -> Self:
-        """Return a calendar with the days of a file: one YYYY-MM-DD per line, ``#`` comments."""
+        """Return a calendar whose additional holidays are read from a file.
+
+        The file has one date YYYY-MM-DD per line; ``#`` starts a comment.
+        """
         days = set()
         for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
             text = line.partition("#")[0].strip()
@@ -111,18 +117,21 @@ class Calendar:
         return cls(seat=seat, timezone=timezone, holidays=tuple(sorted(days)))
 
     def day_of(self, moment: datetime) -> date:
-        """Return the day of a moment in the time zone of the seat."""
+        """Return the date at a moment, in the time zone of the calendar."""
         if moment.tzinfo is None:
-            raise ValueError(f"{moment!r} has no time zone; use datetime.now(UTC)")
+            raise ValueError(
+                f"{moment!r} has no time zone; use a datetime with a time zone, such as "
+                "datetime.now(UTC)"
+            )
         return moment.astimezone(ZoneInfo(self.timezone)).date()
 
     def end_of(self, day: date) -> datetime:
-        """Return the end of a day at the seat, in UTC."""
+        """Return the midnight that ends a day in the time zone of the calendar, as UTC."""
         midnight = datetime.combine(day + _DAY, time(), ZoneInfo(self.timezone))
         return midnight.astimezone(UTC)
 
     def is_working_day(self, day: date) -> bool:
-        """Whether a day is neither a Saturday, a Sunday nor a public holiday."""
+        """Return whether a day is not a Saturday, a Sunday or a public holiday."""
         return (
             day.weekday() < 5
             and day not in self.holidays
@@ -130,7 +139,7 @@ class Calendar:
         )
 
     def next_working_day(self, day: date) -> date:
-        """Return the day itself, or the first working day after it."""
+        """Return the day itself if it is a working day, otherwise the next working day."""
         while not self.is_working_day(day):
             day += _DAY
         return day
@@ -166,20 +175,20 @@ def easter_sunday(year: int) -> date:
 def due_on(regime: str, received: datetime, calendar: Calendar, *, paused_seconds: int = 0) -> date:
     """Return the due date: the last day on which an answer is in time.
 
-    GDPR: the same date in the next month, or the last day of that month, plus the whole days of a
-    pause; then the next working day (Regulation 1182/71, Article 3). CCPA: 45 calendar days,
-    without pauses.
+    Under the GDPR, this is the same date in the next month (or the last day of that month), plus
+    the whole days of pauses, moved to the next working day (Regulation 1182/71, Article 3). Under
+    the CCPA, it is 45 calendar days after receipt, without pauses.
 
     Parameters
     ----------
     regime : {"gdpr", "ccpa"}
-        The law.
+        The law that applies.
     received : datetime
         Time of receipt, with a time zone.
     calendar : Calendar
         Calendar of the controller's seat.
     paused_seconds : int, default=0
-        Duration of the pause for the proof of identity.
+        Duration of all pauses while proof of identity was awaited.
 
     Examples
     --------
@@ -200,7 +209,9 @@ def extend_due_date(
     noticed: datetime,
     paused_seconds: int = 0,
 ) -> date:
-    """Return the due date after an extension: two more months (GDPR), 45 more days (CCPA).
+    """Return the due date after an extension by two months (GDPR) or 45 days (CCPA).
+
+    `noticed` is when the person was notified of the extension; see `due_on` for the others.
 
     Raises
     ------
@@ -219,9 +230,10 @@ def extend_due_date(
 
 
 def confirm_by(regime: str, received: datetime, calendar: Calendar) -> date | None:
-    """Return the last day to confirm receipt: 10 business days (CCPA), None for other laws.
+    """Return the last day to confirm receipt: 10 business days (CCPA); None under other laws.
 
-    Only weekends are excluded: holidays depend on the place, and an earlier day is always valid.
+    All days except weekends count as business days. Holidays differ between places, and confirming
+    too early is never wrong.
     """
     if _require_regime(regime) != "ccpa":
         return None
@@ -233,19 +245,20 @@ def confirm_by(regime: str, received: datetime, calendar: Calendar) -> date | No
 
 
 def may_pause(regime: str) -> bool:
-    """Return whether waiting for proof of identity pauses the deadline: only under the GDPR."""
+    """Return whether the law pauses the deadline while proof of identity is awaited (GDPR only)."""
     return _require_regime(regime) == "gdpr"
 
 
 def count_paused_seconds(stored: int, paused_at: int | None, now: int) -> int:
-    """Return the duration of all pauses, including the current one."""
+    """Return the duration of all pauses in seconds, including a current pause since `paused_at`."""
     return stored + (0 if paused_at is None else max(0, now - paused_at))
 
 
 def alarm_level(request: "Request", now: datetime, calendar: Calendar) -> int:
-    """Return how much of its time a request has used: 0, 50, 75, 90 or 100 per cent.
+    """Return the share of its time that a request has used: 0, 50, 75, 90 or 100 per cent.
 
-    100 means overdue. Time is counted in seconds: a day with a clock change has 23 or 25 hours.
+    The share is rounded down; 100 means overdue. Time is counted in seconds, because a day with a
+    clock change has 23 or 25 hours.
     """
     # Python subtracts times of the same zone as wall-clock times, so both are converted to UTC.
     start, end = request.received_at.astimezone(UTC), calendar.end_of(request.due_on)
@@ -254,7 +267,7 @@ def alarm_level(request: "Request", now: datetime, calendar: Calendar) -> int:
 
 
 def _end_of_period(regime: str, start: date, calendar: Calendar, periods: int, paused: int) -> date:
-    """Return the last day of `periods` months (GDPR) or of `periods` times 45 days (CCPA)."""
+    """Return the last day of a period of `periods` months (GDPR) or `periods` x 45 days (CCPA)."""
     if paused < 0:
         raise ValueError(f"paused_seconds={paused} must not be negative")
     if _require_regime(regime) == "ccpa":
@@ -277,15 +290,20 @@ def _require_regime(regime: str) -> str:
 
 
 def end_of_hold(until: Any, calendar: Calendar) -> int:
-    """Return the end of a hold, in seconds since 1970: a moment, or the start of a day."""
+    """Return the end of a hold in seconds since 1970.
+
+    `until` is a datetime, or a date (or string YYYY-MM-DD) at the start of which the hold ends.
+    """
     if isinstance(until, datetime):
         if until.tzinfo is None:
-            raise ValueError("until has no time zone; use an aware datetime or a date")
+            raise ValueError(
+                f"until={until!r} has no time zone; use a datetime with a time zone, or a date"
+            )
         return int(until.timestamp())
     day = _parse_day(f"until={until!r}", until, "2027-01-31") if isinstance(until, str) else until
     if not isinstance(day, date):
         raise TypeError(
-            f"until is a {type(until).__name__}; expected a date, a datetime or a string YYYY-MM-DD"
+            f"until must be a date, a datetime or a string YYYY-MM-DD, not {type(until).__name__}"
         )
     return int(calendar.end_of(day - _DAY).timestamp())
 
@@ -300,7 +318,7 @@ def _parse_day(source: str, text: str, example: str) -> date:
 def tz_version() -> str:
     """Return the version of the IANA time zone database, such as ``iana:2026f``.
 
-    Like `zoneinfo`, it prefers the files of the system to the package ``tzdata``.
+    Like `zoneinfo`, this function prefers the files of the system to the package ``tzdata``.
     """
     for folder in map(Path, zoneinfo.TZPATH):
         if (folder / "Europe" / "Brussels").exists():

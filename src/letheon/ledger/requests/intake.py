@@ -1,7 +1,7 @@
-"""Intake of requests: check, encrypt and record each request once, before it is acknowledged.
+"""Intake of requests: each request is checked, encrypted and stored before it is acknowledged.
 
-A request is prepared outside the transaction (checks, tags). Then all waiting requests are stored
-together (`GroupCommit`) with a few statements.
+A request is checked and its tags are computed outside the transaction. Then all waiting requests
+are stored together in one transaction (`GroupCommit`).
 """
 
 import os
@@ -83,13 +83,14 @@ class PreparedRequest:
     ids : Ids
         Ids of the request.
     tags, missing : tuple of str
-        Tags of all ids, and of the ids that are not in the model unless these are accepted.
+        Tags of all ids, and tags of the ids that are not in the model. `missing` is empty if
+        unknown ids are accepted.
     is_verified : bool
-        Whether the identity is verified: the request is queued, or waits for approval.
+        Whether the identity is verified, so that the request is queued or waits for approval.
     row : dict
-        Columns of the request, without its body, which is encrypted when it is stored.
+        Columns of the request without its body; the body is encrypted when the request is stored.
     needs_approval : bool
-        Whether it needs an approval, whatever its number of rows.
+        Whether the request needs an approval, whatever its number of rows.
     """
 
     core: Core
@@ -103,12 +104,12 @@ class PreparedRequest:
 
     @property
     def id(self) -> str:
-        """Id of the request if it is the first with its key."""
+        """Id of the request; used only if no earlier request has the same idempotency key."""
         return str(self.row["id"])
 
     @property
     def key(self) -> str:
-        """Tag of tenant and idempotency key."""
+        """Keyed hash of the tenant and the idempotency key."""
         return str(self.row["key_tag"])
 
 
@@ -128,9 +129,10 @@ def prepare_request(
     ids_derived: bool = False,
     people: IdIndex,
 ) -> PreparedRequest:
-    """Check a request and prepare everything that needs no transaction.
+    """Check a request and compute everything that needs no transaction.
 
-    `people` are the ids of the newest version of the model; other parameters as in `submit`.
+    `people` indexes the ids of the served version of the model; the other parameters are those of
+    `LedgerRequests.submit`.
     """
     tenant = model.tenant
     if regime not in REGIMES:
@@ -180,7 +182,10 @@ def prepare_request(
 
 
 def require_ground(ground: object, known: tuple[str, ...]) -> None:
-    """Raise if a ground is not registered. The error does not repeat it: it may contain a name."""
+    """Raise `ValueError` if a ground is not one of the known codes.
+
+    The error does not repeat the ground, because it may contain the name of a person.
+    """
     if not isinstance(ground, str) or ground not in known:
         raise ValueError(f"unknown ground; expected one of: {', '.join(known)}")
 
@@ -188,32 +193,42 @@ def require_ground(ground: object, known: tuple[str, ...]) -> None:
 def _parse_ids(ids: Any) -> Ids:
     if isinstance(ids, str | int):
         # The error of `as_ids` would repeat the id, which then may be logged.
-        raise IdsTypeError(f"ids is a single {type(ids).__name__}; give a list of ids")
+        raise IdsTypeError(f"ids is a single {type(ids).__name__}; pass a list of ids")
     people = as_ids(ids).distinct()
     if len(people) == 0:
-        raise IdsLengthError("ids is empty; give at least one id")
+        raise IdsLengthError("ids is empty; pass at least one id")
     if len(people) > MOST_IDS:
-        raise IdsLengthError(f"ids has more than {MOST_IDS} people; split the request")
+        raise IdsLengthError(
+            f"ids contains {len(people)} people, but a request may have at most {MOST_IDS}; split "
+            "the request"
+        )
     values: Sequence[Any] = people.to_list()
     if people.kind == "str" and max(map(len, values)) > LONGEST_ID:
-        raise IdsTypeError(f"an id is longer than {LONGEST_ID} characters")
+        raise IdsTypeError(
+            f"ids contains an id longer than {LONGEST_ID} characters; use the ids that the model "
+            "was fitted with"
+        )
     return people
 
 
 def _encode_key(key: str | None) -> bytes:
-    """Return the bytes of an idempotency key; random bytes without a key."""
+    """Return the bytes of an idempotency key; random bytes if `key` is None."""
     if key is None:
         return secrets.token_bytes(32)
     if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
-        raise ValueError(f"the idempotency key must be a string of 1 to {LONGEST_KEY} characters")
+        raise ValueError(
+            f"key, the idempotency key, must be a string of 1 to {LONGEST_KEY} characters"
+        )
     try:
         return key.encode()
     except UnicodeEncodeError:
-        raise ValueError("the idempotency key is not valid Unicode text") from None
+        raise ValueError(
+            "key, the idempotency key, is not valid Unicode text; use a text without surrogates"
+        ) from None
 
 
 def _find_rows(people: IdIndex, ids: Ids) -> tuple[list[bool], int]:
-    """Return which ids are in the model, and the number of their rows."""
+    """Return for each id whether it is in the model, and the number of rows of all ids."""
     if len(ids) == 1:
         n_rows = len(people.find_one(ids))
         return [n_rows > 0], n_rows
@@ -222,7 +237,10 @@ def _find_rows(people: IdIndex, ids: Ids) -> tuple[list[bool], int]:
 
 
 def record_all(items: Sequence[PreparedRequest]) -> list[Request | Exception]:
-    """Store requests durably; an invalid request does not affect the others."""
+    """Store requests on disk; return the stored request, or the error, for each of them.
+
+    An invalid request does not affect the others.
+    """
     core = items[0].core
     get_cached_key(core)  # the first request of a ledger creates it
 
@@ -263,7 +281,7 @@ def _record_in(
 def _find_stored(
     connection: Connection, items: Sequence[PreparedRequest]
 ) -> dict[str, tuple[str, str]]:
-    """Return id and body tag of the stored requests with these keys."""
+    """Return (request id, tag of the content) of the stored requests with these keys."""
     keys: dict[str, set[str]] = {}
     for item in items:
         keys.setdefault(item.row["tenant"], set()).add(item.key)
@@ -300,7 +318,7 @@ def _find_unknown(connection: Connection, items: Sequence[PreparedRequest]) -> d
 def _insert_requests(
     core: Core, connection: Connection, firsts: dict[str, PreparedRequest], intake_key: str
 ) -> list[PreparedRequest]:
-    """Insert requests; return those whose key was not used before."""
+    """Insert requests; return those whose idempotency key was not used before."""
     if not firsts:
         return []
     # Bodies are encrypted here, because the key is locked now and no purge can replace it. All
@@ -315,7 +333,10 @@ def _insert_requests(
 
 
 def _claim_people(connection: Connection, items: Sequence[PreparedRequest]) -> dict[str, str]:
-    """Claim the people of verified requests; return the owner for each duplicate."""
+    """Claim the people of verified requests.
+
+    Return the duplicates: for each, the id of the request that owns its people.
+    """
     if not items:
         return {}
     claimants = [
@@ -380,7 +401,7 @@ _groups: "weakref.WeakSet[GroupCommit[Any, Any]]" = weakref.WeakSet()
 
 
 def _reset_groups() -> None:
-    """Drop the threads of the parent process: they do not exist in a child process."""
+    """Forget the waiting threads of the parent process, which do not exist in a child process."""
     for group in list(_groups):
         group._forget_threads()
 
@@ -389,7 +410,7 @@ os.register_at_fork(after_in_child=_reset_groups)
 
 
 class _Ticket(Generic[_Item, _Result]):
-    """Item of a thread and its result; `turn` is released when the thread may continue."""
+    """The item of a thread and its result. `turn` is released when the thread may continue."""
 
     __slots__ = ("is_gone", "is_leader", "item", "result", "turn")
 
@@ -403,23 +424,24 @@ class _Ticket(Generic[_Item, _Result]):
 
 
 class GroupCommit(Generic[_Item, _Result]):
-    """Group commit: items of several threads share one transaction.
+    """A group commit: several threads write their items in one shared transaction.
 
-    A disk confirms a few hundred to a few thousand commits per second, whatever their size. The
-    first thread writes the items of all waiting threads; later threads wait for the next round.
+    A disk confirms a few hundred to a few thousand commits per second, whatever their size. So the
+    first thread (the leader) writes the items of all waiting threads. Threads that arrive later
+    wait for the next round.
 
     Parameters
     ----------
     write : callable
         Takes a list of items, writes them in one transaction, and returns the result or the error
         of each. An item may be written again after an error, or if the writing thread was
-        interrupted; writing it twice must have the same effect as once.
+        interrupted, so writing an item twice must have the same effect as writing it once.
     largest : int, default=256
         Maximum number of items in a transaction.
     for_all : tuple of exception classes, default=(OSError,)
-        Errors of `write` that no item causes, such as a full disk: every thread of the round gets
-        them. After any other error each item is written separately, so that an item that cannot
-        be written does not affect the others.
+        Errors of `write` that are not caused by an item, such as a full disk. They are raised in
+        every thread of the round. After any other error each item is written separately, so that an
+        item that cannot be written does not affect the others.
     """
 
     def __init__(
@@ -437,7 +459,7 @@ class GroupCommit(Generic[_Item, _Result]):
         _groups.add(self)
 
     def submit(self, item: _Item) -> _Result:
-        """Write an item, alone or with others; return when it is durable."""
+        """Write an item, alone or with others, and return its result once it is on disk."""
         ticket = _Ticket[_Item, _Result](item)
         with self._lock:
             self._waiting.append(ticket)
@@ -457,7 +479,10 @@ class GroupCommit(Generic[_Item, _Result]):
         self._is_busy = False
 
     def _wait_for_turn(self, ticket: _Ticket[_Item, _Result]) -> None:
-        """Wait for a result or for the lead; an interrupted thread passes the lead on."""
+        """Wait until the item is written, or until this thread becomes the leader.
+
+        If the thread is interrupted as the leader, the next waiting thread becomes the leader.
+        """
         try:
             ticket.turn.acquire()
         except BaseException:
@@ -471,7 +496,7 @@ class GroupCommit(Generic[_Item, _Result]):
             raise
 
     def _write_round(self, own: _Ticket[_Item, _Result]) -> None:
-        """Write the waiting items of one round, and pass the lead to the next thread."""
+        """Write the waiting items of one round, then make the next waiting thread the leader."""
         with self._lock:
             round_ = self._waiting[: self._largest]
             del self._waiting[: self._largest]
@@ -515,5 +540,5 @@ class GroupCommit(Generic[_Item, _Result]):
 
 
 def make_intake_group() -> GroupCommit[PreparedRequest, Request]:
-    """Return the group commit of an open ledger; the threads of a process share it."""
+    """Return a group commit for requests, which the threads of a process share."""
     return GroupCommit(record_all, for_all=_FOR_ALL)

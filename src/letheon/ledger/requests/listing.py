@@ -1,13 +1,13 @@
 """Lists of requests: filters, order, pages and counts.
 
-A page is read along an index, from the end of the previous page. New requests do not shift the
-pages: reading all pages returns each request that existed all the time exactly once.
+A page is read along an index, from the end of the previous page, so new requests do not shift the
+pages. A request that exists while all pages are read is returned exactly once.
 """
 
 import builtins
 import functools
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal
@@ -62,12 +62,12 @@ _NO_REQUEST = requests.c.id == ""
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFilter:
-    """Filter of a list of requests.
+    """A filter for lists of requests; a request must match all attributes that are set.
 
     Attributes
     ----------
     tenant, model, regime, filed_by : str, optional
-        Requests of this tenant, model or law, or filed with this token.
+        Requests of this tenant, model or law, or requests filed with this token.
     states : sequence of str, default=()
         Requests in one of these states; all by default.
     overdue : bool, default=False
@@ -75,12 +75,12 @@ class RequestFilter:
     due_before : date, optional
         Requests whose due date is before this day.
     search : str, optional
-        The beginning of a request id, the beginning of a batch id (from four digits on), or
+        The beginning of a request id, the beginning of a batch id (at least four digits), or
         ``#12`` for certificate 12.
     coarse : bool, default=False
-        Whether states and search are those of a requester, who must not learn which people are in
-        a model: a request is ``closed`` if it is final and its due date has passed, else
-        ``received``, and only ids of requests are searched.
+        Whether to filter by what a requester may see. A requester must not learn which people are
+        in a model. So a request has the state ``closed`` if it is final and its due date has
+        passed, otherwise ``received``, and only request ids are searched.
     """
 
     tenant: str | None = None
@@ -94,18 +94,21 @@ class RequestFilter:
     coarse: bool = False
 
     def __post_init__(self) -> None:
-        """Raise if a state is unknown."""
+        """Raise `ValueError` if a state is unknown."""
         if isinstance(self.states, str):
-            raise ValueError("states is a string; give a list of states")
-        unknown = [state for state in self.states if state not in STATES]
-        if unknown:
-            raise ValueError(
-                f"{len(unknown)} unknown states; expected one or more of: {', '.join(STATES)}"
-            )
+            raise ValueError("states is a string; pass a list of states")
+        _require_states(self.states)
+
+
+def _require_states(states: Iterable[str]) -> None:
+    unknown = [state for state in states if state not in STATES]
+    if unknown:
+        names = ", ".join(map(repr, unknown[:3]))
+        raise ValueError(f"unknown state: {names}; expected one of: {', '.join(STATES)}")
 
 
 class RequestLists:
-    """Stored requests: single requests, lists, pages and counts.
+    """Read access to stored requests: single requests, lists, pages and counts.
 
     Parameters
     ----------
@@ -122,7 +125,7 @@ class RequestLists:
             return find_request(conn, request_id, tenant=tenant)
 
     def find_by_key(self, keys: Collection[str], *, tenant: str) -> dict[str, Request]:
-        """Return the requests of a tenant that were filed with these idempotency keys."""
+        """Return the requests of a tenant that were filed with these idempotency keys, by key."""
         tag = self._core.keys.compute_tag
         by_tag = {tag("key", tenant.encode(), key.encode()): key for key in keys}
         query = select(requests.c.key_tag, requests.c.id).where(requests.c.tenant == tenant)
@@ -132,7 +135,7 @@ class RequestLists:
         return {by_tag[row.key_tag]: known[row.id] for row in rows}
 
     def version_numbers(self, selected: Sequence[Request]) -> dict[str, int]:
-        """Return the number of the version that applied each request, by id of the request."""
+        """Return the number of the version that applied each request, by request id."""
         query = select(versions.c.number, versions.c.batch_id, versions.c.sequence)
         batch_ids = {request.batch for request in selected} - {None}
         sequences = {request.certificate for request in selected} - {None}
@@ -147,7 +150,12 @@ class RequestLists:
     def list(
         self, *, model: str | None = None, state: str | None = None, tenant: str | None = None
     ) -> tuple[Request, ...]:
-        """Return all requests, earliest due date first; `find` returns pages."""
+        """Return all requests, or those of a model, state or tenant, earliest due date first.
+
+        An unknown state raises `ValueError`.
+        """
+        if state is not None:
+            _require_states([state])
         with self._core.database.reading() as conn:
             return tuple(list_requests(conn, model=model, state=state, tenant=tenant))
 
@@ -156,11 +164,11 @@ class RequestLists:
     ) -> Page[Request]:
         """Return a page of requests.
 
-        Requests that exist while all pages are read appear once each. A request whose due date is
-        extended meanwhile may appear again. `order` is the earliest due date ("due") or the latest
-        receipt ("newest") first, `after` the `next` of the previous page, `limit` at most 500,
-        `filters` the attributes of `RequestFilter`. An invalid value, or a cursor of another list,
-        raises `ValueError`.
+        A request that exists while all pages are read is returned once; if its due date is extended
+        in the meantime, it may be returned again. `order` is "due" (earliest due date first) or
+        "newest" (latest receipt first), `after` is the `next` of the previous page, `limit` is at
+        most 500, and `filters` are attributes of `RequestFilter`. An invalid value, or an `after`
+        from another list, raises `ValueError`.
         """
         require_limit(limit)
         name, request_filter = _list_name(order), RequestFilter(**filters)
@@ -180,9 +188,9 @@ class RequestLists:
     def iterate(
         self, *, order: Order = "due", chunk: int = 500, **filters: Any
     ) -> Iterator[Request]:
-        """Yield all requests that `find` returns, in chunks.
+        """Yield all requests that `find` would return, and read `chunk` of them at a time.
 
-        No transaction is open between two requests.
+        No transaction is open while the caller handles a request.
         """
         _list_name(order)
         start, request_filter = None, RequestFilter(**filters)
@@ -202,7 +210,7 @@ class RequestLists:
         start: tuple[Any, ...] | None,
         count: int,
     ) -> tuple["builtins.list[tuple[Any, ...]]", "builtins.list[Request]"]:
-        """Return the sort keys of the next requests, and the requests."""
+        """Return the sort keys of the next `count` requests after `start`, and the requests."""
         columns = _KEYS[order]
         query = _select_along_index(select(*columns), filters, order).where(
             _build_condition(self._core, conn, filters)
@@ -216,7 +224,7 @@ class RequestLists:
         return keys, [known[key[-1]] for key in keys if key[-1] in known]
 
     def count(self, **filters: Any) -> RequestCounts:
-        """Count requests by state, and overdue requests; `filters` as in `find`."""
+        """Count requests by state, and overdue requests; `filters` are those of `find`."""
         today, request_filter = _current_day(self._core), RequestFilter(**filters)
         with self._core.database.reading() as conn:
             condition = _build_condition(self._core, conn, request_filter)
@@ -230,7 +238,7 @@ class RequestLists:
         return RequestCounts({state: counts.get(state, 0) for state in STATES}, overdue)
 
     def count_due(self, **filters: Any) -> dict[date, int]:
-        """Count the open requests by due date, earliest first."""
+        """Count open requests by due date, earliest first; `filters` are those of `find`."""
         request_filter = RequestFilter(**filters)
         is_open = (
             not_(_is_shown_closed(_current_day(self._core)))
@@ -273,17 +281,17 @@ def find_request(connection: Connection, request_id: str, *, tenant: str | None 
     Raises
     ------
     UnknownRequestError
-        It does not exist, or belongs to another tenant; the text does not say which.
+        The request does not exist, or belongs to another tenant; the text does not reveal which.
     """
     is_id = isinstance(request_id, str) and request_id.isalnum()
     known = find_requests(connection, [request_id]) if is_id else {}
     if request_id not in known or tenant not in (None, known[request_id].tenant):
-        raise UnknownRequestError("unknown request id; `letheon request list` shows all")
+        raise UnknownRequestError("unknown request id; `letheon request list` shows all requests")
     return known[request_id]
 
 
 def find_requests(connection: Connection, request_ids: Collection[str]) -> dict[str, Request]:
-    """Return requests by their ids."""
+    """Return a dictionary from id to request; unknown ids are left out."""
     rows = select_in(connection, _request_query(), requests.c.id, request_ids)
     return {row.id: _to_request(row) for row in rows}
 
@@ -295,7 +303,7 @@ def list_requests(
     state: str | None = None,
     tenant: str | None = None,
 ) -> list[Request]:
-    """Return requests, earliest due date first; filtered by model, state or tenant."""
+    """Return all requests, or those of a model, state or tenant, earliest due date first."""
     filters = ((models.c.name, model), (requests.c.state, state), (requests.c.tenant, tenant))
     query = _request_query()
     query = query.where(*(column == value for column, value in filters if value is not None))
@@ -303,7 +311,10 @@ def list_requests(
 
 
 def _list_name(order: str) -> str:
-    """Return the name of a list in its cursors, or raise `ValueError` for an unknown order."""
+    """Return the name that cursors use for the list with this order.
+
+    Raise `ValueError` for an unknown order.
+    """
     if order not in _KEYS:
         raise ValueError(f"order={order!r} is unknown; expected one of: {', '.join(_KEYS)}")
     return f"requests/{order}"
@@ -326,7 +337,7 @@ def _count_by_state(
 
 
 def _select_along_index(query: Select[Any], filters: RequestFilter, order: Order) -> Select[Any]:
-    """Add the index of the order, unless a search matches few requests."""
+    """Make a query use the index of its order, unless a search matches few requests."""
     is_short = len(filters.search or "") < _SHORT and "#" not in (filters.search or "")
     if not is_short:
         return query.select_from(requests)
@@ -372,15 +383,19 @@ def _find_model_ids(connection: Connection, filters: RequestFilter) -> list[int]
 
 
 def _is_shown_closed(today: date) -> ColumnElement[bool]:
-    """Return the condition that a requester sees a request as closed.
+    """Return the SQL condition that a requester sees a request as closed.
 
-    Not before the due date: an early end would reveal whether the people are in the model.
+    A request is not shown as closed before its due date, because an early end would reveal whether
+    the people are in the model.
     """
     return requests.c.state.in_(FINAL) & (requests.c.last_day < today.isoformat())
 
 
 def _matches_search(connection: Connection, search: str, *, own_only: bool) -> ColumnElement[bool]:
-    """Return the condition that a search matches: start of an id, or ``#`` and a certificate."""
+    """Return the SQL condition that a request matches a search text; see `RequestFilter`.
+
+    With `own_only`, only request ids are searched.
+    """
     number = None if own_only else _NUMBER.fullmatch(search)
     if number is not None:
         signed = certificates.c.version_id == versions.c.id
@@ -407,7 +422,7 @@ def _is_open() -> ColumnElement[bool]:
 
 
 def is_late(today: date) -> ColumnElement[bool]:
-    """Return the condition that an open request is overdue."""
+    """Return the SQL condition that a request is open and overdue."""
     return (requests.c.last_day < today.isoformat()) & _is_open()
 
 

@@ -1,14 +1,16 @@
 """The people of requests: encrypted ids, claims, and changes of state.
 
-The body of a request, its ids, is encrypted with the current intake key. A purge encrypts the open
-bodies with a new key and destroys the old key, so that no copy of the database can reveal a closed
-body. A transaction that encrypts or decrypts bodies locks the row of the current key.
+The body of a request consists of its ids and is encrypted with the current intake key. A purge
+encrypts the open bodies with a new key and destroys the old key, so that no copy of the database
+reveals the body of a closed request. A transaction that encrypts or decrypts bodies locks the row
+of the current key.
 
-Each person of a model is owned by at most one request. A verified request claims all its people.
-The first claim owns the person; the database permits one owner, so concurrent requests have one
-effect. A request that owns no person is a duplicate: it waits for the owners and keeps its own
-deadline. When an owner is withdrawn, its people pass to the next claim. An owner that waits for an
-approval blocks no other request: a request that needs no approval takes over its people.
+A verified request claims all its people, and the first request to claim a person owns the person.
+The database permits only one owner per person of a model, so concurrent requests erase a person
+once. A request that owns no person is a duplicate: it waits for the owners and keeps its own
+deadline. When an owner is withdrawn, the request with the next claim owns its people. An owner that
+waits for an approval does not block other requests: a request that needs no approval takes over its
+people.
 """
 
 import contextlib
@@ -87,27 +89,27 @@ def move_requests(
     fields: dict[str, str | int] | None = None,
     **columns: Any,
 ) -> None:
-    """Move requests to a state, all or none, with one event each.
+    """Move requests to a state and record one event for each; either all or none are moved.
 
     Parameters
     ----------
     connection : Connection
-        In a transaction.
+        A connection with an open transaction.
     request_ids : str or iterable of str
         The requests.
     after : str
         The new state.
     at : int
-        Time of the events.
+        Time of the events, in seconds since 1970.
     fields : dict, optional
-        More fields of the events: codes, counts, opaque ids.
+        Further fields of the events: codes, counts, opaque ids.
     **columns
         Other columns of the requests to set.
 
     Raises
     ------
     RequestStateError
-        The change is not allowed for one of them; the caller must roll back the transaction.
+        One of the requests cannot change to this state; the caller must roll back the transaction.
     UnknownRequestError
         A request does not exist.
     """
@@ -130,13 +132,13 @@ def move_requests(
 
 
 def has_erased(table: FromClause) -> ColumnElement[bool]:
-    """Return the condition that a request is applied; `table` is `requests` or an alias."""
+    """Return the SQL condition that a request was applied; `table` is `requests` or an alias."""
     stuck_later = (table.c.state == "stuck") & table.c.batch_id.is_not(None)
     return or_(table.c.state.in_(PUBLISHED), stuck_later)
 
 
 def encode_ids(ids: Ids) -> list[bytes]:
-    """Return the canonical bytes of each id: ``i`` + 8 bytes, or ``s`` + UTF-8."""
+    """Return the canonical bytes of each id: ``i`` and 8 bytes for int, ``s`` and UTF-8 for str."""
     values: Sequence[Any] = ids.to_list()
     if isinstance(ids, IntIds):
         return [b"i" + _INT64.pack(value) for value in values]
@@ -144,18 +146,18 @@ def encode_ids(ids: Ids) -> list[bytes]:
 
 
 def compute_person_tags(core: Core, tenant: str, ids: Ids) -> list[str]:
-    """Return one tag per id; equal ids of a tenant have equal tags."""
+    """Return a keyed hash (tag) of each id; equal ids of a tenant have equal tags."""
     return compute_tags(core, tenant, encode_ids(ids))
 
 
 def compute_tags(core: Core, tenant: str, names: Sequence[bytes]) -> list[str]:
-    """Return one tag per encoded id; see `compute_person_tags`."""
+    """Return the tag of each id that `encode_ids` encoded; see `compute_person_tags`."""
     scope = tenant.encode()
     return [core.keys.compute_tag("person", scope, name) for name in names]
 
 
 def make_body_encrypter(core: Core, key: str) -> Callable[[str, Ids], bytes]:
-    """Return a function that encrypts the ids of a request; the key is read once."""
+    """Return a function that encrypts the ids of a request; the key file is read only once."""
     encrypt = core.keys.load_cipher(key).encrypt
     return lambda request_id, ids: encrypt(
         _encode(ids.to_list()).encode(), _encryption_context(request_id)
@@ -163,7 +165,7 @@ def make_body_encrypter(core: Core, key: str) -> Callable[[str, Ids], bytes]:
 
 
 def read_body(core: Core, key: str, request_id: str, sealed: bytes) -> Ids:
-    """Return the ids of a request."""
+    """Decrypt the body of a request and return its ids."""
     return as_ids(json.loads(core.keys.decrypt(key, sealed, _encryption_context(request_id))))
 
 
@@ -172,9 +174,9 @@ def _encryption_context(request_id: str) -> bytes:
 
 
 def decrypt_ids(core: Core, conn: Connection, batch_id: str) -> Ids | None:
-    """Return the distinct ids of all requests of a batch; None without ids.
+    """Return the distinct ids of all requests of a batch; None if no body is stored.
 
-    Retries if a purge replaces the key at the same time.
+    The read is repeated if a purge replaces the key at the same time.
     """
     with contextlib.suppress(KeyFileError):
         return _read_ids(core, conn, batch_id)
@@ -193,7 +195,7 @@ def _read_ids(core: Core, connection: Connection, batch_id: str) -> Ids | None:
 
 
 def get_cached_key(core: Core) -> str:
-    """Return the cached intake key; the first call of a ledger creates one."""
+    """Return the id of the current intake key from a cache; create a key if there is none."""
     cache = core.database.cached_values
     if _CURRENT not in cache:
         key = core.database.read_value(_CURRENT_KEY)
@@ -202,20 +204,20 @@ def get_cached_key(core: Core) -> str:
 
 
 def lock_current_key(core: Core, connection: Connection) -> str:
-    """Return the current intake key and lock it until the transaction ends."""
+    """Return the id of the current intake key and lock its row until the transaction ends."""
     key = connection.scalar(_LOCKED_KEY)
     if not key:
-        raise LedgerBusyError("the ledger has no intake key yet; try again")
+        raise LedgerBusyError("the ledger has no key for new requests yet; try again")
     core.database.cached_values[_CURRENT] = key
     return str(key)
 
 
 def rotate_intake_key(core: Core, batch_id: str) -> None:
-    """Make the bodies of a batch permanently unreadable; it can be repeated.
+    """Make the bodies of a batch permanently unreadable; repeated calls are harmless.
 
-    The bodies are deleted, also those of duplicates whose people are all erased. Open bodies are
-    encrypted with a new key, and older keys are destroyed, except a key that a body still needs
-    because it could not be read.
+    The bodies are deleted, and so are those of duplicates whose people are all erased. Bodies of
+    open requests are encrypted with a new key, and older keys are destroyed. A key is kept if a
+    body could not be read and still needs it.
     """
     _change_key(core, batch_id)
     is_idle = ~exists().where(requests.c.intake_key == intake_keys.c.id)
@@ -231,7 +233,10 @@ def rotate_intake_key(core: Core, batch_id: str) -> None:
 
 
 def _change_key(core: Core, batch_id: str | None) -> str:
-    """Create a new current key; without a batch only if there is none."""
+    """Make a new intake key current and return its id; delete the bodies of the batch.
+
+    If `batch_id` is None, an existing key is kept and returned.
+    """
     with core.database.transaction() as connection:
         require_own_log(connection)
         old = connection.scalar(_CURRENT_KEY.with_for_update())
@@ -255,28 +260,29 @@ def _make_current(core: Core, connection: Connection) -> str:
 
 
 def replace_lost_key(core: Core, connection: Connection) -> None:
-    """Create a new current key if the key file is missing, so that new requests can be stored."""
+    """Create a new intake key if the key file is missing, so that new requests can be stored."""
     key = connection.scalar(_CURRENT_KEY.with_for_update())
     if key and not core.keys.has(str(key)):
         _make_current(core, connection)
 
 
 def list_lost_keys(core: Core, connection: Connection) -> list[str]:
-    """Return the missing keys that bodies of requests need."""
+    """Return the ids of intake keys that are missing, but that bodies of requests need."""
     query = select(requests.c.intake_key).where(requests.c.intake_key.is_not(None)).distinct()
     return [str(key) for key in connection.scalars(query) if not core.keys.has(str(key))]
 
 
 def unreadable_requests(core: Core, connection: Connection) -> list[str]:
-    """Return the requests whose ids cannot be read because their key is missing."""
+    """Return the ids of the requests whose bodies cannot be read because their key is missing."""
     lost = requests.c.intake_key.in_(list_lost_keys(core, connection))
     return list(connection.scalars(select(requests.c.id).where(lost).order_by(requests.c.id)))
 
 
 def _destroy_unrecorded(core: Core, connection: Connection) -> None:
-    """Destroy keys that a process created but never recorded; the lock excludes other processes.
+    """Destroy intake keys that a process created but never recorded in the database.
 
-    Not called if the current key is missing: a newer database may need the other keys.
+    The caller holds the lock of the current key, so no other process is creating a key. Do not call
+    this if the current key is missing: a newer database may need the other keys.
     """
     recorded = set(connection.scalars(select(intake_keys.c.id)))
     for key in core.keys.list_ids("intake"):
@@ -293,9 +299,10 @@ def _drop_bodies(connection: Connection, batch_id: str) -> None:
 
 
 def _encrypt_bodies(core: Core, connection: Connection, key: str) -> None:
-    """Encrypt all bodies with a new key, in chunks: a server ends an idle session.
+    """Encrypt all stored bodies with a new key.
 
-    Unreadable bodies stay unchanged; `letheon doctor` reports them.
+    The bodies are read in chunks, because a server ends a session that is idle for long. Unreadable
+    bodies stay unchanged; `letheon doctor` reports them.
     """
     columns = select(requests.c.id, requests.c.intake_key, requests.c.sealed)
     readable = requests.c.intake_key.not_in(list_lost_keys(core, connection))
@@ -320,7 +327,7 @@ def _encrypt_bodies(core: Core, connection: Connection, key: str) -> None:
 def is_covered(connection: Connection, request_id: str, batch_id: str | None = None) -> bool:
     """Return whether finished requests have erased all people of a request.
 
-    The requests of `batch_id` count as finished.
+    The requests of the batch `batch_id` count as finished.
     """
     uncovered = _select_unfinished_people(batch_id).where(blocked.c.request_id == request_id)
     return connection.execute(uncovered.limit(1)).first() is None
@@ -336,7 +343,7 @@ def _select_unfinished_people(batch_id: str | None) -> Select[tuple[str]]:
 def _select_unerased_people(
     is_done: Callable[[FromClause], ColumnElement[bool]],
 ) -> Select[tuple[str]]:
-    """Select the people of requests that no request with `is_done` has erased."""
+    """Select the people of requests, without those in a request that satisfies `is_done`."""
     other, claim = blocked.alias(), requests.alias()
     same = (other.c.model_id == blocked.c.model_id) & (other.c.tag == blocked.c.tag)
     joined = select(other.c.tag).join(claim, claim.c.id == other.c.request_id)
@@ -354,18 +361,21 @@ class Claimant(NamedTuple):
 
 
 def lock_model(connection: Connection, model_id: int | ScalarSelect[int], *, alone: bool) -> None:
-    """Lock the claims on a model: `alone` to change owners, shared to add claims."""
+    """Lock the claims on a model until the transaction ends.
+
+    `alone=True` locks exclusively, to change owners; `alone=False` is shared, to add claims.
+    """
     query = select(models.c.id).where(models.c.id == model_id)
     connection.execute(query.with_for_update(read=not alone, key_share=not alone))
 
 
 def claim_people(connection: Connection, claimants: Sequence[Claimant]) -> dict[str, str]:
-    """Claim all people of these requests, in their order.
+    """Claim all people of these requests.
 
     Returns
     -------
     dict
-        For each request that owns no person, a request that owns one of its people.
+        Each request that owns no person, with the id of a request that owns one of its people.
     """
     claims = [
         {
@@ -400,7 +410,10 @@ def _is_person(model_id: int, tag: Any) -> ColumnElement[bool]:
 
 
 def _take_over(connection: Connection, claims: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
-    """Release people whose owner waits for an approval; return the (request, tag) that own them."""
+    """Release claimed people whose owner waits for an approval.
+
+    Return (id of the new owner, tag) for each released person.
+    """
     firsts: dict[tuple[int, str], str] = {}
     for row in claims:
         firsts.setdefault((row["model_id"], row["tag"]), row["request_id"])
@@ -419,7 +432,7 @@ def _take_over(connection: Connection, claims: Sequence[dict[str, Any]]) -> set[
 
 
 def find_needing_approval(connection: Connection, request_ids: Iterable[str]) -> set[str]:
-    """Return the requests that are marked as needing an approval."""
+    """Return those of the requests that are marked as needing an approval."""
     query = select(events.c.about).where(events.c.kind == NEEDS_APPROVAL)
     return {row.about for row in select_in(connection, query, events.c.about, request_ids)}
 
@@ -427,7 +440,7 @@ def find_needing_approval(connection: Connection, request_ids: Iterable[str]) ->
 def find_known_tags(
     connection: Connection, pairs: Iterable[tuple[int, str]]
 ) -> set[tuple[int, str]]:
-    """Return the pairs (model, tag) that an earlier request has named."""
+    """Return those of the pairs (model, tag) that an earlier request has claimed."""
     query = select(blocked.c.model_id, blocked.c.tag)
     return {(row.model_id, row.tag) for row in select_in(connection, query, _PERSON, pairs)}
 
@@ -435,7 +448,7 @@ def find_known_tags(
 def find_known_people(
     connection: Connection, model_id: int, tags: list[str], ids: Ids, people: IdIndex
 ) -> list[str]:
-    """Return the tags of people who are in the model or in an earlier request."""
+    """Return the tags of those people who are in the model or in an earlier request."""
     known = find_known_tags(connection, [(model_id, tag) for tag in tags])
     in_model = people.find(ids).has_rows
     return [
@@ -446,10 +459,10 @@ def find_known_people(
 def release_claims(
     connection: Connection, request_id: str, model_id: int, *, at: int, policy: Policy
 ) -> list[str]:
-    """Delete the claims of a withdrawn request; return the requests that take over its people.
+    """Delete the claims of a withdrawn request; return the duplicates that take over its people.
 
-    These are queued, or wait for an approval if they are large. Other duplicates of the withdrawn
-    request become duplicates of them.
+    These requests are queued, or wait for an approval if they need one. Other duplicates of the
+    withdrawn request become duplicates of these requests.
     """
     lock_model(connection, model_id, alone=True)
     mine = blocked.c.request_id == request_id
@@ -472,9 +485,10 @@ def release_claims(
 def _assign_owners(
     connection: Connection, model_id: int, tags: Sequence[str], policy: Policy
 ) -> dict[str, str]:
-    """Choose the owner of each person: a request that has erased the person, else the oldest.
+    """Choose a new owner for each person; return the request by the tag of the person.
 
-    A request that waits for an approval comes last.
+    A request that has erased the person comes first, then the oldest request. Requests that need an
+    approval come last.
     """
     rank = case((has_erased(requests), 0), (_waits_for_approval(policy), 2), else_=1)
     order = (rank, requests.c.received_at, requests.c.id)
@@ -492,7 +506,7 @@ def _assign_owners(
 
 
 def _waits_for_approval(policy: Policy) -> ColumnElement[bool]:
-    """Return the condition that a request needs an approval."""
+    """Return the SQL condition that a request waits for, or will need, an approval."""
     mark = (events.c.about == requests.c.id) & (events.c.kind == NEEDS_APPROVAL)
     needs: list[ColumnElement[bool]] = [select(events.c.id).where(mark).exists()]
     if policy.approve_above is not None:
@@ -504,7 +518,10 @@ def _waits_for_approval(policy: Policy) -> ColumnElement[bool]:
 def _redirect_duplicates(
     connection: Connection, request_id: str, model_id: int, *, at: int
 ) -> None:
-    """Redirect the duplicates of a request without own people to a request that erases them."""
+    """Make the duplicates of a request that owns no people wait for another request.
+
+    The new request has erased, or will erase, the people of the duplicate.
+    """
     waiting = requests.c.duplicate_of == request_id
     query = select(requests.c.id, func.min(blocked.c.tag).label("tag")).where(waiting)
     query = query.join(blocked, blocked.c.request_id == requests.c.id).group_by(requests.c.id)
@@ -529,8 +546,8 @@ def _redirect_duplicates(
 def mark_queued_duplicates(core: Core, model_id: int) -> list[str]:
     """Mark queued requests whose people are all erased as duplicates; return their ids.
 
-    Requests may have people in common. If other requests erased all people of a queued request,
-    there is nothing left to apply.
+    Requests may have people in common. If other requests have erased all people of a queued
+    request, the queued request has nothing left to erase.
     """
 
     def mark_all(connection: Connection) -> list[str]:
@@ -558,7 +575,7 @@ def mark_duplicate(connection: Connection, request_id: str, owner: str, now: int
 
 
 def _select_same_people(request_id: str) -> Select[tuple[str]]:
-    """Select the first request that has a person in common with this one."""
+    """Select the first request that has a person in common with this request."""
     mine, other = blocked.alias(), blocked.alias()
     same = (other.c.model_id == mine.c.model_id) & (other.c.tag == mine.c.tag)
     query = select(requests.c.id).join(other, other.c.request_id == requests.c.id).join(mine, same)
@@ -566,12 +583,15 @@ def _select_same_people(request_id: str) -> Select[tuple[str]]:
 
 
 def require_not_applying(connection: Connection, request_id: str) -> None:
-    """Raise if another request is erasing, or has erased, a person of this request."""
+    """Raise `RequestStateError` if another request is erasing a person of this request.
+
+    The error is also raised if the person is already erased.
+    """
     leaving = or_(requests.c.state == "applying", has_erased(requests))
     query = _select_same_people(request_id).where(requests.c.id != request_id, leaving)
     other = connection.scalar(query)
     if other is not None:
         raise RequestStateError(
-            f"request {request_id} cannot be put on hold: request {other} has some of the same "
-            "people and is erasing them, or has erased them"
+            f"request {request_id} cannot be put on hold: request {other} contains some of the "
+            "same people, and they are being erased or are already erased"
         )

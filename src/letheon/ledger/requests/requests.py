@@ -1,4 +1,7 @@
-"""`Ledger.requests`: intake and handling; each change is one transaction with an event."""
+"""`Ledger.requests`: file and handle erasure requests.
+
+Each change of a request is one transaction, which also records an event in the log.
+"""
 
 import builtins
 import re
@@ -65,7 +68,7 @@ _Work = Callable[[Connection, Row[Any], int], None]
 
 
 class LedgerRequests(RequestLists):
-    """Erasure requests: intake, actions of operators, lists.
+    """The erasure requests of a ledger: file them, handle them, and list them.
 
     Parameters
     ----------
@@ -96,16 +99,19 @@ class LedgerRequests(RequestLists):
         accept_unknown: bool = False,
         ids_derived: bool = False,
     ) -> Request:
-        """Record a request to erase people from a model; it is durable when this returns.
+        """Record a request to erase people from a model.
+
+        When this method returns, the request is stored on disk.
 
         Parameters
         ----------
         ids : sequence of int or of str
-            Ids of the people. They are stored encrypted and destroyed with their rows.
+            Ids of the people. The ids are stored encrypted and are destroyed with the rows.
         model : str
             Name of the model.
         key : str, optional
-            Idempotency key: the same key with the same content returns the same request.
+            Idempotency key: a repeat with the same key and the same content returns the first
+            request.
         tenant : str, default="default"
             Owner of the model.
         regime : {"gdpr", "ccpa"}, default="gdpr"
@@ -115,16 +121,17 @@ class LedgerRequests(RequestLists):
         verified : bool, default=False
             Whether the caller has verified the identity. Otherwise `verify` must follow.
         receipt_key : str, optional
-            X25519 public key, 64 hexadecimal digits. The receipt is encrypted with it when the
-            certificate is issued; see `submit_with_code`. For one person only.
+            X25519 public key, 64 hexadecimal digits. The receipt is encrypted with this key when
+            the certificate is issued; see `submit_with_code`. The request must have one person
+            only.
         part_of : str, optional
-            Digest of the list of requests that it was sent with. It is part of the content: a
-            repeat with the same key must have the same digest.
+            Digest of the list of requests that this request was sent with. The digest is part of
+            the content: a repeat with the same key must have the same digest.
         needs_approval : bool, default=False
-            Whether it needs `approve` after verification, whatever its number of rows.
+            Whether the request must be approved after verification, whatever its number of rows.
         accept_unknown : bool, default=False
-            Whether unknown ids are recorded too, so that the result does not reveal which people
-            are in the model; `verify` rejects a request without known ids.
+            Whether to record ids that are not in the model too, so that the result does not reveal
+            which people are in the model. `verify` rejects a request without known ids.
         ids_derived : bool, default=False
             Whether the ids are derived from the content of `part_of`, such as hashes. A repeat
             with the same key is then compared by `part_of`, not by the ids.
@@ -167,14 +174,14 @@ class LedgerRequests(RequestLists):
     ) -> tuple[Request, str | None]:
         """Record a request to erase one person, and return it with a receipt code.
 
-        The code opens the receipt that is created with the certificate. The code is not stored: a
-        repeat with the same idempotency key gets None instead. So does a request for a person who
-        is erased already, because no receipt will be created.
+        The code opens the receipt that is created with the certificate. The code is not stored.
+        None is returned instead of a code for a repeat with the same idempotency key, and for a
+        person who is already erased, because no receipt will be created.
 
         Parameters
         ----------
         ids, model, **options
-            As for `submit`, without `receipt_key`; one person.
+            The same as for `submit`, without `receipt_key`. `ids` must contain one person.
         """
         private = new_private_key()
         public = public_of(private)
@@ -187,12 +194,12 @@ class LedgerRequests(RequestLists):
     def verify(
         self, request_id: str, *, tenant: str | None = None, needs_approval: bool = False
     ) -> Request:
-        """Record that the identity is verified: block the rows and queue the request.
+        """Record that the identity is verified, block the rows and queue the request.
 
-        A pause of the deadline ends. The request becomes a duplicate if other requests erase all
-        its people. It stays verified if it needs an approval, because of its size or
-        `needs_approval`; its rows are blocked meanwhile. Unknown ids are ignored; a request
-        without known ids is rejected.
+        A pause of the deadline ends. If other requests erase all its people, the request becomes a
+        duplicate. If it needs an approval, because of its size or `needs_approval`, it stays in the
+        state verified, with its rows blocked. Unknown ids are ignored; a request without known ids
+        is rejected.
         """
         request = self.get(request_id, tenant=tenant)
         people = self._models.get_ids_index(self._models.row(request.model, request.tenant))
@@ -225,18 +232,18 @@ class LedgerRequests(RequestLists):
         return self._change_request("verify", request_id, tenant, apply_change, lock="claims")
 
     def approve(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """Queue a verified request that needs the approval of a second person.
+        """Approve a verified request as a second person, and queue it.
 
         Raises
         ------
         RequestStateError
-            It is not waiting for approval, or the actor has filed or verified it.
+            The request is not waiting for approval, or the actor has filed or verified it.
         """
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if current_actor() is not None and current_actor() in (row.filed_by, row.verified_by):
                 raise RequestStateError(
-                    f"request {row.id} was filed or verified with the same token; a second person "
+                    f"request {row.id} was filed or verified with this token; another person "
                     "has to approve it"
                 )
             record_event(connection, "approved", {"request": row.id}, now)
@@ -245,13 +252,13 @@ class LedgerRequests(RequestLists):
         return self._change_request("approve", request_id, tenant, apply_change)
 
     def await_identity(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """Record that proof of identity was requested: the GDPR deadline pauses until `verify`."""
+        """Record that proof of identity was requested; the GDPR deadline pauses until `verify`."""
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if not may_pause(row.regime):
                 raise RequestStateError(
-                    f"the deadline of a {row.regime} request cannot be paused; only GDPR "
-                    "deadlines can be paused"
+                    f"the deadline of request {row.id} cannot be paused: its regime is "
+                    f"{row.regime}, and only GDPR deadlines can be paused"
                 )
             if row.paused_at is None:
                 _update_columns(connection, row.id, paused_at=now)
@@ -272,7 +279,7 @@ class LedgerRequests(RequestLists):
         return self._change_request("cancel", request_id, tenant, apply_change, lock="model")
 
     def reject(self, request_id: str, ground: str, *, tenant: str | None = None) -> Request:
-        """Reject a request on a legal ground, a registered code."""
+        """Reject a request on a legal ground; `ground` is one of the `REJECT_GROUNDS`."""
         require_ground(ground, REJECT_GROUNDS)
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
@@ -292,19 +299,24 @@ class LedgerRequests(RequestLists):
         *,
         tenant: str | None = None,
     ) -> Request:
-        """Put a request on hold on a legal ground, until a time or a day (in the calendar's zone).
+        """Put a request on hold on a legal ground, until a time or until the start of a day.
+
+        `ground` is one of the `HOLD_GROUNDS`; a day starts in the time zone of the calendar.
 
         Raises
         ------
         RequestStateError
-            It can no longer be put on hold, or another request is erasing one of its people.
+            The request can no longer be put on hold, or another request is erasing one of its
+            people.
         """
         require_ground(ground, HOLD_GROUNDS)
         end = end_of_hold(until, self._core.settings.calendar)
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if end <= now:
-                raise ValueError(f"until={until} is not in the future")
+                raise ValueError(
+                    f"until={until} is not in the future; the hold must end later than now"
+                )
             require_not_applying(connection, row.id)
             columns = {"hold_ground": ground, "hold_until": end, "reason": ground}
             fields: dict[str, str | int] = {"ground": ground, "until": end}
@@ -313,7 +325,7 @@ class LedgerRequests(RequestLists):
         return self._change_request("hold", request_id, tenant, apply_change, lock="model")
 
     def release(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """End a hold."""
+        """End the hold of a request and queue the request."""
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             columns = {"hold_ground": None, "hold_until": None, "reason": None}
@@ -324,8 +336,8 @@ class LedgerRequests(RequestLists):
     def retry(self, request_id: str, *, tenant: str | None = None) -> Request:
         """Retry a failed request from the step that failed.
 
-        A purge is about all people of its batch, so the failed requests of a batch are retried
-        together.
+        A purge covers all people of a batch, so if the purge failed, all failed requests of the
+        batch are retried together.
         """
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
@@ -344,7 +356,10 @@ class LedgerRequests(RequestLists):
         return self._change_request("retry", request_id, tenant, apply_change, lock="batch")
 
     def extend(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """Record an extension by two months (GDPR) or 45 days (CCPA); the person was notified."""
+        """Extend the deadline by two months (GDPR) or 45 days (CCPA).
+
+        Call this when the person was notified of the extension.
+        """
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if row.extended_to is not None:
@@ -364,9 +379,9 @@ class LedgerRequests(RequestLists):
     def record_recipients(
         self, request_id: str, recipients: int, *, tenant: str | None = None
     ) -> Request:
-        """Record that recipients of the data were notified (Article 19), while a request is open.
+        """Record that more recipients of the data were notified of the erasure (Article 19).
 
-        The purge attestation counts the recipients recorded before it.
+        The purge attestation states how many recipients were recorded before it was signed.
         """
         _require_count(recipients, 1)
 
@@ -384,8 +399,8 @@ class LedgerRequests(RequestLists):
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             if row.state == "duplicate" and not is_covered(connection, row.id):
                 raise RequestStateError(
-                    f"request {row.id} waits for request {row.duplicate_of}, which is not purged "
-                    "yet"
+                    f"request {row.id} cannot be answered yet: it is a duplicate of request "
+                    f"{row.duplicate_of}, which is not purged yet"
                 )
             n_notified = (row.recipients or 0) + recipients
             columns = {"recipients": n_notified, "closed_at": now, **NO_BODY}
@@ -398,14 +413,14 @@ class LedgerRequests(RequestLists):
     def find_known_ids(
         self, ids: Sequence[int | str], *, model: str, tenant: str = "default"
     ) -> "builtins.list[Any]":
-        """Return the ids that are in a model, or in an earlier request to it.
+        """Return those of the ids that are in a model, or in an earlier request for the model.
 
-        The result stays the same after an erasure, so that a repeated request has the same content.
+        An erasure does not change the result, so a repeated request has the same content.
         """
         try:
             people = as_ids([*ids]).distinct()
         except TypeError:  # its text repeats an id
-            raise IdsTypeError("ids must be all integers or all strings") from None
+            raise IdsTypeError("ids must be either all integers or all strings") from None
         row = self._models.row(model, tenant)
         tags = compute_person_tags(self._core, tenant, people)
         with self._core.database.reading() as conn:
@@ -424,11 +439,11 @@ class LedgerRequests(RequestLists):
         *,
         lock: Literal["claims", "model", "batch"] | None = None,
     ) -> Request:
-        """Run `work` on the locked row of a request whose state allows the action.
+        """Lock a request, check that its state allows the action, and run `apply_change` on it.
 
-        It is one transaction. `lock` is locked first: the model, exclusively ("model") or shared
-        ("claims"), or the batch. Batching, intake and purges lock these before the requests too;
-        another order would cause deadlocks.
+        Everything happens in one transaction. `lock` is what to lock before the request: the model
+        exclusively ("model"), the model shared ("claims"), or the batch ("batch"). Batching, intake
+        and purges use the same order; another order could cause deadlocks.
         """
         if not isinstance(request_id, str) or not _ID.fullmatch(request_id):
             raise UnknownRequestError(_UNKNOWN)
@@ -453,11 +468,11 @@ class LedgerRequests(RequestLists):
         return self._core.database.run_transaction(change)
 
 
-_UNKNOWN = "unknown request id; `letheon request list` shows all"
+_UNKNOWN = "unknown request id; `letheon request list` shows all requests"
 
 
 def _restart_clock(core: Core, row: Row[Any], now: int) -> dict[str, Any]:
-    """Return the columns that end a pause of the deadline; empty without a pause."""
+    """Return the new values of columns that end a pause of the deadline; empty without a pause."""
     if row.paused_at is None:
         return {}
     paused = count_paused_seconds(row.paused_seconds, row.paused_at, now)
@@ -478,12 +493,15 @@ def _reject_request(connection: Connection, request_id: str, ground: str, now: i
 
 def _require_not_applied(row: Row[Any]) -> None:
     if row.state == "stuck" and row.batch_id is not None:
-        raise RequestStateError(f"request {row.id} is applied already; it can only be retried")
+        raise RequestStateError(f"request {row.id} is already applied; it can only be retried")
 
 
 def _require_count(recipients: Any, least: int) -> None:
     if type(recipients) is not int or recipients < least:
-        raise ValueError(f"recipients={recipients!r} must be an integer of at least {least}")
+        raise ValueError(
+            f"recipients={recipients!r} must be an integer of at least {least}: the number of "
+            "notified recipients"
+        )
 
 
 def _update_columns(connection: Connection, request_id: str, **columns: Any) -> None:

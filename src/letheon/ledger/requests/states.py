@@ -1,13 +1,13 @@
 """The state machine of requests: label, meaning, actions and successors of each state.
 
-The database stores the same pairs of states; a trigger rejects every other change. ``NEW`` is the
-predecessor of a request's first state.
+The database stores the same pairs of (state, next state), and a trigger rejects every other change.
+``NEW`` is the state before a request is recorded.
 """
 
 from typing import NamedTuple
 
 NO_DATA_HELD = "no-data-held"
-"""Reason of a rejection by the ledger: the model has no rows of these people."""
+"""Reason code of requests that the ledger rejects because the model has no rows of their people."""
 
 REQUEST_GROUNDS = {
     "gdpr": (
@@ -21,7 +21,7 @@ REQUEST_GROUNDS = {
     ),
     "ccpa": ("ccpa.1798.105", "internal"),
 }
-"""Grounds of an erasure request, by regime."""
+"""Codes of the legal grounds for an erasure request, by law."""
 
 REJECT_GROUNDS = (
     "gdpr.art11.2",  # the controller cannot identify the person
@@ -37,7 +37,7 @@ REJECT_GROUNDS = (
     "ccpa.7060",  # identity not verified
     "internal",
 )
-"""Grounds of a rejection."""
+"""Codes of the legal grounds for a rejection."""
 
 HOLD_GROUNDS = (
     "gdpr.art17.3.b",
@@ -49,10 +49,10 @@ HOLD_GROUNDS = (
     "ccpa.1798.145",
     "litigation-hold",
 )
-"""Grounds of a hold."""
+"""Codes of the legal grounds for a hold."""
 
 NOT_FULLY_SEARCHED = "not-fully-searched"
-"""Reason of a purged request whose stores have files that could not be searched."""
+"""Reason code of purged requests if some files of the stores could not be searched."""
 
 
 NEW = ""
@@ -64,15 +64,15 @@ class RequestState(NamedTuple):
     Attributes
     ----------
     label : str
-        Label in pages, tables, exports and letters; the code stays in log, database and API.
+        Name of the state in pages, tables, exports and letters. Log, database and API use the code.
     tone : {"good", "info", "neutral", "warn", "bad"}
         Colour of the label.
     sentence : str
-        Meaning of the state.
+        Meaning of the state, as a sentence for pages.
     actions : tuple of str
         Actions that are possible in this state.
     successors : tuple of str
-        States that may follow.
+        Codes of the states that may follow.
     """
 
     label: str
@@ -191,7 +191,7 @@ REFUSALS = {
     "verify": "the identity is already verified",
     "await-identity": "proof of identity can be requested only before the identity is verified",
     "approve": "only a verified request can be approved",
-    "hold": "only a queued request, or one that will be retried, can be put on hold",
+    "hold": "only a queued request, or a request that will be retried, can be put on hold",
     "release": "it is not on hold",
     "retry": "only a failed request can be retried",
     "extend": "the deadline can be extended once, while the request is open",
@@ -200,7 +200,7 @@ REFUSALS = {
     "reject": "it can be rejected only before it is applied",
     "cancel": "it can be withdrawn only before it is applied",
 }
-"""Reason given when a state does not list an action in its `actions`."""
+"""For each action, the reason to show when the state of a request does not allow the action."""
 
 # A request that is filed as verified skips states, but not an approval that it needs.
 _FIRST = ("received", "verified", "queued")

@@ -1,1 +1,1 @@
-"""The worker: due work, batches, computation and recovery."""
+"""The worker: it decides what is due, applies batches, and cleans up after crashes."""

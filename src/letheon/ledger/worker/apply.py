@@ -1,8 +1,8 @@
-"""From queued requests to a published version: start a batch, compute it, publish the result.
+"""Application of requests: start a batch, compute it, and publish the new version.
 
 If a process is killed at any point, the next worker finds either queued requests, an open batch
-(which it computes again), or a published version (which it certifies). Blobs that were written but
-not published are deleted, because nothing refers to them.
+(which it computes again), or a published version (for which it issues the certificate). Blobs that
+were written but not published are deleted, because nothing refers to them.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ Compute = Callable[[Computation], ComputationResult]
 
 @dataclass(frozen=True)
 class BatchRow:
-    """The database row of a batch: requests that are applied together, or a retrain."""
+    """The database row of a batch: requests that are applied together, or a retraining."""
 
     id: str
     model_id: int
@@ -71,7 +71,7 @@ def _find_batch(conn: Connection, wanted: ColumnElement[bool]) -> BatchRow | Non
 
 
 def find_open_batch(conn: Connection, model_id: int) -> BatchRow | None:
-    """Return the batch of a model that is started and not published; None if there is none."""
+    """Return the batch of a model that was started but not published; None if there is none."""
     return _find_batch(conn, (batches.c.model_id == model_id) & (batches.c.state == "open"))
 
 
@@ -83,7 +83,7 @@ def start_batch(
     request_ids: Sequence[str],
     reason: str,
 ) -> BatchRow:
-    """Record a batch. From now on its requests are applied, by this or another worker."""
+    """Record a new batch and return it. This or another worker will then apply its requests."""
     key = core.keys.new_key("training", label=model.folder) if kind == "retrain" else None
     with core.database.transaction() as conn:
         require_fence(conn, lease)
@@ -97,7 +97,8 @@ def start_batch(
         move_requests(conn, request_ids, "applying", at=now, batch_id=batch.id)
         if not set(conn.scalars(select_blocked_by_hold(model.id))).isdisjoint(request_ids):
             raise RequestStateError(
-                "an erasure was put on hold meanwhile; the batch is planned again"
+                "a request of the batch was put on hold while the batch was planned; a new "
+                "batch will be planned"
             )
         fault_point("intent.before-commit")
     fault_point("intent.after-commit")
@@ -105,9 +106,9 @@ def start_batch(
 
 
 def select_blocked_by_hold(model_id: int) -> Select[Any]:
-    """Select requests for people whose erasure is on hold by another request.
+    """Select the requests that share a person with a request on hold.
 
-    A hold applies to the person, so all requests for that person wait.
+    A hold applies to its people, so all other requests for the same people wait too.
     """
     on_hold, other = blocked.alias("held"), blocked.alias("other")
     return (
@@ -127,7 +128,7 @@ def apply_batch(
     Raises
     ------
     ComputationFailed
-        The method failed.
+        The unlearning method failed; the text is a code.
     StaleWorkerError
         Another worker took over; nothing was published.
     """
@@ -213,7 +214,11 @@ def _make_computation(
 
 
 def _add_beacon(core: Core, batch: BatchRow) -> BatchRow:
-    """Take a checkpoint after committing to the training key; its digest is the beacon."""
+    """Sign a checkpoint after the log has committed to the training key, and store its digest.
+
+    The digest is the beacon of the batch: the seed of a retraining is derived from it. A batch
+    without a training key, or with a beacon, is returned unchanged.
+    """
     if batch.training_key is None or batch.beacon is not None:
         return batch
     fault_point("retrain.committed")
@@ -234,10 +239,11 @@ def _prove_transition(
     tree: SlotTree,
     erased: NDArray[np.int64],
 ) -> tuple[bytes, str]:
-    """Return the proof of the data transition and the root after it.
+    """Return the proof that exactly these slots became empty, and the new root.
 
-    The proof of an erasure starts from the previous version. The proof of a retrain starts from the
-    last retrain and covers all rows erased since then, with the leaves from their proofs.
+    The proof of an erasure starts from the previous version. The proof of a retraining starts from
+    the last retraining and covers all rows erased since then. Their leaves are read from earlier
+    proofs.
     """
     after, leaves = tree.without(erased), {}
     if batch.kind == "retrain":
@@ -260,7 +266,10 @@ def _publish_version(
     facts: dict[str, Any],
     run: dict[str, Any],
 ) -> VersionRow:
-    """Move the head in one transaction, or raise `StaleWorkerError`."""
+    """Publish a version in one transaction and return its row.
+
+    Raise `StaleWorkerError` if another worker took over the model.
+    """
     with core.database.transaction() as conn:
         require_fence(conn, lease)
         now, sequence = core.clock(), last_sequence(conn) + 1
@@ -310,6 +319,6 @@ def _publish_version(
 
 
 def last_sequence(conn: Connection) -> int:
-    """Return the last assigned certificate number, locked until the commit."""
+    """Return the last assigned certificate number and lock it until the transaction ends."""
     query = select(meta.c.value).where(meta.c.key == "sequence").with_for_update()
     return int(conn.execute(query).scalar_one())

@@ -1,7 +1,7 @@
-"""The computation on a model: bytes in, bytes out, without database, keys or files.
+"""The computation that erases ids from a model, without access to database, keys or files.
 
-It can run in a separate process without access to keys and database. Data that an estimator leaves
-in memory ends with that process.
+Inputs and results are bytes, so the computation can run in a separate process. Data that an
+estimator leaves in memory is lost when that process ends.
 """
 
 import math
@@ -50,12 +50,12 @@ NO_MATCHING_ROWS = "nobody-held"
 
 
 class ComputationFailed(Exception):  # noqa: N818  (never leaves the ledger)
-    """The method failed, while disk and database work. The text is a code."""
+    """The unlearning method failed, while disk and database work. The text is a code."""
 
 
 @dataclass(frozen=True)
 class Computation:
-    """Inputs of a computation that erases ids, by the method itself or by a retrain."""
+    """Inputs of a computation that erases ids, with the unlearning method or by retraining."""
 
     kind: Literal["erase", "retrain"]
     model: bytes
@@ -75,7 +75,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class ComputationResult:
-    """Result of a computation; `kept` are the positions of the remaining rows."""
+    """Result of a computation; `kept` contains the positions of the remaining rows."""
 
     model: bytes
     rows: Rows
@@ -88,7 +88,7 @@ class ComputationResult:
 
 @dataclass
 class _Work:
-    """A model, its rows and its test data while they change."""
+    """A model, its rows and its test data, which change during a computation."""
 
     model: Any
     rows: Rows
@@ -100,14 +100,15 @@ class _Work:
 
 
 def compute(inputs: Computation) -> ComputationResult:
-    """Erase ids from model, rows and test rows, in this process.
+    """Erase ids from the model, the rows and the test rows, in this process.
 
-    Facts about an uploaded model are computed by the caller, which does not trust this process.
+    For an uploaded model, `facts` stays empty: the caller computes the facts, because it does not
+    trust this process.
 
     Raises
     ------
     ComputationFailed
-        The method failed.
+        The unlearning method failed; the text is a code.
     """
     try:
         return _run_computation(inputs)
@@ -118,7 +119,7 @@ def compute(inputs: Computation) -> ComputationResult:
 
 
 def failure_code(error: BaseException) -> str:
-    """Return the code of an error; its text may contain ids or row values."""
+    """Return a code for an error, because the text of the error may contain ids or row values."""
     if isinstance(error, BudgetSpentError):
         return BUDGET_SPENT
     if isinstance(error, MemoryError):
@@ -169,7 +170,7 @@ def _run_computation(inputs: Computation) -> ComputationResult:
 def _collect_facts(
     inputs: Computation, before: Guarantee, work: _Work, figures: TestFigures | None, removed: int
 ) -> dict[str, Any]:
-    """Return the facts about the current model for the certificate."""
+    """Return the facts about the changed model that its certificate states."""
     per_row = inputs.retrain_seconds_per_row
     return collect_facts(
         guarantee_before=before,
@@ -192,7 +193,7 @@ def _collect_facts(
 def _split_rows(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
     """Return the ids that are still in the rows, and the positions of all other rows.
 
-    Another batch may have erased some of the ids.
+    Some of the ids may be missing, because another batch may have erased them.
     """
     requested = as_ids(ids).distinct() if len(ids) else rows.ids.take(np.empty(0, np.int64))
     matches = rows.index.find(requested)
@@ -201,16 +202,16 @@ def _split_rows(rows: Rows, ids: Any) -> tuple[Ids, NDArray[np.int64]]:
 
 
 def _drop_test_rows(judged: JudgementBasis | None, ids: Any) -> JudgementBasis | None:
-    """Remove ids from the test rows; a monitor removes them itself."""
+    """Return the test data without the rows of these ids; a monitor removes them itself."""
     if judged is None or judged.test is None or ids.kind != judged.test.ids.kind:
         return judged
     return judged._replace(test=judged.test.without(judged.test.find(ids).positions))
 
 
 def _settle_model(inputs: Computation, model: Any) -> None:
-    """Remove traces of the last removals from the saved state, if the method leaves any.
+    """Remove traces of the last removals from the state of a model, if the method leaves any.
 
-    With the file and the rows, a single removed row could be computed from these traces.
+    With the saved model and the remaining rows, a removed row could be computed from these traces.
     """
     if inputs.settle and model.residual_state_ and not _is_data_free(model):
         getattr(model, "settle", lambda: None)()
@@ -278,9 +279,9 @@ def _test_figures(model: Any, judged: JudgementBasis | None) -> TestFigures | No
 def choose_compute(
     *, apart: bool, stop: threading.Event | None = None
 ) -> Callable[[Computation], ComputationResult]:
-    """Return a function that computes in this process or in a separate one.
+    """Return a function that runs a computation in this process, or in a separate process.
 
-    An uploaded model is always computed in a sandbox.
+    Computations on an uploaded model always run in a sandbox.
     """
 
     def run(inputs: Computation) -> ComputationResult:
@@ -290,10 +291,10 @@ def choose_compute(
 
 
 def compute_apart(inputs: Computation, *, stop: threading.Event | None = None) -> ComputationResult:
-    """Compute in a separate process, and raise its errors here.
+    """Run a computation in a separate process; raise `ComputationFailed` if it fails there.
 
-    The erased and remaining rows are determined here again: a model that takes over the process
-    cannot choose the remaining rows.
+    This process determines the remaining rows again, so that a malicious model that takes over the
+    separate process cannot choose them.
     """
     fault_point("compute.loaded")
     start = time.monotonic()
@@ -331,7 +332,7 @@ def _sandbox_limits(inputs: Computation) -> sandbox.Limits:
 
 
 def _compute_in_process(inputs: Computation, _: Any) -> dict[str, Any]:
-    """Compute, and return plain values only; the caller already has the rows."""
+    """Run a computation and return a dictionary of plain values, without the rows."""
     try:
         result = compute(inputs)
     except ComputationFailed as failure:
@@ -355,7 +356,10 @@ def _require_finite(value: Any) -> float:
 
 
 def _build_result(inputs: Computation, answer: dict[str, Any], elapsed: float) -> ComputationResult:
-    """Build the result from an answer of a process that is not trusted, even for its duration."""
+    """Build the result from the answer of a separate process, which is not trusted.
+
+    The remaining rows are determined again, and the duration is at most `elapsed` seconds.
+    """
     rows: Rows = state.decode(inputs.rows, max_memory=state.UNLIMITED)
     present, kept = _split_rows(rows, inputs.ids)
     judged = _drop_test_rows(inputs.judged, present)
@@ -378,10 +382,10 @@ def _build_result(inputs: Computation, answer: dict[str, Any], elapsed: float) -
 def _recompute_facts(
     inputs: Computation, result: ComputationResult, sent: Any, removed: int
 ) -> dict[str, Any]:
-    """Compute the facts about a model from a sandboxed process.
+    """Compute the facts about a model that a sandboxed process returned.
 
-    A compromised process must not be able to publish facts that the signer would reject: that would
-    block all later certificates.
+    A compromised process must not choose the facts: the signer would reject invalid facts, and this
+    would block all later certificates.
     """
     before = state.decode(inputs.model, max_memory=memory_limit(len(inputs.model)))
     after = state.decode(result.model, max_memory=memory_limit(len(result.model)))

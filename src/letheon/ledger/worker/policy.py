@@ -1,4 +1,4 @@
-"""When queued requests become a batch, and how failures are retried."""
+"""The policy that decides when queued requests become a batch, and when failures are retried."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ Reason = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Batching, retries and retention of a ledger; part of ``letheon.toml``.
+    """Settings for batching, retries and retention in a ledger; part of ``letheon.toml``.
 
     Parameters
     ----------
@@ -45,29 +45,30 @@ class Policy:
     oldest_wait : timedelta, default=72 h
         Longest time that a request waits for more requests.
     reserve : timedelta, default=7 d
-        A batch starts this long before its earliest deadline, plus three times the duration of a
-        batch.
+        Safety margin: a batch starts no later than this time, plus three times the duration of a
+        batch, before its earliest deadline.
     backoff_first, backoff_longest : timedelta, default=1 s, 1 h
         First and longest pause after a failure.
     max_tries : int, default=8
-        Failures after which an operator must act.
+        Number of failures after which an operator must act.
     lease_seconds : int, default=60
         Seconds without renewal after which a worker counts as dead; at least 5.
     pin_seconds : int, default=30
         Seconds without renewal after which a reader of an old version is ignored.
     keep_keys_months : int, default=24
-        Months that the tags of people and of repeated requests are kept after a request is closed;
-        see `forget_closed`.
+        Number of months for which the tags of people and of idempotency keys are kept after a
+        request is closed; see `forget_closed`.
     clock_ahead : timedelta, default=3 d
         How far the clock may be ahead of the time measured by machine uptime before an operator has
-        to confirm it. Holds end and tags are deleted according to the earlier of the two.
+        to confirm the clock. The earlier of the two times decides when holds end and tags are
+        deleted.
     approve_above : int or None, default=None
-        Rows above which a verified request needs approval by a user who neither filed nor verified
-        it; None for no approvals.
+        A verified request with more rows than this needs approval by a user who neither filed nor
+        verified it; None for no approvals.
     settle : bool, default=True
         Whether a certified method settles its model after an erasure, so that the saved state
-        contains no trace of a single removal. This takes as long as a fit. Without it the purge
-        attestation does not make this claim.
+        contains no trace of a single removal. This takes as long as a fit. If False, the purge
+        attestation does not claim that the saved state is free of traces.
     """
 
     k_min: int = 20
@@ -85,7 +86,7 @@ class Policy:
     settle: bool = True
 
     def __post_init__(self) -> None:
-        """Check all values."""
+        """Raise `ValueError` if a value is not valid."""
         for name, least in _WHOLE.items():
             value = getattr(self, name)
             if type(value) is not int or value < least:
@@ -94,7 +95,9 @@ class Policy:
         if most is not None and (type(most) is not int or most < 0):
             raise ValueError(f"approve_above={most!r} must be a non-negative integer or None")
         if type(self.settle) is not bool:
-            raise ValueError(f"settle={self.settle!r} must be true or false")
+            raise ValueError(
+                f"settle={self.settle!r} must be a bool (true or false in letheon.toml)"
+            )
         for name in _SPANS:
             span = getattr(self, name)
             if not isinstance(span, timedelta) or span < timedelta(0) or span.microseconds:
@@ -103,12 +106,12 @@ class Policy:
                 )
         if self.backoff_longest < self.backoff_first:
             raise ValueError(
-                f"backoff_longest={self.backoff_longest} must not be below "
+                f"backoff_longest={self.backoff_longest} must not be shorter than "
                 f"backoff_first={self.backoff_first}"
             )
 
     def enough_rows(self, releases: str | None) -> int:
-        """Return the number of rows that starts a batch, given the published outputs."""
+        """Return the number of rows that starts a batch for a model that publishes `releases`."""
         return self.k_min if releases == "labels-only" else self.k_min_released
 
     def needs_approval(self, n_rows: int) -> bool:
@@ -117,7 +120,7 @@ class Policy:
 
 
 class QueuedRequest(NamedTuple):
-    """A queued request, with the values needed to plan a batch."""
+    """The values of a queued request that are needed to plan a batch."""
 
     received_at: datetime
     due_on: date
@@ -129,7 +132,7 @@ class QueuedRequest(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Decision whether a batch starts now.
+    """The decision whether a batch starts now.
 
     Attributes
     ----------
@@ -140,7 +143,7 @@ class Decision:
     reason : str
         Code of the reason.
     when_next : datetime or None
-        Latest start of the batch; None if nothing waits or it starts now.
+        When the batch starts at the latest; None if it starts now or if no request waits.
     """
 
     seal: bool
@@ -150,7 +153,7 @@ class Decision:
 
 
 def sort_by_due_day(queue: Iterable[QueuedRequest]) -> list[QueuedRequest]:
-    """Return requests sorted by deadline, then by receipt."""
+    """Return requests sorted by deadline, and by time of receipt if the deadlines are equal."""
     return sorted(queue, key=lambda request: (request.due_on, request.received_at))
 
 
@@ -167,11 +170,11 @@ def should_start(
 ) -> Decision:
     """Decide whether the queued requests of a model become a batch now, and of which kind.
 
-    A batch starts if an operator requests it; if the model exceeds the tolerances of its
-    monitor, even with an empty queue; if the earliest deadline is closer than
-    ``reserve + 3 * apply_seconds``; if the oldest request has waited `oldest_wait`; or if there are
-    enough rows. A spent budget makes the batch a retrain but does not start it earlier: rows that
-    are crafted to spend a budget then cost one retrain per batch, not one per row.
+    A batch starts in each of these cases: an operator requests it; the model exceeds the tolerances
+    of its monitor, even if no request is queued; the earliest deadline is closer than ``reserve + 3
+    * apply_seconds``; the oldest request has waited `oldest_wait`; there are enough rows. If the
+    budget does not cover the rows, the batch is a retraining, but it does not start earlier. So
+    rows that are crafted to spend a budget cost one retraining per batch, not one per row.
 
     Parameters
     ----------
@@ -180,17 +183,18 @@ def should_start(
     now : datetime
         Current time, with a time zone.
     policy : Policy
-        Limits.
+        The policy with the limits.
     apply_seconds : float
-        99th percentile of the duration of a batch, or of a planned retrain.
+        Upper estimate of the duration of a batch or a retraining, in seconds.
     releases : str or None
-        What the model publishes; anything but "labels-only" counts as parameters.
+        Which outputs the model publishes. Any value other than "labels-only" counts as publishing
+        parameters.
     budget_runs_out : bool, default=False
         Whether the budget does not cover the removal of all queued rows.
     retrain_due : bool, default=False
         Whether the monitor's last decision was to retrain.
     forced : bool, default=False
-        Whether an operator requests it.
+        Whether an operator requests the batch.
     """
     kind: Literal["erase", "retrain"] = "retrain" if budget_runs_out or retrain_due else "erase"
     if retrain_due:
@@ -218,7 +222,7 @@ def should_start(
 def describe_wait(
     queue: Sequence[QueuedRequest], policy: Policy, decision: Decision, *, releases: str | None
 ) -> str:
-    """Return when a waiting batch starts, such as "50 rows or 72 h"; empty if it does not wait."""
+    """Return what a batch waits for, such as "50 rows or 72 h"; empty if it does not wait."""
     if decision.when_next is None:
         return ""
     reason = "a near deadline"
@@ -230,25 +234,27 @@ def describe_wait(
 
 
 def _latest_start(queue: Sequence[QueuedRequest], policy: Policy, apply_seconds: float) -> datetime:
-    """Return the latest start that meets the earliest deadline with the reserve.
+    """Return the latest time at which a batch can start and still meet the earliest deadline.
 
-    A deadline counts from the start of its day in UTC, which is before its end in every time zone.
+    The reserve is subtracted. The start of the deadline day in UTC is used, because it is before
+    the end of that day in every time zone.
     """
     earliest = datetime.combine(min(request.due_on for request in queue), time(), UTC)
     return earliest - policy.reserve - timedelta(seconds=3 * apply_seconds)
 
 
 def backoff_seconds(tries: int, policy: Policy, draw: float) -> int:
-    """Return the seconds to wait after failure number `tries`: exponential with full jitter.
+    """Return the number of seconds to wait after failure number `tries`.
 
-    ``draw * min(longest, first * 2 ** (tries - 1))``, rounded up, at least one second.
+    The pause grows exponentially, with full jitter: it is ``draw * min(longest, first * 2 ** (tries
+    - 1))``, rounded up, and at least one second.
 
     Parameters
     ----------
     tries : int
         Number of failures so far, at least 1.
     policy : Policy
-        Policy with the bounds.
+        The policy with the first and the longest pause.
     draw : float
         A random number in [0, 1).
     """

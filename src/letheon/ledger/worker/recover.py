@@ -1,8 +1,8 @@
 """Recovery: delete files of killed processes, and check that models are complete.
 
 Partial files, folders of failed registrations, and blobs, keys and proofs that no version refers to
-are destroyed. `adopt_database` continues with a database that is older than the files, because the
-newer one is lost.
+are destroyed. `adopt_database` makes a ledger continue with a database that is older than its
+files, after the newer database was lost.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ _seen: set[tuple[int, str]] = set()
 
 
 def sweep_partials(core: Core, *, purges_too: bool = False) -> int:
-    """Destroy partial files of killed processes; return how many.
+    """Destroy partial files of killed processes; return the number of files.
 
     Partial files in the folder of a model are destroyed by the holder of its lease.
 
@@ -79,7 +79,8 @@ def sweep_partials(core: Core, *, purges_too: bool = False) -> int:
     core : Core
         The ledger.
     purges_too : bool, default=False
-        Whether the caller holds the lock on purges; otherwise this tries to take it.
+        Whether the caller holds the lock on purges. Otherwise, partial files of purges are
+        destroyed only if this function gets the lock.
     """
     swept = [path for name in _UNLOCKED for path in _find_old_partials(core.folder / name)]
     n_swept = _destroy_files(swept) + core.keys.remove_partial_files()
@@ -93,7 +94,7 @@ def sweep_partials(core: Core, *, purges_too: bool = False) -> int:
 def try_lock(path: Path, *, wait: bool) -> Iterator[bool]:
     """Lock a file until the context ends; create it if missing.
 
-    Yield False if another live process holds the lock and `wait` is False.
+    Yield True if the file is locked; False if `wait` is False and another process holds the lock.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -108,12 +109,12 @@ def try_lock(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def lock_purges(core: Core) -> AbstractContextManager[bool]:
-    """Lock purges in this ledger; the context yields False if another process holds the lock."""
+    """Lock purges until the context ends; yield False if another process holds the lock."""
     return try_lock(core.subfolder("purges") / _LOCK, wait=False)
 
 
 def list_leftovers(core: Core) -> tuple[Path, ...]:
-    """Return partial files in the ledger that are too old to be still in use."""
+    """Return the partial files in the ledger that are too old to be still in use."""
     folders = (Path(folder) for folder, _, _ in os.walk(core.folder))
     return tuple(sorted(path for folder in folders for path in _find_old_partials(folder)))
 
@@ -133,10 +134,10 @@ def _destroy_files(paths: list[Path]) -> int:
 
 @contextmanager
 def new_folder(core: Core) -> Iterator[str]:
-    """Create the folder of a model, locked until its registration is over; yield its key.
+    """Create the folder of a new model and yield its name; lock it until the context ends.
 
-    A folder without a model and without a lock belongs to a failed registration. It is destroyed
-    with its keys, here after an error and by the next worker after a kill.
+    A folder without a model and without a lock belongs to a failed registration. The folder and its
+    keys are destroyed: by this function after an error, by the next worker after a kill.
     """
     require_agreement(core)
     folder, lock = _make_locked_folder(core)
@@ -160,7 +161,7 @@ def _make_locked_folder(core: Core) -> tuple[Path, ExitStack]:
 
 
 def sweep_registrations(core: Core) -> int:
-    """Destroy files of killed or failed registrations; return how many registrations."""
+    """Destroy the files of killed or failed registrations; return the number of registrations."""
     with core.database.reading() as conn:
         folders = list_unregistered_folders(core, conn)
     return sum(_sweep_if_orphan(core, folder) for folder in folders)
@@ -175,9 +176,10 @@ def list_unregistered_folders(core: Core, conn: Connection) -> list[Path]:
 
 
 def _sweep_if_orphan(core: Core, folder: Path) -> bool:
-    """Destroy a folder without a model, and its keys.
+    """Destroy a folder and its keys if no model in the database uses the folder.
 
-    Return False if a process uses the folder, or if the database is older than the files.
+    Return False if nothing was destroyed: a model or a process uses the folder, or the database is
+    older than the files.
     """
     named = select(models.c.id).where(models.c.folder == folder.name)
     try:
@@ -199,10 +201,10 @@ def _sweep_if_orphan(core: Core, folder: Path) -> bool:
 
 
 def lock_registrations(conn: Connection) -> None:
-    """Lock registrations and their sweeps until the commit.
+    """Lock registrations, and the sweeps of failed registrations, until the transaction ends.
 
-    A commit that was sent is visible to the next holder of this lock, even if its sender died. On
-    PostgreSQL new requests wait meanwhile; SQLite has one writer anyway.
+    A commit that was sent is visible to the next holder of this lock, even if its sender was
+    killed. On PostgreSQL, new requests wait for the lock; SQLite permits only one writer anyway.
     """
     conn.execute(select(meta.c.value).where(meta.c.key == "ledger_id").with_for_update())
     if conn.dialect.name == "postgresql":
@@ -222,9 +224,10 @@ class UnreferencedFiles(NamedTuple):
 
 
 def is_first_look(core: Core, model: ModelRow) -> bool:
-    """Return whether this process checks a model for the first time.
+    """Return whether this is the first time that this process checks a model.
 
-    A worker that was paused, replaced and killed leaves files although its lease was taken over.
+    The first check always looks for leftover files: a worker that was paused, replaced and then
+    killed leaves files, although another worker has released the lease.
     """
     key = os.getpid(), f"{core.folder}/{model.folder}"
     if key in _seen:
@@ -234,10 +237,10 @@ def is_first_look(core: Core, model: ModelRow) -> bool:
 
 
 def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
-    """Destroy blobs, keys and proofs of a model that no version refers to; return how many.
+    """Destroy blobs, keys and proofs of a model that no version refers to; return their number.
 
-    The head stays locked meanwhile: a delayed worker must not destroy files that the worker which
-    took over has published or is about to publish.
+    The row of the model in `heads` stays locked during the sweep. So a delayed worker cannot
+    destroy files that its successor has published or is about to publish.
 
     Raises
     ------
@@ -256,8 +259,8 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
         if not all(blobs.path_of(name).exists() for name in find_head(conn, model.id).blobs):
             raise CorruptFileError(
                 f"files of model {model.name!r} are missing in {blobs.folder}; nothing was "
-                "deleted. Restore them from a backup, or register the model again under another "
-                "name."
+                "deleted. Restore the files from a backup, or register the model again under "
+                "another name."
             )
         unnamed = list_unreferenced_files(core, conn, model)
         n_files = _destroy_files([*unnamed.blob_files, *unnamed.proof_files])
@@ -268,7 +271,7 @@ def sweep_model(core: Core, lease: Lease, model: ModelRow) -> int:
 
 
 def list_unreferenced_files(core: Core, conn: Connection, model: ModelRow) -> UnreferencedFiles:
-    """Return files and keys of a model that none of its versions refers to."""
+    """Return the files and keys of a model that no version refers to."""
     alive = list_versions(conn, model.id, unpurged=True)
     # The training key of an open batch has no version yet.
     mine = (batches.c.model_id == model.id) & (batches.c.state == "open")
@@ -285,7 +288,7 @@ def list_unreferenced_files(core: Core, conn: Connection, model: ModelRow) -> Un
 
 
 def _list_unreferenced_proofs(core: Core, conn: Connection, model: ModelRow) -> list[Path]:
-    """Return proofs that no version refers to; each version except the first has one."""
+    """Return the proofs that no version refers to. Each version except the first has a proof."""
     folder = core.subfolder("proofs") / model.folder
     paths = list(folder.iterdir()) if folder.is_dir() else []
     mine = (versions.c.model_id == model.id) & (versions.c.number > 0)
@@ -305,30 +308,32 @@ def require_sound(core: Core, model: ModelRow) -> None:
         if not blobs.is_sound(address, make_blob_cipher(core, model, head.epoch_key, content)):
             raise CorruptFileError(
                 f"the {content} of model {model.name!r}, {address[:12]}…, is missing or was "
-                "changed; nothing is applied to it. Restore the file, or register the model again."
+                "altered, so no request is applied to this model. Restore the file, or "
+                "register the model again."
             )
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """Losses from continuing with a database that is older than the files.
+    """What is lost when a ledger continues with a database that is older than its files.
 
     Attributes
     ----------
     differences : tuple of str
-        How the files are newer; empty if there is nothing to adopt.
+        Descriptions of how the files are newer; empty if there is nothing to adopt.
     certificates, checkpoints, purges : tuple of int
         Numbers of signed files that the database does not contain. The files are kept in
-        ``superseded/``; the numbers are assigned again, to other content.
+        ``superseded/``, and new documents get the same numbers.
     n_models : int
-        Number of registered models missing in the database; the next worker destroys them.
+        Number of registered models that the database does not contain; the next worker destroys
+        their files.
     n_blobs, n_keys, n_proofs : int
         Numbers of files that no version refers to; the next worker destroys them.
     models : tuple of str
-        Models with missing files, which can neither be served nor changed. Restore their files and
-        keys from a backup, or register them again under another name.
+        Models with missing files, which cannot be served or changed. Restore their files and keys
+        from a backup, or register them again under another name.
     requests : tuple of str
-        Requests whose ids cannot be decrypted: file them again, then cancel these.
+        Requests whose ids cannot be decrypted. File new requests, then cancel these requests.
     is_done : bool
         Whether the database was adopted.
     """
@@ -347,10 +352,10 @@ class Adoption:
 
 
 def adopt_database(core: Core, *, yes: bool) -> Adoption:
-    """Return what is lost; with `yes`, continue with this database.
+    """Return what is lost by continuing with this database; continue with it if `yes` is True.
 
-    ``high-water.txt`` is written last: after an earlier kill the ledger still refuses to write, and
-    this can be repeated.
+    ``high-water.txt`` is written last. If the process is killed before that, the ledger still
+    rejects all writes, and the call can be repeated.
     """
     try:
         texts = find_differences(core)
@@ -383,7 +388,10 @@ def adopt_database(core: Core, *, yes: bool) -> Adoption:
 
 
 def _release_requests(core: Core, conn: Connection) -> None:
-    """Abandon open batches that cannot be computed because ids of their requests are lost."""
+    """Abandon open batches that cannot be computed because ids of their requests are lost.
+
+    The requests of these batches are queued again.
+    """
     mine = requests.c.intake_key.in_(list_lost_keys(core, conn)) & (requests.c.state == "applying")
     for batch in set(conn.scalars(select(requests.c.batch_id).where(mine))):
         conn.execute(update(batches).where(batches.c.id == batch).values(state="abandoned"))
@@ -392,7 +400,7 @@ def _release_requests(core: Core, conn: Connection) -> None:
 
 
 def _read_signed_rows(conn: Connection) -> dict[str, dict[int, bytes]]:
-    """Return all signed documents in the database, by folder and number."""
+    """Return the bytes of all signed documents in the database, by folder and number."""
     notes = conn.execute(select(checkpoints.c.size, checkpoints.c.note))
     signed = {"checkpoints": {int(size): note.encode() for size, note in notes}}
     for kind, table in (("certificates", certificates), ("purges", purges)):
@@ -438,7 +446,7 @@ def _assess_loss(
 
 
 def _adoption_event(core: Core, loss: Adoption) -> dict[str, int]:
-    """Return the body of the event: size of the log of the files, and counts of losses."""
+    """Return the body of the log event: the log size that the files record, and the losses."""
     try:
         mark = read_mark(core.folder)
     except RuntimeError:
@@ -449,7 +457,7 @@ def _adoption_event(core: Core, loss: Adoption) -> dict[str, int]:
 
 
 def _set_aside(core: Core, unknown: dict[str, tuple[int, ...]]) -> None:
-    """Move signed files aside: they may have been published, and are evidence."""
+    """Move signed files to ``superseded/``. They are evidence, because they may be published."""
     if not any(unknown.values()):
         return
     now = datetime.fromtimestamp(core.clock(), UTC)
@@ -467,7 +475,7 @@ def _set_aside(core: Core, unknown: dict[str, tuple[int, ...]]) -> None:
 
 
 def _write_missing(core: Core, signed: dict[str, dict[int, bytes]]) -> None:
-    """Write the files of signed documents that only the database contains."""
+    """Write the missing files of signed documents that are in the database."""
     for kind, rows in signed.items():
         for number, data in rows.items():
             if not (path := locate_signed_file(core, kind, number)).exists():

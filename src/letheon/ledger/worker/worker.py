@@ -1,4 +1,4 @@
-"""The worker: all due work of every model, each step exactly once."""
+"""The worker, which does all due work of every model, each step exactly once."""
 
 import json
 import random
@@ -106,7 +106,7 @@ class Step:
     sequence : int or None
         Number of the certificate.
     detail : str
-        Numbers and codes, never an id of a person.
+        Numbers and codes that describe the step; never an id of a person.
     """
 
     what: Literal["applied", "retrained", "certified", "purged", "failed", "waits"]
@@ -117,22 +117,22 @@ class Step:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The next batch of a model.
+    """The plan for the next batch of a model.
 
     Attributes
     ----------
     model, tenant : str
         The model and its tenant.
     decision : Decision
-        Whether it starts now, its kind, the reason, and the latest start.
+        Whether the batch starts now, its kind, the reason, and the latest start.
     n_requests, n_rows : int
-        Numbers of waiting requests and of their rows.
+        Number of waiting requests, and number of their rows.
     earliest_due_on : date or None
-        Earliest deadline.
+        Earliest deadline of the requests; None without requests.
     request_ids : tuple of str
         Ids of the requests, earliest deadline first.
     waits_for : str
-        When it starts, such as "50 rows or 72 h"; empty unless it waits.
+        What the batch waits for, such as "50 rows or 72 h"; empty if it does not wait.
     n_people : int
         Number of people in the requests.
     """
@@ -164,12 +164,12 @@ def run_once(
     forced : bool, default=False
         Apply all queued requests now, regardless of the policy.
     wanted : int, optional
-        Id of the only model to work on.
+        Database key of the only model to work on; default: all models.
 
     Raises
     ------
     OldDatabaseError
-        Files are newer than the database; nothing was done.
+        The files are newer than the database; nothing was done.
     """
     require_agreement(core)
     settle_mark(core)
@@ -203,16 +203,17 @@ def retrain_model(core: Core, owner: str, compute: Compute, model: ModelRow) -> 
     settle_mark(core)
     lease = take_lease(core, model.id, owner)
     if lease is None:
-        raise LedgerBusyError(f"another worker is processing model {model.name!r}; try again")
+        raise LedgerBusyError(f"another worker is processing model {model.name!r}; try again later")
     yield from _run_leased(core, lease, model, _retrain_now(core, lease, model, compute))
     yield from _certify_all(core)
     yield from _purge_all(core)
 
 
 def _run_leased(core: Core, lease: Lease, model: ModelRow, work: Iterator[Step]) -> Iterator[Step]:
-    """Run steps under a lease and release it.
+    """Yield the steps of `work`, then release the lease.
 
-    After some failures the lease is not released, so that the next worker looks for leftover files.
+    After some failures the lease is not released, so that the next worker checks for leftover
+    files.
     """
     try:
         yield from work
@@ -237,8 +238,8 @@ def _retrain_now(core: Core, lease: Lease, model: ModelRow, compute: Compute) ->
     plan, head = _plan_next(core, model, forced=True)
     if not plan.request_ids and not head.run["rows_since_retrain"]:
         raise LedgerError(
-            f"nothing was erased from model {model.name!r} since its last training, so a retrain "
-            "has nothing to certify"
+            f"model {model.name!r} was not retrained, because nothing was erased from it since "
+            "its last training"
         )
     require_sound(core, model)
     batch = start_batch(core, lease, model, "retrain", plan.request_ids, "operator")
@@ -248,7 +249,7 @@ def _retrain_now(core: Core, lease: Lease, model: ModelRow, compute: Compute) ->
 def _serve_model(
     core: Core, lease: Lease, model: ModelRow, compute: Compute, *, forced: bool
 ) -> Iterator[Step]:
-    """Resume an open batch, then start and apply the next one if it is due."""
+    """Finish an open batch, then start and apply the next batch if it is due."""
     yield from _resume_open_batch(core, lease, model, compute)
     plan, _ = _plan_next(core, model, forced=forced)
     decision = plan.decision
@@ -324,9 +325,9 @@ def _apply_batch(
 def _give_up(core: Core, lease: Lease, model: ModelRow, batch: BatchRow, reason: str) -> Step:
     """Abandon a batch that could not be computed.
 
-    Each request is retried later in a smaller batch, or is stuck until an operator acts. One
-    request may cause the failure of a batch, so only a request that is alone in its batch becomes
-    stuck.
+    Each request is retried later in a smaller batch, or becomes stuck until an operator acts. A
+    single request may have caused the failure of the batch, so only a request that was alone in its
+    batch becomes stuck.
     """
     policy, is_over = core.settings.policy, reason in (BUDGET_SPENT, NO_MATCHING_ROWS, NO_MODEL)
     with core.database.transaction() as conn:
@@ -350,7 +351,7 @@ def _give_up(core: Core, lease: Lease, model: ModelRow, batch: BatchRow, reason:
 
 
 def _certify_all(core: Core) -> Iterator[Step]:
-    """Issue certificates in the order of the version numbers; stop at the first failure."""
+    """Issue missing certificates in the order of their numbers; stop at the first failure."""
     while True:
         try:
             sequence = certify_next(core)
@@ -363,7 +364,7 @@ def _certify_all(core: Core) -> Iterator[Step]:
 
 
 def _purge_all(core: Core) -> Iterator[Step]:
-    """Purge batches with a certificate, oldest first, in the order of the model's versions."""
+    """Purge the batches that have a certificate, in the order of the certificate numbers."""
     with core.database.reading() as conn:
         join = batches.join(versions, versions.c.batch_id == batches.c.id)
         wanted = select(batches.c.id, versions.c.sequence, models.c.name)
@@ -383,7 +384,7 @@ def _purge_all(core: Core) -> Iterator[Step]:
 
 
 def plan_batch(core: Core, conn: Connection, model: ModelRow, *, forced: bool = False) -> BatchPlan:
-    """Return the next batch of a model, and whether it is due."""
+    """Return the plan for the next batch of a model; `forced` makes the batch due now."""
     queue, policy = _read_queue(core, conn, model), core.settings.policy
     head = list_versions(conn, model.id, newest=1)[-1]
     n_rows = sum(member.n_rows for member in queue)
@@ -411,7 +412,7 @@ def plan_batch(core: Core, conn: Connection, model: ModelRow, *, forced: bool = 
 
 
 def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
-    """Return the next batch of every model, or of one."""
+    """Return the plan for the next batch of every model, or of the model with key `wanted`."""
     with core.database.reading() as conn:
         return tuple(
             plan_batch(core, conn, model)
@@ -421,10 +422,10 @@ def plan_all(core: Core, wanted: int | None = None) -> tuple[BatchPlan, ...]:
 
 
 def _read_queue(core: Core, conn: Connection, model: ModelRow) -> list[QueuedRequest]:
-    """Return the requests for the next batch, earliest deadline first, that can be decrypted.
+    """Return the readable requests for the next batch, earliest deadline first.
 
-    After each failure the batch is halved: a request that makes the method fail must not block the
-    others.
+    After each failure the batch is halved, so that a request that makes the method fail does not
+    block the others.
     """
     wanted = (requests.c.model_id == model.id) & (requests.c.state == "queued")
     wanted &= requests.c.id.not_in(select_blocked_by_hold(model.id))
@@ -438,7 +439,7 @@ def _read_queue(core: Core, conn: Connection, model: ModelRow) -> list[QueuedReq
 
 
 def _apply_seconds(conn: Connection, model_id: int) -> float:
-    """Return the longest duration of recent applications and retrains, at least their p99."""
+    """Return the longest duration, in seconds, of recent batches and retrainings."""
     newest = select(versions.c.facts).where(versions.c.model_id == model_id)
     newest = newest.order_by(versions.c.number.desc()).limit(_RECENT_VERSIONS)
     runs = [json.loads(facts)["run"] for facts in conn.scalars(newest)]
@@ -446,7 +447,7 @@ def _apply_seconds(conn: Connection, model_id: int) -> float:
 
 
 def _budget_runs_out(head: VersionRow, n_rows: int) -> bool:
-    """Return whether the budget would not cover these rows at the current rate."""
+    """Return whether the budget would not cover the removal of `n_rows` at the current rate."""
     facts = head.facts["certificate"]
     accounting = facts["guarantee"]["accounting"] if facts else {}
     removed = head.run["rows_since_retrain"]
@@ -458,9 +459,10 @@ def _budget_runs_out(head: VersionRow, n_rows: int) -> bool:
 
 
 def _is_retrain_due(core: Core, conn: Connection, head: VersionRow) -> bool:
-    """Return whether the monitor requires a retrain, and no recent one has failed.
+    """Return whether the monitor requires a retraining, and no pause after a failure is left.
 
-    After `max_tries` failures an operator must act; `letheon doctor` reports it.
+    After `max_tries` failures no retraining is due until an operator acts; `letheon doctor` reports
+    this.
     """
     facts = head.facts["certificate"]
     if not facts or facts["monitor"]["decision"] != "retrain-due":
@@ -478,11 +480,11 @@ def _is_retrain_due(core: Core, conn: Connection, head: VersionRow) -> bool:
 
 
 def forget_closed(core: Core) -> int:
-    """Delete the tags of requests that were closed `keep_keys_months` ago; return how many.
+    """Delete the tags of requests closed `keep_keys_months` ago; return the number of requests.
 
-    Tags of people stay while an open request names one of them: a duplicate needs them to know that
-    all of its people are erased. After the deletion a repeat with an old idempotency key is a new
-    request, and it is unknown who was erased.
+    Tags are kept while an open request contains one of the same people, because a duplicate needs
+    them to determine whether all its people are erased. After the deletion, a repeat with an old
+    idempotency key is a new request, and the ledger no longer records which people were erased.
     """
     calendar, months = core.settings.calendar, core.settings.policy.keep_keys_months
     # Deletion cannot be undone, so it uses the proven time and not the clock.

@@ -1,6 +1,6 @@
 r"""Attacks that search an unlearned model for traces of forgotten people, each with a null floor.
 
-An attack is a frozen dataclass of settings. ``attack.run(unlearner, X, y, forget=...)`` trains
+An attack is a frozen dataclass with settings. ``attack.run(unlearner, X, y, forget=...)`` trains
 clones of an unfitted unlearner and returns `AttackResult`\ s. The underlying functions need only
 arrays. An attack can show that something was not forgotten. It cannot prove forgetting: a better
 attack may find more.

@@ -7,14 +7,14 @@ the target label.
 * H0, *deleted*: a prediction is the target label with probability ``q``.
 * H1, *not deleted*: it is the target label with probability ``p > q``.
 
-The test rejects "deleted" if ``k > t``, ``t`` the smallest number with ``P(Bin(n, q) <= t) >= 1 -
-alpha``. ``k = t`` does not reject, otherwise the false alarm rate would exceed alpha.
+The test rejects "deleted" if ``k > t``, where ``t`` is the smallest number with ``P(Bin(n, q) <= t)
+>= 1 - alpha``. It does not reject if ``k = t``, because the false alarm rate would exceed alpha.
 
 The test can show that data was **not** deleted. A test that does not reject proves nothing, and a
 dishonest provider can pass it (Zhang et al., 2024).
 
-Pattern and target are keyed hashes of the secret and the name of the tester. They cannot be guessed
-without the secret, and nothing has to be stored.
+Pattern and target are hashes of the tester's name, with the secret as the key. They cannot be
+guessed without the secret, and only the secret has to be stored.
 
 For audits only. A backdoor poisons the model that is trained on it: plant it in a clone of the
 pipeline, never in a model in production.
@@ -58,12 +58,20 @@ class QueryCounts(NamedTuple):
 
     @classmethod
     def from_counts(cls, successes: ArrayLike, queries: ArrayLike) -> "QueryCounts":
-        """Return the counts as vectors, or raise unless ``0 <= successes <= queries``."""
+        """Return the counts as vectors, or raise unless ``0 <= successes <= queries``.
+
+        The total number of queries must be at least 1.
+        """
         made = cls(*(np.atleast_1d(np.asarray(part, np.int64)) for part in (successes, queries)))
         if made.successes.shape != made.queries.shape or made.successes.ndim != 1:
-            raise ValueError("successes and queries must have one entry per tester")
+            raise ValueError(
+                "successes and queries must have one entry per tester, not shapes "
+                f"{made.successes.shape} and {made.queries.shape}"
+            )
         if made.queries.sum() < 1 or (made.successes < 0).any():
-            raise ValueError("at least one query is required, and counts must not be negative")
+            raise ValueError(
+                "queries must contain at least one query, and counts must not be negative"
+            )
         if (made.successes > made.queries).any():
             raise ValueError("successes must not exceed queries")
         return made
@@ -75,7 +83,7 @@ class QueryCounts(NamedTuple):
 
 
 def _check_rates(n: int = 1, **shares: float) -> None:
-    """Raise if a rate is not in [0, 1], or alpha or beta not strictly between 0 and 1."""
+    """Raise if n < 1, if a rate is not in [0, 1], or if alpha or beta is not in (0, 1)."""
     if n < 1:
         raise ValueError(f"n must be at least 1, not {n}")
     for name, value in shares.items():
@@ -84,14 +92,16 @@ def _check_rates(n: int = 1, **shares: float) -> None:
 
 
 def threshold(n: int, q: float, alpha: float = 1e-3) -> int:
-    """Return the smallest ``t`` with ``P(Bin(n, q) > t) <= alpha``; more successes reject.
+    """Return the smallest ``t`` with ``P(Bin(n, q) > t) <= alpha``.
+
+    The test rejects "deleted" if there are more than ``t`` successes.
 
     Parameters
     ----------
     n : int
-        Queries.
+        Number of queries.
     q : float
-        Probability of a success where the data was deleted.
+        Probability of a success if the data was deleted.
     alpha : float, default=1e-3
         Largest probability of a false alarm.
 
@@ -114,9 +124,9 @@ def errors(n: int, p: float, q: float, alpha: float = 1e-3) -> Errors:
     Parameters
     ----------
     n : int
-        Queries.
+        Number of queries.
     p, q : float
-        Probability of a success where the data is still there, and where it was deleted.
+        Probability of a success if the data was not deleted, and if it was deleted.
     alpha : float, default=1e-3
         Largest probability of a false alarm.
 
@@ -137,7 +147,7 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     Parameters
     ----------
     p, q : float
-        Probability of a success where the data is still there, and where it was deleted.
+        Probability of a success if the data was not deleted, and if it was deleted.
     alpha, beta : float, default=1e-3
         Largest probabilities of a false alarm and of a miss.
 
@@ -153,7 +163,7 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
     """
     _check_rates(p=p, q=q, alpha=alpha, beta=beta)
     if p <= q:
-        raise ValueError(f"p must be above q, not p={p} and q={q}: chance explains the successes")
+        raise ValueError(f"p must be above q for any test to work, not p={p} and q={q}")
     t = 0
     for n in range(1, _MOST_QUERIES + 1):
         # The threshold never decreases with the number of queries.
@@ -161,7 +171,9 @@ def queries_needed(p: float, q: float, alpha: float = 1e-3, beta: float = 1e-3) 
             t += 1
         if bdtr(t, n, p) <= beta:
             return n
-    raise ValueError(f"p={p} and q={q} are too close: more than {_MOST_QUERIES:,} queries needed")
+    raise ValueError(
+        f"p={p} and q={q} are too close: the test would need more than {_MOST_QUERIES:,} queries"
+    )
 
 
 def majority_errors(single: Errors, n_users: int) -> Errors:
@@ -196,10 +208,10 @@ def majority_errors(single: Errors, n_users: int) -> Errors:
 def _rate_interval(counts: QueryCounts, confidence: float) -> tuple[float, float]:
     """Return the interval of a success rate when testers differ (Korn and Graubard, 1998).
 
-    Clopper and Pearson's at an effective number of queries: the binomial variance divided by the
+    For one tester, it is Clopper and Pearson's interval. For several testers, the number of queries
+    in this interval is replaced by an effective number: the binomial variance divided by the
     variance between testers, at most the number of queries. If nearly all testers have a single
-    outcome, that variance is unknown and each tester counts as one query. For one tester it is
-    Clopper and Pearson's interval.
+    outcome, the variance between testers is unknown and each tester counts as one query.
     """
     is_queried = counts.queries > 0
     successes, queries = counts.successes[is_queried], counts.queries[is_queried]
@@ -220,7 +232,7 @@ def success_rate(
     better: Better = "lower",
     confidence: float = 0.95,
 ) -> Measure:
-    """Return the share of successful queries.
+    """Return the share of successful queries, over all testers.
 
     Parameters
     ----------
@@ -229,7 +241,7 @@ def success_rate(
     successes, queries : int or array-like of int
         Counts, one of each per tester.
     better : {"lower", "higher"}, default="lower"
-        Which way is better.
+        Which direction is better.
     confidence : float, default=0.95
         Coverage of the interval: Clopper and Pearson's, widened if testers differ more than a
         binomial distribution allows (Korn and Graubard, 1998). If fewer than five of several
@@ -253,21 +265,22 @@ def deletion_confidence(
     alpha: float = 1e-3,
     confidence: float = 0.95,
 ) -> Measure:
-    """Return the power of the test: the probability to detect data that was not deleted.
+    """Return the power of the test: the probability of detecting data that was not deleted.
 
-    ``rho = 1 - beta = P(Bin(n, p) > t)``, ``t`` the smallest number with ``P(Bin(n, q) <= t) >= 1 -
-    alpha``. Both rates are estimated. rho increases with ``p`` and decreases with ``q``, so its
-    lower end uses the lower end of ``p`` and the upper end of ``q``, and vice versa. Each interval
-    has level ``1 - (1 - confidence) / 2`` (Bonferroni), so that both hold simultaneously.
+    This is ``rho = 1 - beta = P(Bin(n, p) > t)``, where ``t`` is the smallest number with
+    ``P(Bin(n, q) <= t) >= 1 - alpha``. The rates ``p`` and ``q`` are estimated. Because rho
+    increases with ``p`` and decreases with ``q``, its lower end uses the lower end of ``p`` and the
+    upper end of ``q``, and vice versa. Both intervals have the level ``1 - (1 - confidence) / 2``
+    (Bonferroni), so that they hold simultaneously.
 
     Parameters
     ----------
     n : int
         Number of queries of one test.
     kept : (successes, queries)
-        Counts for a model trained on the data: p.
+        Counts for a model trained on the data, to estimate ``p``.
     chance : (successes, queries)
-        Counts for a model not trained on the data: q.
+        Counts for a model not trained on the data, to estimate ``q``.
     alpha : float, default=1e-3
         Largest probability of a false alarm.
     confidence : float, default=0.95
@@ -276,8 +289,8 @@ def deletion_confidence(
     Returns
     -------
     Measure
-        Higher is better. Use the lower end. It is the power of the test, not evidence that the
-        data was deleted.
+        Higher is better. Use the lower end of the interval. The measure is the power of the test,
+        not evidence that the data was deleted.
 
     Examples
     --------
@@ -302,18 +315,18 @@ Tester = int | str
 
 
 class Trigger(Protocol):
-    """Object that stamps the private pattern of a tester on rows."""
+    """An object that adds the private pattern of a tester to rows."""
 
     @property
     def secret(self) -> int:
-        """Key of all hashes."""
+        """Secret key of the hashes that choose patterns and targets."""
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the rows with the pattern of the tester on each."""
+        """Return a copy of the rows, each with the pattern of the tester."""
 
 
 def target_label(secret: int, tester: Tester, classes: ArrayLike) -> Any:
-    """Return the target label of the tester, one of `classes`.
+    """Return the private target label of a tester: one of `classes`, chosen by a keyed hash.
 
     Examples
     --------
@@ -335,16 +348,18 @@ def plant_backdoors(
     classes: ArrayLike,
     fraction: float = 0.5,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-    """Return copies of X and y with backdoors in some rows of each tester, and a mask of them.
+    """Return copies of X and y with backdoors in some rows of each tester.
+
+    The third result is a mask of the rows with a backdoor.
 
     Parameters
     ----------
     trigger : ImageTrigger or TabularTrigger
-        The trigger that stamps the patterns.
+        The trigger that adds the patterns.
     X, y : ndarray
         Rows and labels; not modified.
     testers : sequence of (name, positions)
-        Name of each tester, and positions of the rows.
+        Name of each tester, and positions of the tester's rows.
     classes : array-like
         Labels to choose targets from.
     fraction : float, default=0.5
@@ -367,7 +382,7 @@ def plant_backdoors(
 
 
 def _hash_sample(secret: int, purpose: str, tester: Tester, n: int, count: int) -> NDArray[np.intp]:
-    """Return `count` numbers below `n`, drawn without replacement by a keyed hash, sorted."""
+    """Return `count` different integers from 0 to n - 1, chosen by a keyed hash, in order."""
     hashes = keyed_hash_ints(secret, purpose, np.arange(n), tester)
     return np.sort(np.argsort(hashes, kind="stable")[:count])
 
@@ -405,7 +420,7 @@ class ImageTrigger:
     brightness: float | None = None
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the images with the pattern of the tester on each."""
+        """Return a copy of the images, each with the pattern of the tester."""
         shape = self._image_shape(X)
         images = X.reshape(len(X), *shape).copy()
         # A view with the two spatial axes first.
@@ -419,7 +434,7 @@ class ImageTrigger:
     def pixel_positions(
         self, size: tuple[int, ...], tester: Tester
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return rows and columns of the pixels of the tester in an image of this size."""
+        """Return rows and columns of the tester's pixels in an image of `size` (h, w)."""
         n = prod(size)
         if not 1 <= self.n_pixels <= n:
             raise ValueError(f"n_pixels must be between 1 and {n}, not {self.n_pixels}")
@@ -442,24 +457,26 @@ class ImageTrigger:
         if X.dtype == np.uint8:
             return 255
         if X.dtype.kind != "f" or (X.size and not (X.min() >= 0 and X.max() <= 1)):
-            raise ValueError("images are neither uint8 nor floats in [0, 1]; set brightness")
+            raise ValueError(
+                "cannot choose a brightness: the images are neither uint8 nor floats in [0, 1]; "
+                "set brightness"
+            )
         return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TabularTrigger:
-    """A private pattern of columns at the edges of their ranges.
+    """A private pattern of a few columns with their smallest or largest values.
 
-    Each column of the pattern is set to its smallest or largest value, so that every single value
-    occurs in the data and only their combination is rare. Create it with `of`, which reads the
-    ranges from a table.
+    Each of these values occurs in the data; only their combination is rare. Create a trigger with
+    `of`, which reads the ranges of the columns from a table.
 
     Parameters
     ----------
     secret : int
         Key of all hashes, below ``2**128``.
     low, high : tuple of float
-        Range of each column.
+        Smallest and largest value of each column.
     groups : tuple of tuple of int, default=()
         Columns that are the one-hot encoding of one value. A group counts as one column of the
         pattern: one member is set to its largest, the others to their smallest value.
@@ -474,14 +491,20 @@ class TabularTrigger:
     n_columns: int = 4
 
     def __post_init__(self) -> None:
-        """Raise for invalid ranges, groups or numbers of columns."""
+        """Raise if the ranges, the groups or the number of columns are invalid."""
         if len(self.low) != len(self.high):
-            raise ValueError("low and high must have one entry per column")
+            raise ValueError(
+                "low and high must have one entry per column, not "
+                f"{len(self.low)} and {len(self.high)} entries"
+            )
         if not np.all(np.asarray(self.low) <= np.asarray(self.high)):
-            raise ValueError("low must not exceed high, and neither may be NaN")
+            raise ValueError("low must not exceed high in any column, and neither may contain NaN")
         members = [column for group in self.groups for column in group]
         if len(set(members)) < len(members) or not set(members) <= set(range(len(self.low))):
-            raise ValueError("groups must be disjoint lists of column numbers")
+            raise ValueError(
+                "groups must be disjoint lists of column numbers from 0 to "
+                f"{len(self.low) - 1}, not {self.groups}"
+            )
         most = len(self._pattern_units())
         if not 1 <= self.n_columns <= most:
             raise ValueError(
@@ -498,7 +521,9 @@ class TabularTrigger:
         groups: Sequence[Sequence[int]] = (),
         n_columns: int | None = None,
     ) -> "TabularTrigger":
-        """Return a trigger with the ranges of this table, by default with up to four columns.
+        """Return a trigger with the ranges of the columns of X.
+
+        By default, the pattern has up to four columns.
 
         Examples
         --------
@@ -519,7 +544,7 @@ class TabularTrigger:
         return cls(secret=secret, low=low, high=high, groups=columns, n_columns=n_columns)
 
     def stamp(self, X: NDArray[Any], tester: Tester) -> NDArray[Any]:
-        """Return a copy of the rows with the pattern of the tester on each."""
+        """Return a copy of the rows, each with the pattern of the tester."""
         if X.ndim != 2 or X.shape[1] != len(self.low):
             raise ValueError(f"X must have {len(self.low)} columns, not shape {X.shape}")
         stamped = X.copy()
@@ -528,7 +553,7 @@ class TabularTrigger:
         return stamped
 
     def pattern(self, tester: Tester) -> dict[int, float]:
-        """Return the columns of the pattern of the tester, with their values."""
+        """Return the pattern of a tester: a dict from column numbers to values."""
         units, columns = self._pattern_units(), dict[int, float]()
         for number in _hash_sample(
             self.secret, Purpose.BACKDOOR_PLACES, tester, len(units), self.n_columns
@@ -544,7 +569,7 @@ class TabularTrigger:
         return columns
 
     def _pattern_units(self) -> list[tuple[int, ...]]:
-        """Return the groups and single columns that vary."""
+        """Return the groups, and the columns outside groups, that have more than one value."""
         grouped = {column for group in self.groups for column in group}
         singles = self._varying_columns(tuple(set(range(len(self.low))) - grouped))
         groups = [group for group in self.groups if len(self._varying_columns(group)) > 1]

@@ -78,7 +78,9 @@ def posterior_features(
     """
     p, q = np.asarray(before, np.float64), np.asarray(after, np.float64)
     if p.ndim != 2 or p.shape != q.shape:
-        raise ValueError(f"before and after must have the same shape, not {p.shape}, {q.shape}")
+        raise ValueError(
+            f"before and after must have the same shape (n, n_classes), not {p.shape} and {q.shape}"
+        )
     unknown = set(features) - set(FEATURES)
     if unknown or not features:
         raise ValueError(f"features must be from {FEATURES}, not {tuple(features)}")
@@ -99,9 +101,9 @@ def degradation_count(
 ) -> Measure:
     """Return the share of people for whom the second version improves the attack.
 
-    ``DegCount = 1/n #{i : P_i > P'_i}``, where ``P_i`` is the probability that the attack with both
-    versions assigns to the true status of person i, and ``P'_i`` that of the classical attack,
-    which has only the model before (Chen et al., section 4). Ties do not count.
+    ``DegCount = 1/n #{i : P_i > P'_i}``. ``P_i`` is the probability that the attack with both
+    versions assigns to the true status of person i. ``P'_i`` is the same probability for the
+    classical attack, which has only the model before (Chen et al., section 4). Ties do not count.
 
     Parameters
     ----------
@@ -129,8 +131,8 @@ def degradation_count(
 def predict_posteriors(model: Any, X: Any, classes: NDArray[Any] | None) -> Floats:
     """Return class probabilities over `classes`; 0 for a class that the model no longer has.
 
-    Decision values are transformed by a logistic link (softmax for several classes). For a
-    regressor it is the prediction.
+    Decision values are transformed by the logistic function (softmax for several classes). For a
+    regressor (`classes` is None), return the predictions as a column.
     """
     if classes is None:
         return np.asarray(model.predict(X), np.float64).reshape(len(X), -1)
@@ -160,7 +162,7 @@ class _Cases(NamedTuple):
     removal: Ints
 
     def of_kinds(self, *kinds: int) -> "_Cases":
-        """Return the rows of these kinds."""
+        """Return the rows whose kind is one of `kinds`."""
         keep = np.isin(self.kind, kinds)
         kept: list[Any] = [part[keep] for part in self]
         return _Cases(*kept)
@@ -176,10 +178,10 @@ class _Cases(NamedTuple):
 class BeforeAfter(Attack):
     """Membership inference by an attacker who has the model from before the removal.
 
-    Each world trains a clone on the retained people and on half of the people in question, and then
-    removes some of the latter, `batch` at a time, always from the first model. The attack model
-    is trained on shadow worlds with other people, to infer from both posteriors who was removed.
-    It is tested on worlds with the people in `forget`.
+    Each world trains a clone on the retained people and on half of the people in question. Then it
+    removes some people of this half, `batch` at a time, always from the first model. The attack
+    model is trained on shadow worlds with other people, to infer from both posteriors who was
+    removed. It is tested on worlds with the people in `forget`.
 
     Parameters
     ----------
@@ -206,7 +208,7 @@ class BeforeAfter(Attack):
     * *degradation count*: see `degradation_count`.
 
     The attacker knows the rows of the retained people and does not use labels. Intervals treat
-    people and worlds as sampled units; `found` depends on the difference to the floor, world by
+    people and worlds as sampled units; `found` depends on the difference from the floor, world by
     world. For exact methods "model after only" is at its floor, but AUC is not: the deletion itself
     leaks.
 
@@ -229,7 +231,7 @@ class BeforeAfter(Attack):
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        """Raise for invalid settings."""
+        """Raise if a setting is invalid."""
         if self.attacker not in ("forest", "logistic"):
             raise ValueError(f'attacker must be "forest" or "logistic", not {self.attacker!r}')
         for setting in ("n_shadows", "n_targets", "n_removals", "batch"):
@@ -276,9 +278,10 @@ class BeforeAfter(Attack):
     def _run_world(
         self, inputs: AttackInputs, data: People, others: Bools, people: NDArray[Any], number: int
     ) -> _Cases:
-        """Train on the others and on half of `people`, then remove batches of that half.
+        """Return the cases of one world: train a model, then remove batches of people from it.
 
-        Each batch is removed from a copy of the first model.
+        The model is trained on the rows in `others` and on a random half of `people`. Each batch
+        is a part of this half and is removed from a copy of the model.
         """
         numbers, batch = np.arange(len(people)), self.batch
         order = np.argsort(
@@ -307,14 +310,14 @@ class BeforeAfter(Attack):
         return join_records(removals)
 
     def _view_features(self, cases: _Cases, view: str) -> Floats:
-        """Return the features of each row for an attacker with both versions, or one of them."""
+        """Return the features of each row for an attacker who has the versions in `view`."""
         if view == "both":
             return posterior_features(cases.before, cases.after, self.features)
         p = cases.before if view == "before" else cases.after
         return np.hstack([p, -np.sort(-p, axis=1)])
 
     def _fit_attacker(self, train: _Cases, view: str, seed: int) -> Any:
-        """Return the attack model, fitted on the rows of shadow worlds."""
+        """Return the attack model, fitted on the cases of shadow worlds."""
         if self.attacker == "logistic":
             model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
         else:
@@ -323,7 +326,7 @@ class BeforeAfter(Attack):
             return model.fit(self._view_features(train, view), train.kind == _REMOVED)
 
     def _score_cases(self, attackers: dict[str, Any], cases: _Cases) -> dict[str, Floats]:
-        """Return the score of each attacker for each case, the mean over the rows of the person."""
+        """Return for each attacker the score of each case: the mean over the person's rows."""
         _, numbers = cases.group_rows()
         rows, scores = np.bincount(numbers), dict[str, Floats]()
         for view, attacker in attackers.items():
@@ -350,9 +353,10 @@ class BeforeAfter(Attack):
 def _split_people(
     data: People, is_target: Bools, batch: int, seed: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return people for shadow worlds, and the people to be forgotten, both sorted.
+    """Return the people for shadow worlds, and the people to be forgotten, both sorted.
 
-    The former are retained people: as many as are forgotten, or half of the retained ones.
+    The people for shadow worlds are retained people: as many as are forgotten, but at most half of
+    the retained people.
     """
     targets, retained = np.unique(data.ids[is_target]), np.unique(data.ids[~is_target])
     positions = np.arange(len(retained))
@@ -360,7 +364,7 @@ def _split_people(
     shadows = np.sort(retained[order[: min(len(targets), len(retained) // 2)]])
     if min(len(targets), len(shadows)) < 4 * batch:
         raise ValueError(
-            f"forget has {len(targets)} people and {len(retained)} are retained; batch={batch} "
-            f"needs at least {4 * batch} and {8 * batch}"
+            f"too few people: forget has {len(targets)} and {len(retained)} are retained, but "
+            f"batch={batch} needs at least {4 * batch} and {8 * batch}"
         )
     return shadows, targets

@@ -1,4 +1,4 @@
-"""Negative controls: models that claim to forget but do not. An attack must find them."""
+"""Negative controls: models that claim to forget but do not. An attack must detect them."""
 
 from copy import deepcopy
 from typing import Any, ClassVar, NamedTuple, Self
@@ -41,11 +41,11 @@ class _ControlRemoval(NamedTuple):
 
 
 class _Control(NaiveUnlearner):
-    """Base class of the controls: removes the rows, but keeps the estimator fitted on them."""
+    """Base class of the controls: removes rows, but keeps an estimator that was fitted on them."""
 
     @available_if(lambda _: False)
     def learn(self, X: Any, y: Any = None, *, ids: Any) -> Self:
-        """Raise an error: a fresh fit would forget."""
+        """Raise AttributeError: to learn, the estimator would be fitted again and would forget."""
         raise NotImplementedError
 
     def _make_guarantee(self) -> Guarantee:
@@ -62,7 +62,7 @@ class KeepsEverything(_Control):
     """Negative control that claims to forget, but keeps the same fitted estimator.
 
     The rows are removed from its table, so receipts, `ids_` and `n_rows_` look correct. Only an
-    attack on the model reveals it.
+    attack on the model reveals that nothing was forgotten.
 
     Parameters
     ----------
@@ -118,7 +118,8 @@ class FineTuneOnly(_Control):
     Attributes
     ----------
     n_fit_passes_ : int or None
-        Passes of `fit`, if the estimator counts them. `Receipt.work` is relative to them.
+        Passes of `fit`, or None if the estimator does not count them. `Receipt.work` is the passes
+        of a removal divided by this number.
 
     Notes
     -----
@@ -148,7 +149,7 @@ class FineTuneOnly(_Control):
         self.n_passes = n_passes
 
     def fit(self, X: Any, y: Any = None, *, ids: Any = None) -> Self:
-        """Fit on all rows and keep them; see `NaiveUnlearner.fit`."""
+        """Fit the estimator on all rows and keep the rows; see `NaiveUnlearner.fit`."""
         if not hasattr(self.estimator, "partial_fit"):
             raise CannotForgetError(
                 f"FineTuneOnly needs an estimator with partial_fit, such as SGDClassifier; "

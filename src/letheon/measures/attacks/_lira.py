@@ -1,9 +1,10 @@
 """LiRA (Carlini et al., 2022), and LiRA against unlearning (Hayes et al., 2024).
 
-Models come in pairs with complementary halves: each person is in the training set of exactly one of
-them, chosen at random. If the signals do not depend on membership, the model that was trained on
-the person has the higher score with probability exactly 1/2, for any number of people and models.
-This does not hold for comparisons across pairs: the models of one pair are references of the other.
+Models come in pairs with complementary halves: each person is in the training set of exactly one
+model of the pair, chosen at random. If the signals do not depend on membership, the model that was
+trained on the person has the higher score with probability exactly 1/2, for any number of people
+and models. This does not hold for comparisons across pairs, because the models of one pair are
+references of the other.
 
 Comparisons of different pairs are not independent, because their reference models overlap. The
 effect on a mean is estimated by swapping the roles in each pair at random and scoring again.
@@ -49,11 +50,14 @@ LEAST_DEVIATION = 1e-8
 def _gaussian_score(x: Floats, values: Floats, chosen: Bools) -> Floats:
     """Return the log-density of x under a normal distribution fitted to the chosen models.
 
-    Examples are columns. The constant term is omitted.
+    `values` and `chosen` have one row per model and one column per example; each example has its
+    own distribution. The constant term of the density is omitted.
     """
     n = chosen.sum(axis=0)
     if (n < 1).any():
-        raise ValueError("every example needs at least one model inside and one outside")
+        raise ValueError(
+            "every example needs at least one model that was trained on it and one that was not"
+        )
     mean = np.where(chosen, values, 0.0).sum(axis=0) / n
     squares = (np.where(chosen, values - mean, 0.0) ** 2).sum(axis=0)
     if n.min() >= ENOUGH:
@@ -118,16 +122,17 @@ def cross_lira(signals: ArrayLike, members: ArrayLike, folds: ArrayLike) -> Floa
     -----
     A fold must contain, for each example, as many models inside as outside: two models with
     complementary halves of the people. Leaving out only the model itself would shift the mean of
-    its own side away from it and bias the AUC below 0.5; leaving out no model would bias it far
-    above. Scores within one pair are comparable: chance is exactly 1/2. Scores of different pairs
-    are nearly comparable if many people are pooled, but not for a single person (chance is 0.46 on
-    average for 64 models).
+    its own side away from it and bias the AUC below 0.5. Leaving out no model would bias it far
+    above 0.5. Scores within one pair are comparable: chance is exactly 1/2. Scores of different
+    pairs are nearly comparable if many people are pooled, but not for a single person (chance is
+    0.46 on average for 64 models).
     """
     values, inside = np.asarray(signals, dtype=np.float64), np.asarray(members, dtype=bool)
     fold = np.asarray(folds)
     if values.shape != inside.shape or len(fold) != len(values):
         raise ValueError(
-            f"signals {values.shape}, members {inside.shape} and folds {fold.shape} do not match"
+            f"signals has shape {values.shape}, members {inside.shape} and folds {fold.shape}; "
+            "expected (n_models, n), (n_models, n) and (n_models,)"
         )
     scores = np.empty_like(values)
     for number in np.unique(fold):
@@ -143,23 +148,33 @@ _BLOCK = 2**20
 
 
 class SignalPairs(NamedTuple):
-    """Signals of the model trained on the person and of the other one, (.., pairs, people)."""
+    """Signals of pairs of models: of the model trained on the person, and of the other model.
+
+    Both arrays have the shape (.., pairs, people).
+    """
 
     inside: Floats
     outside: Floats
 
     @classmethod
     def from_models(cls, signals: Floats, members: Bools) -> "SignalPairs":
-        """Return the pairs of signals of shape (.., models, people); models 2k and 2k + 1 pair."""
+        """Return pairs from signals of shape (.., models, people) and the members of each model.
+
+        Models 2k and 2k + 1 form a pair.
+        """
         first, second, is_first = signals[..., ::2, :], signals[..., 1::2, :], members[::2]
         if not (is_first ^ members[1::2]).all():
-            raise ValueError("rows 2k and 2k + 1 of members must be complements")
+            raise ValueError(
+                "rows 2k and 2k + 1 of members must be complements: each person must be a member "
+                "of exactly one model of a pair"
+            )
         return cls(np.where(is_first, first, second), np.where(is_first, second, first))
 
     def score_wins(self) -> Floats:
-        """Return 1 if the model trained on the person has the higher LiRA score, 1/2 at ties.
+        """Return 1 where the model trained on the person has the higher LiRA score, else 0.
 
-        The references of a pair are all other pairs, see `cross_lira`.
+        A tie is 1/2. The shape is (.., pairs, people). The references of a pair are all other
+        pairs, see `cross_lira`.
         """
         ins, outs = (_fit_other_pairs(signals) for signals in self)
         inside, outside = (_log_density(x, *ins) - _log_density(x, *outs) for x in self)
@@ -167,7 +182,7 @@ class SignalPairs(NamedTuple):
 
 
 def _fit_other_pairs(signals: Floats) -> tuple[Floats, Floats]:
-    """Return for each pair the mean and variance of all other pairs."""
+    """Return for each pair and person the mean and variance of the signals of all other pairs."""
     n = signals.shape[-2] - 1
     centre = signals.mean(axis=-2, keepdims=True)
     gaps = signals - centre
@@ -185,17 +200,17 @@ def _log_density(x: Floats, mean: Floats, variance: Floats) -> Floats:
 
 
 def pair_auc(pairs: SignalPairs, *, confidence: float = 0.95, seed: int = 0) -> Measure:
-    """Return ``P(s_in > s_out) + P(s_in = s_out) / 2`` within pairs, with its interval.
+    """Return the AUC within pairs, ``P(s_in > s_out) + P(s_in = s_out) / 2``, with its interval.
 
     Parameters
     ----------
     pairs : SignalPairs
         Signals of shape (pairs, people).
     confidence : float, default=0.95
-        Nominal coverage of the interval: Clopper and Pearson's at an effective sample size (Korn
-        and Graubard, 1998). That is the smaller of two: from the variance over pairs and people
-        (Cameron, Gelbach and Miller, 2011), and from the variance over random swaps of the two
-        models of a pair.
+        Nominal coverage of the interval. It is Clopper and Pearson's interval with an effective
+        sample size (Korn and Graubard, 1998), the smaller of two estimates: from the variance over
+        pairs and people (Cameron, Gelbach and Miller, 2011), and from the variance over random
+        swaps of the two models of a pair.
     seed : int, default=0
         Seed of the swaps.
 
@@ -240,18 +255,19 @@ def _auc_after_swaps(pairs: SignalPairs, seed: int) -> Floats:
 
 
 def _block_sizes(n_numbers: int) -> list[int]:
-    """Return the numbers of rounds to score in one step."""
+    """Return the sizes of the blocks of rounds; a round needs memory for `n_numbers` numbers."""
     size = max(1, min(ROUNDS, _BLOCK // n_numbers))
     return [min(size, ROUNDS - start) for start in range(0, ROUNDS, size)]
 
 
 def pair_excess(signals: Floats, floor: Floats, members: Bools, *, seed: int = 0) -> Measure:
-    """Return the AUC within pairs minus that of the floor; see `beyond_floor_by_swaps`.
+    """Return the AUC within pairs minus the AUC of the floor; see `beyond_floor_by_swaps`.
 
     Parameters
     ----------
     signals, floor, members : ndarray of shape (n_models, n_people)
-        Signals of unlearned and of retrained models of the same halves; the people in the halves.
+        Signals of unlearned models, signals of models retrained on the same halves of the people,
+        and which people are in each half.
     seed : int, default=0
         Seed of the swaps.
     """
@@ -266,7 +282,10 @@ def pair_excess(signals: Floats, floor: Floats, members: Bools, *, seed: int = 0
 
 
 def _auc_differences(both: Floats, members: Bools) -> Floats:
-    """Return the difference of two AUCs per round, for signals (rounds, 2, models, people)."""
+    """Return the difference of two AUCs for each round.
+
+    `both` contains two sets of signals per round and has the shape (rounds, 2, models, people).
+    """
     areas = SignalPairs.from_models(both, members).score_wins().mean(axis=(-2, -1))
     return np.asarray(areas[:, 0] - areas[:, 1])
 
@@ -313,11 +332,11 @@ class ULiRA(Attack):
     Every shadow model trains on a random half of the retained people and a random half of the
     people to be forgotten, and then forgets the latter in one request. The floor is the same attack
     on a fresh fit, with another seed, on the retained people of the same half. Signals of a person
-    with several rows are averaged. Regressors: the signal is minus the squared error.
+    with several rows are averaged. For regressors, the signal is minus the squared error.
 
-    The AUC compares the two models of each pair, so that chance is exactly 1/2 on average, also for
+    The AUC compares the two models of each pair, so that chance is exactly 1/2 on average, even for
     a single person. Its interval treats people and pairs as sampled units. `found` depends on the
-    difference to the floor: a permutation test swaps unlearned and retrained models of the same
+    difference from the floor: a permutation test swaps unlearned and retrained models of the same
     half, so its false alarm rate is as stated for any number of models. The TPR uses one threshold
     for all people and models.
 
@@ -335,7 +354,7 @@ class ULiRA(Attack):
     n_jobs: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise for invalid settings."""
+        """Raise if a setting is invalid."""
         if self.n_shadows < 8 or self.n_shadows % 2:
             raise ValueError(f"n_shadows must be even and at least 8, not {self.n_shadows}")
         check_about(self.about)
@@ -354,14 +373,17 @@ class ULiRA(Attack):
 
 
 def _clip_margins(margins: Floats) -> Floats:
-    """Return margins clipped at 15, or at the largest margin below the limit."""
+    """Return margins clipped to [-m, m].
+
+    m is the largest absolute margin that is below `LIMIT`, but at least 15.
+    """
     sizes = np.abs(margins)
     most = max(_CLIP, float(sizes[sizes < LIMIT].max(initial=0.0)))
     return np.clip(margins, -most, most)
 
 
 def plan_shadow_models(study: Study, inputs: AttackInputs, members: Bools) -> list[ShadowJob]:
-    """Return the jobs of the unlearned models, then those of the retrained models."""
+    """Return the training jobs: first all unlearned models, then all retrained models."""
     removed, shadow, floor = study.candidates, Purpose.ATTACK_SHADOW, Purpose.ATTACK_FLOOR
     return [
         ShadowJob(inputs.unlearner, half, removed, shadow, k) for k, half in enumerate(members)
@@ -371,7 +393,7 @@ def plan_shadow_models(study: Study, inputs: AttackInputs, members: Bools) -> li
 def _make_result(
     about: About, people: Ints, probe: Probe, members: Bools, shadows: ShadowSignals
 ) -> AttackResult:
-    """Return the result of the attack on these people with its floor."""
+    """Return the result of the attack on `people`, with its floor."""
     inside = members[:, people]
     signals, floor = np.split(probe.of_people(shadows.signal, people), 2)
     before = probe.of_people(shadows.before, people)
@@ -391,7 +413,10 @@ def _make_result(
 
 
 def flatten_scores(scores: Floats, labels: Bools) -> dict[str, Any]:
-    """Return scores, labels and owners of shape (worlds, people) as vectors, person by person."""
+    """Return scores and labels of shape (worlds, people) as vectors, person by person.
+
+    The dict has the fields of `AttackResult`: scores, labels, and owners (the person's number).
+    """
     n_worlds, n_people = scores.shape
     return {
         "scores": scores.T.ravel(),
@@ -401,13 +426,13 @@ def flatten_scores(scores: Floats, labels: Bools) -> dict[str, Any]:
 
 
 def tpr_at_one_percent(scores: Floats, labels: Bools) -> Measure:
-    """Return the TPR at 1 % FPR of scores of shape (worlds, people)."""
+    """Return the TPR at 1 % FPR; scores and labels have the shape (worlds, people)."""
     worlds, people = np.indices(scores.shape)
     return tpr_at_fpr(scores.ravel(), labels.ravel(), groups=(people.ravel(), worlds.ravel()))
 
 
 def _all_measures(signals: Floats, scores: Floats, labels: Bools) -> dict[str, Measure]:
-    """Return the rates over all people, and the AUC of the most exposed person."""
+    """Return AUC and TPR over all people, and the AUC of the most exposed person, by name."""
     pairs = SignalPairs.from_models(signals, labels)
     areas = pairs.score_wins().mean(axis=0)
     name, n, note = "AUC of the worst person", len(areas), _NOTE_OF_WORST

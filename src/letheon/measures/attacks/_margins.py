@@ -60,12 +60,13 @@ def klom(
     clip : float, default=100
         Margins are clipped to ``[-clip, clip]``.
     floor : float, default=1e-5
-        Smallest probability of a bin under the retrained models. The maximum is about 11.5.
+        Smallest probability of a bin under the retrained models. It limits KLOM to
+        ``-log(floor)``, about 11.5 by default.
 
     Returns
     -------
     ndarray of shape (n,)
-        0 if all margins of a row are equal.
+        KLOM of each row, in nats; 0 if all margins of the row are equal.
 
     Notes
     -----
@@ -81,7 +82,10 @@ def klom(
     u = np.clip(np.asarray(unlearned, np.float64), -clip, clip)
     o = np.clip(np.asarray(oracle, np.float64), -clip, clip)
     if u.ndim != 2 or o.ndim != 2 or u.shape[1] != o.shape[1]:
-        raise ValueError(f"expected two arrays of shape (n_models, n), not {u.shape}, {o.shape}")
+        raise ValueError(
+            "unlearned and oracle must have shape (n_models, n) with equal n, not "
+            f"{u.shape} and {o.shape}"
+        )
     low = np.minimum(u.min(axis=0), o.min(axis=0))
     width = np.maximum(u.max(axis=0), o.max(axis=0)) - low
     p, q = (_margin_histogram(values, low, width, bins) for values in (u, o))
@@ -91,7 +95,10 @@ def klom(
 
 
 def _margin_histogram(values: Floats, low: Floats, width: Floats, bins: int) -> Floats:
-    """Return the share of models in each bin, of shape (bins, n)."""
+    """Return the share of models in each bin for each of n rows, shape (bins, n).
+
+    The bins of a row divide the range from `low` to `low` + `width` into equal parts.
+    """
     scaled = (values - low) / np.where(width > 0, width, 1.0)
     places = np.minimum((scaled * bins).astype(np.int64), bins - 1)
     n_models, n = values.shape
@@ -103,7 +110,9 @@ def _margin_histogram(values: Floats, low: Floats, width: Floats, bins: int) -> 
 class MarginSamples(NamedTuple):
     """Signals and correct predictions of unlearned models and of two sets of retrained models.
 
-    `probe` has the queried rows, `people` the forgotten and the retained people.
+    `oracle` is the set to compare with and `second` the set for the floor. `hits` has three arrays,
+    in the order unlearned, oracle, second. `probe` contains the queried rows, and `people` the
+    forgotten and the retained people.
     """
 
     unlearned: Floats
@@ -126,12 +135,15 @@ class _DistributionAttack(Attack):
     least_models: ClassVar[int]
 
     def __post_init__(self) -> None:
-        """Raise for invalid settings."""
+        """Raise if a setting is invalid."""
         if self.n_models < self.least_models:
             raise ValueError(f"n_models must be at least {self.least_models}, not {self.n_models}")
 
     def _sample_margins(self, inputs: AttackInputs) -> MarginSamples:
-        """Train and unlearn models, and retrain two sets of models, with different seeds."""
+        """Return the signals of unlearned models and of two sets of retrained models.
+
+        All models have different seeds.
+        """
         study = Study.from_inputs(inputs, n_jobs=self.n_jobs)
         people = study.sample_people(self.n_retained)
         probe = study.make_probe(np.concatenate(list(people.values())), self.n_population)
@@ -157,7 +169,10 @@ def _mean_over_people(
     within: tuple[float, float] = (0.0, math.inf),
     **options: Unpack[MeasureOptions],
 ) -> Measure:
-    """Return a mean with Student's interval; `of_models` is the variance from model groups."""
+    """Return the mean over people with Student's interval at 0.95, clipped to `within`.
+
+    `of_models` is the variance of the mean over models, estimated from `n_groups` groups.
+    """
     n, value = len(values), float(values.mean())
     of_people = float(values.var(ddof=1)) / n if n > 1 else 0.0
     freedom = min(n - 1, n_groups - 1) if n > 1 else n_groups - 1
@@ -186,9 +201,9 @@ class KLOM(_DistributionAttack):
     -----
     The floor is the divergence between two sets of retrained models. The interval of a mean
     includes the variance over people and over models (a jackknife over groups of models). `found`
-    depends on the difference to the floor: a permutation test swaps unlearned and retrained models,
-    so its false alarm rate is as stated for any number of models and people. Regressors: the signal
-    is minus the squared error instead of the margin.
+    depends on the difference from the floor: a permutation test swaps unlearned and retrained
+    models, so its false alarm rate is as stated for any number of models and people. For
+    regressors, the signal is minus the squared error instead of the margin.
 
     References
     ----------
@@ -202,7 +217,7 @@ class KLOM(_DistributionAttack):
     bins: int = 20
 
     def _run_attack(self, inputs: AttackInputs) -> tuple[AttackResult, ...]:
-        """Return a result for forgotten people, and one for retained people and unseen rows."""
+        """Return two results: for forgotten people, and for retained people with unseen rows."""
         samples = self._sample_margins(inputs)
         n_seen, n_rows = len(samples.probe.owners), len(samples.probe.rows)
         unseen = np.arange(n_seen, n_rows)
@@ -245,7 +260,7 @@ class _RowGroup(NamedTuple):
     owners: Ints
 
     def make_measures(self, models: Floats, oracle: Floats, bins: int) -> dict[str, Measure]:
-        """Return the mean and the 95th percentile over people."""
+        """Return the mean and the 95th percentile of KLOM over people, by name."""
         models, oracle = models[:, self.rows], oracle[:, self.rows]
         values = self._per_person(models, oracle, bins)
         groups, name = np.arange(len(models)) % _GROUPS, f"KLOM{self.words}"
@@ -267,7 +282,7 @@ class _RowGroup(NamedTuple):
         return {mean.name: mean, worst.name: worst}
 
     def measure_excess(self, samples: MarginSamples, bins: int) -> Measure:
-        """Return the mean difference to the floor over people."""
+        """Return the mean KLOM over people minus its floor, with a permutation test."""
         unlearned, oracle, second = (sample[:, self.rows] for sample in samples[:3])
 
         def mean_gap(models: Floats, others: Floats) -> float:
@@ -309,13 +324,14 @@ _FEW = f"Fewer than {_LEAST_PEOPLE} people are too few to compare the score with
 def forgetting_epsilon(
     unlearned: ArrayLike, retrained: ArrayLike, *, double: bool = True
 ) -> Floats:
-    """Return for each example the epsilon at which its two distributions are distinguished.
+    """Return for each example how well its two distributions of margins can be distinguished.
 
     ``eps = max over rules of max(log((1 - d - FPR) / FNR), log((1 - d - FNR) / FPR))``, with
-    d = 1e-5, clipped to [0, 50]. Rules are all thresholds on the margin (above: the distribution
-    with the larger median), and all intervals about as wide as the range of the narrower
-    distribution (inside: that distribution). A rule with exactly one rate of 0 is dropped. Epsilon
-    is 50 for perfect separation, and if one range is below 1 % of the other.
+    d = 1e-5, clipped to [0, 50]. There are two kinds of rules. A threshold assigns margins above it
+    to the distribution with the larger median. An interval, about as wide as the range of the
+    narrower distribution, assigns margins inside to this distribution. A rule with exactly one
+    rate of 0 is dropped. Epsilon is 50 for perfect separation, and if one range is below 1 % of the
+    other.
 
     Parameters
     ----------
@@ -327,6 +343,7 @@ def forgetting_epsilon(
     Returns
     -------
     ndarray of shape (n,)
+        Epsilon of each example; 0 if no rule distinguishes the distributions.
 
     Notes
     -----
@@ -340,12 +357,15 @@ def forgetting_epsilon(
     """
     u, r = np.asarray(unlearned, np.float64), np.asarray(retrained, np.float64)
     if u.ndim != 2 or u.shape != r.shape:
-        raise ValueError(f"expected two arrays of shape (n_models, n), not {u.shape}, {r.shape}")
+        raise ValueError(
+            "unlearned and retrained must have the same shape (n_models, n), not "
+            f"{u.shape} and {r.shape}"
+        )
     return np.array([_example_epsilon(u[:, k], r[:, k], double) for k in range(u.shape[1])])
 
 
 def _example_epsilon(u: Floats, r: Floats, double: bool) -> float:
-    """Return the epsilon of one example."""
+    """Return the epsilon of one example, from its margins under unlearned and retrained models."""
     ranges = sorted([float(np.ptp(u)), float(np.ptp(r))])
     if ranges[1] == 0:
         return 0.0 if u[0] == r[0] else _CAP
@@ -356,7 +376,7 @@ def _example_epsilon(u: Floats, r: Floats, double: bool) -> float:
 
 
 def _from_rates(fpr: Floats, fnr: Floats) -> float:
-    """Return the largest epsilon of rules with these error rates."""
+    """Return the largest epsilon of several rules, from their error rates."""
     if ((fpr == 0) & (fnr == 0)).any():
         return _CAP
     usable = (fpr > 0) & (fnr > 0)
@@ -370,7 +390,7 @@ def _from_rates(fpr: Floats, fnr: Floats) -> float:
 
 
 def _single_rates(u: Floats, r: Floats) -> tuple[Floats, Floats]:
-    """Return the rates of ``margin >= t``, for every t."""
+    """Return FPR and FNR of the rules ``margin >= t``, for every margin t."""
     positive, negative = (r, u) if np.median(r) > np.median(u) else (u, r)
     thresholds = np.unique(np.concatenate([u, r]))
     fnr = np.searchsorted(np.sort(positive), thresholds, side="left") / len(positive)
@@ -379,7 +399,7 @@ def _single_rates(u: Floats, r: Floats) -> tuple[Floats, Floats]:
 
 
 def _double_rates(u: Floats, r: Floats) -> tuple[Floats, Floats]:
-    """Return the rates of ``left <= margin <= right``, the rule for the narrower distribution."""
+    """Return FPR and FNR of the rules ``left <= margin <= right`` for the narrower distribution."""
     narrow, broad = (r, u) if np.ptp(u) >= np.ptp(r) else (u, r)
     width = float(np.ptp(narrow))
     points = np.unique(np.concatenate([u, r]))
@@ -404,7 +424,8 @@ def _double_rates(u: Floats, r: Floats) -> tuple[Floats, Floats]:
 def forgetting_points(epsilon: ArrayLike, n_models: int) -> Floats:
     """Return the points of each epsilon: 1 below 0.5, 1/2 below 1, 1/4 below 1.5, ...
 
-    0 from ``ceil(log(n_models - 1))`` on, the largest epsilon that this many models can show.
+    The points are 0 for an epsilon of at least ``ceil(log(n_models - 1))``, because `n_models`
+    models cannot show a larger epsilon.
 
     Examples
     --------
@@ -421,8 +442,9 @@ def forgetting_points(epsilon: ArrayLike, n_models: int) -> Floats:
 class ForgettingQuality(_DistributionAttack):
     """Forgetting quality, the score of the NeurIPS 2023 unlearning challenge.
 
-    ``F = mean of points``, and the final score is ``F * RA_U / RA_R * TA_U / TA_R`` with the
-    accuracies on retained and on unseen rows.
+    The quality F is the mean of `forgetting_points` over the forgotten people. The final score is
+    ``F * RA_U / RA_R * TA_U / TA_R``, where RA and TA are the accuracies on retained and on unseen
+    rows, of unlearned (U) and retrained (R) models.
 
     Parameters
     ----------
@@ -436,8 +458,8 @@ class ForgettingQuality(_DistributionAttack):
 
     Notes
     -----
-    `found` depends on the difference to the floor, person by person and over the same parts of the
-    models. It is never true with fewer than five people: use `ULiRA` instead.
+    `found` depends on the difference from the floor, person by person and over the same parts of
+    the models. It is never True with fewer than five people: use `ULiRA` instead.
 
     References
     ----------
@@ -475,7 +497,11 @@ class ForgettingQuality(_DistributionAttack):
 
 
 def _accuracy_ratio(samples: MarginSamples, index: int) -> float | None:
-    """Return ``RA_U / RA_R * TA_U / TA_R``, or None for an accuracy of 0 (regression)."""
+    """Return the factor ``RA_U / RA_R * TA_U / TA_R`` of the final score.
+
+    `index` chooses the set of models in `samples.hits`. Return None if an accuracy of the retrained
+    models is 0, as in regression.
+    """
     probe, kept = samples.probe, samples.people["retained"]
     shares = [
         (probe.of_people(hits, kept).mean(), probe.of_unseen(hits).mean())
@@ -497,7 +523,7 @@ class _QualityScores(NamedTuple):
 
     @classmethod
     def from_margins(cls, models: Floats, oracle: Floats, owners: Ints) -> "_QualityScores":
-        """Return the scores of models compared with retrained ones."""
+        """Return the scores from the margins of the attacked (`models`) and retrained models."""
 
         def over_people(chosen: slice) -> tuple[Floats, Floats]:
             epsilon = forgetting_epsilon(models[chosen], oracle[chosen])
@@ -509,7 +535,7 @@ class _QualityScores(NamedTuple):
         return cls(*over_people(slice(None)), *means)
 
     def make_measures(self, accuracy_ratio: float | None) -> dict[str, Measure]:
-        """Return F, the final score and the mean epsilon, over people."""
+        """Return F, the final score (unless `accuracy_ratio` is None) and the mean epsilon."""
         columns: dict[str, tuple[Floats, Floats, float, Better]] = {
             "forgetting quality": (self.points, self.points_of_parts, 1.0, "higher")
         }
@@ -527,7 +553,10 @@ class _QualityScores(NamedTuple):
 
 
 def _quality_excess(after: _QualityScores, floor: _QualityScores) -> Measure:
-    """Return the floor minus the score."""
+    """Return the mean points of the floor minus those of the unlearned models.
+
+    There is no interval if there are too few people.
+    """
     gaps = floor.points - after.points
     of_models = float((floor.points_of_parts - after.points_of_parts).var(ddof=1)) / _PARTS
     options: MeasureOptions = {

@@ -17,23 +17,24 @@ from letheon.measures._measure import Measure, MeasureOptions, TextRepr, from_pl
 
 
 def _check_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
-    """Return scores and labels, or raise unless both labels occur."""
+    """Return scores and labels as arrays, or raise if they are invalid or only one label occurs."""
     values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels).astype(bool)
     if values.ndim != 1 or values.shape != positive.shape:
         raise ValueError(
-            f"scores and labels must have the same length, not {values.shape} and {positive.shape}"
+            "scores and labels must be vectors of the same length, not of shapes "
+            f"{values.shape} and {positive.shape}"
         )
     if np.isnan(values).any():
         raise ValueError("scores contain NaN")
     if positive.all() or not positive.any():
-        raise ValueError("labels must contain both 0 and 1")
+        raise ValueError("labels must contain both 0 and 1, but all are equal")
     return values, positive
 
 
 def roc_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
-    """Return false and true positive rates, from (0, 0) to (1, 1).
+    """Return the false and true positive rates of all thresholds, from (0, 0) to (1, 1).
 
-    Equal scores form one step: the curve does not depend on the order of the input.
+    Equal scores form one step, so the curve does not depend on the order of the input.
 
     Examples
     --------
@@ -49,7 +50,10 @@ def roc_curve(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def _placement_values(values: Floats, positive: Bools) -> Floats:
-    """Return for each score the share of the other class that is on the correct side of it."""
+    """Return for each score the share of scores of the other class that are ordered correctly.
+
+    Members should have higher scores than non-members. A tie counts one half.
+    """
     placed = np.empty(len(values))
     for kind in (True, False):
         mine, others = values[positive == kind], np.sort(values[positive != kind])
@@ -61,22 +65,26 @@ def _placement_values(values: Floats, positive: Bools) -> Floats:
 
 
 def variance_of_sum(parts: Floats, groups: Ints | None = None) -> float:
-    """Return the variance of a sum of independent terms, or of terms in independent groups."""
+    """Return an estimate of the variance of the sum of `parts`, whose mean is 0.
+
+    Without `groups`, all terms are independent. With `groups` (a number per term), only terms of
+    different groups are.
+    """
     sums = parts if groups is None else np.bincount(groups, weights=parts)
     n = len(sums)
     return n / (n - 1) * float(np.sum(sums**2))
 
 
 def _number_groups(groups: Sequence[ArrayLike]) -> list[Ints]:
-    """Return each grouping as numbers 0..k-1; a grouping with a single group is dropped."""
+    """Return each grouping as numbers 0..k-1, without groupings that have a single group."""
     numbered = [np.unique(np.asarray(group), return_inverse=True)[1] for group in groups]
     return [numbers.astype(np.int64) for numbers in numbered if numbers.max() > 0]
 
 
 def _auc_variance(placed: Floats, positive: Bools, groups: list[Ints]) -> float:
-    """Return DeLong's variance, or with groups its clustered form (Obuchowski, 1997).
+    """Return DeLong's variance of the AUC, or with groups its clustered form (Obuchowski, 1997).
 
-    For the crossed groupings by people and by worlds: ``V_people + V_worlds - V_cells`` (Cameron,
+    For two groupings, by people and by worlds, this is ``V_people + V_worlds - V_cells`` (Cameron,
     Gelbach and Miller, 2011), but at least the variance of independent scores.
     """
     influence, independent = _influence_values(placed, positive), 0.0
@@ -94,9 +102,10 @@ def _influence_values(placed: Floats, positive: Bools) -> Floats:
 
 
 def area_by_unit(scores: ArrayLike, labels: ArrayLike, units: ArrayLike) -> Floats:
-    """Return for each unit (a model, for example) a value, with the AUC as their mean.
+    """Return one value for each unit (a model, for example); the mean of the values is the AUC.
 
-    ``AUC + n_units * (sum of the influences of the unit's scores)``, units in ascending order.
+    The value of a unit is ``AUC + n_units * (sum of the influences of the unit's scores)``. Units
+    are in ascending order.
     """
     values, positive = _check_scores(scores, labels)
     placed = _placement_values(values, positive)
@@ -112,9 +121,10 @@ def auc(
     groups: Sequence[ArrayLike] = (),
     confidence: float = 0.95,
 ) -> Measure:
-    """Return the area under the ROC curve, with ties counted one half and DeLong's interval.
+    """Return the area under the ROC curve with DeLong's interval.
 
-    ``AUC = P(s_in > s_out) + P(s_in = s_out) / 2``: 0.5 is chance, 1 is perfect separation.
+    ``AUC = P(s_in > s_out) + P(s_in = s_out) / 2``: 0.5 is chance, 1 is perfect separation. Ties
+    count one half.
 
     Parameters
     ----------
@@ -131,9 +141,9 @@ def auc(
     Returns
     -------
     Measure
-        Lower is better. The interval is DeLong's on the logit scale. If all scores are equal, it
-        is the point 0.5. At perfect separation the variance estimate is 0; the interval is then
-        that of a binomial with as many trials as the smaller class (or grouping) has members.
+        Lower is better. The interval is DeLong's on the logit scale. If all scores are equal, the
+        interval is the point 0.5. At perfect separation the variance estimate is 0; a binomial
+        interval is used then, with as many trials as the smaller class (or grouping) has members.
 
     Examples
     --------
@@ -169,23 +179,25 @@ def tpr_at_fpr(
     """Return the true positive rate at a false positive rate of `fpr` (Carlini et al., 2022).
 
     An attack that identifies a few people with certainty violates their privacy even if its AUC is
-    close to 0.5. This rate reveals it.
+    close to 0.5. This rate reveals such an attack.
 
     Parameters
     ----------
     scores, labels, groups, confidence
         As for `auc`.
     fpr : float, default=0.01
-        False positive rate; the threshold is the lowest whose observed rate does not exceed it.
+        False positive rate. The attack uses the lowest threshold at which the observed false
+        positive rate does not exceed it.
 
     Returns
     -------
     Measure
         Lower is better. The interval includes the error of the threshold (order statistics of
         the scores of non-members) and of the true positive rate, each with Clopper and Pearson's
-        limits at half of the error. Its coverage is at least `confidence` for independent
-        scores. With groups, the numbers are divided by the design effect (Korn and Graubard,
-        1998). With fewer than about 430 scores of non-members (for 1 %), the lower end is 0.
+        limits at half of the error probability. Its coverage is at least `confidence` for
+        independent scores. With groups, the numbers are divided by the design effect (Korn and
+        Graubard, 1998). With fewer than about 430 scores of non-members (for 1 %), the lower end
+        is 0.
 
     Examples
     --------
@@ -210,7 +222,10 @@ def tpr_at_fpr(
 
 
 def _share_above(ins: Floats, outs: Floats, rank: int) -> float:
-    """Return the share of `ins` above the `rank`-th largest of `outs`; rank 0 is infinity."""
+    """Return the share of `ins` above the `rank`-th largest of `outs`; 0 for rank 0.
+
+    `ins` is in ascending, `outs` in descending order. A rank above the number of `outs` gives 1.
+    """
     if rank == 0:
         return 0.0
     if rank > len(outs):
@@ -219,7 +234,11 @@ def _share_above(ins: Floats, outs: Floats, rank: int) -> float:
 
 
 def _plausible_alarms(fpr: float, n: int, n_effective: float, confidence: float) -> tuple[int, int]:
-    """Return the smallest and the largest number of alarms whose interval contains `fpr`."""
+    """Return the smallest and the largest number of alarms that are plausible at the rate `fpr`.
+
+    A number of alarms among `n` non-members is plausible if the interval of its rate contains
+    `fpr`.
+    """
     shares = np.arange(n + 1) / n
     # Larger numbers of alarms are impossible in practice.
     most = int(n * fpr + 40 * math.sqrt(n * fpr) + 100)
@@ -229,7 +248,10 @@ def _plausible_alarms(fpr: float, n: int, n_effective: float, confidence: float)
 
 
 def _design_effects(values: Floats, positive: Bools, groups: list[Ints]) -> list[float]:
-    """Return the design effect of the groups, for members and for non-members."""
+    """Return two design effects, for members and for non-members; at least 1.
+
+    The design effect is the factor by which dependence within groups increases the variance.
+    """
     placed = _placement_values(values, positive)
     effects = []
     for kind in (positive, ~positive):
@@ -245,7 +267,7 @@ def _design_effects(values: Floats, positive: Bools, groups: list[Ints]) -> list
 
 
 def _share_interval(share: float, n: float, confidence: float) -> tuple[float, float]:
-    """Return the interval of Clopper and Pearson for a share."""
+    """Return Clopper and Pearson's interval of a share of `n` trials, widened to contain it."""
     low, high = clopper_pearson(share * n, n, confidence)
     return min(low, share), max(high, share)
 
@@ -258,13 +280,13 @@ ROUNDS = 199
 
 
 def beyond_floor_by_unit(gaps: Floats, *, confidence: float = 0.95, note: str = "") -> Measure:
-    """Return the mean difference to the floor over units, with its interval.
+    """Return the mean difference from the floor over units, with its interval.
 
     Parameters
     ----------
     gaps : ndarray of shape (n,)
-        Measure minus floor of each pair, model or tester. If the model forgot everything, their
-        distribution is symmetric about 0.
+        Measure minus floor of each unit (a pair, model or tester). If the model forgot everything,
+        the distribution of these differences is symmetric about 0.
     confidence : float, default=0.95
         Coverage of the interval (Student's, over units). The rate of false alarms is at most
         ``(1 - confidence) / 2``.
@@ -274,8 +296,9 @@ def beyond_floor_by_unit(gaps: Floats, *, confidence: float = 0.95, note: str = 
     Returns
     -------
     Measure
-        Without an interval for a single unit, and if all units have the same difference but
-        are so few that this can be chance (a sign test: ``2**-n``).
+        There is no interval for a single unit. If all units have the same difference (not 0),
+        there is an interval only if there are enough units to rule out chance (a sign test:
+        ``2**-n``).
     """
     n, value = len(gaps), float(gaps.mean())
     if np.ptp(gaps) > _ROUNDING:
@@ -291,19 +314,20 @@ def beyond_floor_by_unit(gaps: Floats, *, confidence: float = 0.95, note: str = 
 def beyond_floor_by_swaps(
     value: float, swapped: Floats, n: int, *, unit: str = "", note: str = ""
 ) -> Measure:
-    """Return a difference to the floor with a permutation interval.
+    """Return a difference from the floor with a permutation interval.
 
-    If unlearned models have the same distribution as retrained ones, each of them can be swapped
-    with a retrained one. The interval is the value plus or minus a quantile of the absolute values
-    after such swaps. In that case it is above 0 with a probability of at most about 2.5 %, for any
-    number of models, because the distribution of the difference is symmetric.
+    If unlearned models have the same distribution as retrained models, an unlearned and a retrained
+    model can be swapped. The interval is the value plus or minus the 95 % quantile of the absolute
+    differences after random swaps. If the distributions are equal, the interval is above 0 with a
+    probability of at most about 2.5 %, for any number of models, because the distribution of the
+    difference is symmetric.
 
     Parameters
     ----------
     value : float
         Measure minus floor; positive is worse.
     swapped : ndarray of shape (ROUNDS,)
-        The same after random swaps.
+        Measure minus floor after each round of random swaps.
     n : int
         Number of observations.
     unit, note
@@ -340,16 +364,17 @@ class AttackResult(TextRepr):
         Number of models trained for the attack.
     excess : Measure or None, default=None
         Main measure minus floor (positive is worse), compared within pairs of models, single
-        models or testers. It determines `found`. None: the two intervals determine it.
+        models or testers. It determines `found`. If it is None, the intervals of the measure and
+        its floor determine `found`.
     control : Measure or None, default=None
         The excess of the same attack on the same models before the request. An attack that finds
         nothing there has no power. None: not measured.
     note : str, default=""
         Limitations of the result.
     scores, labels, owners : ndarray or None
-        One entry per person and world: the score, 1 if the person was trained on and then
-        forgotten, 0 if not, and the number of the person (never the id). Not part of `to_dict`,
-        ``repr`` and ``==``.
+        One entry per person and world: the score of the attack, the label (1 if the model was
+        trained on the person and then forgot them, 0 if not), and the number of the person (never
+        the id). They are not part of `to_dict`, ``repr`` and ``==``.
 
     Examples
     --------
@@ -375,7 +400,7 @@ class AttackResult(TextRepr):
     owners: NDArray[Any] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise unless every measure has a floor."""
+        """Raise if `about` is unknown, or if the measures and their floors do not match."""
         if self.about not in get_args(About):
             raise ValueError(f"about must be one of {get_args(About)}, not {self.about!r}")
         if not self.measures or list(self.measures) != list(self.floor):
@@ -393,9 +418,9 @@ class AttackResult(TextRepr):
     def found(self) -> bool:
         """Whether the main measure is significantly worse than its floor.
 
-        This is the case if the lower end of `excess` is above 0; with intervals of 95 % about one
-        in forty attacks on a retrained model is a false alarm. Without an excess, the two intervals
-        must be disjoint. An unknown end of an interval counts as unbounded.
+        True if the lower end of `excess` is above 0. With intervals of 95 %, about one in forty
+        attacks on a retrained model is a false alarm. Without an excess, True if the intervals of
+        the measure and its floor are disjoint. An unknown end of an interval counts as unbounded.
         """
         if self.excess is None:
             return is_beyond(self.measures[self.main], self.floor[self.main])
@@ -403,16 +428,16 @@ class AttackResult(TextRepr):
 
     @property
     def has_power(self) -> bool | None:
-        """Whether the attack finds the people before they are forgotten; None if not measured."""
+        """Whether the attack can find people who were not forgotten; None if not measured."""
         return None if self.control is None else self.found or _is_above_zero(self.control)
 
     @property
     def verdict(self) -> Verdict:
-        """Return "found", "not shown" (worse than the floor, but not significantly) or "not found".
+        """The conclusion: "found", "not shown" or "not found".
 
-        It is "not shown" if the excess is above about one standard error (half of the lower arm of
-        its interval) or has no interval; without an excess, if the value is outside the floor's
-        interval.
+        "Not shown" means worse than the floor, but not significantly: the excess is positive and
+        has no interval or exceeds about one standard error (half of the distance to its lower end).
+        Without an excess, it means that the value is worse than the floor's interval.
         """
         if self.found:
             return "found"
@@ -439,7 +464,7 @@ class AttackResult(TextRepr):
         return result
 
     def __str__(self) -> str:
-        """Return the result in one line."""
+        """Return attack, main measure, floor and verdict in one line."""
         measure, floor, why = self.measures[self.main], self.floor[self.main], ""
         if self.verdict == "not shown":
             by = "" if self.excess is None else f" by {_format_value(self.excess)}"
@@ -451,7 +476,7 @@ class AttackResult(TextRepr):
 
 
 def check_about(about: Any) -> None:
-    """Raise unless `about` is a tuple of groups of people to attack."""
+    """Raise unless `about` lists one or both of "forgotten" and "retained", without duplicates."""
     known = get_args(About)
     is_listed = not isinstance(about, str) and about and set(about) <= set(known)
     if not is_listed or len(set(about)) < len(about):
@@ -465,14 +490,17 @@ def _is_above_zero(excess: Measure) -> bool:
 
 
 def is_beyond(measure: Measure, floor: Measure) -> bool:
-    """Return whether the whole interval is worse than the floor's interval."""
+    """Return whether the whole interval of `measure` is worse than the interval of `floor`.
+
+    False if one of the ends to compare is unknown (None).
+    """
     if measure.better == "lower":
         return measure.low is not None and floor.high is not None and measure.low > floor.high
     return measure.high is not None and floor.low is not None and measure.high < floor.low
 
 
 def _format_value(measure: Measure) -> str:
-    """Return value and interval as a short text."""
+    """Return value and interval with three digits, for example ``0.93 [0.9, 0.95]``."""
     ends = ["?" if end is None else f"{end:.3g}" for end in (measure.low, measure.high)]
     interval = "" if ends == ["?", "?"] else f" [{', '.join(ends)}]"
     return f"{measure.value:.3g}{interval}"

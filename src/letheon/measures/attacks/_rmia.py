@@ -46,7 +46,10 @@ _NOTE = {
 
 
 def _likelihood_ratios(target: Floats, references: Floats, a: float) -> Floats:
-    """Return ``P(x | theta) / P(x)``; NaN marks references that were trained on x."""
+    """Return ``P(x | theta) / P(x)`` of each example; see `rmia` for ``P(x)``.
+
+    In `references`, NaN marks the references that were trained on x.
+    """
     known = ~np.isnan(references)
     if not known.any(axis=0).all():
         raise ValueError("every example needs a reference model that was not trained on it")
@@ -66,19 +69,19 @@ def rmia(
 ) -> Floats:
     """Return the RMIA score of each example, in [0, 1], from probabilities.
 
-    ``score(x) = Pr_z [ratio(x) / ratio(z) > gamma]``, ``ratio(x) = P(x | theta) / P(x)`` and,
-    offline, ``P(x) = (1 + a) / 2 * mean_out(x) + (1 - a) / 2``: the share of the population that
-    the attacked model favours less than x.
+    The score is the share of the population that the attacked model favours less than x:
+    ``score(x) = Pr_z [ratio(x) / ratio(z) > gamma]`` with ``ratio(x) = P(x | theta) / P(x)``. In
+    the offline attack, ``P(x) = (1 + a) / 2 * mean_out(x) + (1 - a) / 2``.
 
     Parameters
     ----------
     target : array-like of shape (n,)
         Probability of the true label under the attacked model.
     references : array-like of shape (n_references, n)
-        The same under reference models; NaN if the reference was trained on the example. The
-        attacked model must not be among them.
+        Probability of the true label under reference models; NaN if the reference was trained on
+        the example. The attacked model must not be one of the references.
     target_population, references_population : array-like, (n_z,) and (n_references, n_z)
-        The same for rows of the population, which no model was trained on.
+        The same probabilities for rows of the population, which no model was trained on.
     a : float, default=0.3
         How much training on x increases its probability: 1 not at all, 0 as much as possible.
         See `tune_offline`.
@@ -104,7 +107,7 @@ def rmia(
 def tune_offline(
     references: ArrayLike, members: ArrayLike, references_population: ArrayLike
 ) -> float:
-    """Return the `a` in {0, 0.1, ..., 1} with the best attack on the first reference model.
+    """Return the `a` in {0, 0.1, ..., 1} with the largest AUC on the first reference model.
 
     Parameters
     ----------
@@ -113,13 +116,13 @@ def tune_offline(
     members : array-like of bool, shape (n_references, n)
         Which examples each reference was trained on.
     references_population : array-like of shape (n_references, n_z)
-        The same for rows that no reference was trained on.
+        The same probabilities for rows that no reference was trained on.
 
     Returns
     -------
     float
-        The smallest of the best values. 0.3 if the usable examples are all members or all
-        non-members, as with two references.
+        The best `a`, or the smallest one if several are equally good. 0.3 if the usable examples
+        are all members or all non-members, as with two references.
     """
     p, inside = np.asarray(references, np.float64), np.asarray(members, bool)
     z = np.asarray(references_population, np.float64)
@@ -149,7 +152,7 @@ class RMIA(Attack):
         Number of attacked models, even. Each trains on a random half of the people and then
         forgets the people to be forgotten.
     a : float or None, default=None
-        The offline parameter of `rmia`; None: tuned on a reference model.
+        The offline parameter of `rmia`. If None, it is tuned on a reference model.
     gamma : float, default=1
         See `rmia`.
     about : tuple of {"forgotten", "retained"}, default=both
@@ -165,7 +168,7 @@ class RMIA(Attack):
     -----
     The floor is the same attack, with the same references, on fresh fits with other seeds. Scores
     of a person with several rows are averaged; intervals treat people and models as sampled units.
-    `found` depends on the difference to the floor between models of the same half (Student's
+    `found` depends on the difference from the floor between models of the same half (Student's
     interval over models). Ties are broken by the ratio, see `rmia`. For regressors ``P(x | theta) =
     exp(-r^2 / (2 s^2))``, with the residual r and the mean square s^2 of the references' residuals
     on the population. With four references the attack is weaker than reported in the paper.
@@ -187,7 +190,7 @@ class RMIA(Attack):
     n_jobs: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise for invalid settings."""
+        """Raise if a setting is invalid."""
         for name in ("n_references", "n_targets"):
             value = getattr(self, name)
             if value < 2 or value % 2:
@@ -235,9 +238,10 @@ class RMIA(Attack):
         members: Bools,
         known: Bools,
     ) -> AttackResult:
-        """Return the result of the attack on these people with its floor.
+        """Return the result of the attack on `people`, with its floor.
 
-        `p` has the probabilities under unlearned, retrained and reference models, in this order.
+        `p` has one row per model: unlearned, retrained and reference models, in this order.
+        `members` and `known` say which people the attacked and the reference models train on.
         """
         rows, owners = probe.rows_of(people)
         out = np.where(known[:, owners], np.nan, p[-len(known) :, rows])
@@ -274,25 +278,27 @@ class RMIA(Attack):
     ) -> AttackResult:
         """Attack one model after one request, from the probabilities of the true labels.
 
-        Test whether forgotten people can be distinguished from unseen people. Every other unseen
-        row is used as population, the rest as non-members.
+        The attack tests whether forgotten people can be distinguished from unseen people. Every
+        other unseen row is used as population, the rest as non-members.
 
         Parameters
         ----------
         forgotten, unseen : array-like of shape (n,) and (n_z,)
-            Under the model after the request: rows of the forgotten people, and rows that no model
-            was trained on.
+            Probabilities under the model after the request, for rows of the forgotten people and
+            for rows that no model was trained on.
         references_forgotten, references_unseen : array-like, (n_references, n) and (.., n_z)
-            The same under at least two models that were retrained without the forgotten people.
+            Probabilities for these rows under at least two models that were retrained without the
+            forgotten people.
         owners : array-like of shape (n,), optional
-            Person of each forgotten row; by default each row is another person.
+            Person of each forgotten row; by default each row belongs to a different person.
 
         Returns
         -------
         AttackResult
-            The floor attacks each reference model, with the others as its references: forgotten
-            people may differ from unseen people for other reasons than membership. A single model
-            has no pairs, so `found` requires disjoint intervals, which is conservative.
+            The floor is the same attack on each reference model, with the others as its references,
+            because forgotten and unseen people may differ for other reasons than membership. A
+            single model has no pairs, so `found` requires disjoint intervals, which is
+            conservative.
         """
         p = np.vstack([forgotten, references_forgotten]).astype(np.float64)
         z = np.vstack([unseen, references_unseen]).astype(np.float64)
@@ -307,7 +313,7 @@ class RMIA(Attack):
         a = _UNTUNED if self.a is None else self.a
 
         def score_model(k: int) -> Floats:
-            """Return the scores of the forgotten people, then of every other unseen row."""
+            """Return the scores under model k: forgotten people, then every other unseen row."""
             others = [number for number in range(1, len(p)) if number != k]
             score = partial(
                 rmia,
@@ -335,12 +341,12 @@ class RMIA(Attack):
 
 
 def _both_rates(scores: Floats, labels: Bools) -> dict[str, Measure]:
-    """Return AUC and TPR at 1 % FPR of scores of shape (worlds, people)."""
+    """Return AUC and TPR at 1 % FPR by name; scores and labels have the shape (worlds, people)."""
     worlds, people = np.indices(scores.shape)
     area = auc(scores.ravel(), labels.ravel(), groups=(people.ravel(), worlds.ravel()))
     return {measure.name: measure for measure in (area, tpr_at_one_percent(scores, labels))}
 
 
 def _area_by_model(scores: Floats, labels: Bools) -> Floats:
-    """Return a value for each model, with the AUC as their mean."""
+    """Return one value for each model (row); the mean of the values is the AUC."""
     return area_by_unit(scores.ravel(), labels.ravel(), np.indices(scores.shape)[0].ravel())

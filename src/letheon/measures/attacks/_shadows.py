@@ -31,7 +31,7 @@ _Record = TypeVar("_Record", bound=tuple[Any, ...])
 
 
 class Observation(NamedTuple):
-    """Signal of each row, and whether the prediction for it is correct."""
+    """For each row, the signal of a model and whether its prediction is correct."""
 
     signal: Floats
     correct: Bools
@@ -40,10 +40,10 @@ class Observation(NamedTuple):
 def margins(
     log_scores: ArrayLike, y: ArrayLike, classes: ArrayLike, *, limit: float = LIMIT
 ) -> Floats:
-    """Return the logit of the probability of the true class, in a numerically stable form.
+    """Return the logit of the probability of the true class for each row.
 
-    ``phi = log p_y - log(1 - p_y) = z_y - log sum_{c != y} exp(z_c)``: this avoids the
-    difference of two probabilities near 1. It is the signal of LiRA and the margin of KLOM.
+    ``phi = log p_y - log(1 - p_y) = z_y - log sum_{c != y} exp(z_c)``. The second form is used; it
+    is accurate even if p_y is close to 1. phi is the signal of LiRA and the margin of KLOM.
 
     Parameters
     ----------
@@ -79,15 +79,16 @@ def query_confidence(model: Any, X: Any) -> tuple[str, Floats]:
             return method, np.asarray(getattr(model, method)(X), dtype=np.float64)
     raise TypeError(
         f"{type(model).__name__} has neither predict_proba nor decision_function; the attack needs "
-        "one of them, labels are not enough"
+        "one of them, because predicted labels are not enough"
     )
 
 
 def observe_model(model: Any, rows: Rows) -> Observation:
-    """Return the signals of a fitted model for these rows.
+    """Return the signals of a fitted model for labelled rows.
 
-    Classifiers: `margins` of ``predict_proba``, or of ``decision_function`` with a logistic link.
-    Regressors: minus the squared error; no prediction counts as correct.
+    The signal of a classifier is the margin (see `margins`) from ``predict_proba``, or from
+    ``decision_function`` with a logistic link. The signal of a regressor is minus the squared
+    error, and none of its predictions counts as correct.
     """
     X, y = rows.slice(0, len(rows))
     if y is None:
@@ -122,7 +123,7 @@ _UNSEEN_SHARE = 0.2
 class ShadowSignals(NamedTuple):
     """Signals of all shadow models for the probe rows, one row per model.
 
-    `before` has the signals before the removal, of the models that forget.
+    `before` contains the signals before the removal, only for models that forget.
     """
 
     signal: Floats
@@ -145,7 +146,7 @@ class AttackInputs(NamedTuple):
 
 
 class Attack:
-    """Base class of all attacks."""
+    """Base class of all attacks; subclasses implement `_run_attack`."""
 
     name: ClassVar[str]
 
@@ -176,16 +177,16 @@ class Attack:
         ids : sequence, optional
             Id of each row. Default ``0..n-1``.
         population : (X, y), optional
-            Rows that no model is trained on. By default RMIA, KLOM and forgetting quality hold
+            Rows that no model is trained on. By default, RMIA, KLOM and forgetting quality hold
             out a fifth of the retained people, and the backdoor test queries rows of retained
-            people; the other attacks need none.
+            people. The other attacks do not need a population.
         naive : estimator, optional
             Unfitted prototype of the retrained model for the floor; by default the unlearner.
             `BeforeAfter` ignores it: its floor compares people, not models.
         seed : int, default=0
             Random seed.
         progress : callable, optional
-            Called with the number of models (worlds, repeats) that are done and in total.
+            Called as ``progress(done, total)`` with numbers of models (or worlds, or repeats).
 
         Returns
         -------
@@ -206,7 +207,9 @@ class Attack:
 
 
 def split_halves(candidates: Bools, n_models: int, seed: int) -> Bools:
-    """Return which people each model is trained on: complementary pairs, candidates split evenly.
+    """Return which people each model is trained on: random halves, in complementary pairs.
+
+    The candidates are split evenly between the two models of a pair.
 
     Parameters
     ----------
@@ -233,7 +236,10 @@ def split_halves(candidates: Bools, n_models: int, seed: int) -> Bools:
 
 
 def mean_by_person(values: NDArray[Any], owners: Ints) -> Floats:
-    """Return the mean over each person's rows (last axis), people in ascending order."""
+    """Return the mean of `values` over each person's rows (last axis), in ascending person order.
+
+    `owners` is the number of the person of each row.
+    """
     order = np.argsort(owners, kind="stable")
     starts = np.flatnonzero(np.diff(owners[order], prepend=-1))
     counts = np.diff(starts, append=len(owners))
@@ -241,7 +247,10 @@ def mean_by_person(values: NDArray[Any], owners: Ints) -> Floats:
 
 
 def fit_copy(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
-    """Return a fresh fit on these rows; ids are passed only to forgetting estimators."""
+    """Return a copy of `prototype` with this seed, fitted on these rows.
+
+    Ids are passed only to estimators that can forget.
+    """
     model = fresh_copy(prototype, seed)
     return model.fit(X, y, ids=ids) if hasattr(model, "forget") else model.fit(X, y)
 
@@ -249,7 +258,10 @@ def fit_copy(prototype: Any, seed: int, X: Any, y: Any, ids: Any) -> Any:
 def _train_shadow(
     shared: tuple[Rows, Ints, Rows], prototype: Any, people: Bools, removed: Bools | None, seed: int
 ) -> tuple[Observation, Observation | None]:
-    """Train one model and remove people, if any; return the signals after and before."""
+    """Train a model, remove people, and return the probe's signals after and before the removal.
+
+    If `removed` is None, no people are removed and the second result is None.
+    """
     rows, owners, probe = shared
     train = rows.take(np.flatnonzero(people[owners]))
     model = fit_copy(prototype, seed, *train.slice(0, len(train)), train.ids.to_array())
@@ -266,7 +278,7 @@ def _train_shadow(
 class Study:
     """Training rows, forgotten people, and rows that no model is trained on.
 
-    Made by `Study.from_inputs`. People are numbered in order of their first row.
+    Create it with `Study.from_inputs`. People are numbered in order of their first row.
     """
 
     rows: Rows
@@ -280,7 +292,11 @@ class Study:
     def from_inputs(
         cls, inputs: AttackInputs, *, needs_unseen: bool = True, n_jobs: int | None = None
     ) -> "Study":
-        """Return the study; without a population, hold out a fifth of the retained people."""
+        """Return the study of an attack.
+
+        If unseen rows are needed and there is no population, a fifth of the retained people is
+        held out.
+        """
         rows, seed = _make_rows(inputs.X, inputs.y, inputs.ids), inputs.seed
         owners, forgotten = _number_people(rows, inputs.forget)
         if inputs.population is not None:
@@ -300,7 +316,10 @@ class Study:
 
     @cached_property
     def candidates(self) -> Bools:
-        """People who may be forgotten; one retained person is added if their number is odd."""
+        """Mask of the people who may be forgotten; always an even number of people.
+
+        If the number of forgotten people is odd, one retained person is added.
+        """
         chosen = self.forgotten.copy()
         if chosen.sum() % 2:
             rng = np.random.default_rng([self.seed, _SAMPLE])
@@ -308,14 +327,17 @@ class Study:
         return chosen
 
     def sample_people(self, most_retained: int) -> dict[str, Ints]:
-        """Return the forgotten people, and a sample of the people who are never forgotten."""
+        """Return the numbers of the forgotten people, and of up to `most_retained` other people.
+
+        The keys are "forgotten" and "retained". Retained people are never forgotten.
+        """
         kept = np.flatnonzero(~self.candidates)
         rng = np.random.default_rng([self.seed, _SAMPLE, most_retained])
         retained = np.sort(rng.permutation(kept)[:most_retained])
         return {"forgotten": np.flatnonzero(self.forgotten), "retained": retained}
 
     def make_probe(self, people: Ints, n_unseen: int) -> "Probe":
-        """Return the rows of these people, followed by unseen rows."""
+        """Return all rows of these people, followed by up to `n_unseen` unseen rows."""
         where = np.flatnonzero(np.isin(self.owners, people))
         rng = np.random.default_rng([self.seed, _SAMPLE, n_unseen])
         unseen = np.sort(rng.permutation(len(self.unseen))[:n_unseen])
@@ -352,7 +374,10 @@ class Study:
 
 
 class Probe(NamedTuple):
-    """Rows to query: first those of people, with the number of their person, then unseen rows."""
+    """Rows to query: first the rows of known people, then unseen rows.
+
+    `owners` has the number of the person for each of the first rows.
+    """
 
     rows: Rows
     owners: Ints
@@ -363,17 +388,17 @@ class Probe(NamedTuple):
         return where, self.owners[where]
 
     def of_people(self, values: NDArray[Any], people: Ints) -> Floats:
-        """Return the mean over the rows of each of these people."""
+        """Return the mean of `values` over the rows of each of these people."""
         where, owners = self.rows_of(people)
         return mean_by_person(values[..., where], owners)
 
     def of_unseen(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of the unseen rows."""
+        """Return the part of `values` (last axis) that belongs to the unseen rows."""
         return values[..., len(self.owners) :]
 
 
 class ShadowJob(NamedTuple):
-    """One model to train on some people, and the people to remove (None: no removal)."""
+    """A model to train: the prototype, the people to train on, and those to remove (or None)."""
 
     prototype: Any
     people: Bools
@@ -383,7 +408,7 @@ class ShadowJob(NamedTuple):
 
 
 def _make_rows(X: Any, y: Any, ids: Any) -> Rows:
-    """Return checked rows."""
+    """Return the rows, or raise if there are no labels or if X and y differ in length."""
     if y is None:
         raise ValueError("an attack needs labels: y is None")
     # Images, for neural networks, are not tables.
@@ -395,7 +420,10 @@ def _make_rows(X: Any, y: Any, ids: Any) -> Rows:
 
 
 def _number_people(rows: Rows, forget: Any, *, least_retained: int = 3) -> tuple[Ints, Bools]:
-    """Return the number of the person of each row, and which people are to be forgotten."""
+    """Return the number of the person of each row, and a mask of the people to be forgotten.
+
+    Raise if `forget` is empty or has unknown ids, or if fewer than `least_retained` people remain.
+    """
     numbers: dict[Any, int] = {}
     listed = rows.ids.to_list()
     owners = np.array([numbers.setdefault(id_, len(numbers)) for id_ in listed], np.int64)
@@ -416,7 +444,7 @@ def _number_people(rows: Rows, forget: Any, *, least_retained: int = 3) -> tuple
 
 
 def read_inputs(inputs: AttackInputs) -> tuple[People, Bools]:
-    """Return the training rows as arrays, and which of them are to be forgotten."""
+    """Return the training rows as arrays, and a mask of the rows to be forgotten."""
     X, y = as_array(inputs.X), np.asarray(inputs.y)
     ids = np.arange(len(X)) if inputs.ids is None else np.asarray(inputs.ids)
     owners, forgotten = _number_people(_make_rows(X, y, ids), inputs.forget, least_retained=1)

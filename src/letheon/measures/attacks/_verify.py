@@ -1,4 +1,4 @@
-"""Backdoor verification: plant backdoors in a clone, forget their testers, and query it."""
+"""Backdoor verification: plant backdoors in a clone, forget their testers, and query the clone."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -47,7 +47,7 @@ _TESTERS = 5
 
 
 class _Tester(NamedTuple):
-    """One pattern: its name, target label, the rows that carry it, and the rows to query."""
+    """One pattern: its name, target label, the positions of its rows, and the rows to query."""
 
     name: int
     target: Any
@@ -65,11 +65,11 @@ class _BackdoorInputs(NamedTuple):
 
 
 class _World(NamedTuple):
-    """Predictions of one model.
+    """Counts of the predictions of one model.
 
-    `success` counts predictions of the target label, one number per tester; `chance` does so for
-    patterns that were not planted; `points` is 1 for each backdoored training row that gets its
-    planted label. `queries` is the number of queries of each tester.
+    For each tester, `queries` is the number of queries, and `success` is how often the model
+    predicted the target label. `chance` is the same count for patterns that were not planted.
+    `points` has one entry per backdoored training row: 1 if the model predicts its planted label.
     """
 
     success: Ints
@@ -90,15 +90,16 @@ class BackdoorTest(Attack):
     Parameters
     ----------
     trigger : TabularTrigger, ImageTrigger or None, default=None
-        Pattern to stamp on rows. None: columns at the edges of their ranges for a table, four
-        bright pixels for images, with a secret from the seed.
+        Pattern to add to rows. If None, the secret comes from the seed, and the pattern is up to
+        four columns with their smallest or largest values for a table, and four bright pixels for
+        images.
     fraction : float, default=0.5
         Share r of the rows of a tester that carry the backdoor, at least one row.
     n_testers : int or None, default=None
         Number of different patterns. If there are more people than testers, people share a
         pattern, so that people with a single row can be tested too. None: at most five.
     n_queries : int, default=30
-        Rows that each tester queries; their true label is not the target.
+        Number of rows that each tester queries. Their true label is not the target.
     n_repeats : int, default=3
         Number of repetitions, with new patterns and seeds.
     alpha : float, default=1e-3
@@ -108,19 +109,19 @@ class BackdoorTest(Attack):
 
     Notes
     -----
-    Measures, each with that of a fresh fit on the remaining rows (the floor):
+    Each measure is compared with that of a fresh fit on the remaining rows (the floor):
 
     * *backdoor success*: share of queries with the target label after the request;
     * *AUC*: how well the success of a tester separates the unlearned from a retrained model;
     * *testers who show it*: share of testers with ``k > t`` successes, where q is the upper end for
-      their own pattern in a fresh fit. Models with different seeds respond differently to a
-      pattern, which the binomial distribution ignores: the floor is its false alarm rate;
-    * *backdoor success before*: the same before the request, p in the test;
+      their own pattern in a fresh fit. The binomial distribution ignores that models with
+      different seeds respond differently to a pattern, so the floor is the false alarm rate;
+    * *backdoor success before*: backdoor success before the request, p in the test;
     * *chance*: success of patterns that were not planted, before the request, q in the test;
     * *deletion confidence*: `deletion_confidence` of p and q;
     * *certifiability*: SAPE of the accuracies on the backdoored points themselves (He et al.).
 
-    `found` depends on the difference of *backdoor success* to its floor, tester by tester
+    `found` depends on the difference of *backdoor success* from its floor, tester by tester
     (Student's interval over the testers of all repeats). The test can show that data was **not**
     deleted. It cannot prove deletion.
 
@@ -143,7 +144,8 @@ class BackdoorTest(Attack):
     def _run_attack(self, inputs: AttackInputs) -> tuple[AttackResult, ...]:
         if is_regressor(inputs.unlearner):
             raise ValueError(
-                f"a backdoor needs a classifier; {type(inputs.unlearner).__name__} is a regressor"
+                "BackdoorTest needs a classifier, but "
+                f"{type(inputs.unlearner).__name__} is a regressor"
             )
         data, is_target = read_inputs(inputs)
         retained = data.take(np.flatnonzero(~is_target))
@@ -186,7 +188,7 @@ class BackdoorTest(Attack):
     def _run_repeat(
         self, setup: _BackdoorInputs, inputs: AttackInputs, number: int
     ) -> list[_World]:
-        """Return the predictions before and after the request, and of two fresh fits."""
+        """Return the counts of four models: before and after the request, and two fresh fits."""
         trigger, data, is_target, _ = setup
         testers = self._assign_testers(setup, inputs.seed, number)
         where, ids = [(tester.name, tester.rows) for tester in testers], data.ids
@@ -220,7 +222,10 @@ class BackdoorTest(Attack):
         return [before, query_model(model), retrained, again]
 
     def _assign_testers(self, setup: _BackdoorInputs, seed: int, number: int) -> list[_Tester]:
-        """Assign the people to be forgotten to testers with names that are unique over repeats."""
+        """Return the testers of one repeat, each with a part of the people to be forgotten.
+
+        The names of testers are unique over all repeats.
+        """
         trigger, data, is_target, (X, y) = setup
         people = np.unique(data.ids[is_target])
         n_testers = min(_TESTERS, len(people)) if self.n_testers is None else self.n_testers
@@ -247,7 +252,7 @@ class BackdoorTest(Attack):
     def _make_measures(
         self, world: _World, before: _World, chance: _World, retrained: _World
     ) -> dict[str, Measure]:
-        """Return all measures of one model compared with the retrained one."""
+        """Return all measures of the model `world` by name, compared with the retrained model."""
         level, n = self.confidence, world.queries
         testers, labels = np.tile(np.arange(len(n)), 2), np.repeat([1, 0], len(n))
         success = np.concatenate([world.success, retrained.success]) / np.tile(n, 2)
@@ -280,17 +285,17 @@ class BackdoorTest(Attack):
         return {measure.name: measure for measure in measures}
 
     def _measure_excess(self, after: _World, again: _World) -> Measure:
-        """Return the success minus that of a fresh fit, tester by tester."""
+        """Return the mean over testers of the success rate minus that of a fresh fit."""
         gaps = (after.success - again.success) * len(after.queries) / after.queries.sum()
         note = "success minus floor, tester by tester: same pattern, same rows"
         return beyond_floor_by_unit(gaps, confidence=self.confidence, note=note)
 
     def _says_kept(self, world: _World, retrained: _World) -> Bools:
-        """Return which testers reject "deleted", each with q for their own pattern.
+        """Return a mask of the testers who reject "deleted", each with q for their own pattern.
 
-        Patterns differ: a pattern in a region where the target label is common succeeds in every
-        model. So q is not the mean over patterns, but the upper end of the interval for this
-        pattern in a model that was not trained on it.
+        If the target label is common for rows with a pattern, the pattern succeeds in every model.
+        So q is not the mean over patterns, but the upper end of the interval for this pattern in a
+        model that was not trained on it.
         """
         counts = zip(retrained.success.tolist(), world.queries.tolist(), strict=True)
         limits = [
@@ -299,7 +304,7 @@ class BackdoorTest(Attack):
         return np.asarray(world.success > np.array(limits))
 
     def _describe_vote(self, world: _World, before: _World, retrained: _World) -> str:
-        """Describe the majority votes of the repeats, and the error probabilities of a vote."""
+        """Return a text with the majority votes of the repeats and the error rates of a vote."""
         shown = self._says_kept(world, retrained).reshape(self.n_repeats, -1)
         n_testers = shown.shape[1]
         won = int(np.sum(shown.sum(axis=1) > n_testers / 2))

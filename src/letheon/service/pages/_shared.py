@@ -38,7 +38,7 @@ _AGES = ((86_400, "day"), (3600, "hour"), (60, "minute"))
 
 
 class StateLabel(NamedTuple):
-    """A label with its tone and meaning."""
+    """A label as pages show it, with its tone (color) and an explanation."""
 
     text: str
     tone: str
@@ -46,7 +46,7 @@ class StateLabel(NamedTuple):
 
 
 STATE_LABELS = {name: StateLabel(*state[:3]) for name, state in REQUEST_STATES.items()}
-"""Label of each state of a request, in the usual order."""
+"""The label of each state of a request, in the order in which a request passes them."""
 
 
 def state_label(state: str) -> StateLabel:
@@ -55,7 +55,7 @@ def state_label(state: str) -> StateLabel:
 
 
 def days_label(days_left: int) -> StateLabel:
-    """Return the label of the days left until a deadline; a negative number is overdue."""
+    """Return a label such as "3 days left", or "2 days overdue" for a negative number."""
     if days_left < 0:
         return StateLabel(f"{count_words(-days_left, 'day')} overdue", "bad")
     if days_left == 0:
@@ -65,7 +65,7 @@ def days_label(days_left: int) -> StateLabel:
 
 
 def make_templates() -> Jinja2Templates:
-    """Return the templates. Values are escaped; a missing value raises an error."""
+    """Return the templates of the pages; they escape values and reject missing variables."""
     env = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=select_autoescape(default=True),
@@ -103,13 +103,16 @@ def make_templates() -> Jinja2Templates:
 
 @cache
 def _asset_address(name: str) -> str:
-    """Return the address of a static file, with a digest of its content for caching."""
+    """Return the URL of a static file, with a digest of its contents so that it can be cached."""
     digest = hashlib.sha256((_HERE / "static" / name).read_bytes()).hexdigest()
     return f"/static/{name}?v={digest[:12]}"
 
 
 def address(path: str, *parts: dict[str, Any], **changes: Any) -> str:
-    """Return a path with the non-empty parameters; later values win, lists repeat a name."""
+    """Return a path with a query string of all parameters that are not empty.
+
+    A later value of a parameter replaces an earlier one. A list becomes a repeated parameter.
+    """
     values: dict[str, Any] = {}
     for part in (*parts, changes):
         values |= part
@@ -118,12 +121,12 @@ def address(path: str, *parts: dict[str, Any], **changes: Any) -> str:
 
 
 def _to_option(text: str) -> tuple[str, str]:
-    """Return a select option whose value is its label."""
+    """Return an option of a select field, whose label is the same as its value."""
     return text, text
 
 
 def _ground_options(grounds: Any) -> list[tuple[str, str]]:
-    """Return grounds as select options: description and code."""
+    """Return options of a select field for legal grounds, labelled with words and code."""
     return [
         (ground.code, f"{ground.words[:1].upper()}{ground.words[1:]} ({ground.code})")
         for ground in grounds
@@ -131,14 +134,17 @@ def _ground_options(grounds: Any) -> list[tuple[str, str]]:
 
 
 def _ground_choices(grounds: Any, law: str = "") -> list[tuple[str, str]]:
-    """Return select options without a preselected ground; `law` excludes those of other laws."""
+    """Return options of a select field for legal grounds, with no ground preselected.
+
+    If a law is given, the grounds of other laws are left out.
+    """
     others = tuple(f"{code}." for code, _ in LAWS if law and code != law)
     matching = [ground for ground in grounds if not ground.code.startswith(others)]
     return [("", "Choose a ground…"), *_ground_options(matching)]
 
 
 def _read_time(value: Any) -> datetime | date:
-    """Return a time from seconds since 1970, ISO text, a date or a datetime."""
+    """Convert seconds since 1970, an ISO text, a date or a datetime to a date or datetime."""
     time: datetime | date = value
     if isinstance(value, int):
         time = to_datetime(value)
@@ -153,14 +159,14 @@ def _format_iso(value: Any) -> str:
 
 
 def _format_day(value: Any) -> str:
-    """Return "15 Nov 2026" for a date, "15 Nov 2026 UTC" for a datetime."""
+    """Format a day: "15 Nov 2026" for a date, "15 Nov 2026 UTC" for a datetime."""
     time = _read_time(value)
     zone = " UTC" if isinstance(time, datetime) else ""
     return f"{time.day} {_MONTHS[time.month - 1]} {time.year}{zone}"
 
 
 def format_moment(value: Any) -> str:
-    """Return "15 Nov 2026, 14:03 UTC"."""
+    """Format a time as "15 Nov 2026, 14:03 UTC"; a date without the time of day."""
     time = _read_time(value)
     return (
         f"{_format_day(time.date())}, {time:%H:%M} UTC"
@@ -170,7 +176,7 @@ def format_moment(value: Any) -> str:
 
 
 def _format_age(value: Any, now: int) -> str:
-    """Return "3 hours ago", or "in 3 hours"."""
+    """Format a time relative to now: "3 hours ago", "in 3 hours" or "just now"."""
     time = _read_time(value)
     if not isinstance(time, datetime):
         time = datetime(time.year, time.month, time.day, tzinfo=UTC)
@@ -183,12 +189,12 @@ def _format_age(value: Any, now: int) -> str:
 
 
 def _format_number(value: float) -> str:
-    """Return an integer with thousands separators, or a float with four digits."""
+    """Format a number with thousands separators; a float with four significant digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
 def _format_bytes(size: float) -> str:
-    """Return "3.4 MiB"."""
+    """Format a size in bytes, for example as "3.4 MiB"."""
     for unit in ("bytes", "KiB", "MiB"):
         if abs(size) < 1024:
             return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
@@ -229,11 +235,11 @@ FLASHES: dict[str, tuple[str, str]] = {
     "filed": ("good", "Request recorded."),
     "filed-many": (
         "warn",
-        "Request for {number} people recorded without a receipt code: a code is for one person.",
+        "Request for {number} people recorded without a receipt code, which is for one person.",
     ),
     "filed-no-code": (
         "warn",
-        "Request recorded without a receipt code: this person's data is already erased.",
+        "Request recorded without a receipt code, because this person's data is already erased.",
     ),
     "filed-before": ("warn", "This request was recorded earlier; its receipt code was shown then."),
     "many-done": ("good", "Requests changed: {number}."),
@@ -249,25 +255,32 @@ FLASHES: dict[str, tuple[str, str]] = {
     "job-queued": ("good", "Job queued. This page shows its progress."),
     "audit-started": ("good", "Audit started."),
 }
-"""Messages after an action: tone and text. The cookie holds only the code."""
+"""Messages that pages show after an action, by code: tone and text.
+
+The cookie that selects the message contains only the code.
+"""
 
 MEASURES = {
-    "efficiency": ("Efficiency", "Speed-up over a retrain.", "×"),
+    "efficiency": ("Efficiency", "How many times faster the removal was than retraining.", "×"),
     "effectiveness": ("Effectiveness", "Loss of performance compared with a retrained model.", ""),
-    "consistency": ("Consistency", "Distance of the parameters from a retrained model.", ""),
+    "consistency": (
+        "Consistency",
+        "Distance between the parameters of the model and those of a retrained model.",
+        "",
+    ),
     "certifiability": (
         "Certifiability",
-        "How well the model can be distinguished from a retrained one.",
+        "How well the model can be distinguished from a retrained model.",
         "",
     ),
 }
-"""Title, description and unit of the four measures."""
+"""Title, description and unit of each of the four measures."""
 
 LEVEL_WORDS = {
     "V0": "Signatures, schema and chain of the certificates",
     "V1": "Log: no entry was removed, changed or inserted",
-    "V2": "Data: the commitment changed for erased rows only",
-    "V3": "Residue: purges and the search of the stores",
+    "V2": "Data: only erased rows were removed from the committed rows",
+    "V3": "Residue: the erased data was purged, and the stores were searched",
     "V4": "Reproduction: the model is retrained and compared",
     "V5": "Bound: epsilon and delta are recomputed from rows and settings",
     "V6": "Canaries planted by an auditor",
@@ -281,7 +294,7 @@ DRILLS = {
     "certificate": "Change one byte of a certificate in a copy",
     "log": "Change one byte of the log in a copy",
 }
-"""What a drill changes in a copy; the audit must then fail."""
+"""What each drill changes in a copy of the bundle; the audit must then fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,13 +310,13 @@ class Visitor(auth.Principal):
     request: Request = field(repr=False, compare=False)
 
     def page(self, name: str, **values: Any) -> HTMLResponse:
-        """Return a page for this visitor; see `page`."""
+        """Return a page for this visitor; the arguments are those of the function `page`."""
         return page(self.request, name, self, **values)
 
     def list_page(
         self, name: str, listing: Any, query: dict[str, Any], **more: Any
     ) -> HTMLResponse:
-        """Return a page of a list, with links to its first and next page."""
+        """Return one page of a list, with links to the first and the next page of the list."""
         path, after = self.request.url.path, self.request.query_params.get("after")
         links = {
             "json": address(f"/api/v1{path}", query, after=after),
@@ -327,13 +340,18 @@ class Visitor(auth.Principal):
 
 @dataclass(frozen=True)
 class PageGate(auth.Gate):
-    """Access check of a page: a session whose token has one of the scopes.
+    """The access check of a page: the token of the session must have one of the scopes.
 
-    Without a session it redirects to the login. Changes require the CSRF token as well.
+    A visitor without a session is redirected to the login page. Calls that change data also need
+    the CSRF token of the session.
     """
 
     async def __call__(self, request: Request) -> AsyncIterator[Visitor]:  # type: ignore[override]
-        """Yield the visitor, or raise; the form is closed at the end."""
+        """Yield the visitor, and close the submitted form after the call.
+
+        Raise an `ApiProblem`, or an `HTTPException` that redirects to the login page, if access is
+        refused.
+        """
         try:
             yield await self._load_visitor(request)
         finally:
@@ -353,12 +371,15 @@ class PageGate(auth.Gate):
 
 
 def page_allows(*scopes: str, is_long: bool = False) -> PageGate:
-    """Return a dependency that yields a visitor with one of these scopes; without scopes, any."""
+    """Return a dependency that yields the visitor if the token has one of these scopes.
+
+    Any token is accepted if no scopes are given.
+    """
     return PageGate(scopes, is_long=is_long)
 
 
 async def read_sent_form(request: Request) -> AsyncIterator[FormData]:
-    """Yield the form; the access check of the page has verified its CSRF token."""
+    """Yield the submitted form; the access check of the page has verified its CSRF token."""
     try:
         yield await _read_sent_form(request)
     finally:
@@ -378,24 +399,25 @@ def page(
     problem: ApiProblem | None = None,
     **values: Any,
 ) -> HTMLResponse:
-    """Return a page.
+    """Render a template as a page.
 
     Parameters
     ----------
     request : Request
         The HTTP request.
     name : str
-        File of the template.
+        File name of the template.
     visitor : Principal or None
         The user; None on public pages.
     json : str, optional
-        Address of the same content as JSON.
+        Address where the API returns the same content as JSON.
     status : int, default=200
         Status of the response; `problem` overrides it.
     problem : ApiProblem, optional
         Error to show.
     **values
-        Variables of the template, besides `csrf`, `theme`, `flash`, `tenant` and `now`.
+        Variables of the template, in addition to `csrf`, `theme`, `flash`, `tenant`, `now` and
+        the other variables that all pages have.
     """
     desk, code, theme = (
         auth.context(request),
@@ -427,7 +449,10 @@ def page(
 
 
 def set_cookie(answer: Response, desk: auth.Context, name: str, value: str, seconds: int) -> None:
-    """Set a cookie that scripts cannot read and other sites cannot send; `seconds=0` deletes it."""
+    """Set a cookie that scripts cannot read and that is not sent with calls from other sites.
+
+    The cookie expires after `seconds`; 0 deletes it.
+    """
     is_secure = desk.is_secure and seconds > 0
     answer.set_cookie(
         name, value, seconds, path="/", httponly=True, samesite="strict", secure=is_secure
@@ -435,14 +460,18 @@ def set_cookie(answer: Response, desk: auth.Context, name: str, value: str, seco
 
 
 def redirect(request: Request, path: str) -> Response:
-    """Redirect to another page; a script gets a header, because it would follow a 303 itself."""
+    """Return a redirect to another page.
+
+    A call by the htmx script gets the header ``HX-Redirect``, because the browser would follow a
+    303 response without telling the script.
+    """
     if "hx-request" in request.headers:
         return Response(status_code=204, headers={"HX-Redirect": path})
     return RedirectResponse(path, status_code=303)
 
 
 def problem_page(request: Request, problem: ApiProblem) -> Response:
-    """Return a problem as a page; a redirect stays a redirect."""
+    """Return the page that shows a problem; a redirect if the problem is one (status 303)."""
     headers = dict(problem.headers or {})
     if problem.status_code == 303:
         return redirect(request, headers["Location"])
@@ -453,14 +482,14 @@ def problem_page(request: Request, problem: ApiProblem) -> Response:
 
 
 def _simplify_problem(problem: ApiProblem) -> ApiProblem:
-    """Return a problem without the hints for API clients."""
+    """Return a problem whose text is meant for users of pages, without hints for API clients."""
     status = problem.status_code
     if problem.code == "not-found":
         return ApiProblem(
             status, problem.code, "Page not found", "Use the menu, or go back to the previous page."
         )
     if problem.code == "invalid" and problem.fields:
-        words = "A parameter of the address is missing or invalid. Use the menu."
+        words = "A parameter of the address is missing or not valid. Use the menu."
         return ApiProblem(status, problem.code, "Invalid address", words)
     parts = re.split(r"(?<=[.;])\s+", str(problem.detail))
     kept = " ".join(part for part in parts if not _FOR_PROGRAMS.search(part)).removesuffix(";")
@@ -468,7 +497,7 @@ def _simplify_problem(problem: ApiProblem) -> ApiProblem:
 
 
 def safe_path(text: str | None) -> str:
-    """Return the path to open after login; anything but a path of this site becomes "/"."""
+    """Return the path to open after login; "/" if the text is not a path of this site."""
     return text if text is not None and _SAFE_PATH.fullmatch(text) else "/"
 
 
@@ -483,7 +512,7 @@ def _login_redirect(request: Request) -> HTTPException:
 
 
 async def _read_sent_form(request: Request) -> FormData:
-    """Return the form of the request; it is parsed once."""
+    """Return the submitted form of a call; it is parsed once and then kept."""
     form: FormData | None = getattr(request.state, "form", None)
     if form is None:
         form = request.state.form = await read_form(request)
@@ -505,7 +534,7 @@ def _read_flash(value: str | None) -> dict[str, str] | None:
 
 
 def tenant_choices(visitor: auth.Principal) -> list[str]:
-    """Return the tenants that a visitor can select; empty if there is no choice."""
+    """Return the tenants that a visitor can choose from; an empty list if there is only one."""
     if visitor.tenant is not None:
         return []
     tenants = {model.tenant for model in visitor.ledger.models.list()}

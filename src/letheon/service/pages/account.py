@@ -30,7 +30,7 @@ def show_login(request: Request) -> HTMLResponse:
 
 @router.post("/login", dependencies=[Depends(auth.public())])
 def log_in(request: Request, form: _shared.SentForm) -> Response:
-    """Start a session; an earlier session of this browser ends."""
+    """Start a session with a token, and end an earlier session of this browser."""
     if not auth.is_same_origin(request):
         raise ApiProblem(
             403, "csrf", "The form was sent from another site", "Open /login and try again."
@@ -54,7 +54,7 @@ def log_in(request: Request, form: _shared.SentForm) -> Response:
 
 @router.post("/logout")
 def log_out(visitor: Annotated[_shared.Visitor, Depends(_shared.page_allows())]) -> Response:
-    """End the session."""
+    """End the session and show the login page."""
     if visitor.session is not None:
         visitor.desk.sessions.end(visitor.session.id)
     answer = visitor.redirect_with("/login", "logged-out")
@@ -73,7 +73,7 @@ _TONES = ("bad", "warn", "warn", "info", "info", "neutral")
 
 
 class HomeTask(NamedTuple):
-    """A group of requests that wait for an action of the visitor."""
+    """A task on the home page: a group of requests that wait for the visitor to act."""
 
     number: int
     words: str
@@ -86,7 +86,7 @@ def show_home(
     visitor: Annotated[_shared.Visitor, Depends(_shared.page_allows())],
     tenant: str | None = None,
 ) -> HTMLResponse:
-    """Show counts of requests and the tasks of the visitor."""
+    """Show the home page: numbers of requests, and the tasks of the visitor."""
     if not visitor.may("requests:read"):
         return visitor.page("home.html", summary=None, has_models=True)
     filters = {"tenant": tenant, "state": list(request_routes.OPEN)}
@@ -111,7 +111,7 @@ def show_home(
 def _list_tasks(
     visitor: auth.Principal, summary: request_routes.Summary, n_covered: int
 ) -> Iterator[HomeTask]:
-    """Yield the groups of requests that the visitor can act on."""
+    """Yield the tasks of the visitor: groups of requests that the visitor may act on."""
     counts, handle = summary.counts, "requests:handle"
     groups = (
         ("requests:approve", counts["verified"], "Approve requests", "state=verified", "warn"),
@@ -174,7 +174,7 @@ def make_token(visitor: TokenKeeper, form: _shared.SentForm) -> HTMLResponse:
 
 @router.post("/tokens/{token_id}/revoke")
 def revoke_token(visitor: TokenKeeper, token_id: str, form: _shared.SentForm) -> Response:
-    """Revoke a token."""
+    """Revoke a token and end its sessions."""
     routes.revoke_token(visitor, token_id, descendants="descendants" in form)
     return visitor.redirect_with("/tokens", "token-revoked")
 
@@ -210,7 +210,7 @@ def send_test_message(visitor: HookCaller, webhook_id: str) -> Response:
 
 @router.post("/webhooks/{webhook_id}/delete")
 def delete_webhook(visitor: HookKeeper, webhook_id: str) -> Response:
-    """Remove a webhook."""
+    """Remove a webhook and its waiting messages."""
     routes.remove_webhook(visitor, webhook_id)
     return visitor.redirect_with("/webhooks", "webhook-removed")
 

@@ -26,7 +26,9 @@ router = APIRouter(include_in_schema=False)
 _PAGE = 20
 # Columns that fit on a page.
 _PURGES = 6
-_NO_RECEIPT = "This is not a receipt. Paste the code (lethe-…) or the complete opened receipt."
+_NO_RECEIPT = (
+    "This is not a receipt. Paste the receipt code (lethe-…) or the complete receipt as JSON."
+)
 Reader = Annotated[_shared.Visitor, Depends(_shared.page_allows("certificates:read"))]
 
 
@@ -37,7 +39,10 @@ def show_certificates(
     model: _shared.ModelFilter = None,
     after: _shared.AfterText = None,
 ) -> Response:
-    """Show certificates, newest first; the chain is shown to visitors who see all of them."""
+    """Show certificates, newest first.
+
+    Visitors who see the certificates of all tenants and models also see how they are chained.
+    """
     query = {"tenant": tenant, "model": model or None}
     is_chain = visitor.tenant is None and not any(query.values())
     listing: Any
@@ -56,7 +61,7 @@ def show_certificate(
     number: Annotated[int, Path(ge=1, le=2**53)],
     verify: bool = False,
 ) -> Response:
-    """Show a certificate; `verify` adds the result of each check.
+    """Show a certificate; with `verify`, also show the result of each check.
 
     For a certificate that cannot be read, only the checks are shown.
     """
@@ -108,7 +113,10 @@ def show_receipt_form(request: Request) -> Response:
 
 @router.post("/receipt", dependencies=[Depends(public())])
 def check_receipt(request: Request, form: _shared.SentForm) -> Response:
-    """Show whether a certificate covers the receipt; a POST keeps it out of access logs."""
+    """Show whether a certificate covers a receipt.
+
+    The code is sent in the body of a POST call, so that it does not appear in access logs.
+    """
     count_check(request)
     text = text_of(form, "code")
     if not text:
@@ -124,7 +132,7 @@ def check_receipt(request: Request, form: _shared.SentForm) -> Response:
 
 
 def _is_other_json(text: str) -> bool:
-    """Whether a text is JSON, but not a receipt."""
+    """Return whether a text is JSON, but not a receipt."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -150,7 +158,7 @@ def show_audits(
     model: Annotated[str | None, Query(max_length=200)] = None,
     after: _shared.AfterJob = None,
 ) -> Response:
-    """Show the audits, newest first, and the form to start one."""
+    """Show the audits, newest first, and the form to start an audit."""
     listing = jobs.list_audits(visitor, tenant, after, _AUDITS)
     return visitor.list_page(
         "audits.html",
@@ -189,7 +197,7 @@ def show_audit(
     visitor: Annotated[_shared.Visitor, Depends(_shared.page_allows("audits:read"))],
     audit_id: _shared.JobId,
 ) -> Response:
-    """Show the progress or the verdict of an audit."""
+    """Show the progress of an audit, or its verdict if it is finished."""
     audit = jobs.show_audit(visitor, audit_id)
     return visitor.page(
         "audit.html",
@@ -200,7 +208,10 @@ def show_audit(
 
 
 def _list_model_options(visitor: Principal, tenant: str | None) -> list[tuple[str, str]]:
-    """Return select options: all models, or one; with the tenant if there are several."""
+    """Return options of a select field: "All models", and then each model.
+
+    The tenant of a model is shown unless the visitor's token is bound to a tenant.
+    """
     is_bound = visitor.tenant is not None
     return [
         ("", "All models"),

@@ -38,13 +38,13 @@ Writer = Annotated[Visitor, Depends(page_allows("models:write", is_long=True))]
 
 @router.get("/models/new")
 def show_new_model(visitor: Writer, tenant: Tenant = None) -> Response:
-    """Show the registration forms."""
+    """Show the forms for registering a model."""
     return _new_page(visitor, {"tenant": tenant or ""})
 
 
 @router.post("/models/new")
 def register_model(visitor: Writer, form: SentForm) -> Response:
-    """Register an uploaded model, or show the error."""
+    """Register an uploaded model; show the form again with the error if this fails."""
 
     def register() -> ModelOut:
         return registration.register_model(visitor, _read_upload(form))
@@ -68,7 +68,10 @@ def register_example(visitor: Writer, form: SentForm) -> Response:
 def _register(
     visitor: Visitor, form: FormData, register: Callable[[], ModelOut], code: str
 ) -> Response:
-    """Register a model and redirect to it, or show the form again with the error."""
+    """Register a model and redirect to its page; `code` is the code of the message shown there.
+
+    If registering fails, the form is shown again with the error.
+    """
     try:
         model = register()
     except (ApiProblem, LedgerError) as error:
@@ -84,11 +87,13 @@ def _read_upload(form: FormData) -> ModelUpload:
     # The ledger checks tenant, dataset and columns, as it does for the API.
     fields: dict[str, Any] = {name: text_of(form, name) or None for name in ModelForm.model_fields}
     if fields["name"] is None or fields["target"] is None:
-        raise ApiProblem(422, "field", "Name and target column are required", "Fill in both.")
+        raise ApiProblem(
+            422, "field", "Name and target column are required", "Fill in both fields."
+        )
     _require_name(fields["name"])
     if fields["releases"] not in (None, *get_args(Releases)):
         raise ApiProblem(
-            422, "field", "Unknown value for published outputs", "Choose one from the list."
+            422, "field", "Unknown value for published outputs", "Choose a value from the list."
         )
     model, rows = _get_file(form, "model"), _get_file(form, "rows")
     return ModelUpload(ModelForm.model_construct(**fields), model, rows)
@@ -99,7 +104,7 @@ def _require_name(name: str) -> None:
         words = (
             "Use up to 63 lower-case letters, digits and . _ : -, starting with a letter or digit."
         )
-        raise ApiProblem(422, "name", "Invalid name", words)
+        raise ApiProblem(422, "name", "The name is not valid", words)
 
 
 def _get_file(form: FormData, name: str) -> Any:
@@ -117,7 +122,7 @@ def _new_page(
         json="/api/v1/models",
         form_values=dict.fromkeys(_FIELDS, "") | form_values,
         problem=problem,
-        releases=[("", "As the guarantee permits (default)"), *_RELEASES.items()],
+        releases=[("", "What the guarantee permits (default)"), *_RELEASES.items()],
         examples=list(EXAMPLES.items()),
     )
 
@@ -136,7 +141,7 @@ _TITLES = {
 
 @router.get("/models")
 def show_models(visitor: ModelReader, tenant: Tenant = None, after: After = None) -> Response:
-    """Show the models; a requester sees their names only."""
+    """Show the models; a requester sees only their names."""
     listing = models.list_models(visitor, tenant, after, _PAGE)
     sees_details = all(model.guarantee is not None for model in listing.items)
     return visitor.list_page("models.html", listing, {"tenant": tenant}, sees_details=sees_details)
@@ -196,7 +201,7 @@ def show_plan(
     tenant: Tenant = None,
     job: Job = None,
 ) -> Response:
-    """Show the next batch of a model, and the current or selected job."""
+    """Show the next batch of a model, and the running job or the job in the address."""
     plan = jobs.show_plan(visitor, model, tenant)
     job_id = job or plan.job
     current_job = None if job_id is None else jobs.show_job(visitor, job_id)
@@ -228,7 +233,7 @@ def start_job(
     """Queue a job: apply the batch, retrain, or compare methods."""
     action = form.get("action")
     if action not in _TITLES:
-        raise ApiProblem(422, "action", "Unknown action", "Use the buttons of the page.")
+        raise ApiProblem(422, "action", "Unknown action", "Use one of the buttons on the page.")
     if action == "what-if":
         job = jobs.ask_what_if(visitor, model, tenant)
     else:

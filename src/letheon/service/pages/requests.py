@@ -37,7 +37,10 @@ def show_new_request(visitor: Filer, model: str = "", tenant: str | None = None)
 
 @router.post("/requests/new")
 def file_new_request(visitor: Filer, form: _shared.SentForm) -> Response:
-    """File a request; the idempotency key of the form makes a second submission harmless."""
+    """File a request, and show its page or its receipt code.
+
+    The form contains an idempotency key, so submitting it twice files one request.
+    """
     tenant = visitor.tenant_for(text_of(form, "tenant") or None)
     try:
         filed = _file_form(visitor, tenant, form)
@@ -59,7 +62,7 @@ def file_new_request(visitor: Filer, form: _shared.SentForm) -> Response:
 def _file_form(visitor: Principal, tenant: str, form: FormData) -> list[filing.RequestFiled]:
     model, lines = text_of(form, "model"), _read_id_lines(form)
     if not lines:
-        raise ApiProblem(422, "ids", "No ids", "Write one id per line.")
+        raise ApiProblem(422, "ids", "No ids were entered", "Write one id per line.")
     ids = _parse_ids(visitor, model, tenant, [line for _, line in lines])
     wants_code = visitor.sees_all_requests and text_of(form, "receipt") == "on"
     values: dict[str, Any] = {name: text_of(form, name) for name in ("model", "regime", "ground")}
@@ -82,7 +85,7 @@ def _parse_ids(visitor: Principal, model: str, tenant: str, lines: list[str]) ->
     Raises
     ------
     ApiProblem
-        An id is not an integer; the text has its line, not its value.
+        422: an id is not an integer. The text contains its place in the list, but not its value.
     """
     with raise_problems():
         if model == filing.EVERY_MODEL or not visitor.ledger.models.has_integer_ids(
@@ -97,7 +100,7 @@ def _parse_ids(visitor: Principal, model: str, tenant: str, lines: list[str]) ->
 
 
 def _read_id_lines(form: FormData) -> list[tuple[int, str]]:
-    """Return the ids of the form, each with its line number."""
+    """Return the ids in the form, each with its line number from 1; skip empty lines."""
     text = form.get("ids", "")
     lines = text.splitlines() if isinstance(text, str) else []
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
@@ -106,7 +109,7 @@ def _read_id_lines(form: FormData) -> list[tuple[int, str]]:
 def _unknown_ids_problem(
     visitor: Principal, model: str, tenant: str, ids: list[Any], lines: list[tuple[int, str]]
 ) -> ApiProblem:
-    """Return a problem with the line numbers of unknown ids, without the ids."""
+    """Return a problem that lists the line numbers of unknown ids, but not the ids."""
     if model == filing.EVERY_MODEL:
         unknown, title = lines, f"No model of tenant {tenant} has these ids"
     else:
@@ -124,7 +127,10 @@ def _unknown_ids_problem(
 
 
 def _explain_missing_code(form: FormData, filed: list[filing.RequestFiled]) -> str:
-    """Return the message code for a requested receipt code that is missing, or an empty text."""
+    """Return the code of the message that says why there is no receipt code.
+
+    Return an empty string if there is a receipt code or none was requested.
+    """
     has_code = any(request.receipt_code for request in filed)
     if text_of(form, "receipt") != "on" or has_code:
         return ""
@@ -150,7 +156,10 @@ def show_upload(visitor: ManyFiler, tenant: str | None = None) -> HTMLResponse:
 
 @router.post("/requests/upload")
 def file_from_csv(visitor: ManyFiler, form: _shared.SentForm) -> HTMLResponse:
-    """Submit a request for each line of a CSV file; its idempotency key makes retries safe."""
+    """File a request for each line of a CSV file.
+
+    The form contains an idempotency key, so uploading it twice files each request once.
+    """
     tenant = visitor.tenant_for(text_of(form, "tenant") or None)
     file = form.get("file")
     try:
@@ -216,7 +225,10 @@ def show_requests(visitor: Reader) -> HTMLResponse:
 
 @router.post("/requests/actions")
 def act_on_requests(visitor: BulkActor, form: _shared.SentForm) -> Response:
-    """Apply an action to several requests; each is changed or refused separately."""
+    """Apply an action to several requests, and show which of them were refused.
+
+    One refused request does not prevent the others from being changed.
+    """
     where = _shared.safe_path(text_of(form, "back"))
     selected = [value for value in form.getlist("requests") if isinstance(value, str)]
     if not where.startswith("/requests"):
@@ -231,8 +243,8 @@ def act_on_requests(visitor: BulkActor, form: _shared.SentForm) -> Response:
         routes.ActionOnMany, {"action": action, "requests": selected, "ground": ground}
     )
     if bulk_action.action not in _BULK:
-        words = "Open the request and do it there."
-        raise ApiProblem(422, "action", "Not possible for several requests", words)
+        words = "Open each request and apply the action there."
+        raise ApiProblem(422, "action", "This action cannot be applied to several requests", words)
     result = routes.act_on_requests(visitor, bulk_action)
     if not result.n_refused:
         return visitor.redirect_with(where, "many-done", result.n_done)
@@ -284,7 +296,7 @@ def _list_page(
 
 
 def _read_filters(params: QueryParams) -> dict[str, Any]:
-    """Return the non-empty filters of the address, without the cursor."""
+    """Return the filters in the query string that are not empty, without the page cursor."""
     names = ("tenant", "model", "regime", "overdue", "due_before", "search", "order")
     filters: dict[str, Any] = {name: params[name].strip() for name in names if params.get(name)}
     states = [state for state in params.getlist("state") if state]
@@ -292,7 +304,11 @@ def _read_filters(params: QueryParams) -> dict[str, Any]:
 
 
 def _choose_view(filters: dict[str, Any]) -> str:
-    """Return the states to show without a state filter: all in a search, else the open ones."""
+    """Return which states the list shows: "all", "open", or "" for the states in the filter.
+
+    Without a state filter, a search or the filter "overdue" shows all states, other lists the open
+    states.
+    """
     if filters.get("state") == [_ALL]:
         return _ALL
     if "state" in filters:
@@ -303,7 +319,11 @@ def _choose_view(filters: dict[str, Any]) -> str:
 def _list_chips(
     visitor: Principal, by_state: dict[str, int], selected: list[Any]
 ) -> list[tuple[str, int, bool, list[str]]]:
-    """Return (state, count, is selected, selection after a click) for each chip."""
+    """Return one tuple for each state button above the list.
+
+    The tuple contains the state, its number of requests, whether it is selected, and the states
+    that are selected after a click.
+    """
     chips, always = [], _ALWAYS if visitor.sees_all_requests else ("received", "closed")
     for state, count in by_state.items():
         is_selected = state in selected
@@ -316,13 +336,13 @@ def _list_chips(
 
 @router.get("/requests/{request_id}")
 def show_request(visitor: Reader, request_id: RequestId) -> HTMLResponse:
-    """Show a request."""
+    """Show a request with its history and the possible actions."""
     return _request_page(visitor, request_id)
 
 
 @router.post("/requests/{request_id}")
 def act_on_request(visitor: Reader, request_id: RequestId, form: _shared.SentForm) -> Response:
-    """Apply an action to a request, or show why it is not possible."""
+    """Apply an action to a request, or show why the action is not possible."""
     name = text_of(form, "action")
     texts = {field: text_of(form, field) for field in ("ground", "until", "recipients")}
     number = filing.parse_number(texts["recipients"])
@@ -376,7 +396,11 @@ def _request_page(
 
 
 def _list_steps(request: RequestOut, all_steps: _Steps) -> list[tuple[str, str]]:
-    """Return (label, status) of each step; the status is done, now, off or to-come."""
+    """Return label and status of each step of the progress bar.
+
+    The status is "done", "now" or "to-come"; "off" for all steps of a request that left the
+    sequence, for example because it was rejected.
+    """
     reached = [number for number, (_, states) in enumerate(all_steps) if request.state in states]
     if request.state == "stuck" and request.certificate is not None:
         reached = [4]
@@ -392,7 +416,7 @@ def _list_steps(request: RequestOut, all_steps: _Steps) -> list[tuple[str, str]]
 
 
 def _describe_schedule(visitor: Principal, request: RequestOut) -> str:
-    """Return a sentence that says when a queued request runs; empty for other states."""
+    """Return a sentence on when a queued request is applied; empty for other states."""
     if request.state != "queued" or not visitor.sees_all_requests:
         return ""
     ledger = visitor.ledger
@@ -404,5 +428,5 @@ def _describe_schedule(visitor: Principal, request: RequestOut) -> str:
     rows = ledger.settings.policy.enough_rows(model.releases)
     return (
         f"The next batch starts when {rows} rows are waiting (now {plan.n_rows}), at the latest "
-        f"{_shared.format_moment(latest)}."
+        f"on {_shared.format_moment(latest)}."
     )

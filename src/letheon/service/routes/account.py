@@ -1,4 +1,4 @@
-"""Tokens, webhooks, public keys, health and metrics."""
+"""API routes for tokens, webhooks, public keys, health and metrics."""
 
 import secrets
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ class TokenIn(In):
     tenant : Name or None
         Tenant that the token is restricted to; null for all tenants.
     days : int or None
-        Days until the token expires.
+        Days until the token expires; null for the default of the desk.
     """
 
     name: Name
@@ -79,7 +79,7 @@ class TokenMade(Token):
 def list_tokens(
     caller: Manager, tenant: TenantFilter = None, after: AfterId = None, limit: Limit = 50
 ) -> Page[Token]:
-    """List tokens, newest first; their secrets are not stored."""
+    """List tokens, newest first, without their secrets, which are not stored."""
     wanted = caller.tenant_filter(tenant)
     with cursor_problems():
         tokens = caller.desk.tokens.list_newest(tenant=wanted, after=after, limit=limit + 1)
@@ -120,11 +120,13 @@ def revoke_token(
         bool, Query(description="Also revoke the tokens that were created with it.")
     ] = False,
 ) -> None:
-    """Revoke a token immediately, with its browser sessions."""
+    """Revoke a token immediately, and end its browser sessions."""
     tokens = caller.desk.tokens
     token = tokens.find_by_id(token_id, tenant=caller.tenant)
     if token is None or token.revoked_at is not None:
-        raise ApiProblem(404, "unknown-token", "no such token", "It may already be revoked.")
+        raise ApiProblem(
+            404, "unknown-token", "no such token", "The token may have been revoked already."
+        )
     _require_within(
         caller,
         frozenset(token.scopes),
@@ -157,7 +159,7 @@ class WebhookIn(In):
     events : list of EventName
         Events to send.
     tenant : Name or None
-        Only events of this tenant; null for all tenants.
+        Tenant whose events are sent; null for all tenants.
     """
 
     url: str = Field(min_length=8, max_length=LONGEST)
@@ -182,7 +184,7 @@ class WebhookMade(Webhook):
 def list_webhooks(
     caller: HookManager, tenant: TenantFilter = None, after: AfterId = None, limit: Limit = 50
 ) -> Page[Webhook]:
-    """List webhooks; their secrets are not stored."""
+    """List webhooks, without their secrets, which are not stored."""
     wanted = caller.tenant_filter(tenant)
     hooks = Webhooks(caller.ledger).list_webhooks(tenant=wanted, after=after, limit=limit + 1)
     return cut_page(hooks, limit, key=lambda hook: hook.id)
@@ -192,7 +194,8 @@ def list_webhooks(
 def make_webhook(caller: HookManager, wanted: WebhookIn) -> WebhookMade:
     """Create a webhook; the response contains its secret, which is shown only once.
 
-    It receives events from now on, and an event for each request that is already overdue.
+    The webhook receives all events from now on, and one event for each request that is already
+    overdue.
     """
     desk = caller.desk
     try:
@@ -208,19 +211,21 @@ def make_webhook(caller: HookManager, wanted: WebhookIn) -> WebhookMade:
 
 @webhooks.get("/api/v1/webhooks/{webhook_id}", summary="Show a webhook")
 def show_webhook(caller: HookManager, webhook_id: WebhookId) -> Webhook:
-    """Show a webhook, with its numbers of waiting and failed messages."""
+    """Show a webhook, with the numbers of its waiting and failed messages."""
     hook = Webhooks(caller.ledger).find(webhook_id)
     if hook is None or caller.tenant not in (
         None,
         hook.tenant,
     ):  # webhooks of other tenants appear not to exist
-        raise ApiProblem(404, "unknown-webhook", "no such webhook", "It may have been removed.")
+        raise ApiProblem(
+            404, "unknown-webhook", "no such webhook", "The webhook may have been removed."
+        )
     return hook
 
 
 @webhooks.delete("/api/v1/webhooks/{webhook_id}", summary="Delete a webhook", status_code=204)
 def remove_webhook(caller: HookManager, webhook_id: WebhookId) -> None:
-    """Delete a webhook with its waiting messages."""
+    """Delete a webhook and its waiting messages."""
     hook = show_webhook(caller, webhook_id)
     Webhooks(caller.ledger).remove(hook.id, by=caller.id)
 
@@ -244,7 +249,7 @@ def list_deliveries(
     after: Annotated[str | None, Query(pattern="^msg_[0-9a-f]{32}$")] = None,
     limit: Limit = 50,
 ) -> Page[Delivery]:
-    """List the messages to a webhook, newest first, with attempts and responses."""
+    """List the messages to a webhook, newest first, with their attempts and responses."""
     hook = show_webhook(caller, webhook_id)
     with cursor_problems():
         deliveries = Webhooks(caller.ledger).list_deliveries(hook.id, after=after, limit=limit + 1)
@@ -264,17 +269,18 @@ Keys = Annotated[
 
 @server.get("/api/v1/me", summary="Show your token", tags=["tokens"])
 def show_me(caller: Annotated[Principal, Depends(allows())]) -> Me:
-    """Show id, name, role, scopes and tenant of your token, and the name of the ledger."""
+    """Show the id, name, role, scopes and tenant of your token, and the name of the ledger."""
     known = {name: getattr(caller, name) for name in ("name", "role", "scopes", "tenant")}
     return known | {"token": caller.id, "ledger": caller.ledger.name}
 
 
 @server.get("/api/v1/keys", summary="List public keys", tags=["certificates"])
 def list_keys(caller: Annotated[Principal, Depends(allows("certificates:read"))]) -> Keys:
-    """List the keys that sign certificates. Compare the first key with a copy from another source.
+    """List the keys that sign certificates.
 
-    `pinned` is the first public key, which verifies all others. `statements` are the key rotations
-    and revocations in order: envelopes, each signed with the previous key.
+    `pinned` is the first public key, with which all other keys are verified; compare it with a copy
+    from another source. `statements` are signed envelopes, one for each rotation or revocation of a
+    key, in order. Each is signed with the previous key.
     """
     ledger = caller.ledger
     keys = list(ledger.keys.list())
@@ -292,7 +298,7 @@ def list_keys(caller: Annotated[Principal, Depends(allows("certificates:read"))]
     dependencies=[Depends(public())],
 )
 async def show_health() -> dict[str, str]:
-    """Return `ok` if the server responds; the ledger is not used."""
+    """Return the status `ok` if the server responds; the ledger is not checked."""
     return {"status": "ok"}
 
 
@@ -303,16 +309,17 @@ async def show_health() -> dict[str, str]:
     dependencies=[Depends(public())],
 )
 def show_readiness(request: Request) -> dict[str, str]:
-    """Check that the database is available and current, and that the worker, if any, is running.
+    """Check that the database is available and not older than the files of the ledger.
 
-    `sandbox` describes the isolation of uploaded models on this server.
+    If the server has a worker, it must be running. `sandbox` in the response describes how uploaded
+    models are isolated on this server.
     """
     desk = context(request)
     desk.tokens.has_admin()
     desk.ledger.require_current_database()
     if desk.has_worker is not None and not desk.has_worker():
         title, headers = "the worker is not running", {"Retry-After": "5"}
-        raise ApiProblem(503, "no-worker", title, "It is being restarted.", headers=headers)
+        raise ApiProblem(503, "no-worker", title, "The worker is being restarted.", headers=headers)
     return {"status": "ok", "sandbox": str(protection())}
 
 
@@ -325,7 +332,7 @@ def show_readiness(request: Request) -> dict[str, str]:
 def show_metrics(
     request: Request, caller: Annotated[Principal, Depends(allows("metrics:read"))]
 ) -> Response:
-    """Return counters and durations in the text format of Prometheus, for all tenants together."""
+    """Return call counts and durations of all tenants in the text format of Prometheus."""
     require_unbound(caller)
     metrics: Metrics = request.app.state.metrics
     return Response(metrics.to_text(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,4 +1,4 @@
-"""Certificates: content, files, verification and chain; proofs of the log."""
+"""API routes for certificates, their files, verification and chain, and for log proofs."""
 
 import hashlib
 from collections.abc import Callable
@@ -36,13 +36,13 @@ class CertificateOut(Certificate):
     Attributes
     ----------
     sequence : int
-        Number of the certificate; for a tenant's token, among the certificates of the tenant.
+        Number of the certificate; for a tenant's token, its number among the tenant's certificates.
     id : str
         SHA-256 of the signed content.
     rows : int
         Number of erased rows.
     purged_at : datetime or None
-        When the purge was attested.
+        When the purge was attested; null if it is not finished.
     purge_gaps : str or None
         Description of files that the purge did not search; null if it searched everything.
     """
@@ -61,7 +61,8 @@ class CertificateDetail(Certificate):
     Attributes
     ----------
     previous : str or None
-        Id of the previous certificate, or `genesis`; null for a tenant's token.
+        Id of the previous certificate, or `genesis` for the first certificate; null for a tenant's
+        token.
     subject : str
         SHA-256 of the model after the erasure.
     before : str
@@ -69,11 +70,11 @@ class CertificateDetail(Certificate):
     purge_gaps : str or None
         Description of files that the purge did not search; null if it searched everything.
     measures : dict of str to MeasureOut
-        The four measures.
+        The four measures, by name.
     statement : dict of str to Any
-        The signed statement; for a tenant's token without its position in the chain.
+        The signed statement. For a tenant's token, the position in the chain is left out.
     envelope : str or None
-        The DSSE envelope as in the download; null for a tenant's token.
+        The DSSE envelope, the same as in the download; null for a tenant's token.
     """
 
     guarantee: guarantees.GuaranteeOut  # type: ignore[assignment]  # the whole guarantee, not only its kind
@@ -96,14 +97,14 @@ class CertificateDetail(Certificate):
 
 @dataclass(frozen=True)
 class CheckOut:
-    """One check of a certificate.
+    """The result of one check of a certificate.
 
     Attributes
     ----------
     passed : bool or None
         Whether the check passed; null if it is not possible yet.
     words : str
-        What the check shows.
+        What a passed check shows.
     """
 
     check: CheckName
@@ -114,12 +115,12 @@ class CheckOut:
 
 @dataclass(frozen=True)
 class VerificationOut:
-    """The verification of a certificate.
+    """The results of all checks of a certificate.
 
     Attributes
     ----------
     verdict : {"passed", "failed", "incomplete"}
-        Incomplete if no check failed, but a check is not possible yet.
+        The verdict; incomplete if no check failed, but a check is not possible yet.
     passed : bool
         Whether every check passed.
     key : str
@@ -165,7 +166,7 @@ def _find_certificates(caller: Principal, **filters: Any) -> Page[Certificate]:
 
 
 def _show_certificate(caller: Principal, record: Certificate) -> CertificateOut:
-    """Return a certificate for a list; a damaged certificate is listed too."""
+    """Return a certificate as an item of a list, even if the certificate is damaged."""
     values = {
         "sequence": caller.numbers.tenant_number(record.sequence) or 0,
         "method": str(record.method),
@@ -210,7 +211,7 @@ def show_certificate(caller: Reader, number: Number) -> CertificateDetail:
 
 
 def _find_record(caller: Principal, number: int) -> Certificate:
-    """Return the record of a certificate; 404 also for a certificate of another tenant."""
+    """Return the record of a certificate that the caller may see; otherwise raise a 404."""
     try:
         return caller.ledger.certificates.get(
             caller.numbers.ledger_number(number), tenant=caller.tenant
@@ -220,13 +221,13 @@ def _find_record(caller: Principal, number: int) -> Certificate:
 
 
 def _previous_id(claims: dict[str, Any]) -> str:
-    """Return the id of the previous certificate, or `genesis`, as stated in a certificate."""
+    """Return the id of the previous certificate as a certificate states it, or `genesis`."""
     previous: str | dict[str, str] = claims["ledger"]["previousCertificate"]
     return previous if isinstance(previous, str) else previous["sha256"]
 
 
 def _without_place(statement: dict[str, Any], number: int) -> dict[str, Any]:
-    """Return a statement without its position among the certificates of all tenants."""
+    """Return a copy of a statement without its position among all tenants' certificates."""
     subjects = [
         {**item, "name": f"{item['name'].rpartition('@')[0]}@{number}"}
         for item in statement["subject"]
@@ -237,7 +238,7 @@ def _without_place(statement: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def statement_in(envelope: bytes) -> dict[str, Any]:
-    """Return the statement in an envelope; the schema is checked, the signature is not.
+    """Return the statement in an envelope; check its schema, but not its signature.
 
     Raises
     ------
@@ -301,14 +302,14 @@ def verify_certificate(caller: Reader, number: Number) -> VerificationOut:
 
 
 class _Absent(Exception):  # noqa: N818 - not an error
-    """A check that is not possible yet."""
+    """Raised by a check that is not possible yet; the text says why."""
 
 
 class _CertificateChecks:
     """The checks of one certificate with the keys of the ledger.
 
-    Each check returns its result as a text, or raises an error. Tenants do not see the sizes of
-    the log, because they count all tenants.
+    Each check returns a text that describes what it found, or raises an error. Tenants do not see
+    the sizes of the log, because these count the entries of all tenants.
     """
 
     def __init__(self, caller: Principal, record: Certificate) -> None:
@@ -320,7 +321,7 @@ class _CertificateChecks:
         self.envelope = caller.ledger.certificates.envelope(record.sequence)
 
     def run(self, name: CheckName) -> CheckOut:
-        """Return the result of one check."""
+        """Run one check and return its result; errors become failed checks."""
         passed: bool | None = False
         try:
             passed, reason = True, getattr(self, f"check_{name}")()
@@ -385,7 +386,7 @@ class _CertificateChecks:
         index = self.record.log_index
         checkpoint = self.event_log.latest_checkpoint()
         if index is None or checkpoint is None or checkpoint.size <= index:
-            raise _Absent("no signed checkpoint of the log covers it yet")
+            raise _Absent("no signed checkpoint of the log covers the certificate yet")
         note = verifier.read_note(checkpoint.note)
         verifier.check_note(note, self.trust)
         require(note.size == checkpoint.size, f"size is {note.size}, not {checkpoint.size}")
@@ -449,18 +450,18 @@ Place = Annotated[int | None, Query(ge=0, le=verifier.MAX_INT)]
 
 @dataclass(frozen=True, kw_only=True)
 class LinkOut(CertificateOut):
-    """A certificate in the chain, with its link.
+    """A certificate in the chain, with the results of checking its link and its signature.
 
     Attributes
     ----------
     previous : str
-        The id of the previous certificate as stated in this one, or `genesis`.
+        The id of the previous certificate as this certificate states it, or `genesis`.
     is_linked : bool
-        Whether `previous` is the id of the previous certificate.
+        Whether `previous` is the id of the file of the previous certificate.
     is_signed : bool
         Whether signature, schema and key are valid.
     reason : str or None
-        Why the signature is not valid; null if it is.
+        Why the signature is not valid; null if it is valid.
     """
 
     previous: str
@@ -471,7 +472,7 @@ class LinkOut(CertificateOut):
 
 @dataclass(frozen=True, kw_only=True)
 class ChainOut(Page[LinkOut]):
-    """Certificates, newest first, each with its link to the previous one.
+    """A page of certificates, newest first, each with its link to the previous certificate.
 
     Attributes
     ----------
@@ -485,7 +486,7 @@ class ChainOut(Page[LinkOut]):
 
 @dataclass(frozen=True)
 class InclusionOut(LogInclusion):
-    """Proof that an event is in the log (RFC 6962).
+    """The proof that an event is in the log (RFC 6962).
 
     Attributes
     ----------
@@ -498,7 +499,7 @@ class InclusionOut(LogInclusion):
 
 @router.get("/api/v1/chain", summary="Show the chain of certificates")
 def show_chain(caller: Reader, after: schemas.Cursor = None, limit: schemas.Limit = 50) -> ChainOut:
-    """List certificates, newest first, with the result of checking each link and signature."""
+    """List certificates, newest first, with the results of checking their links and signatures."""
     require_unbound(caller)
     page = _find_certificates(caller, after=after, limit=limit)
     contents: dict[int, bytes] = {}
@@ -530,7 +531,10 @@ def _check_link(
 
 
 def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
-    """Return the id of the previous certificate, computed from its file."""
+    """Return the id of the previous certificate, computed from its file.
+
+    Return `genesis` for the first certificate, and None if the file is missing or damaged.
+    """
     if sequence == 1:
         return "genesis"
     try:
@@ -543,8 +547,8 @@ def _id_before(sequence: int, contents: dict[int, bytes]) -> str | None:
 def show_checkpoint(caller: Reader) -> CheckpointOut:
     """Show the latest signed checkpoint of the log; keep it to detect a later rollback.
 
-    It contains `size` and `root` of the log, `at`, the time of signing, and `note`, the signed C2SP
-    note.
+    `size` and `root` describe the log, `at` is the time of signing, and `note` is the signed note
+    in the C2SP format.
     """
     require_unbound(caller)
     checkpoint = caller.ledger.log.latest_checkpoint()
@@ -561,11 +565,11 @@ def prove_inclusion(
     certificate: Annotated[int | None, Query(ge=1, le=verifier.MAX_INT)] = None,
     size: Place = None,
 ) -> InclusionOut:
-    """Return the RFC 6962 inclusion proof of an event, or of the event of a certificate."""
+    """Return the RFC 6962 inclusion proof of an event, by its index or its certificate."""
     require_unbound(caller)
     ledger = caller.ledger
     if index is None and certificate is None:
-        words = "Set `index`, the position of an event, or `certificate`, a number."
+        words = "Set `index` (the position of an event) or `certificate` (its number)."
         raise ApiProblem(422, "invalid", "index or certificate is required", words)
     if index is None and certificate is not None:
         index = ledger.certificates.get(certificate).log_index

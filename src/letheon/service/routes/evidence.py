@@ -1,12 +1,13 @@
-"""Evidence: receipts for people, bundles for third parties and auditors, results of purges.
+"""API routes for receipts, for bundles for third parties and auditors, and for purge results.
 
-The check of a receipt reveals no model, no tenant and no count. The response is the same for an
+Checking a receipt does not reveal a model, a tenant or a count. The response is the same for an
 unknown request, a wrong key and a request without a certificate.
 
 A bundle is a zip file that is created while it is sent, from a private temporary folder in the
-folder of the ledger. This folder is deleted when the last byte is sent, when the client disconnects
-or is too slow, and at the next start after a kill. Purges wait until it is deleted. Therefore each
-token can download one bundle at a time, and the total number of downloads is limited.
+folder of the ledger. This temporary folder is deleted when the last byte is sent, and when the
+client disconnects or is too slow. If the server is killed, it is deleted at the next start. Purges
+wait until it is deleted. Therefore each token can download only one bundle at a time, and the total
+number of downloads is limited.
 """
 
 import base64
@@ -111,13 +112,13 @@ class ReceiptVerdict(Out):
     Attributes
     ----------
     certificate : int or None
-        Number of the certificate, among those of its tenant.
+        Number of the certificate among the certificates of its tenant.
     certified_on : date or None
         Day of the signature, in UTC.
     purged_on : date or None
-        Day on which remaining copies were deleted, in UTC.
+        Day on which all copies in the ledger were destroyed, in UTC.
     guarantee : {"exact", "certified", "empirical"} or None
-        Kind of guarantee.
+        Kind of guarantee that the certificate states.
     in_log : bool
         Whether a signed checkpoint of the log covers the certificate.
     """
@@ -149,15 +150,16 @@ class SealedOut(Out):
 def check_receipt(request: Request, body: CodeIn | ReceiptIn) -> ReceiptVerdict:
     """Check whether a certificate covers a receipt; no token is needed.
 
-    With a code the desk decrypts the receipt in memory and stores nothing. To avoid this, decrypt
-    the receipt yourself (`letheon receipt open`) and send the result.
+    If you send a receipt code, the desk decrypts the receipt in memory and stores nothing. If the
+    desk should not see the code, decrypt the receipt with `letheon receipt open` and send the
+    result.
     """
     count_check(request)
     return verify_receipt(request, body.code if isinstance(body, CodeIn) else body.receipt)
 
 
 def count_check(request: Request) -> None:
-    """Count a receipt check; raise the problem 429 if there are too many from one address."""
+    """Count a receipt check of a client address; raise an `ApiProblem` (429) at the limit."""
     auth.context(request).limiter.count("receipt", auth.client_address(request))
 
 
@@ -167,7 +169,8 @@ def verify_receipt(request: Request, text: str) -> ReceiptVerdict:
     Raises
     ------
     ApiProblem
-        422, code ``receipt-malformed``: the text is neither, or has a typing error.
+        422, code ``receipt-malformed``: the text is neither a receipt code nor a receipt, or
+        contains a typing error.
     """
     desk, text = auth.context(request), text.strip()
     receipts = desk.ledger.certificates.receipts
@@ -188,7 +191,9 @@ def _parse_receipt(text: str) -> bytes:
         parse_strict(data, SMALL)
     except VerificationError:
         # The original text could quote the input.
-        raise VerificationError("it is not a receipt that `letheon receipt open` wrote") from None
+        raise VerificationError(
+            "it is not a receipt as written by `letheon receipt open`"
+        ) from None
     return data
 
 
@@ -243,7 +248,7 @@ def make_receipt_code(
 ) -> ReceiptCodeOut:
     """Create a receipt code for a request about one person; it replaces earlier codes.
 
-    This is possible until the request is applied.
+    A code can be created until the request is applied.
     """
     # Filers get no code: whether it is covered in the end reveals that the id was in the model.
     find_visible(caller, request_id)
@@ -271,10 +276,10 @@ def download_bundle(
         ),
     ] = "public",
 ) -> Response:
-    """Download the files that a third party, or an auditor, needs to verify the ledger.
+    """Download the files that a third party or an auditor needs to verify the ledger.
 
-    The auditor bundle contains personal data: its export is recorded in the log, and it must be
-    deleted within thirty days.
+    The auditor bundle contains personal data. Its export is recorded in the log, and you must
+    delete it within thirty days.
     """
     auth.require_unbound(caller)
     if tier == "auditor":
@@ -289,16 +294,16 @@ def download_bundle(
 
 
 class BundleResponse(StreamingResponse):
-    """A streamed zip file of a folder, with a cleanup after sending.
+    """A response that streams a folder as a zip file, and cleans up afterwards.
 
     Parameters
     ----------
     folder : Path
         Folder to send.
     name : str
-        Name of the file and of the folder in it.
+        Name of the zip file and of the folder in it.
     cleanup : ExitStack
-        Closed afterwards in any case; it deletes the temporary folder.
+        Closed at the end, even if sending fails; it deletes the temporary folder.
 
     Guarantee
     ---------
@@ -313,7 +318,7 @@ class BundleResponse(StreamingResponse):
         self._cleanup = cleanup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the file, then clean up, also if the client disconnects."""
+        """Send the file, then clean up, even if the client disconnects."""
         try:
             # A truncated zip file is not valid: its end is missing.
             with anyio.move_on_after(_LONGEST_SECONDS):
@@ -324,12 +329,12 @@ class BundleResponse(StreamingResponse):
 
 
 def zip_folder(folder: Path, name: str) -> Iterator[bytes]:
-    """Yield a zip file of a folder in chunks: memory does not grow with its size.
+    """Yield a zip file of a folder in chunks, so that memory does not grow with its size.
 
     Parameters
     ----------
     folder : Path
-        Its regular files are included, sorted by name.
+        The folder; its regular files are included, sorted by name.
     name : str
         Name of the folder in the zip file.
     """
@@ -379,7 +384,7 @@ class StoreOut:
     Attributes
     ----------
     is_registered : bool
-        Whether purges search it.
+        Whether purges search the store.
     """
 
     name: str
@@ -395,17 +400,18 @@ class CellOut(Out):
     Attributes
     ----------
     state : {"purged", "expires", "not-searched"}
-        not-searched if nothing was found, but some files could not be searched.
+        Result of the purge; `not-searched` if nothing was found, but some files could not be
+        searched.
     at : datetime or None
-        Time of the search or deletion.
+        Time of the search or deletion; null for backups, which expire.
     by : date or None
-        Day on which the last backup expires.
+        Day on which the last backup with the data expires; null for other stores.
     evidence : str
-        SHA-256 of the record of the step.
+        SHA-256 of the record of this step of the purge.
     files : int or None
-        Number of files that were searched; null if not recorded.
+        Number of files that were searched; null if it was not recorded.
     files_not_searched : int or None
-        Number of files that could not be searched; null if not known.
+        Number of files that could not be searched; null if it is not known.
     """
 
     store: str
@@ -419,12 +425,12 @@ class CellOut(Out):
 
 
 class PurgeOut(Out):
-    """A purge, or a certificate whose purge is not done.
+    """The purge after a certificate; its state is `waiting` until the purge is finished.
 
     Attributes
     ----------
     markers : int or None
-        Number of markers that were searched for: ids, rows and salts.
+        Number of ids, rows and salts that were searched for.
     files : int or None
         Number of files that were searched; null for a tenant's token.
     gaps : str or None
@@ -452,7 +458,7 @@ class PurgeOut(Out):
 
 
 class ResidueOut(Out):
-    """Results of purges by store, newest purge first."""
+    """The stores, and the results of purges by store, newest purge first."""
 
     stores: list[StoreOut]
     purges: list[PurgeOut]
@@ -467,7 +473,7 @@ def show_residue(
     after: Annotated[str | None, Query(pattern="^[0-9]{1,15}$")] = None,
     limit: Limit = 50,
 ) -> ResidueOut:
-    """Show the results of purges by store, from the signed attestations, newest purge first."""
+    """Show the results of purges by store, as signed in their attestations, newest first."""
     numbers = caller.numbers
     records = caller.ledger.certificates.purges(
         tenant=caller.tenant_filter(tenant),
@@ -519,9 +525,9 @@ def _cell_out(
 ) -> CellOut:
     """Return the result of a purge in a store.
 
-    Attestations of an earlier scanner do not state what could not be searched in a folder. They
-    contain totals; the counts of a registered store come from the record of the step, whose digest
-    is in the attestation.
+    Attestations of an earlier scanner do not state what could not be searched in a folder; the
+    state is then `not-searched`. An attestation contains only totals over all stores. The counts of
+    a registered store come from the record of the step, whose digest is in the attestation.
     """
     name, noted = store["store"], {}
     is_counted = "notSearched" in scanner or not name.startswith(_USERS)
@@ -541,7 +547,7 @@ def _cell_out(
 
 
 def _stores_out(registered: list[Store], cells: dict[str, CellOut]) -> list[StoreOut]:
-    """Return the ledger's own stores, the registered ones, and former ones in attestations."""
+    """Return the ledger's own stores, the registered stores, and former stores in attestations."""
     stores = [StoreOut(name, scope, "own", words) for name, (scope, words) in OWN_STORES.items()]
     for store in registered:
         words = f"A backup that expires after {store.days} days."

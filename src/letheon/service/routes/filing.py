@@ -1,6 +1,6 @@
-"""File a request, one request per model that contains the ids, or many requests at once.
+"""API routes for filing requests: one request, one for each model with the ids, or many.
 
-Each request is its own transaction, and is stored durably before the response is sent. Repeating a
+Each request is stored durably in its own transaction before the response is sent. Repeating a
 call with the same idempotency key returns the same requests and creates no new ones.
 """
 
@@ -61,10 +61,10 @@ class _Erasure(In):
     ids : list of PersonId
         Ids of the people: all integers, or all strings.
     ground : Code or None
-        Legal ground, see /api/v1/grounds; default: consent withdrawn (GDPR), or the right to delete
-        (CCPA).
+        Code of the legal ground, see /api/v1/grounds. The default is that consent was withdrawn
+        (GDPR), or the right to delete (CCPA).
     verified : bool
-        You have verified the identity of the requester; needs the scope requests:vouch.
+        Whether you have verified the identity of the requester; needs the scope requests:vouch.
     """
 
     model: views.ModelName
@@ -94,9 +94,9 @@ class RequestIn(_Erasure):
     model : str
         Name of the model; * for every model of the tenant that contains one of the ids.
     receipt : bool
-        Create a receipt code, which is shown only once; for a request about one person.
+        Whether to create a receipt code, shown only once; the request must be about one person.
     receipt_key : str or None
-        X25519 public key of the person, instead of a receipt code.
+        X25519 public key of the person, in hexadecimal digits. It replaces the receipt code.
     """
 
     model: Annotated[StrictStr, Field(pattern=rf"^(\*|{NAME.pattern})$")]
@@ -114,12 +114,12 @@ class BulkIn(In):
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFiled(views.RequestOut):
-    """A request that was filed now, or earlier with the same key.
+    """A request that this call filed, or an earlier call with the same idempotency key.
 
     Attributes
     ----------
     receipt_code : str or None
-        Receipt code for the person. It is shown only once and not stored.
+        Receipt code for the person, shown only once and not stored; null if there is none.
     """
 
     receipt_code: str | None = None
@@ -127,13 +127,13 @@ class RequestFiled(views.RequestOut):
 
 @dataclass(frozen=True)
 class FiledEverywhere:
-    """One request per model that contains one of the ids."""
+    """The filed requests, one for each model that contains one of the ids."""
 
     requests: list[RequestFiled]
 
 
 class RequestInput(NamedTuple):
-    """The arguments of one request to the ledger."""
+    """The arguments with which a request is submitted to the ledger."""
 
     ids: Sequence[int | str]
     model: str
@@ -148,7 +148,7 @@ class RequestInput(NamedTuple):
 
     @classmethod
     def from_body(cls, body: RequestIn | BulkItem, tenant: str, key: str | None) -> "RequestInput":
-        """Return a request body as arguments, with the default ground of its law."""
+        """Convert the body of a call; the default ground is that of its law."""
         ground = body.ground or DEFAULT_GROUNDS[body.regime]
         return cls(body.ids, body.model, tenant, body.regime, ground, body.verified, key)
 
@@ -172,8 +172,8 @@ def file_request(
 ) -> RequestFiled | FiledEverywhere:
     """File an erasure request; it is stored durably before the response is sent.
 
-    For the model `*` the response lists one request per model of the tenant that contains one of
-    the ids.
+    If the model is `*`, the response lists one request for each model of the tenant that contains
+    one of the ids.
     """
     filed = file_one(caller, body, key=key)
     if not any(request.is_new for request in filed):
@@ -195,21 +195,23 @@ def file_requests(
 
 
 def file_one(caller: Principal, body: RequestIn, *, key: str | None = None) -> list[RequestFiled]:
-    """File one request; or, for the model ``*``, one per model that contains one of the ids."""
+    """File a request for one model, and return it in a list.
+
+    If the model is ``*``, file one request for each model that contains one of the ids.
+    """
     _require_vouching(caller, body.verified)
     wants_receipt = body.receipt or body.receipt_key is not None
-    if (
-        wants_receipt and not caller.sees_all_requests
-    ):  # a receipt would reveal that the ids were in the model
+    if wants_receipt and not caller.sees_all_requests:
+        # A receipt would reveal that the ids were in the model.
         title = "this token cannot request a receipt"
         words = (
-            "File the request without a receipt; an operator creates the code and gives it to the "
-            "person."
+            "File the request without a receipt; an operator can create a receipt code and give it "
+            "to the person."
         )
         raise ApiProblem(403, "not-allowed", title, words)
     if body.receipt and body.receipt_key is not None:
-        words = "Use either receipt or receipt_key."
-        raise ApiProblem(422, "two-receipts", "both receipt and receipt_key", words)
+        words = "Use either receipt or receipt_key, not both."
+        raise ApiProblem(422, "two-receipts", "receipt and receipt_key are both set", words)
     extra = {} if body.receipt_key is None else {"receipt_key": body.receipt_key}
     entry = RequestInput.from_body(body, caller.tenant_for(body.tenant), key)
     with views.raise_problems():
@@ -228,14 +230,14 @@ def file_one(caller: Principal, body: RequestIn, *, key: str | None = None) -> l
 def file_everywhere(
     caller: Principal, inputs: Sequence[RequestInput], *, stored: Sequence[LedgerRequest] = ()
 ) -> list[RequestFiled]:
-    """File the requests of one person to several models; `stored` requests exist already."""
+    """File requests of one person to several models; return them after the `stored` requests."""
     with views.raise_problems():
         submitted = [submit_request(caller, item) for item in _with_approval(caller, inputs)]
         return _show_filed(caller, [*stored, *submitted])
 
 
 def submit_request(caller: Principal, entry: RequestInput, **extra: Any) -> LedgerRequest:
-    """Submit a request to the ledger on behalf of a token."""
+    """Submit a request to the ledger with a token; return the new or the existing request."""
     requests = caller.ledger.requests
     with caller.ledger.acting(caller.id):
         if caller.sees_all_requests:
@@ -262,11 +264,11 @@ def _show_filed(
 
 
 def _split_by_model(caller: Principal, entry: RequestInput) -> list[RequestInput]:
-    """Return one request per model that contains one of the ids.
+    """Return one request for each model that contains one of the ids.
 
-    The first request has the key of the caller, so that the key cannot be used for anything else;
-    the others have keys derived from it. A repeated call finds the requests that exist and creates
-    the others.
+    The first request has the idempotency key of the caller, so that the key cannot be used for
+    another call. The other requests have keys derived from it. A repeated call therefore finds the
+    requests that exist and creates the missing ones.
     """
     key = entry.key if entry.key is not None else secrets.token_hex(16)
     content = digest_texts(sorted({json.dumps(person_id) for person_id in entry.ids}))
@@ -286,10 +288,10 @@ def _split_by_model(caller: Principal, entry: RequestInput) -> list[RequestInput
 
 
 def _ids_for(caller: Principal, entry: RequestInput, model: str) -> Sequence[int | str]:
-    """Return the ids of a request for one of all models.
+    """Return the ids of a request that are in a model.
 
-    A token that may not learn which ids a model contains gets all ids, if they have the type of the
-    model's ids.
+    A token must not learn from the response which ids a model contains unless it sees all requests.
+    Without this right, the result is all ids, or no ids if their type differs from the model's.
     """
     if caller.sees_all_requests:
         return caller.ledger.requests.find_known_ids(entry.ids, model=model, tenant=entry.tenant)
@@ -298,19 +300,20 @@ def _ids_for(caller: Principal, entry: RequestInput, model: str) -> Sequence[int
 
 
 def derive_key(purpose: str, *parts: str) -> str:
-    """Return an idempotency key that no caller can send: it begins with a control character."""
+    """Derive an idempotency key that no caller can send: it begins with a control character."""
     return f"\x1f{purpose}:{digest_texts([purpose, *parts])}"
 
 
 def digest_texts(values: Iterable[str | tuple[str, str]]) -> str:
-    """Return the SHA-256 of texts, as JSON."""
+    """Return the SHA-256 of a JSON list of texts, in hexadecimal digits."""
     return hashlib.sha256(json.dumps(list(values)).encode()).hexdigest()
 
 
 def _with_approval(caller: Principal, inputs: Sequence[RequestInput]) -> list[RequestInput]:
-    """Require approval for all requests of a call if their rows together exceed the policy's limit.
+    """Return the requests of a call, marked if they need approval.
 
-    An id in two requests counts once per model.
+    They all need approval if the rows of the verified requests together exceed the limit of the
+    policy. An id that occurs in two requests for the same model counts once.
     """
     policy, people = caller.ledger.settings.policy, dict[tuple[str, str], list[int | str]]()
     if policy.approve_above is None:
@@ -323,7 +326,7 @@ def _with_approval(caller: Principal, inputs: Sequence[RequestInput]) -> list[Re
 
 
 def _count_rows(caller: Principal, ids: Sequence[int | str], model: str, tenant: str) -> int:
-    """Return the number of rows of some ids in a model; ids of the wrong type have none."""
+    """Return how many rows of a model have these ids; 0 for ids that the ledger rejects."""
     kinds = [[person_id for person_id in ids if isinstance(person_id, kind)] for kind in (str, int)]
     models = caller.ledger.models
     try:
@@ -342,17 +345,17 @@ def file_many(
 ) -> views.BulkOut:
     """File many requests, each in its own transaction; return the result of each.
 
-    With `key`, an item without its own key gets one that is derived from `key` and its position,
-    and is recorded as a part of the list. Repeating the whole call therefore returns the same
-    requests, also after a crash; other content with the same `key` is rejected, and nothing is
-    filed. `key` does not apply to items with their own key. `most` is the maximum length of such a
-    list. The rows of verified items are added up: above `Policy.approve_above` all of these
-    requests need approval.
+    If `key` is given, an item without its own idempotency key gets a key that is derived from `key`
+    and its position, and is recorded as a part of the list. Repeating the whole call therefore
+    returns the same requests, even after a crash. A different list with the same `key` is rejected,
+    and nothing is filed. `key` does not apply to items with their own key. `most` is the maximum
+    length of a list. If the rows of all verified items together exceed `Policy.approve_above`, all
+    of these requests need approval.
 
     Raises
     ------
     ApiProblem
-        422 if `key` was used for another list.
+        422: `key` was used for another list.
     """
     _require_vouching(caller, any(item.verified for item in items))
     whose = caller.tenant_for(tenant)
@@ -389,14 +392,15 @@ def _place_key(key: str, place: int) -> str:
 def _take_key(
     caller: Principal, inputs: Sequence[RequestInput], key: str, most: int
 ) -> dict[int, LedgerRequest]:
-    """File one request of a list before the others: it binds the key to this list.
+    """File one request of a list before the others, to bind the key to this list.
 
-    Returns that request, by its position in the list.
+    Return a dictionary from the position of this request in the list to the request. It is empty if
+    all items have their own key or are rejected.
 
     Raises
     ------
     IdempotencyError
-        The key belongs to another list.
+        The key was used for another list.
     """
     places = {_place_key(key, place): place for place in range(max(len(inputs), most))}
     for name in caller.ledger.requests.find_by_key(places, tenant=inputs[0].tenant):
@@ -418,12 +422,15 @@ def _take_key(
 def _require_vouching(caller: Principal, verified: bool) -> None:
     if verified and not caller.may("requests:vouch"):
         title = "this token cannot confirm an identity"
-        words = "It needs the scope requests:vouch. Without `verified`, an operator verifies later."
+        words = (
+            "The call needs the scope requests:vouch. Leave out `verified` to let an operator "
+            "verify the identity later."
+        )
         raise ApiProblem(403, "not-allowed", title, words)
 
 
 def parse_number(text: str) -> int | None:
-    """Return the 64-bit integer that a text contains in plain digits; otherwise None."""
+    """Convert a text of plain digits to an integer; None if it is not a 64-bit integer."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
         return None
@@ -449,7 +456,7 @@ _PARTS: dict[str, Any] = {
 
 
 class Upload(NamedTuple):
-    """An uploaded CSV file, and the values for all of its lines."""
+    """An uploaded CSV file, with the tenant and verification that apply to all its lines."""
 
     data: bytes
     tenant: str | None
@@ -461,13 +468,13 @@ async def _read_upload(request: Request) -> Upload:
     try:
         names = [name for name, _ in form.multi_items()]
         if not set(names) <= _PARTS.keys() or len(names) != len(set(names)):
-            raise form_problem("expected the parts file, tenant and verified, each at most once")
+            raise form_problem("expected only the parts file, tenant and verified, each once")
         file, tenant = form.get("file"), form.get("tenant")
         verified = form.get("verified", "false")
         if not isinstance(file, UploadFile):
             raise form_problem("the part `file` is not a file")
         if isinstance(tenant, UploadFile) or verified not in ("true", "false"):
-            raise form_problem("tenant must be a name, and verified must be true or false")
+            raise form_problem("`tenant` must be a name, and `verified` must be true or false")
         return Upload(await file.read(), tenant or None, verified == "true")
     finally:
         await form.close()
@@ -483,7 +490,7 @@ def upload_requests(
     upload: Annotated[Upload, Depends(_read_upload)],
     key: Key = None,
 ) -> views.BulkOut:
-    """File each line of a CSV file as one request; nothing is filed if a line is not valid."""
+    """File one request for each line of a CSV file; if a line is not valid, file nothing."""
     # Repeating the upload with the same key returns the same requests.
     tenant = caller.tenant_for(upload.tenant)
 
@@ -516,7 +523,7 @@ def upload_requests(
 def _parse_row(
     row: dict[str, str], holds_numbers: Callable[[str], bool | None], *, verified: bool
 ) -> BulkItem | str:
-    """Return the request of a line, or the reason why the line is not valid."""
+    """Convert a line to a request; return the reason as a string if the line is not valid."""
     values = {name: value for name, value in row.items() if value and name != "id"}
     try:
         item = BulkItem.model_validate(values | {"ids": [0], "verified": verified})
@@ -529,14 +536,12 @@ def _parse_row(
         return "there is no such model"
     person = parse_number(row["id"]) if is_number else row["id"]
     if person is None or person == "" or len(row["id"]) > LONGEST_ID:
-        return (
-            "id is not a number, but the ids of the model are" if is_number else "id is not valid"
-        )
+        return "id is not an integer" if is_number else f"id must have 1 to {LONGEST_ID} characters"
     return item.model_copy(update={"ids": [person]})
 
 
 def read_rows(data: bytes) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each line below the header, with its number; raise a problem for an invalid file."""
+    """Yield the number and the cells of each line; raise a problem if the file is not valid."""
     reader = csv.reader(io.StringIO(_decode_csv(data), newline=""), strict=True)
     count = 0
     try:
@@ -561,7 +566,7 @@ def _decode_csv(data: bytes) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise _csv_problem("not UTF-8; save the file as UTF-8", line) from None
+        raise _csv_problem("the file is not in UTF-8; save it as UTF-8", line) from None
     place = text.find("\0")
     if place >= 0:
         raise _csv_problem("the file contains a NUL character", text.count("\n", 0, place) + 1)
@@ -569,22 +574,21 @@ def _decode_csv(data: bytes) -> str:
 
 
 def _parse_header(cells: Sequence[str]) -> list[str]:
-    """Return the names of the columns.
+    """Return the names of the columns in the first line.
 
-    The error does not quote the header: if the header is missing, its line contains an id.
+    An error does not quote the first line: if the header is missing, that line contains an id.
     """
     names = [cell.strip().lower() for cell in cells]
     if len(names) == len(set(names)) and set(REQUIRED) <= set(names) <= set(COLUMNS):
         return names
     missing, fault = [name for name in REQUIRED if name not in names], ""
     if any(";" in name for name in names):
-        fault = "the separator is a semicolon, save the file with commas; "
+        fault = "the separator is a semicolon; save the file with commas; "
     elif missing:
         fault = f"missing columns: {', '.join(missing)}; "
     raise _csv_problem(
-        f"{fault}expected {' and '.join(REQUIRED)}, optionally {', '.join(COLUMNS[2:])}, each "
-        "once, "
-        "separated by commas",
+        f"{fault}expected the columns {' and '.join(REQUIRED)}, and optionally "
+        f"{', '.join(COLUMNS[2:])}, each once and separated by commas",
         1,
     )
 

@@ -1,4 +1,4 @@
-"""Jobs, audits and batches; the next batch of a model with its cost."""
+"""API routes for jobs, audits, batches, and the next batch of a model with its cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -71,7 +71,8 @@ def read_job(caller: Principal, job_id: str, *, kind: jobs.Kind | None = None) -
     Raises
     ------
     ApiProblem
-        404: there is no such job, it is another tenant's, or the scope for its kind is missing.
+        404: there is no such job, it belongs to another tenant or is of another kind, or the token
+        does not have the scope for its kind.
     """
     job = jobs.Jobs(caller.ledger).find(job_id, tenant=caller.tenant)
     if job is None or not caller.may(_SCOPES[job.kind]) or kind not in (None, job.kind):
@@ -80,7 +81,7 @@ def read_job(caller: Principal, job_id: str, *, kind: jobs.Kind | None = None) -
 
 
 def _add_job(caller: Principal, kind: jobs.Kind, **options: Any) -> jobs.JobRecord:
-    """Create a job; a worker runs it."""
+    """Create a job for the worker; raise an `ApiProblem` (429) if too many are waiting."""
     try:
         return jobs.Jobs(caller.ledger).add(kind, **options, by=caller.id)
     except jobs.JobsFullError as error:
@@ -90,7 +91,7 @@ def _add_job(caller: Principal, kind: jobs.Kind, **options: Any) -> jobs.JobReco
 
 
 def _shorten_result(job: jobs.JobRecord) -> jobs.JobRecord:
-    """Return a job for a list, with only the verdict of an audit."""
+    """Return a job as an item of a list; shorten the result of an audit to its verdict."""
     if job.result is None or job.kind != "audit":
         return job
     verdict = audit_verdict(job.result["levels"])
@@ -99,7 +100,7 @@ def _shorten_result(job: jobs.JobRecord) -> jobs.JobRecord:
 
 
 def _renumber_job(job: jobs.JobRecord, numbers: CertificateNumbers) -> jobs.JobRecord:
-    """Return a job with the tenant's certificate numbers in its texts and results."""
+    """Replace the ledger's certificate numbers in a job by those that the tenant sees."""
     if numbers.tenant is None:
         return job
     lines = tuple(replace(item, words=numbers.renumber(item.words)) for item in job.progress)
@@ -123,11 +124,11 @@ class AuditIn(schemas.In):
     model : Name or None
         Model to audit; null for all models.
     tenant : Name or None
-        Tenant of the models.
+        Tenant whose models are audited; null for all tenants.
     levels : list of Level or None
         Levels to check; null for all levels.
     drill : Drill
-        What to change in the copy first, by one byte; the audit must then fail.
+        In which file of the copy to change one byte before the audit; the audit must then fail.
     """
 
     model: schemas.Name | None = None
@@ -144,29 +145,30 @@ AuditLevel = Annotated[
 
 @dataclass(frozen=True)
 class Audit(jobs.JobBase):
-    """An audit; `levels` grows while it runs.
+    """An audit; new results are added to `levels` while it runs.
 
     Attributes
     ----------
     levels_asked : list of str or None
         Requested levels; null for all levels.
     drill : {"none", "model", "certificate", "log"}
-        What a drill changed in the copy.
+        In which file of the copy the drill changed one byte.
     changed : str or None
-        Description of the changed byte.
+        Description of the changed byte; null without a drill.
     seconds : float or None
-        Duration.
+        Duration of the audit; null until it is finished.
     verdict : {"passed", "failed", "incomplete"} or None
-        Null until the audit is finished; incomplete if a promised level was skipped. A drill should
-        fail.
+        Verdict of the audit; null until it is finished. It is incomplete if a promised level was
+        skipped. A drill should fail.
     scope : str or None
         Description of what the verdict covers.
     passed : bool or None
-        Whether the verdict is passed.
+        Whether the verdict is passed; null until the audit is finished.
     levels : list of dict
-        Results so far: `level`, V0 to V5, and its `name`; `model`, as named in certificates, empty
-        for the whole ledger; `verdict`, pass, fail or skipped, and its `reason`; `promised`,
-        whether skipping this level makes the audit incomplete.
+        Results so far. Each has the `level` (V0 to V5) and its `name`. `model` is the name of the
+        model in certificates, or empty for the whole ledger. `verdict` is pass, fail or skipped;
+        `reason` explains it. `promised` says whether skipping this level makes the audit
+        incomplete.
     """
 
     levels_asked: list[str] | None
@@ -185,8 +187,8 @@ def start_audit(
 ) -> Audit:
     """Start an audit of the ledger.
 
-    An auditor bundle is exported into a private folder, and a process without keys and database
-    access checks it with the public key. The ledger is not changed.
+    An auditor bundle is exported to a private folder. A process without access to keys and database
+    then checks it with the public key. The ledger is not changed.
     """
     tenant = caller.tenant_filter(wanted.tenant)
     if wanted.model is not None:
@@ -220,7 +222,7 @@ def show_audit(caller: AuditReader, audit_id: JobId) -> Audit:
     response_class=HTMLResponse,
 )
 def show_report(caller: AuditReader, audit_id: JobId) -> HTMLResponse:
-    """Return the report as a self-contained HTML page; 409 until the audit is done."""
+    """Return the report of an audit as one HTML page; status 409 until the audit is done."""
     result = read_job(caller, audit_id, kind="audit").result
     if result is None:
         words = "Try again when the state of the audit is done."
@@ -278,7 +280,7 @@ _WORDS = {
 
 
 class ClaimOut(GuaranteeOut):
-    """A guarantee with its account, rounded as in certificates.
+    """A guarantee with the spent budget, rounded as in certificates.
 
     Attributes
     ----------
@@ -291,18 +293,18 @@ class ClaimOut(GuaranteeOut):
 
 
 class CostOut(schemas.Out):
-    """The expected duration of a batch, from earlier batches.
+    """The expected durations of a batch and of a retrain, estimated from earlier runs.
 
     Attributes
     ----------
     seconds : float or None
-        Median of the last batches; null without earlier batches.
+        Median duration of recent batches; null if there are none.
     batches : int
-        Number of earlier batches.
+        Number of recent batches that were measured.
     retrain_seconds : float or None
-        Expected duration of a retrain on the remaining rows.
+        Expected duration of a retrain on the remaining rows; null if it is unknown.
     speedup : float or None
-        Duration of a retrain divided by that of a batch.
+        Duration of a retrain divided by the duration of a batch; null if one of them is unknown.
     """
 
     seconds: float | None
@@ -325,7 +327,7 @@ class PlanOut(schemas.Out):
     after : ClaimOut
         Guarantee after this batch; `spent` is extrapolated.
     job : str or None
-        Id of an unfinished job of this model.
+        Id of an unfinished job of this model; null if there is none.
     """
 
     model: str
@@ -368,7 +370,7 @@ def list_batches(
 def show_batch(
     caller: BatchReader, batch_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 ) -> Batch:
-    """Show a batch."""
+    """Show a batch with its state and its certificate number."""
     try:
         return _renumber_batch(caller, caller.ledger.batches.get(batch_id, tenant=caller.tenant))
     except LedgerMissingError as error:
@@ -382,7 +384,7 @@ def _renumber_batch(caller: Principal, batch: Batch) -> Batch:
 
 @batches.get("/api/v1/models/{model}/plan", summary="Show the next batch of a model")
 def show_plan(caller: BatchReader, model: ModelName, tenant: schemas.Tenant = None) -> PlanOut:
-    """Show the next batch: when and why it starts, its cost, and the guarantee after it."""
+    """Show when and why the next batch starts, its cost, and the guarantee after it."""
     info, ledger = read_model(caller, model, tenant), caller.ledger
     plan = ledger.plan(info.name, tenant=info.tenant)[0]
     decision = plan.decision
@@ -428,7 +430,7 @@ def ask_what_if(
         ),
     ] = None,
 ) -> jobs.Job:
-    """Start a comparison of methods: the cost of a batch and the guarantee after it.
+    """Start a job that compares methods by the cost of a batch and the guarantee after it.
 
     Every suitable method is trained on the rows of the model and forgets randomly chosen people.
     The model is not changed.
@@ -441,20 +443,20 @@ def ask_what_if(
 
 @batches.post("/api/v1/models/{model}/apply", summary="Apply queued requests", status_code=202)
 def ask_apply(caller: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
-    """Apply the queued requests of a model now, without waiting for a full batch."""
+    """Start a job that applies the queued requests of a model without waiting for more."""
     return start_job(caller, "apply", model, tenant)
 
 
 @batches.post("/api/v1/models/{model}/retrain", summary="Retrain a model", status_code=202)
 def ask_retrain(caller: Operator, model: ModelName, tenant: schemas.Tenant = None) -> jobs.Job:
-    """Retrain a model on the remaining rows, and apply its queued requests."""
+    """Start a job that applies the queued requests of a model and retrains it."""
     return start_job(caller, "retrain", model, tenant)
 
 
 def start_job(
     caller: Principal, kind: Work, model: str, tenant: str | None, **details: int
 ) -> jobs.Job:
-    """Create a job for a model that the caller may see."""
+    """Create a job of this kind for a model that the caller may see; return the job."""
     info = read_model(caller, model, tenant)
     return _add_job(caller, kind, tenant=info.tenant, model=info.name, asked=details)
 
@@ -475,7 +477,10 @@ def _estimate_cost(ledger: Ledger, info: Model) -> CostOut:
 
 
 def _retrain_seconds(ledger: Ledger, info: Model) -> tuple[float | None, Basis]:
-    """Return the duration of the last training, scaled to the remaining rows."""
+    """Estimate the seconds of a retrain, and say whether they are measured or extrapolated.
+
+    The duration of the last training is scaled to the number of remaining rows.
+    """
     run = ledger.models.run_facts(info.name, tenant=info.tenant)
     if not run["retrain_seconds"]:
         return None, "unknown"
@@ -487,10 +492,10 @@ def _retrain_seconds(ledger: Ledger, info: Model) -> tuple[float | None, Basis]:
 def _claim_erased(
     ledger: Ledger, info: Model, now: Mapping[str, Any], n_rows: int
 ) -> dict[str, Any]:
-    """Return the claim after a batch, with the account extrapolated at the rate so far.
+    """Return the claim after a batch, with the spent budget extrapolated at the rate so far.
 
-    ``spent_after = spent + spent / rows_since_retrain * rows``, at most the budget: a batch that
-    exceeds the budget is a retrain.
+    The result is ``spent + spent / rows_since_retrain * n_rows``, but at most the budget, because a
+    batch that would exceed the budget is a retrain.
     """
     account = now["accounting"]
     removed = int(account["deletionsSinceRetrain"])
@@ -504,7 +509,7 @@ def _claim_erased(
 
 
 def _claim_retrained(now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the claim after a retrain: nothing is spent."""
+    """Return the claim after a retrain, when nothing of the budget is spent."""
     account = {name: value for name, value in now["accounting"].items() if name != "spent"}
     fresh = {"deletionsSinceRetrain": 0} | ({"spent": "0"} if "budget" in account else {})
     bare = {name: value for name, value in now.items() if name not in ("epsilon", "delta")}

@@ -1,4 +1,4 @@
-"""Registered models with their guarantees; versions, comparisons and history."""
+"""API routes for registered models: guarantees, versions, comparisons and history."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,22 +39,22 @@ _MOST_LISTED = 1000
 
 
 class ModelOut(Out):
-    """A model. A requester sees only names; the other fields are null.
+    """A registered model; for a requester all fields except names are null.
 
     Attributes
     ----------
     method : str or None
-        Unlearning method.
+        Name of the unlearning method.
     slots : int or None
-        Number of slots of the commitment to the rows.
+        Number of slots in the signed commitment to the rows; a slot stays empty after a removal.
     version : int or None
         Number of the published version.
     certificate : int or None
-        Number of the certificate of the version.
+        Number of the certificate of the published version; null if it has none.
     budget : BudgetOut or None
-        Budget of the method, if it has one.
+        Privacy budget; null if the method has none.
     pending_requests : int or None
-        Requests that are not applied yet.
+        Number of requests that are not applied yet.
     monitor : {"keep", "retrain-due", "retrained"} or None
         Last decision of the monitor.
     """
@@ -116,7 +116,11 @@ def read_model(caller: Principal, name: str, tenant: str | None) -> Model:
 
 
 def _describe_models(caller: Principal, models: Sequence[Model]) -> list[ModelOut]:
-    """Return models as the caller sees them: counts would reveal states of requests to filers."""
+    """Return models with the fields that the caller may see.
+
+    A token that can only file requests sees names, because counts would reveal the states of
+    requests.
+    """
     is_filer = caller.role == "requester" or caller.may("requests:file")
     if is_filer and not caller.sees_all_requests:
         return [
@@ -134,7 +138,11 @@ def _describe_model(
     counts: dict[tuple[str, str], dict[str, int]],
     n_bytes: int | None,
 ) -> ModelOut:
-    """Return a model; `counts` are requests by tenant and model, then by state."""
+    """Return a model with all its fields.
+
+    `counts` has the number of requests by state, for each pair of tenant and model. `n_bytes` is
+    the size of the database; None hides the share of the model.
+    """
     models = caller.ledger.models
     head = models.history(info.name, tenant=info.tenant, limit=1)[0]
     next_claims = models.claims(info.name, tenant=info.tenant)
@@ -170,7 +178,7 @@ def _describe_model(
 def _next_retrain(
     caller: Principal, info: Model, budget: guarantees.BudgetOut, decision: Decision | None
 ) -> guarantees.ForecastOut:
-    """Return when the next retrain is due, and why."""
+    """Return the forecast of the next retrain: the day, if it is known, and an explanation."""
     now = caller.ledger.clock()
     if decision == "retrain-due":
         words = "The monitor requires a retrain now."
@@ -180,7 +188,8 @@ def _next_retrain(
         return guarantees.ForecastOut(on=None, words=words)
     if not budget.adds_up:
         words = (
-            "Each removal has its own proof, so nothing adds up and the budget does not run out."
+            "Each removal has its own proof and adds nothing to a total, so the budget does not "
+            "run out."
         )
         return guarantees.ForecastOut(on=None, words=words)
     spent = caller.ledger.models.spending(info.name, tenant=info.tenant)
@@ -196,15 +205,15 @@ class VersionOut(Version):
     number : int
         Number of the version; 0 is the registration.
     certificate : int or None
-        Number of the certificate of the version.
+        Number of the certificate of the version; null if it has none.
     rows_erased : int
-        Number of rows that this version removed.
+        Number of rows that were removed in this version.
     seconds : float
         Duration of the removal or retrain.
     address : str
-        SHA-256 of the model file, including a nonce.
+        SHA-256 of the model file, which contains a nonce.
     method : str or None
-        Method in the certificate; null for the registration.
+        Method that the certificate states; null for the registration.
     measures : dict of str to MeasureOut or None
         The four measures; null for the registration.
     """
@@ -226,7 +235,7 @@ class VersionOut(Version):
 
 
 class ChangeOut(Out):
-    """One value in two versions."""
+    """One value of two versions; `a` belongs to the older version."""
 
     what: str
     a: str | None
@@ -243,9 +252,10 @@ class ComparisonOut:
     rows_erased : int
         Number of rows removed between the versions.
     certificates : list of int
-        Numbers of the certificates between the versions.
+        Numbers of the certificates that were issued between the versions.
     same_parameters : bool or None
-        Whether the method had the same settings; null if a version has no certificate.
+        Whether the method had the same settings in both versions; null if a version has no
+        certificate.
     """
 
     model: str
@@ -259,7 +269,7 @@ class ComparisonOut:
 
 
 class ToleranceOut(Out):
-    """A tolerance of the monitor."""
+    """A tolerance of the monitor: the limit for one measure."""
 
     measure: str
     value: float
@@ -272,9 +282,9 @@ class PointOut(Out):
     Attributes
     ----------
     certificate : int or None
-        Number of the certificate of the version.
+        Number of the certificate of the version; null if it has none.
     rows_erased : int
-        Number of rows that this version removed.
+        Number of rows that were removed in this version.
     seconds : float
         Duration of the removal or retrain.
     measures : dict of str to MeasureOut or None
@@ -312,12 +322,12 @@ class HistoryOut(Page[PointOut]):
     metric : str or None
         Performance metric of the monitor.
     assumption : str
-        Assumption of the monitor about future requests; empty if none.
+        Assumption of the monitor about future requests; empty if there is none.
     limits : list of dict
-        How `measure` is estimated without a retrain: ``factor x max(score, floor)``; `miss` is the
-        share of streams in which an exceeded tolerance may go undetected.
+        How the monitor estimates `measure` without a retrain: as ``factor x max(score, floor)``.
+        `miss` is the share of request streams in which an exceeded tolerance may go undetected.
     next : str or None
-        Pass it as `after` to get older versions.
+        Value for the parameter `after` of the next call, which returns older versions.
     """
 
     items: tuple[PointOut, ...]
@@ -356,7 +366,7 @@ def show_version(
     number: Annotated[int, Path(ge=0, le=MAX_INT)],
     tenant: Tenant = None,
 ) -> VersionOut:
-    """Show a version."""
+    """Show a version of a model, with the content of its certificate."""
     versions = _read_versions(caller, read_model(caller, model, tenant), numbers=[number])
     if not versions:
         words = f"GET /api/v1/models/{model}/versions lists the versions."
@@ -368,7 +378,7 @@ def show_version(
 def compare_versions(
     caller: VersionReader, model: Name, a: Number, b: Number, tenant: Tenant = None
 ) -> ComparisonOut:
-    """Compare two versions: values, differences, and the certificates between them."""
+    """Compare the values of two versions, and list the certificates between them."""
     older, newer = (show_version(caller, model, item, tenant) for item in sorted((a, b)))
     whose = caller.tenant_for(tenant)
     between = caller.ledger.models.sequences(model, older.number, newer.number, tenant=whose)
@@ -395,10 +405,10 @@ def show_history(
     after: After = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 200,
 ) -> HistoryOut:
-    """Show the four measures of each version with their basis, and the tolerances.
+    """Show the four measures of each version, and the tolerances of the monitor.
 
     The values are those of the certificates. They are rounded, because exact values would reveal
-    something about the removed rows.
+    information about the removed rows.
     """
     versions = list_versions(caller, model, tenant, after, limit)
     now = show_model(caller, model, tenant)
@@ -470,7 +480,10 @@ def _describe_version(caller: Principal, record: Version) -> VersionOut:
 
 
 def _method_settings(version: VersionOut) -> dict[str, str | bool]:
-    """Return the settings of the method; a retrain stores them with the prefix of its estimator."""
+    """Return the settings of the method of a version.
+
+    A retrain stores them with the prefix ``estimator__``, which is removed.
+    """
     if version.method != "retrain":
         return version.parameters
     prefix = "estimator__"
@@ -491,7 +504,7 @@ def _list_changes(a: VersionOut, b: VersionOut) -> list[ChangeOut]:
 
 
 def _list_values(version: VersionOut) -> dict[str, str | None]:
-    """Return the compared values, in the order of display."""
+    """Return the values of a version that a comparison shows, by label and in order."""
     lines = {
         "address": version.address,
         "kind": version.kind,

@@ -1,4 +1,4 @@
-"""OpenDSR: erasure requests from a controller, for every model that contains the person.
+"""API routes of OpenDSR: a controller sends an erasure request for all models of a person.
 
 Hashed identities are compared in memory with the hashes of the ids in a model; neither the hash nor
 the matching id is stored. An OpenDSR request becomes one request per model, with idempotency keys
@@ -62,9 +62,9 @@ SubjectRequestId = Annotated[StrictStr, Field(pattern=_UUID4)]
 
 
 def _require_text(value: object) -> object:
-    """Reject a time that is not an RFC 3339 string: a number would be read as seconds."""
+    """Reject a time that is not an RFC 3339 string; a number would be read as seconds."""
     if not isinstance(value, str) or not _BEGINS_WITH_A_DAY.match(value):
-        raise ValueError("expected an RFC 3339 time, such as 2026-01-31T12:00:00Z")
+        raise ValueError("expected an RFC 3339 time, for example 2026-01-31T12:00:00Z")
     return value
 
 
@@ -75,7 +75,7 @@ class _Sent(BaseModel):
 
 
 class Identity(_Sent):
-    """The identity of a person at a controller."""
+    """The identity by which a controller knows a person, in plain text or hashed."""
 
     identity_type: Literal["controller_customer_id"]
     identity_value: Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
@@ -90,7 +90,7 @@ class OpenDsrIn(_Sent):
     submitted_time : AwareDatetime
         When the person sent the request to the controller.
     status_callback_urls : list of str
-        URLs of existing webhooks of this desk.
+        URLs to notify of status changes; each must be the URL of a webhook of this desk.
     """
 
     subject_request_id: SubjectRequestId
@@ -108,12 +108,12 @@ class OpenDsrIn(_Sent):
 
 
 class Discovery(Out):
-    """The supported features of this desk.
+    """The OpenDSR features that this desk supports.
 
     Attributes
     ----------
     supported_identities : list of dict
-        Pairs of `identity_type` and `identity_format`.
+        Supported pairs of `identity_type` and `identity_format`.
     """
 
     api_version: str
@@ -123,7 +123,7 @@ class Discovery(Out):
 
 
 class OpenDsrPart(Out):
-    """The request for one model."""
+    """The part of an OpenDSR request that concerns one model."""
 
     request: str
     model: str
@@ -133,7 +133,7 @@ class OpenDsrPart(Out):
 
 
 class _OpenDsrOut(Out):
-    """Fields of every response."""
+    """The fields that all OpenDSR responses have."""
 
     controller_id: str
     subject_request_id: str
@@ -161,7 +161,8 @@ class Status(_OpenDsrOut):
     results_count : int or None
         Number of rows of the person in all models; null for a token that can only file requests.
     extensions : dict of str to list of OpenDsrPart
-        State and certificate by model.
+        Requests with their states and certificates, one for each model, under the domain of this
+        desk.
     """
 
     expected_completion_time: datetime
@@ -179,11 +180,11 @@ class Cancelled(_OpenDsrOut):
 
 
 class AnswerKey(NamedTuple):
-    """The key that signs responses: the operator's key, or else the key of the ledger.
+    """The key that signs responses: the operator's key if there is one, or the ledger's key.
 
-    The specification requires a key with an X.509 certificate of a known authority. An operator
-    stores such a key in the folder ``opendsr`` of the ledger. Without it, responses are signed with
-    the current key of the ledger (Ed25519), which can be verified from the ledger's first public
+    The specification requires a key with an X.509 certificate of a known authority. An operator can
+    store such a key in the folder ``opendsr`` of the ledger. Otherwise responses are signed with
+    the current key of the ledger (Ed25519), which can be verified with the ledger's first public
     key. A signed response begins with ``{``, so it cannot be mistaken for a certificate
     (``DSSEv1``), a checkpoint (a name) or an X.509 certificate (byte 0x30) signed by the same key.
     """
@@ -195,8 +196,9 @@ class AnswerKey(NamedTuple):
     def sign(self, body: bytes) -> str:
         """Return the signature of a response, in Base64.
 
-        RSA: PKCS #1 v1.5 with SHA-256; elliptic curves: ECDSA with SHA-256 (FIPS 186-4, as the
-        specification requires); Ed25519: RFC 8032, added by FIPS 186-5.
+        RSA keys sign with PKCS #1 v1.5 and SHA-256, elliptic curve keys with ECDSA and SHA-256.
+        Both follow FIPS 186-4, as the specification requires. Ed25519 keys follow RFC 8032, which
+        FIPS 186-5 added.
         """
         if isinstance(self.key, rsa.RSAPrivateKey):
             signed = self.key.sign(body, padding.PKCS1v15(), hashes.SHA256())
@@ -207,7 +209,7 @@ class AnswerKey(NamedTuple):
         return base64.b64encode(signed).decode()
 
     def make_response(self, content: BaseModel, status: int) -> Response:
-        """Return a signed response."""
+        """Return a response with this content, signed in its headers."""
         body = content.model_dump_json().encode()
         values = {"Processor-Domain": self.domain, "Signature": self.sign(body)}
         prefixes = ("X-OpenDSR", "X-OpenGDPR")
@@ -218,12 +220,13 @@ class AnswerKey(NamedTuple):
 
 
 def load_answer_key(ledger: Ledger, domain: str) -> AnswerKey:
-    """Return the key that signs responses.
+    """Load the key that signs responses, with its X.509 certificate for a domain.
 
     Raises
     ------
     KeyFileError
-        The operator's files are readable by other users, damaged, or do not match.
+        The operator's key is readable by other users, or the operator's files are damaged or do not
+        match.
     """
     folder = ledger.folder / FOLDER
     if (folder / "key.pem").exists():
@@ -242,7 +245,7 @@ def _load_operators(folder: pathlib.Path, domain: str) -> AnswerKey:
         certificate = x509.load_pem_x509_certificate(data)
     except (OSError, ValueError, TypeError) as error:
         raise KeyFileError(
-            f"{folder} must contain key.pem, without a password, and certificate.pem"
+            f"{folder} must contain key.pem without a password, and certificate.pem"
         ) from error
     is_short = isinstance(key, rsa.RSAPrivateKey) and key.key_size < _LEAST_RSA_BITS
     if not isinstance(key, _Private) or is_short:
@@ -250,12 +253,14 @@ def _load_operators(folder: pathlib.Path, domain: str) -> AnswerKey:
             f"{place} is not a valid key: expected RSA (2048 bits or more), ECDSA or Ed25519"
         )
     if key.public_key() != certificate.public_key():
-        raise KeyFileError(f"{folder}: certificate.pem does not belong to key.pem")
+        raise KeyFileError(
+            f"certificate.pem in {folder} does not belong to key.pem; replace one of them"
+        )
     return AnswerKey(key, data, domain)
 
 
 def _self_signed(key: ed25519.Ed25519PrivateKey, domain: str) -> bytes:
-    """Return a self-signed certificate of the ledger's key for a domain; it is deterministic."""
+    """Return a self-signed X.509 certificate of the ledger's key; always the same bytes."""
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, domain[:64])])
     builder = (
         x509.CertificateBuilder()
@@ -271,10 +276,10 @@ def _self_signed(key: ed25519.Ed25519PrivateKey, domain: str) -> bytes:
 
 
 class _Route(APIRoute):
-    """Returns 400 where the rest of the API returns 422, as the specification requires."""
+    """A route with status 400 instead of 422 for errors, as the specification requires."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler with changed status codes."""
+        """Return the handler of the route; it replaces status 422 by 400."""
         handle = super().get_route_handler()
 
         async def handle_as_specified(request: Request) -> Response:
@@ -299,7 +304,7 @@ Id = Annotated[SubjectRequestId, Path(description="Id that the controller chose.
 
 
 def _answer_key(request: Request) -> AnswerKey:
-    """Return the key that signs responses; it is loaded before a request is processed."""
+    """Return the key that signs the response; raise a problem if it cannot be loaded."""
     # The host name of the desk; the server accepts only known names.
     desk = context(request)
     public_url = desk.settings.public_url
@@ -320,7 +325,7 @@ async def _raw_body(request: Request) -> bytes:
 
 @router.get("/opendsr/v2/discovery", summary="Show supported OpenDSR features")
 def discover_opendsr(request: Request, caller: Filer) -> Discovery:
-    """Show version, supported identities and request types, and the URL of the certificate."""
+    """Show the version, the supported identities and request types, and the certificate URL."""
     base = (caller.desk.settings.public_url or str(request.base_url)).rstrip("/")
     kind = {"identity_type": "controller_customer_id"}
     return Discovery(
@@ -337,7 +342,7 @@ def discover_opendsr(request: Request, caller: Filer) -> Discovery:
     **describe_file(_PEM, "An X.509 certificate."),
 )
 def read_opendsr_certificate(caller: Filer, key: Key) -> Response:  # noqa: ARG001  (the gate)
-    """Download the X.509 certificate, in PEM, of the key that signs responses."""
+    """Download the X.509 certificate of the key that signs responses, in PEM."""
     return Response(key.certificate, media_type=_PEM)
 
 
@@ -376,7 +381,7 @@ def send_opendsr_request(
     response_model=Status,
 )
 def read_opendsr_request(caller: Filer, subject_request_id: Id, key: Key) -> Response:
-    """Show the status over all models; the response is signed."""
+    """Show the status of an erasure request in all models; the response is signed."""
     requests = _find_requests(caller, subject_request_id)
     shown = show_requests(caller, requests)
     if caller.sees_all_requests:
@@ -440,11 +445,11 @@ def cancel_opendsr_request(caller: Filer, subject_request_id: Id, key: Key) -> R
 def _plan_requests(
     caller: Principal, body: OpenDsrIn
 ) -> tuple[list[filing.RequestInput], list[LedgerRequest]]:
-    """Return the requests to file, and existing requests whose person was erased since.
+    """Return the requests to file, and the existing requests of a person who was erased since.
 
-    For a token that may not learn which models contain the person, there is one request per model,
-    and an unmatched hash is used as an id. The content for idempotency is the sent identities,
-    whether they match or not.
+    A token that can only file requests must not learn which models contain the person. It files one
+    request for each model, and a hash that matches no id is used as an id. Its requests are bound
+    to the idempotency key by the identities that were sent, whether they match or not.
     """
     tenant, law, requests = caller.tenant_for(None), body.regulation, caller.ledger.requests
     sent = sorted(
@@ -472,7 +477,7 @@ def _plan_requests(
                 "completed",
             ):
                 raise IdempotencyError(
-                    "this subject_request_id was used for another person; use a new one"
+                    "this subject_request_id was used for another person; use a new id"
                 )
             erased.append(stored[key])
     if not inputs and not erased:
@@ -483,7 +488,7 @@ def _plan_requests(
 def _find_ids(
     ledger: Ledger, sent: Sequence[tuple[str, str]], model: str, tenant: str
 ) -> Sequence[int | str]:
-    """Return the sent ids, and the ids in the model whose hashes were sent."""
+    """Return the ids that were sent, and the ids in the model whose hashes were sent."""
     texts = [value for name, value in sent if name == "raw"]
     hashed = {(name, value.lower()) for name, value in sent if name != "raw"}
     if hashed:
@@ -504,7 +509,7 @@ def _hash_text(name: str, text: str) -> str:
 
 
 def _keys_of(caller: Principal, subject_request_id: str) -> dict[str, str]:
-    """Return the idempotency keys of an erasure request, by model."""
+    """Return the idempotency keys of an OpenDSR request, by model name."""
     names = [model.name for model in caller.ledger.models.list(tenant=caller.tenant_for(None))]
     return {name: filing.derive_key("opendsr", subject_request_id, name) for name in names}
 
@@ -525,14 +530,14 @@ def _has_withdrawn(caller: Principal, request_id: str) -> bool:
 
 
 def _coarse_status(caller: Principal, shown: RequestOut) -> RequestStatus:
-    """Return the status for a filer, who may not learn which ids a model contains."""
+    """Return a status that does not reveal which ids a model contains."""
     if _has_withdrawn(caller, shown.id):
         return "cancelled"
     return "completed" if shown.state == "closed" else "pending"
 
 
 def _find_status(caller: Principal, request: LedgerRequest) -> RequestStatus:
-    """Return the status of a request in terms of the specification."""
+    """Return the OpenDSR status of a request of the ledger."""
     if request.state == "duplicate" and request.duplicate_of is not None:
         return _find_status(caller, caller.ledger.requests.get(request.duplicate_of))
     if request.state in ("purged", "closed"):
@@ -544,7 +549,10 @@ def _find_status(caller: Principal, request: LedgerRequest) -> RequestStatus:
 
 
 def combine_statuses(statuses: Sequence[RequestStatus]) -> RequestStatus:
-    """Return the common status of several requests, without the cancelled ones."""
+    """Return the common status of several requests; cancelled requests are ignored.
+
+    If the statuses differ, the result is "in_progress".
+    """
     left = [status for status in statuses if status != "cancelled"]
     if not left:
         return "cancelled"
@@ -557,10 +565,14 @@ def _completion_time(caller: Principal, shown: Sequence[RequestOut]) -> datetime
 
 
 def _require_callbacks(caller: Principal, tenant: str, urls: Sequence[str]) -> None:
-    """Reject URLs without a webhook of this desk: a caller must not choose destinations."""
+    """Reject callback URLs that are not the URL of a webhook of this desk.
+
+    A caller must not choose where the desk sends messages.
+    """
     if urls and not set(urls) <= Webhooks(caller.ledger).list_addresses(tenant):
         title = "this desk calls only URLs of its webhooks"
         words = (
-            "Ask the operator for a webhook with this URL, or omit status_callback_urls and poll"
+            "Ask the operator to create a webhook with this URL, or omit status_callback_urls and "
+            "poll the status."
         )
-        raise ApiProblem(400, "callback", title, f"{words} the status.")
+        raise ApiProblem(400, "callback", title, words)

@@ -1,4 +1,4 @@
-"""Register models: an uploaded model with its rows, or a small example."""
+"""API routes for registering models: an uploaded model with its rows, or an example."""
 
 import threading
 import warnings
@@ -49,7 +49,7 @@ class ExampleIn(In):
     Attributes
     ----------
     name : Name or None
-        Name of the model; default: example- followed by the kind.
+        Name of the model; by default "example-" followed by the kind.
     """
 
     kind: Example = "forest"
@@ -74,7 +74,7 @@ class ModelForm(In):
 
 
 class ModelUpload(NamedTuple):
-    """A model upload: the saved model, the training rows as CSV with a header, and the fields."""
+    """An uploaded model: its fields, the model file, and the training rows as CSV with header."""
 
     form: ModelForm
     model_file: BinaryIO
@@ -97,7 +97,7 @@ def _describe_body() -> dict[str, Any]:
 
 
 async def _read_upload(request: Request) -> AsyncIterator[ModelUpload]:
-    """Yield the upload; it is read after authentication, and kept in memory."""
+    """Yield the uploaded model, which is read after authentication and kept in memory."""
     form = await read_parts(request)
     try:
         yield _parse_upload(form)
@@ -110,7 +110,7 @@ def _parse_upload(form: FormData) -> ModelUpload:
     model, rows = parts.pop("model", None), parts.pop("rows", None)
     words = "Send the parts `model` and `rows` as files."
     if len(parts) + 2 < len(form.multi_items()):
-        words = "Send each part once."
+        words = "Send each part of the form only once."
     elif isinstance(model, UploadFile) and isinstance(rows, UploadFile):
         try:
             return ModelUpload(ModelForm.model_validate(parts), model.file, rows.file)
@@ -131,8 +131,8 @@ def register_model(
 ) -> ModelOut:
     """Register a saved model with its training rows.
 
-    An exact model is retrained on the rows and compared. The file is not a pickle, and may
-    contain only classes of letheon and scikit-learn.
+    An exact model is retrained on the rows, and must equal the uploaded model. The model file is
+    not a pickle, and may contain only classes of letheon and scikit-learn.
     """
     # A sandboxed process reads the files and trains, without access to files and network.
     desk, form = caller.desk, upload.form
@@ -155,7 +155,7 @@ def register_model(
 
 @router.post("/api/v1/models/example", summary="Register an example", status_code=201)
 def register_example(caller: Writer, wanted: ExampleIn) -> ModelOut:
-    """Train and register a small model; its ids are `person-0001` and so on."""
+    """Train and register a small example model with the ids `person-0001`, `person-0002`, ..."""
     # The seed is derived from the log of the ledger. Erased people are left out.
     ledger, tenant = caller.ledger, caller.tenant_for(wanted.tenant)
     estimator, X, y = _make_example(wanted.kind)
@@ -187,7 +187,7 @@ def _note_registered(caller: Principal, name: str, tenant: str) -> ModelOut:
 
 
 def _require_protection(desk: Context) -> None:
-    """Reject uploads if the kernel cannot isolate models, unless the operator accepts the risk."""
+    """Reject an upload if the kernel cannot isolate models and the operator does not allow it."""
     if desk.settings.allow_partial_sandbox or protection().is_full:
         return
     words = (
@@ -199,7 +199,10 @@ def _require_protection(desk: Context) -> None:
 
 @contextmanager
 def _without_warnings(desk: Context) -> Iterator[None]:
-    """Ignore letheon's warnings, which the page of the model shows; one thread at a time."""
+    """Ignore warnings of letheon, which the page of the model shows anyway.
+
+    Only one thread at a time may do this; raise a problem if another thread takes too long.
+    """
     if not _quiet.acquire(timeout=_PATIENCE):
         raise desk.limiter.models.make_problem()
     try:
@@ -220,7 +223,9 @@ _UNTRUSTED = (
     "The file uses a class or a setting that this desk does not trust; `letheon inspect` shows it. "
     "An operator can register the model with `letheon model add --trust`."
 )
-_TOO_LARGE = "Loading it needs too much memory; use `letheon model add --max-memory`."
+_TOO_LARGE = (
+    "Loading the file needs too much memory; use `letheon model add --max-memory` on the server."
+)
 _NOT_SAVED = "The file was not written by letheon.save, or it was truncated or changed."
 _NO_PLACE = "A part of the model cannot be saved to a file."
 _NO_READER = "The server has neither pandas nor polars; install one of them."
@@ -243,7 +248,7 @@ _FILE_PROBLEMS: _Problems = {
         422,
         "model-file",
         _NO_MODEL,
-        "A newer version of letheon wrote it.",
+        "The file was written by a newer version of letheon; update the server.",
     ),
     exceptions.MemoryLimitError: (422, "model-file", _NO_MODEL, _TOO_LARGE),
     exceptions.StateError: (422, "model-file", _NO_MODEL, _NOT_SAVED),
@@ -257,7 +262,10 @@ _FILE_PROBLEMS: _Problems = {
 
 @contextmanager
 def _as_problems(known: _Problems) -> Iterator[None]:
-    """Turn errors into problems; texts of libraries, which may quote rows, are not shown."""
+    """Turn errors in a ``with`` block into API problems; `known` has the problem by error class.
+
+    The texts of other libraries are not shown, because they may quote rows.
+    """
     kinds: tuple[type[Exception], ...] = (*known, *_COMPLAINTS)
     try:
         yield

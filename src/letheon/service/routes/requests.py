@@ -1,4 +1,4 @@
-"""List, show and export requests; actions such as verify, approve, hold and reject."""
+"""API routes that list, show and export requests, and take actions on them."""
 
 import contextlib
 import csv
@@ -50,14 +50,14 @@ _BUCKETS = (
 
 
 class ModelQuery(In):
-    """Filters by model and tenant."""
+    """Query parameters that select requests by model and tenant."""
 
     model: views.ModelName | None = None
     tenant: views.TenantName | None = None
 
 
 class RequestQuery(ModelQuery):
-    """Filters of a list of requests."""
+    """Query parameters that select and order the requests of a list."""
 
     state: list[views.State] = Field(default=[], max_length=15)
     regime: Regime | None = None
@@ -71,7 +71,7 @@ class RequestQuery(ModelQuery):
 
 
 class RequestPageQuery(RequestQuery):
-    """Filters and page of a list of requests."""
+    """Query parameters for one page of a list of requests."""
 
     after: Annotated[str, Field(max_length=512)] | None = Field(
         default=None, description="Value of `next` of the previous page."
@@ -85,10 +85,10 @@ class TimelineEntry(Out):
     Attributes
     ----------
     by : str or None
-        Id of the acting token; null for the ledger itself.
+        Id of the token that acted; null if the ledger acted itself.
     log_index : int or None
-        Position in the log; null until the next checkpoint, and for a token that is bound to a
-        tenant or can only file requests.
+        Position of the event in the log. It is null until the next checkpoint, and for a token that
+        is bound to a tenant or can only file requests.
     """
 
     at: datetime
@@ -99,21 +99,21 @@ class TimelineEntry(Out):
 
 
 class Bucket(Out):
-    """Number of open requests by days left."""
+    """The number of open requests in a range of days left."""
 
     label: str
     count: int
 
 
 class DueDay(Out):
-    """Number of open requests with this deadline."""
+    """The number of open requests with a deadline on this day."""
 
     day: date
     count: int
 
 
 class Summary(Out):
-    """Counts of requests.
+    """Numbers of requests by state and by deadline.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Summary(Out):
     due_days : list of DueDay
         Number of open requests by deadline.
     oldest_received_at : datetime or None
-        Time of receipt of the request that is due first.
+        When the request with the earliest deadline was received; null if no request is open.
     """
 
     counts: dict[str, int]
@@ -156,7 +156,7 @@ def list_requests(
 def find_first_requests(
     caller: Principal, query: RequestQuery, *, limit: int
 ) -> list[views.RequestOut]:
-    """Return the first requests of a list, without counting all."""
+    """Return the first `limit` requests of a list; faster than a page, which counts them all."""
     filters = _make_filters(caller, query)
     requests = caller.ledger.requests.iterate(**filters, order=query.order, chunk=limit)
     return views.show_requests(caller, list(islice(requests, limit)))
@@ -176,13 +176,13 @@ def _make_filters(caller: Principal, query: RequestQuery) -> dict[str, Any]:
 
 
 def own_filter(caller: Principal) -> dict[str, Any]:
-    """Return the filter for the requests that a token may see."""
+    """Return the filter arguments that select the requests a token may see."""
     sees_all = caller.sees_all_requests
     return {"filed_by": None if sees_all else caller.id, "coarse": not sees_all}
 
 
 def _search_text(caller: Principal, text: str | None) -> str | None:
-    """Return the search text, with the ledger's number for a certificate."""
+    """Replace a tenant's certificate number such as #12 in a search by the ledger's number."""
     if text is None or caller.tenant is None or not text[1:].isdecimal() or text[0] != "#":
         return text
     try:
@@ -197,7 +197,7 @@ def _search_text(caller: Principal, text: str | None) -> str | None:
     **describe_file("text/csv", "The requests as CSV."),
 )
 def export_requests(caller: Reader, query: Annotated[RequestQuery, Query()]) -> StreamingResponse:
-    """Export all matching requests as CSV; it contains no ids of people."""
+    """Export all matching requests as CSV, without the ids of people."""
     requests = caller.ledger.requests.iterate(**_make_filters(caller, query), order=query.order)
     return StreamingResponse(
         _export_lines(caller, requests),
@@ -225,7 +225,7 @@ def _csv_text(rows: Sequence[Sequence[str]]) -> str:
 
 
 def export_cell(value: Any) -> str:
-    """Return a CSV cell; an apostrophe marks text that a spreadsheet would read as a formula."""
+    """Return the text of a CSV cell, with an apostrophe before text that looks like a formula."""
     if value is None:
         return ""
     text = value.isoformat() if isinstance(value, date) else str(value)
@@ -259,7 +259,7 @@ def summarise_requests(caller: Reader, query: Annotated[ModelQuery, Query()]) ->
 
 @router.get("/api/v1/grounds", summary="List legal grounds")
 def list_grounds(caller: Reader) -> views.Grounds:  # noqa: ARG001  (the gate)
-    """List the legal grounds of requests, rejections and holds."""
+    """List the legal grounds for requests, rejections and holds."""
     return views.GROUNDS
 
 
@@ -283,7 +283,10 @@ def read_timeline(caller: Reader, request_id: views.RequestPath) -> Page[Timelin
 
 
 def _is_for_filer(caller: Principal, entry: LogEntry) -> bool:
-    """Return whether an event is the filer's own, or one that the requester was notified of."""
+    """Return whether a token that can only file requests may see an event.
+
+    It may see the receipt of the request, extensions, and its own withdrawal.
+    """
     is_withdrawn = entry.kind == "cancelled" and entry.details.get("by") == caller.id
     return entry.kind in ("received", "extended") or is_withdrawn
 
@@ -305,24 +308,24 @@ def _entry_out(caller: Principal, entry: LogEntry) -> TimelineEntry:
 
 
 class RejectIn(In):
-    """The ground of a rejection.
+    """The legal ground of a rejection.
 
     Attributes
     ----------
     ground : str
-        A code of /api/v1/grounds, reject.
+        A code in the list `reject` of /api/v1/grounds.
     """
 
     ground: views.Code
 
 
 class HoldIn(RejectIn):
-    """The ground and the end of a hold.
+    """The legal ground and the end of a hold.
 
     Attributes
     ----------
     ground : str
-        A code of /api/v1/grounds, hold.
+        A code in the list `hold` of /api/v1/grounds.
     until : date
         The hold ends at the beginning of this day.
     """
@@ -331,13 +334,13 @@ class HoldIn(RejectIn):
 
 
 class TellIn(In):
-    """Number of recipients of the data that were notified (GDPR, Article 19)."""
+    """The number of recipients of the data that were notified (GDPR, Article 19)."""
 
     recipients: StrictInt = Field(ge=1, le=_MOST_RECIPIENTS)
 
 
 class AnswerIn(In):
-    """Number of recipients that were notified since they were last recorded."""
+    """The number of notified recipients that are not recorded yet."""
 
     recipients: StrictInt = Field(default=0, ge=0, le=_MOST_RECIPIENTS)
 
@@ -348,11 +351,11 @@ class ActionOnMany(In):
     Attributes
     ----------
     ground : str or None
-        Required for hold and reject.
+        Legal ground; required for the actions hold and reject.
     until : date or None
-        Required for hold: the day on which it ends.
+        Day on which the hold ends; required for the action hold.
     recipients : int or None
-        For tell and answer: number of notified recipients.
+        Number of notified recipients; for the actions tell and answer.
     """
 
     ground: views.Code | None = None
@@ -366,7 +369,7 @@ class ActionOnMany(In):
 def act_on_requests(
     caller: Annotated[Principal, Depends(allows("requests:read", is_long=True))], body: ActionOnMany
 ) -> views.BulkOut:
-    """Take the same action on several requests; the token needs the scope of the action."""
+    """Take the same action on several requests; the token needs the scope for this action."""
     # The rows of requests that are verified together are added up: above `Policy.approve_above`
     # all of them need approval.
     details = body.model_dump()
@@ -387,7 +390,7 @@ def act_on_requests(
 def take_action(
     caller: Principal, request_id: str, name: views.ActionName, **details: Any
 ) -> views.RequestOut:
-    """Take an action on a request."""
+    """Take an action on a request; return the request as the caller sees it."""
     with views.raise_problems():
         return views.show_requests(caller, [_change_request(caller, request_id, name, details)])[0]
 
@@ -400,7 +403,7 @@ def _change_request(
     *,
     needs_approval: bool = False,
 ) -> Request:
-    """Take an action on a request, and return the ledger's record."""
+    """Take an action on a request, and return the request as recorded in the ledger."""
     _require_action(caller, name, details)
     request = views.find_visible(caller, request_id)
     if name == "approve":
@@ -417,7 +420,7 @@ def _change_request(
 
 
 def _require_action(caller: Principal, name: views.ActionName, details: dict[str, Any]) -> None:
-    """Raise a problem if a scope or a required detail of an action is missing."""
+    """Raise a problem if the token lacks the scope, or the details lack a required value."""
     action = views.ACTIONS[name]
     caller.require(*action.scopes)
     missing = [key for key in action.takes if details.get(key) is None]
@@ -429,7 +432,7 @@ def _require_action(caller: Principal, name: views.ActionName, details: dict[str
 def _require_other_eyes(caller: Principal, request: Request) -> None:
     """Reject an approval by the person who filed or verified the request, with any token.
 
-    Both are final when the request is verified.
+    Only a verified request can be approved, so it is known who filed and verified it.
     """
     if request.state != "verified":
         label = states.REQUEST_STATES[request.state].label
@@ -438,14 +441,17 @@ def _require_other_eyes(caller: Principal, request: Request) -> None:
     family = caller.desk.tokens.find_family(caller.id)
     if not family.isdisjoint({request.filed_by, request.verified_by}):
         raise RequestStateError(
-            f"request {request.id} was filed or verified with the same token, or with one that "
-            "created it or was created with it; another person must approve it, with a token from "
-            "`letheon token add`"
+            f"request {request.id} was filed or verified with your token, or with a token that "
+            "created your token or was created with it; another person must approve the request, "
+            "with a token from `letheon token add`"
         )
 
 
 def _is_large_together(caller: Principal, body: ActionOnMany) -> bool:
-    """Return whether the requests that a call verifies together need approval."""
+    """Return whether all requests that a call verifies need approval.
+
+    They do if their rows together exceed the limit of the policy.
+    """
     policy = caller.ledger.settings.policy
     if body.action != "verify" or policy.approve_above is None:
         return False
@@ -477,7 +483,7 @@ def reject_request(
 def tell_recipients(
     caller: Handler, request_id: views.RequestPath, body: TellIn
 ) -> views.RequestOut:
-    """Record the number of notified recipients; the attestation of the purge contains it."""
+    """Record how many recipients were notified; the purge attestation states this number."""
     return take_action(caller, request_id, "tell", recipients=body.recipients)
 
 
@@ -491,7 +497,7 @@ def answer_request(
 
 
 def _plain_handler(name: views.ActionName, gate: Gate) -> Callable[..., views.RequestOut]:
-    """Return the handler of an action without details."""
+    """Return the route handler for an action that needs no details."""
 
     def handle_action(
         caller: Annotated[Principal, Depends(gate)], request_id: views.RequestPath

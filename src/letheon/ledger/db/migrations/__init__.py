@@ -1,7 +1,7 @@
 """Migrations of the ledger's tables, each in one transaction.
 
-Until the first release there is one revision, made from the metadata. Databases of earlier
-revisions are altered to the same form.
+Until the first release there is a single revision, created from the table metadata. Databases of
+earlier revisions are altered to the same form.
 """
 
 from pathlib import Path
@@ -53,7 +53,7 @@ def _alter_old(connection: Connection) -> None:
 
 
 def _make_schema(connection: Connection) -> None:
-    """Create the schema, unless an administrator has created it."""
+    """Create the PostgreSQL schema, unless an administrator has created it already."""
     known = text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
     if connection.scalar(known, {"name": SCHEMA}) is None:
         connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))

@@ -21,7 +21,7 @@ _FOREVER = ("certificates", "purges", "checkpoints", "allowed_moves", "actions")
 
 
 class _Trigger(NamedTuple):
-    """A change of rows that a database trigger rejects."""
+    """Database trigger that rejects a change of rows."""
 
     name: str
     change: str
@@ -47,12 +47,15 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Raise: a ledger cannot be downgraded."""
-    raise NotImplementedError("the tables of a ledger cannot be removed")
+    """Raise `NotImplementedError`, because a ledger cannot be downgraded."""
+    raise NotImplementedError("a ledger cannot be downgraded, because this would remove its tables")
 
 
 def _rules(moves: str, differs: str) -> Iterator[_Trigger]:
-    """Yield the rules of both kinds of database."""
+    """Yield the triggers, in the SQL of SQLite or PostgreSQL.
+
+    `moves` and `differs` are the parts that differ between the two databases.
+    """
     unknown = f"NOT EXISTS (SELECT 1 FROM {moves} WHERE before = {{}} AND after = NEW.state)"
     yield _Trigger("first_state", "INSERT", "requests", unknown.format("''"), "no first state")
     yield _Trigger(

@@ -1,0 +1,16 @@
+"""Facts about the methods of this package."""
+
+from letheon.guarantee import MethodFacts
+
+
+def make_facts(applicability: str, method: str = "stable-preprocessing") -> MethodFacts:
+    """Return the facts of a transformer made of exact counts or sums."""
+    return MethodFacts(
+        method=method,
+        applicability=applicability,
+        exact=True,
+        strength="strong",
+        definition_name=method,
+        batches=True,
+        replay="bitwise",
+    )

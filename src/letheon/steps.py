@@ -1,0 +1,491 @@
+"""Steps of a pipeline: steps that learn nothing, steps that pass changes on, and chains of them.
+
+A step that passes changes on implements the protocol of `letheon.delta.StableTransformer`. A chain
+of such steps is a step again, so pipelines and column transformers can contain each other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import Tags, get_tags
+from sklearn.utils.validation import check_is_fitted
+
+from letheon.base import ForgetMixin
+from letheon.data import Rows, SlotRows, as_table, to_native
+from letheon.delta import Block, Delta, DeltaMixin, ReplacedRows, RowSource, StepPlan, Table, View
+from letheon.guarantee import KINDS, Kind, MethodFacts
+from letheon.inner_estimator import (
+    inherit_tags,
+    inner_training,
+    refuse_learner,
+    require_independence,
+    transform_alone,
+)
+from letheon.seeds import Purpose, library_seed, seed_from
+
+
+class DataIndependent(TransformerMixin, BaseEstimator):
+    """A wrapper that declares that a transformer learns nothing from data.
+
+    Use it for steps whose `fit` ignores values (a fixed projection, a hashing vectoriser, a column
+    selection by name), if each output row depends on one input row only. A function that subtracts
+    the mean of its input is stateless, but it mixes rows. The stateless transformers of
+    scikit-learn need no declaration, except `FunctionTransformer`: its function may do anything.
+
+    The declaration is checked. Of the transformers of scikit-learn, only those whose `fit` can
+    ignore values are accepted, with suitable settings (``OneHotEncoder(categories=...)``). Every
+    transformer is also fitted on samples of a few rows. It is rejected if the states differ, or if
+    the output for a row depends on other rows.
+
+    Parameters
+    ----------
+    transformer : transformer
+        Never fitted itself: one clone is fitted on all rows, and further clones on a few of them.
+        By using this class, you declare that a fitted clone stores no value of a row.
+
+    Raises
+    ------
+    CannotForgetError
+        From `fit`: the transformer learns from rows, or mixes them.
+    """
+
+    def __init__(self, transformer: Any) -> None:
+        self.transformer = transformer
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit a clone of the transformer."""
+        refuse_learner(self.transformer)
+        fresh = clone_with_seeds(self.transformer)
+        fitted = clone(fresh).fit(X, y)
+        require_independence(fresh, fitted, X, y)
+        self.transformer_ = fitted
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return X, transformed by the fitted clone."""
+        check_is_fitted(self)
+        return self.transformer_.transform(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Return the names of the columns that `transform` returns."""
+        check_is_fitted(self)
+        return self.transformer_.get_feature_names_out(input_features)
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of columns of the transformer, if it has `n_features_in_`."""
+        check_is_fitted(self)
+        return int(self.transformer_.n_features_in_)
+
+    def __sklearn_tags__(self) -> Tags:
+        """Return the tags of the inner transformer."""
+        return inherit_tags(super().__sklearn_tags__(), self.transformer)
+
+
+def passes_through(step: Any) -> bool:
+    """Return whether a step returns its input: None or ``"passthrough"``."""
+    return step is None or (isinstance(step, str) and step == "passthrough")
+
+
+def is_data_independent(step: Any) -> bool:
+    """Return whether a step learns nothing from data, according to its class or its tags."""
+    if passes_through(step) or isinstance(step, DataIndependent):
+        return True
+    learns = isinstance(step, ForgetMixin | FunctionTransformer) or get_tags(step).requires_fit
+    return not learns
+
+
+def passes_deltas(step: Any) -> bool:
+    """Return whether a step can pass changes on instead of being refitted."""
+    if hasattr(step, "passes_deltas"):
+        return bool(step.passes_deltas)
+    return is_data_independent(step) or hasattr(step, "_transform_with")
+
+
+def clone_step(step: Any) -> Any:
+    """Return an unfitted clone of a step."""
+    return step if passes_through(step) else clone(step)
+
+
+def clone_with_seeds(step: Any) -> Any:
+    """Return an unfitted clone with fixed seeds, so that later fits use the same seeds."""
+    fresh = clone_step(step)
+    if fresh is None or isinstance(fresh, str | ForgetMixin):
+        return fresh
+    unset = {
+        name: library_seed(seed_from(value), Purpose.STEP, name)
+        for name, value in fresh.get_params(deep=True).items()
+        if name.rpartition("__")[2] == "random_state" and not isinstance(value, int)
+    }
+    return fresh.set_params(**unset)
+
+
+def clone_unfitted(step: Any) -> Any:
+    """Return an unfitted clone with the seeds of the fitted step."""
+    if hasattr(step, "_clone_unfitted"):
+        return step._clone_unfitted()
+    fresh = clone_step(step)
+    if isinstance(step, ForgetMixin) and "random_state" in fresh.get_params(deep=False):
+        fresh.set_params(random_state=step.seed_)  # type: ignore[attr-defined]
+    return fresh
+
+
+class FixedStep:
+    """A step that learns nothing, with the methods of a step that passes changes on.
+
+    Parameters
+    ----------
+    transformer : transformer, None or "passthrough"
+        The fitted transformer.
+    """
+
+    published_ = ()
+
+    def __init__(self, transformer: Any) -> None:
+        self.transformer = transformer
+
+    def _fit_source(self, source: RowSource) -> None:
+        if passes_through(self.transformer):
+            return
+        rows = collect_rows(source)
+        fresh, X = clone(self.transformer), to_native(rows.X)
+        self.transformer.fit(X, rows.y)
+        if not isinstance(self.transformer, DataIndependent):
+            require_independence(fresh, self.transformer, X, rows.y)
+        transform_alone(self.transformer, X)
+
+    def _transform_with(self, published: Any, X: Table) -> Table:  # noqa: ARG002
+        if passes_through(self.transformer) or X.shape[0] == 0:
+            return X
+        return as_table(self.transformer.transform(to_native(X)))
+
+    def _transform_training(self, published: Any, block: Block) -> Table:
+        return self._transform_with(published, block.X)
+
+    def _prepare_delta(self, delta: Delta) -> StepPlan:
+        if passes_through(self.transformer) or not (delta.columns or delta.layout is not None):
+            return StepPlan(published=(), columns=delta.columns, layout=delta.layout)
+        n_columns = count_columns(delta.source.through(lambda b: self._transform_with((), b.X)))
+        n_before = count_columns(delta.before.through(lambda b: self._transform_with((), b.X)))
+        layout = None if n_columns == n_before else np.full(n_columns, -1, np.int64)
+        return StepPlan(published=(), columns=tuple(range(n_columns)), layout=layout)
+
+    def _apply_plan(self, plan: StepPlan) -> None:
+        """Do nothing: this step has no state."""
+
+
+def as_delta_step(step: Any) -> Any:
+    """Return a step with the methods of `StableTransformer`."""
+    return step if hasattr(step, "_transform_with") else FixedStep(step)
+
+
+def collect_rows(source: RowSource) -> Block:
+    """Return all rows of a source as one block."""
+    blocks = list(source.blocks())
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first
+    y = None if first.y is None else np.concatenate([block.y for block in blocks])
+    weights = None
+    if first.weights is not None:
+        weights = np.concatenate([block.weights for block in blocks])
+    ids = first.ids.concat(*(block.ids for block in blocks[1:]))
+    return Block(join_tables([block.X for block in blocks]), y, ids, weights)
+
+
+def join_tables(tables: Sequence[Table]) -> Table:
+    """Return tables with the same columns, one below the other."""
+    if isinstance(tables[0], np.ndarray):
+        return np.concatenate(tables)
+    if sp.issparse(tables[0]):
+        return sp.csr_array(sp.vstack(tables, format="csr"))
+    joint = tables[0]
+    for table in tables[1:]:
+        joint = joint.concat(table)
+    return joint
+
+
+def count_columns(source: RowSource) -> int:
+    """Return the number of columns of the rows of a source."""
+    shape = next(iter(source.blocks())).X.shape
+    return int(shape[1]) if len(shape) == 2 else 1
+
+
+def pass_on(step: Any, plan: StepPlan, delta: Delta) -> Delta:
+    """Return the change of the output of a step, which is the input of the next one."""
+    old, new = step.published_, plan.published
+    old_view: View = lambda block: step._transform_training(old, block)  # noqa: E731
+    new_view: View = lambda block: step._transform_training(new, block)  # noqa: E731
+    before, source = delta.before.through(old_view), delta.source.through(new_view)
+    parts = [plan.rows, None if delta.replaced is None else delta.replaced.ranks]
+    ranks = [part for part in parts if part is not None and len(part)]
+    replaced = None
+    if ranks:
+        changed = np.unique(np.concatenate(ranks))
+        replaced = ReplacedRows(changed, before.take(changed), source.take(changed))
+    return Delta(
+        removed=None if delta.removed is None else delta.removed.through(old_view),
+        added=None if delta.added is None else delta.added.through(new_view),
+        replaced=replaced,
+        columns=plan.columns,
+        layout=plan.layout,
+        before=before,
+        source=source,
+    )
+
+
+class ChainPlan(NamedTuple):
+    """Plans of the steps of a chain, in order, and the change of the output of the last one."""
+
+    plans: tuple[StepPlan, ...]
+    output: Delta
+
+    @property
+    def published(self) -> tuple[Any, ...]:
+        """Published values of all steps after the commit."""
+        return tuple(plan.published for plan in self.plans)
+
+    @property
+    def work(self) -> float:
+        """The largest share of a fresh fit that a step repeats."""
+        return max((plan.work for plan in self.plans), default=0.0)
+
+    @property
+    def rebuilt(self) -> dict[str, int]:
+        """Numbers of rebuilt parts of all steps."""
+        return sum_counts([plan.rebuilt for plan in self.plans])
+
+
+def sum_counts(counts: Sequence[Any]) -> dict[str, int]:
+    """Return the sums of several mappings of names to numbers."""
+    total: dict[str, int] = {}
+    for part in counts:
+        for name, number in part.items():
+            total[name] = total.get(name, 0) + number
+    return total
+
+
+def fit_chain(steps: Sequence[Any], source: RowSource) -> RowSource:
+    """Fit steps in order; return the source of the rows behind the last one."""
+    for step in steps:
+        step._fit_source(source)
+        source = source.through(_view_of(step))
+    return source
+
+
+def _view_of(step: Any) -> Any:
+    published = step.published_
+    return lambda block: step._transform_training(published, block)
+
+
+def prepare_chain(steps: Sequence[Any], delta: Delta) -> ChainPlan:
+    """Return what a change does in every step of a chain. Changes nothing."""
+    plans = []
+    for step in steps:
+        plan = step._prepare_delta(delta)
+        plans.append(plan)
+        delta = pass_on(step, plan, delta)
+    return ChainPlan(tuple(plans), delta)
+
+
+def apply_chain(steps: Sequence[Any], plans: Sequence[StepPlan]) -> None:
+    """Apply the plans of a chain. Cannot fail."""
+    for step, plan in zip(steps, plans, strict=True):
+        step._apply_plan(plan)
+
+
+@dataclass(frozen=True)
+class FittedSteps:
+    """The fitted steps, and the raw rows if a step before the last one learns from data.
+
+    Attributes
+    ----------
+    steps : tuple of (name, step)
+        The fitted steps.
+    rows : SlotRows, Rows or None
+        `SlotRows` if all steps pass changes on, `Rows` if a request refits the steps.
+    """
+
+    steps: tuple[tuple[str, Any], ...]
+    rows: SlotRows | Rows | None
+
+    @property
+    def model(self) -> Any:
+        """The last step."""
+        return self.steps[-1][1]
+
+    @property
+    def early(self) -> list[Any]:
+        """The steps before the last, with the methods of steps that pass changes on."""
+        return [as_delta_step(step) for _, step in self.steps[:-1]]
+
+    def transform(self, X: Any) -> Any:
+        """Return X, transformed by every step except the last."""
+        if isinstance(self.rows, SlotRows):
+            table = as_table(X, copy=False)
+            for step in self.early:
+                table = step._transform_with(step.published_, table)
+            return to_native(table)
+        for _, step in self.steps[:-1]:
+            X = X if passes_through(step) else step.transform(X)
+        return X
+
+    def destroy_files(self) -> list[str]:
+        """Destroy the files of all steps; return a warning for each file that remains."""
+        forgetting = [step for _, step in self.steps if isinstance(step, ForgetMixin)]
+        return [message for step in forgetting for message in step._destroy_files()]
+
+
+class PipelineFacts:
+    """Descriptor of the facts of a pipeline, which depend on the facts of its steps.
+
+    On the class, it returns the facts of pipelines in general.
+    """
+
+    def __init__(self, **facts: Any) -> None:
+        self._general = MethodFacts(**facts)
+
+    def __get__(self, pipeline: Any, owner: type) -> MethodFacts:
+        if pipeline is None:
+            return self._general
+        steps = [step.facts for _, step in pipeline.steps if isinstance(step, ForgetMixin)]
+        last = steps[-1] if steps else self._general
+        # A pipeline can claim no more than its weakest step.
+        kinds: list[Kind] = [facts.certificate for facts in steps]
+        weakest: Kind = max(kinds, key=KINDS.index, default="exact")
+        return replace(
+            self._general,
+            exact=weakest == "exact",
+            certificate=weakest,
+            requests=last.requests,
+            releases=last.releases,
+            families=last.families,
+            tasks=last.tasks,
+            needs=last.needs,
+            batches=last.batches,
+        )
+
+
+class NamedStepsMixin:
+    """Mixin for estimators with a list of named steps; `get_params` and `set_params` reach into it.
+
+    Each entry of the list starts with the name and the step.
+    """
+
+    _steps_name: ClassVar[str] = "steps"
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters of the estimator and of its steps, like `Pipeline`."""
+        params: dict[str, Any] = super().get_params(deep=False)  # type: ignore[misc]
+        steps = params[self._steps_name]
+        if not deep or not isinstance(steps, list | tuple):
+            return params
+        params.update({name: step for name, step, *_ in steps})
+        for name, step, *_ in steps:
+            if hasattr(step, "get_params"):
+                params.update(
+                    {f"{name}__{key}": value for key, value in step.get_params(deep=True).items()}
+                )
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Set the list of steps, a whole step by its name, or a parameter of a step."""
+        attribute = self._steps_name
+        if attribute in params:
+            setattr(self, attribute, params.pop(attribute))
+        steps = getattr(self, attribute)
+        names = [name for name, *_ in steps] if params else []
+        for name in [key for key in params if key in names]:
+            step = params.pop(name)
+            steps = [(key, step if key == name else old, *rest) for key, old, *rest in steps]
+            setattr(self, attribute, steps)
+        super().set_params(**params)  # type: ignore[misc]
+        return self
+
+
+class ChainStepMixin:
+    """Mixin for an estimator that is a chain of steps, and itself a step that passes changes on."""
+
+    def _inner_steps(self) -> list[Any]:
+        """Return the fitted steps, with the methods of `StableTransformer`."""
+        raise NotImplementedError(f"{type(self).__name__} must return its steps")
+
+    @property
+    def published_(self) -> tuple[Any, ...]:
+        """Published values of all steps."""
+        return tuple(step.published_ for step in self._inner_steps())
+
+    def _transform_with(self, published: Any, X: Table) -> Table:
+        for step, values in zip(self._inner_steps(), published, strict=True):
+            X = step._transform_with(values, X)
+        return X
+
+    def _transform_training(self, published: Any, block: Block) -> Table:
+        for step, values in zip(self._inner_steps(), published, strict=True):
+            block = block.with_table(step._transform_training(values, block))
+        return block.X
+
+    def _prepare_delta(self, delta: Delta) -> StepPlan:
+        steps = self._inner_steps()
+        chain, old = prepare_chain(steps, delta), self.published_
+        output = chain.output
+        return StepPlan(
+            published=keep_if_same(old, chain.published),
+            apply=lambda: apply_chain(steps, chain.plans),
+            columns=output.columns,
+            layout=output.layout,
+            rows=None if output.replaced is None else output.replaced.ranks,
+            work=chain.work,
+            rebuilt=chain.rebuilt,
+        )
+
+    def _apply_plan(self, plan: StepPlan) -> None:
+        plan.apply()
+
+
+def keep_if_same(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return `old` if all of its elements are the same objects in `new`."""
+    return old if all(a is b for a, b in zip(old, new, strict=True)) else new
+
+
+def takes_deltas(model: Any) -> bool:
+    """Return whether a last step takes changes, instead of rows that leave or a new fit."""
+    return isinstance(model, DeltaMixin) or bool(getattr(model, "passes_deltas", False))
+
+
+def fit_in_order(steps: Sequence[tuple[str, Any]], rows: Rows) -> None:
+    """Fit every step on the output of the steps before it."""
+    X, _ = rows.slice(0, len(rows))  # a copy: a step may work in place
+    model = steps[-1][1]
+    for name, step in steps:
+        with inner_training(f"step {name!r}"):
+            _fit_step(step, X, rows)
+            if step is not model and not passes_through(step):
+                can_forget = isinstance(step, ForgetMixin)
+                X = step.transform(X) if can_forget else transform_alone(step, X)
+
+
+def fit_model(model: Any, source: RowSource) -> None:
+    """Fit the last step of a pipeline on the rows behind the other steps."""
+    if takes_deltas(model):
+        model._fit_source(source)
+        return
+    rows = collect_rows(source)
+    model.fit(to_native(rows.X), rows.y, ids=rows.ids.to_array())
+
+
+def _fit_step(step: Any, X: Any, rows: Rows) -> None:
+    if passes_through(step):
+        return
+    if isinstance(step, ForgetMixin):
+        step.fit(X, rows.y, ids=rows.ids)  # type: ignore[attr-defined]
+    else:
+        fresh = clone(step)
+        step.fit(X, rows.y)
+        if not isinstance(step, DataIndependent):
+            require_independence(fresh, step, X, rows.y)
