@@ -201,7 +201,7 @@ class TermCounts:
         )
         np.add.at(n_documents, matrix.indices, 1)
         np.add.at(n_occurrences, matrix.indices, matrix.data.astype(np.int64))
-        joined = self.documents.joined(matrix, None, ids, {HASH: hashes})
+        joined = self.documents.join(matrix, None, ids, {HASH: hashes})
         return CountChange(
             len(joined),
             n_documents,

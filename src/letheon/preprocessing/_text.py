@@ -362,7 +362,8 @@ class CountVectorizer(StableTransformer):
     def _is_changed(old: Vocabulary, new: Vocabulary, columns: Integers) -> NDArray[np.bool_]:
         """Return which columns of the new vocabulary were in the old one with another logarithm."""
         before = old.find_columns(new.order[columns])
-        return (before >= 0) & (old.logs[before] != new.logs[columns])
+        is_changed: NDArray[np.bool_] = (before >= 0) & (old.logs[before] != new.logs[columns])
+        return is_changed
 
     def _plan_change(self, delta: Delta) -> CountChange:
         if delta.removed is not None:

@@ -73,7 +73,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     ),
     "letheon.preprocessing": ("letheon.preprocessing._columns", "ColumnPart"),
     "letheon.preprocessing.terms": ("letheon.preprocessing._terms", "TermCounts Vocabulary"),
-    "letheon.sums.bayes": ("letheon.sums._bayes", "CategorySums FeatureSums"),
+    "letheon.sums.bayes": ("letheon.sums._class_sums", "CategorySums FeatureSums"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
     "letheon.deep._deltagrad": ("letheon.deep._deltagrad", "DeltaGradNetClassifier"),
     "letheon.deep._fisher": ("letheon.deep._fisher", "FisherNetClassifier"),

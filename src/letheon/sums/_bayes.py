@@ -1,7 +1,5 @@
 """Naive Bayes classifiers that forget: sums per class are integers, probabilities are lazy."""
 
-from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -16,255 +14,22 @@ from letheon.data import Frame, hold_labels, hold_table, numbers_of
 from letheon.delta import Block, Delta, DeltaMixin, RowSource, StepPlan, Table
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.removal import Cache
+from letheon.sums._class_sums import (
+    UNIT,
+    CategorySums,
+    ClassSums,
+    FeatureSums,
+    Floats,
+    Integers,
+    RowPart,
+    count_classes,
+    require_room,
+    require_weight,
+    union_labels,
+)
 from letheon.validation import Boolean, Interval, OrNone, Rules, validate_parameters
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-# Values and weights are rounded to multiples of 2**-20; whole numbers are exact.
-_UNIT = 2.0**20
-_LARGEST_SUM = 2.0**62
 _SMALLEST_ALPHA = 1e-10
-
-
-def _round_to_grid(values: Any) -> Integers:
-    return np.rint(np.asarray(values) * _UNIT).astype(np.int64)
-
-
-class _Part(NamedTuple):
-    """Rows to add or subtract: their classes, checked table and rounded weights."""
-
-    sign: int
-    codes: Integers
-    X: Any
-    weights: Floats | None
-
-    @property
-    def units(self) -> Integers:
-        """Weight of each row on the grid."""
-        if self.weights is None:
-            return np.full(len(self.codes), int(_UNIT), np.int64)
-        return _round_to_grid(self.weights)
-
-
-class ClassSums:
-    """Labels, and the number of rows and sum of weights of each; base of both kinds of sums.
-
-    Parameters
-    ----------
-    labels : ndarray
-        Labels of the remaining rows, sorted.
-    n_columns : int
-        Number of columns.
-
-    Attributes
-    ----------
-    n_rows : ndarray of int64, shape (n_classes,)
-        Number of rows of each class.
-    weights : ndarray of int64, shape (n_classes,)
-        Sum of the weights of each class, in units of 2**-20.
-    """
-
-    def __init__(self, labels: NDArray[Any], n_columns: int) -> None:
-        self.labels = labels
-        self.n_rows = np.zeros(len(labels), np.int64)
-        self.weights = np.zeros(len(labels), np.int64)
-        self._start(n_columns)
-
-    @abstractmethod
-    def _start(self, n_columns: int) -> None:
-        """Set the sums of all columns to zero."""
-
-    @property
-    @abstractmethod
-    def n_columns(self) -> int:
-        """Number of columns."""
-
-    @abstractmethod
-    def add_columns(self, part: _Part, columns: Integers | None = None) -> None:
-        """Add rows to the sums of some columns, or of all."""
-
-    @abstractmethod
-    def move_columns(self, layout: Integers) -> None:
-        """Put columns into another order; -1 is a new column without rows."""
-
-    @abstractmethod
-    def clear_columns(self, columns: Integers) -> None:
-        """Set the sums of some columns to zero."""
-
-    @abstractmethod
-    def take_classes(self, places: Integers) -> None:
-        """Put classes into another order; -1 is a new class without rows."""
-
-    @abstractmethod
-    def bound_sums(self, part: _Part) -> float:
-        """Return an upper bound on the largest sum after rows are added."""
-
-    def add(self, part: _Part) -> None:
-        """Add or subtract rows."""
-        np.add.at(self.n_rows, part.codes, part.sign)
-        np.add.at(self.weights, part.codes, part.sign * part.units)
-        self.add_columns(part)
-
-    def set_labels(self, labels: NDArray[Any]) -> None:
-        """Replace the sorted labels; labels without rows may disappear."""
-        places = np.minimum(np.searchsorted(self.labels, labels), len(self.labels) - 1)
-        places = np.where(self.labels[places] == labels, places, -1)
-        self.labels = labels
-        self.n_rows, self.weights = (
-            np.where(places < 0, 0, sums[places]) for sums in (self.n_rows, self.weights)
-        )
-        self.take_classes(places)
-
-    def drop_empty_classes(self) -> None:
-        """Remove labels without rows."""
-        if not self.n_rows.all():
-            self.set_labels(_narrow(self.labels[self.n_rows > 0]))
-
-    def __copy__(self) -> Self:
-        new = object.__new__(type(self))
-        vars(new).update({name: _copy_value(value) for name, value in vars(self).items()})
-        return new
-
-    def __deepcopy__(self, _: Any) -> Self:
-        return self.__copy__()
-
-
-def _copy_value(value: Any) -> Any:
-    return [part.copy() for part in value] if isinstance(value, list) else value.copy()
-
-
-class FeatureSums(ClassSums):
-    """Sums of the values of each column for each class.
-
-    Attributes
-    ----------
-    values : ndarray of int64, shape (n_classes, n_columns)
-        Sums of weighted values, in units of 2**-20.
-    """
-
-    values: Integers
-
-    def _start(self, n_columns: int) -> None:
-        self.values = np.zeros((len(self.labels), n_columns), np.int64)
-
-    @property
-    def n_columns(self) -> int:
-        """Number of columns."""
-        return int(self.values.shape[1])
-
-    def add_columns(self, part: _Part, columns: Integers | None = None) -> None:
-        """Add rows to the sums of some columns, or of all."""
-        X, sign = part.X, part.sign
-        if sp.issparse(X):
-            X = X if columns is None else X[:, columns]
-            rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
-            places = X.indices if columns is None else columns[X.indices]
-            cells = part.codes[rows] * self.values.shape[1] + places
-            np.add.at(self.values.reshape(-1), cells, sign * _weigh(X.data, part, rows))
-            return
-        where = slice(None) if columns is None else columns
-        values = sign * _weigh(X[:, where], part, np.arange(len(X)))
-        for code in np.unique(part.codes).tolist():
-            self.values[code, where] += values[part.codes == code].sum(axis=0)
-
-    def move_columns(self, layout: Integers) -> None:
-        """Put columns into another order; -1 is a new column without rows."""
-        self.values = np.take(self.values, layout, axis=1)
-        self.values[:, layout < 0] = 0
-
-    def clear_columns(self, columns: Integers) -> None:
-        """Set the sums of some columns to zero."""
-        self.values[:, columns] = 0
-
-    def take_classes(self, places: Integers) -> None:
-        """Put classes into another order; -1 is a new class without rows."""
-        self.values = self.values[places]
-        self.values[places < 0] = 0
-
-    def bound_sums(self, part: _Part) -> float:
-        """Return an upper bound on the largest sum after rows are added."""
-        X = part.X
-        data = X.data if sp.issparse(X) else X
-        largest = float(np.abs(data).max(initial=0.0))
-        heaviest = 1.0 if part.weights is None else float(part.weights.max(initial=0.0))
-        is_small = sp.issparse(X) and X.nnz < self.n_columns
-        columns = X.indices if is_small else slice(None)
-        present = float(np.abs(self.values[:, columns]).max(initial=0))
-        return present + len(part.codes) * max(largest, 1.0) * max(heaviest, 1.0) * _UNIT
-
-
-def _weigh(data: Any, part: _Part, rows: Integers) -> Integers:
-    """Return weighted values on the grid; a row of weight 2 counts as two rows."""
-    values = _round_to_grid(data)
-    if part.weights is None:
-        return values
-    weights = part.weights[rows]
-    return np.rint(values * (weights[:, None] if data.ndim == 2 else weights)).astype(np.int64)
-
-
-class CategorySums(ClassSums):
-    """Weights of each category of each column for each class.
-
-    Attributes
-    ----------
-    tables : list of ndarray of int64
-        For each column: weights by class and category, in units of 2**-20.
-    totals : list of ndarray of int64
-        For each column: the number of rows of each category; the last one is not zero.
-    """
-
-    tables: list[Integers]
-    totals: list[Integers]
-
-    def _start(self, n_columns: int) -> None:
-        self.tables = [self._empty_table() for _ in range(n_columns)]
-        self.totals = [np.zeros(0, np.int64) for _ in range(n_columns)]
-
-    @property
-    def n_columns(self) -> int:
-        """Number of columns."""
-        return len(self.tables)
-
-    def _empty_table(self) -> Integers:
-        return np.zeros((len(self.labels), 0), np.int64)
-
-    def add_columns(self, part: _Part, columns: Integers | None = None) -> None:
-        """Add rows to the tables of some columns, or of all."""
-        units = part.sign * part.units
-        every = range(len(self.tables)) if columns is None else columns.tolist()
-        for j in every:
-            categories = part.X[:, j]
-            width = max(int(categories.max(initial=-1)) + 1, len(self.totals[j]))
-            table, total = self.tables[j], self.totals[j]
-            missing = width - len(total)
-            if missing:
-                table, total = np.pad(table, ((0, 0), (0, missing))), np.pad(total, (0, missing))
-            np.add.at(table, (part.codes, categories), units)
-            np.add.at(total, categories, part.sign)
-            n_used = int(np.max(np.flatnonzero(total), initial=-1)) + 1
-            self.tables[j], self.totals[j] = table[:, :n_used].copy(), total[:n_used].copy()
-
-    def move_columns(self, layout: Integers) -> None:
-        """Put columns into another order; -1 is a new column without rows."""
-        places, tables, totals = layout.tolist(), self.tables, self.totals
-        self.tables = [self._empty_table() if k < 0 else tables[k] for k in places]
-        self.totals = [np.zeros(0, np.int64) if k < 0 else totals[k] for k in places]
-
-    def clear_columns(self, columns: Integers) -> None:
-        """Set the tables of some columns to zero."""
-        for j in columns.tolist():
-            self.tables[j], self.totals[j] = self._empty_table(), np.zeros(0, np.int64)
-
-    def take_classes(self, places: Integers) -> None:
-        """Put classes into another order; -1 is a new class without rows."""
-        self.tables = [np.where(places[:, None] < 0, 0, table[places]) for table in self.tables]
-
-    def bound_sums(self, part: _Part) -> float:
-        """Return an upper bound on the largest sum after rows are added."""
-        heaviest = 1.0 if part.weights is None else float(part.weights.max(initial=0.0))
-        present = float(np.abs(self.weights).max(initial=0))
-        return present + len(part.codes) * max(heaviest, 1.0) * _UNIT
 
 
 class _Parameters(NamedTuple):
@@ -360,7 +125,7 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
     def class_count_(self) -> Floats:
         """Sum of the weights of each class."""
         check_is_fitted(self)
-        return np.asarray(self.sums_.weights / _UNIT)
+        return np.asarray(self.sums_.weights / UNIT)
 
     def _check_parameters(self) -> None:
         validate_parameters(self)
@@ -388,28 +153,28 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
             raise ValueError(f"Negative values in data passed to {type(self).__name__} (input X).")
         return X
 
-    def _read_block(self, block: Block, sign: int, labels: NDArray[Any]) -> _Part:
+    def _read_block(self, block: Block, sign: int, labels: NDArray[Any]) -> RowPart:
         X = self._require_values(block.X)
         if not np.isfinite(X.data if sp.issparse(X) else X).all():
             raise ValueError("Input X contains NaN or infinity.")
         codes = np.searchsorted(labels, _labels_of(block))
-        return _Part(sign, codes, self._prepare_values(X), block.weights)
+        return RowPart(sign, codes, self._prepare_values(X), block.weights)
 
     def _prepare_values(self, X: Any) -> Any:
         """Return the values that are summed."""
         return X
 
     def _count(self, source: RowSource, seed: int) -> tuple[Any, Any]:  # noqa: ARG002
-        labels = _union_labels([_labels_of(block) for block in source.blocks()])
+        labels = union_labels([_labels_of(block) for block in source.blocks()])
         sums: ClassSums | None = None
         for block in source.blocks():
             part = self._read_block(block, 1, labels)
             if sums is None:
                 sums = self._sums_type(labels, part.X.shape[1])
-            _require_room(sums, [part])
+            require_room(sums, [part])
             sums.add(part)
         assert sums is not None
-        _require_weight(sums, ())
+        require_weight(sums, ())
         self._require_lengths(len(labels), sums.n_columns)
         return sums, ()
 
@@ -426,18 +191,19 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
         changed = np.union1d(delta.columns, np.flatnonzero(layout < 0)).astype(np.int64)
         if 2 * len(changed) > len(layout):
             return self._rebuild_plan(delta)
-        blocks = list(delta.signed_blocks())
-        labels = _union_labels([sums.labels, *(_labels_of(block) for _, block in blocks)])
+        blocks = list(delta.iter_signed())
+        labels = union_labels([sums.labels, *(_labels_of(block) for _, block in blocks)])
         parts = [self._read_block(block, sign, labels) for sign, block in blocks]
         new = None
         if len(labels) == len(sums.labels) and not len(changed) and delta.layout is None:
-            _require_room(sums, parts)
+            require_room(sums, parts)
         else:
             new = sums.__copy__()
             new.set_labels(labels)
-            self._change_columns(new, parts, delta, changed)
-        _require_weight(sums, parts)
-        self._require_lengths(_count_classes(sums, labels, parts), len(layout))
+            source = (self._read_block(block, 1, labels) for block in delta.source.blocks())
+            new.change_columns(parts, delta.layout, changed, source)
+        require_weight(sums, parts)
+        self._require_lengths(count_classes(sums, labels, parts), len(layout))
 
         def apply() -> None:
             if new is not None:
@@ -449,28 +215,6 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
 
         n_rows = sum(len(part.codes) for part in parts)
         return StepPlan(published=(), apply=apply, work=min(n_rows / sums.n_rows.sum(), 1.0))
-
-    def _change_columns(
-        self, sums: ClassSums, parts: Sequence[_Part], delta: Delta, changed: Integers
-    ) -> None:
-        """Apply a change to a copy of the sums, whose columns may move."""
-        removed = [part for part in parts if part.sign < 0]  # with the old columns
-        added = [part for part in parts if part.sign > 0]
-        _require_room(sums, removed)
-        for part in removed:
-            sums.add(part)
-        if delta.layout is not None:
-            sums.move_columns(delta.layout)
-        _require_room(sums, added)
-        for part in added:
-            sums.add(part)
-        if not len(changed):
-            return
-        sums.clear_columns(changed)
-        for block in delta.source.blocks():
-            part = self._read_block(block, 1, sums.labels)
-            _require_room(sums, [part])
-            sums.add_columns(part, changed)
 
     def _apply_plan(self, plan: StepPlan) -> None:
         # A reader that computes probabilities must not see sums that change.
@@ -498,16 +242,17 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
 
     def _log_prior(self, sums: ClassSums) -> Floats:
         if self.class_prior is not None:
-            return np.log(np.asarray(self.class_prior, float))
+            return np.asarray(np.log(np.asarray(self.class_prior, float)))
         if not self.fit_prior:
-            return np.full(len(sums.labels), -np.log(len(sums.labels)))
+            return np.full(len(sums.labels), -np.log(float(len(sums.labels))))
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log(sums.weights) - np.log(float(sums.weights.sum())))
+            weights = sums.weights / UNIT
+            return np.asarray(np.log(weights) - np.log(weights.sum()))
 
     def _smoothing(self) -> Floats:
         alpha = np.asarray(self.alpha, float)
         if alpha.min() < _SMALLEST_ALPHA and not self.force_alpha:
-            return np.maximum(alpha, _SMALLEST_ALPHA)
+            return np.asarray(np.maximum(alpha, _SMALLEST_ALPHA))
         return alpha
 
     def _log_features(self, sums: Any) -> Any:
@@ -546,39 +291,6 @@ def _labels_of(block: Block) -> NDArray[Any]:
     return block.y
 
 
-def _union_labels(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return _narrow(np.unique(np.concatenate(parts)))
-
-
-def _narrow(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return labels in the smallest width, which must not show the length of a removed label."""
-    return np.array(labels.tolist(), np.str_) if labels.dtype.kind == "U" else labels
-
-
-def _count_classes(sums: ClassSums, labels: NDArray[Any], parts: Sequence[_Part]) -> int:
-    """Return the number of classes with rows after a change."""
-    counts = np.zeros(len(labels), np.int64)
-    counts[np.searchsorted(labels, sums.labels)] = sums.n_rows
-    for part in parts:
-        counts += part.sign * np.bincount(part.codes, minlength=len(labels))
-    return int(np.count_nonzero(counts))
-
-
-def _require_weight(sums: ClassSums, parts: Sequence[_Part]) -> None:
-    change = sum(part.sign * int(part.units.sum()) for part in parts)
-    if int(sums.weights.sum()) + change <= 0:
-        raise ValueError("Sample weights must contain at least one non-zero number.")
-
-
-def _require_room(sums: ClassSums, parts: Sequence[_Part]) -> None:
-    """Raise if a sum might not fit into 64 bits."""
-    if sum(sums.bound_sums(part) for part in parts) > _LARGEST_SUM:
-        raise ValueError(
-            "the sum of a column may exceed 2**42, the largest sum on a grid of 2**-20; scale X or "
-            "the weights down"
-        )
-
-
 class MultinomialNB(_NaiveBayes):
     """Naive Bayes classifier for counts, or for tf-idf weights.
 
@@ -588,10 +300,8 @@ class MultinomialNB(_NaiveBayes):
         Smoothing, in addition to the counts.
     force_alpha : bool, default=True
         If False, an alpha below 1e-10 becomes 1e-10.
-    fit_prior : bool, default=True
-        Whether to learn the probabilities of the classes.
-    class_prior : array-like of shape (n_classes,), optional
-        The probabilities of the classes.
+    fit_prior, class_prior : bool, default=True, and array-like of shape (n_classes,), optional
+        Whether to learn the probabilities of the classes; or the probabilities.
 
     Attributes
     ----------
@@ -604,9 +314,8 @@ class MultinomialNB(_NaiveBayes):
 
     Notes
     -----
-    Guarantee: exact. Weighted values are rounded to multiples of 2**-20, so sums are exact, and
-    whole numbers are not rounded. The digest covers the sums; the logarithms are computed from
-    them and may differ in the last digit on another machine.
+    Guarantee: exact. Values are rounded to multiples of 2**-20, so that sums are exact. The digest
+    covers the sums; logarithms may differ in the last digit on another machine.
 
     Examples
     --------
@@ -636,10 +345,10 @@ class MultinomialNB(_NaiveBayes):
     def feature_count_(self) -> Floats:
         """Sum of the weighted values of each class and column."""
         check_is_fitted(self)
-        return np.asarray(self.sums_.values / _UNIT)
+        return np.asarray(self.sums_.values / UNIT)
 
     def _log_features(self, sums: FeatureSums) -> Floats:
-        counts = sums.values / _UNIT + self._smoothing()
+        counts = sums.values / UNIT + self._smoothing()
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(counts) - np.log(counts.sum(axis=1, keepdims=True)))
 
@@ -689,11 +398,11 @@ class ComplementNB(MultinomialNB):
     def feature_all_(self) -> Floats:
         """Sum of the weighted values of each column."""
         check_is_fitted(self)
-        return np.asarray(self.sums_.values.sum(axis=0) / _UNIT)
+        return np.asarray(self.sums_.values.sum(axis=0) / UNIT)
 
     def _log_features(self, sums: FeatureSums) -> Floats:
         others = sums.values.sum(axis=0) - sums.values
-        counts = others / _UNIT + self._smoothing()
+        counts = others / UNIT + self._smoothing()
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.log(counts / counts.sum(axis=1, keepdims=True))
             return np.asarray(logs / logs.sum(axis=1, keepdims=True) if self.norm else -logs)
@@ -759,7 +468,7 @@ class BernoulliNB(MultinomialNB):
 
     def _log_features(self, sums: FeatureSums) -> Floats:
         alpha = self._smoothing()
-        counts, totals = sums.values / _UNIT + alpha, sums.weights[:, None] / _UNIT + 2 * alpha
+        counts, totals = sums.values / UNIT + alpha, sums.weights[:, None] / UNIT + 2 * alpha
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(counts) - np.log(totals))
 
@@ -840,7 +549,7 @@ class CategoricalNB(_NaiveBayes):
     def _weigh_categories(self, sums: CategorySums) -> list[Floats]:
         widths = self._count_categories(sums).tolist()
         return [
-            np.pad(table, ((0, 0), (0, width - table.shape[1]))) / _UNIT
+            np.pad(table, ((0, 0), (0, width - table.shape[1]))) / UNIT
             for table, width in zip(sums.tables, widths, strict=True)
         ]
 
