@@ -203,7 +203,7 @@ class CountVectorizer(StableTransformer):
         settings = {name: getattr(self, name) for name in names}
         return _Analyzer(analyzer=self.analyzer, **settings).build_analyzer()
 
-    def _fixed_terms(self) -> list[str]:
+    def _list_fixed_terms(self) -> list[str]:
         """Return the terms of the parameter `vocabulary`, in the order of the columns."""
         terms = self.vocabulary
         if isinstance(terms, Mapping):
@@ -240,7 +240,7 @@ class CountVectorizer(StableTransformer):
 
     def _count(self, source: RowSource, seed: int) -> tuple[TermCounts, Vocabulary]:
         is_fixed = self.vocabulary is not None
-        terms = self._fixed_terms() if is_fixed else []
+        terms = self._list_fixed_terms() if is_fixed else []
         fixed = {term: number for number, term in enumerate(terms)}
         numbers = fixed if is_fixed else Numbering({})
         parts, ids, hashes = [], [], []

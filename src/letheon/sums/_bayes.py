@@ -40,9 +40,9 @@ class _Parameters(NamedTuple):
     features: Any
 
 
-def _learned(name: str, doc: str) -> Any:
+def _make_property(name: str, doc: str) -> Any:
     """Return a property that reads the parameters of the current model."""
-    return property(lambda model: getattr(model._learned_parameters(), name), doc=doc)
+    return property(lambda model: getattr(model._load_parameters(), name), doc=doc)
 
 
 class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator):
@@ -117,9 +117,11 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
         """Return class probabilities, in the order of `classes_`."""
         return np.exp(self.predict_log_proba(X))
 
-    classes_ = _learned("classes", "Labels of the remaining rows, sorted.")
-    class_log_prior_ = _learned("prior", "Logarithm of the probability of each class.")
-    feature_log_prob_ = _learned("features", "Logarithms of the probabilities of the features.")
+    classes_ = _make_property("classes", "Labels of the remaining rows, sorted.")
+    class_log_prior_ = _make_property("prior", "Logarithm of the probability of each class.")
+    feature_log_prob_ = _make_property(
+        "features", "Logarithms of the probabilities of the features."
+    )
 
     @property
     def class_count_(self) -> Floats:
@@ -228,7 +230,7 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
     def _make_guarantee(self) -> Guarantee:
         return Guarantee(kind="exact", reference="sums of integers per class")
 
-    def _learned_parameters(self) -> _Parameters:
+    def _load_parameters(self) -> _Parameters:
         check_is_fitted(self)
         learned = self.cache_.content
         if learned is None:
@@ -260,7 +262,7 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
         raise NotImplementedError
 
     def _score_rows(self, X: Any) -> tuple[_Parameters, Floats]:
-        learned = self._learned_parameters()
+        learned = self._load_parameters()
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         values = self._prepare_values(self._require_values(X))
         return learned, np.asarray(self._join_scores(learned, values))
