@@ -21,6 +21,7 @@
 #include "letheon/discrete.hpp"
 #include "letheon/forest/codec.hpp"
 #include "letheon/forest/forest.hpp"
+#include "letheon/gram.hpp"
 #include "letheon/keyed_hash.hpp"
 #include "letheon/sums.hpp"
 
@@ -555,7 +556,50 @@ Hashes powers_of_two(const Input<std::uint64_t>& dithers) {
   });
 }
 
+template <typename T>
+using Strided = nb::ndarray<T, nb::ndim<2>, nb::device::cpu>;
+
+template <typename T>
+letheon::sums::Columns<T> columns_of(const Strided<T>& array) {
+  if (array.shape(1) > 1 && array.stride(1) != 1) {
+    throw std::invalid_argument("the values of a row must follow each other");
+  }
+  return {array.data(), array.shape(0), array.shape(1), static_cast<std::size_t>(array.stride(0))};
+}
+
+template <typename T>
+std::span<T> span_of(const nb::ndarray<T, nb::c_contig, nb::device::cpu>& array) {
+  return {array.data(), array.size()};
+}
+
+void quantise(const Strided<const double>& X, const Input<double>& factors,
+              const Input<double>& shifts, const std::optional<Input<double>>& roots,
+              const Strided<double>& high, const Strided<double>& low,
+              const nb::ndarray<std::int64_t, nb::c_contig, nb::device::cpu>& n_clipped) {
+  const auto rows = columns_of(X);
+  const auto high_rows = columns_of(high);
+  const auto low_rows = columns_of(low);
+  const std::span<const double> weights = roots ? view(*roots) : std::span<const double>();
+  nb::gil_scoped_release release;
+  letheon::sums::quantise(rows, view(factors), view(shifts), weights, high_rows, low_rows,
+                          span_of(n_clipped));
+}
+
+void add_products(const Strided<const double>& high, const Strided<const double>& low,
+                  std::int64_t sign,
+                  const nb::ndarray<std::int64_t, nb::c_contig, nb::device::cpu>& products) {
+  const auto high_rows = columns_of(high);
+  const auto low_rows = columns_of(low);
+  nb::gil_scoped_release release;
+  letheon::sums::add_products(high_rows, low_rows, sign, span_of(products));
+}
+
 void bind_sums(nb::module_& m) {
+  m.def("quantise", &quantise, "X"_a.noconvert(), "factors"_a.noconvert(), "shifts"_a.noconvert(),
+        "roots"_a.noconvert().none(), "high"_a.noconvert(), "low"_a.noconvert(),
+        "n_clipped"_a.noconvert(), "Write rows on a grid as two slices of 16 bits.");
+  m.def("add_products", &add_products, "high"_a.noconvert(), "low"_a.noconvert(), "sign"_a,
+        "products"_a.noconvert(), "Add the products of the columns of some rows to integers.");
   m.def("powers_of_two", &powers_of_two, "dithers"_a.noconvert(),
         "2^(dither / 2^64) of each value, in units of 2^-63, by integer arithmetic.");
   nb::class_<ColumnSums>(m, "ColumnSums", "Exact sums of columns; see letheon.sums.")
@@ -573,6 +617,11 @@ void bind_sums(nb::module_& m) {
              return self.select(view(columns));
            },
            "columns"_a.noconvert())
+      .def("put",
+           [](ColumnSums& self, const Input<std::int64_t>& columns, const ColumnSums& other) {
+             self.put(view(columns), other);
+           },
+           "columns"_a.noconvert(), "other"_a)
       .def("counts", &counts_of)
       .def("sum_bytes", [](const ColumnSums& self) { return vector_of(self, &ColumnSums::sum_bytes); })
       .def("square_bytes",

@@ -278,6 +278,12 @@ void ColumnSums::add(Block block) { change<true>(block); }
 
 void ColumnSums::subtract(Block block) { change<false>(block); }
 
+void ColumnSums::copy_column(std::size_t to, const ColumnSums& other, std::size_t from) noexcept {
+  counts_[to] = other.counts_[from];
+  std::copy_n(&other.sums_[from * kSumChunks], kSumChunks, &sums_[to * kSumChunks]);
+  std::copy_n(&other.squares_[from * kSquareChunks], kSquareChunks, &squares_[to * kSquareChunks]);
+}
+
 ColumnSums ColumnSums::select(std::span<const std::int64_t> columns) const {
   ColumnSums out(columns.size());
   out.n_pending_ = n_pending_;
@@ -285,15 +291,24 @@ ColumnSums ColumnSums::select(std::span<const std::int64_t> columns) const {
     if (columns[j] < -1 || columns[j] >= static_cast<std::int64_t>(n_columns())) {
       throw std::invalid_argument("a selected column is outside the table");
     }
-    if (columns[j] == -1) {
-      continue;
+    if (columns[j] >= 0) {
+      out.copy_column(j, *this, static_cast<std::size_t>(columns[j]));
     }
-    const auto from = static_cast<std::size_t>(columns[j]);
-    out.counts_[j] = counts_[from];
-    std::copy_n(&sums_[from * kSumChunks], kSumChunks, &out.sums_[j * kSumChunks]);
-    std::copy_n(&squares_[from * kSquareChunks], kSquareChunks, &out.squares_[j * kSquareChunks]);
   }
   return out;
+}
+
+void ColumnSums::put(std::span<const std::int64_t> columns, const ColumnSums& other) {
+  if (columns.size() != other.n_columns() ||
+      std::ranges::any_of(columns, [this](std::int64_t column) {
+        return column < 0 || column >= static_cast<std::int64_t>(n_columns());
+      })) {
+    throw std::invalid_argument("a replaced column is outside the table");
+  }
+  n_pending_ = std::max(n_pending_, other.n_pending_);
+  for (std::size_t j = 0; j < columns.size(); ++j) {
+    copy_column(static_cast<std::size_t>(columns[j]), other, j);
+  }
 }
 
 std::vector<std::uint8_t> ColumnSums::sum_bytes() const {

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from letheon.naive import NaiveUnlearner
     from letheon.persist import load, save
     from letheon.receipt import Receipt
+    from letheon.search import ForgetSearchCV
     from letheon.sharded import SISAClassifier, SISARegressor
 
 __version__ = "0.1.0"
@@ -60,6 +61,7 @@ __all__ = [
     "FisherNetClassifier",
     "ForgetMixin",
     "ForgetPipeline",
+    "ForgetSearchCV",
     "Guarantee",
     "InfluenceClassifier",
     "InfluenceRegressor",

@@ -56,8 +56,8 @@ from letheon.steps import (
     ChainStepMixin,
     DataIndependent,
     FittedSteps,
+    InnerFacts,
     NamedStepsMixin,
-    PipelineFacts,
     apply_chain,
     as_delta_step,
     clone_step,
@@ -169,7 +169,8 @@ class ForgetPipeline(
     {'steps': 2}
     """
 
-    facts: ClassVar[Any] = PipelineFacts(
+    facts: ClassVar[Any] = InnerFacts(
+        lambda pipeline: [step for _, step in pipeline.steps if isinstance(step, ForgetMixin)],
         method="pipeline",
         applicability="steps that can forget",
         exact=True,

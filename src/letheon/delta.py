@@ -319,6 +319,10 @@ class DeltaMixin(ForgetMixin):
         """Return y in canonical form, checked for this estimator."""
         return None if y is None else hold_target(y)
 
+    def _draw_seed(self) -> int:
+        """Return the seed of a fit; 0 for an estimator without anything random."""
+        return seed_from(self.random_state) if hasattr(self, "random_state") else 0
+
     def _rebuild_plan(self, delta: Delta) -> StepPlan:
         """Return a plan that counts all rows again; the whole output may change."""
         sums, published = self._count(delta.source, self.seed_)
@@ -346,7 +350,7 @@ class DeltaMixin(ForgetMixin):
         """Fit on rows that this estimator stores."""
         with lock_model(self):
             self._check_parameters()
-            seed = seed_from(getattr(self, "random_state", None))
+            seed = self._draw_seed()
             block = self._convert_rows(X, y, ids, weights)
             extra = {} if block.weights is None else {_WEIGHT: block.weights}
             rows = SlotRows(block.X, block.y, block.ids, extra)
@@ -360,7 +364,7 @@ class DeltaMixin(ForgetMixin):
     def _fit_source(self, source: RowSource) -> Self:
         """Fit in a pipeline, which stores the rows."""
         self._check_parameters()
-        seed = seed_from(getattr(self, "random_state", None))
+        seed = self._draw_seed()
         sums, published = self._count(source, seed)
         first = next(iter(source.blocks()))
         if len(first.X.shape) == 2:

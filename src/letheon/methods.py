@@ -94,6 +94,15 @@ METHODS: tuple[Method, ...] = (
         "inner",
         is_candidate=False,
     ),
+    Method(
+        "sums",
+        "letheon.sums",
+        "Ridge RidgeClassifier",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
+    Method("forget-search", "letheon.search", "ForgetSearchCV", "exact", is_candidate=False),
     Method("pipeline", "letheon.compose", "ForgetPipeline", "exact", is_candidate=False),
     Method(
         "stable-preprocessing",

@@ -4,7 +4,7 @@ A step that passes changes on implements the protocol of `letheon.delta.StableTr
 of such steps is a step again, so pipelines and column transformers can contain each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -186,7 +186,11 @@ def as_delta_step(step: Any) -> Any:
 
 def collect_rows(source: RowSource) -> Block:
     """Return all rows of a source as one block."""
-    blocks = list(source.blocks())
+    return join_blocks(list(source.blocks()))
+
+
+def join_blocks(blocks: Sequence[Block]) -> Block:
+    """Return blocks of rows as one block."""
     first = blocks[0]
     if len(blocks) == 1:
         return first
@@ -341,21 +345,29 @@ class FittedSteps:
         return [message for step in forgetting for message in step._destroy_files()]
 
 
-class PipelineFacts:
-    """Descriptor of the facts of a pipeline, which depend on the facts of its steps.
+class InnerFacts:
+    """Descriptor of the facts of an estimator made of others, which depend on their facts.
 
-    On the class, it returns the facts of pipelines in general.
+    On the class, it returns the facts of the class in general.
+
+    Parameters
+    ----------
+    list_parts : callable
+        Function from an estimator to its parts that forget, the model last.
+    **facts
+        The facts in general.
     """
 
-    def __init__(self, **facts: Any) -> None:
+    def __init__(self, list_parts: Callable[[Any], list[Any]], **facts: Any) -> None:
+        self._list_parts = list_parts
         self._general = MethodFacts(**facts)
 
-    def __get__(self, pipeline: Any, owner: type) -> MethodFacts:
-        if pipeline is None:
+    def __get__(self, model: Any, owner: type) -> MethodFacts:
+        if model is None:
             return self._general
-        steps = [step.facts for _, step in pipeline.steps if isinstance(step, ForgetMixin)]
+        steps = [part.facts for part in self._list_parts(model)]
         last = steps[-1] if steps else self._general
-        # A pipeline can claim no more than its weakest step.
+        # The whole can claim no more than its weakest part.
         kinds: list[Kind] = [facts.certificate for facts in steps]
         weakest: Kind = max(kinds, key=KINDS.index, default="exact")
         return replace(

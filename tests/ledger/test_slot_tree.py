@@ -147,7 +147,8 @@ def test_no_tree(slots: int, positions: list[int], leaves: list[bytes], why: str
 
 
 @pytest.mark.parametrize(
-    ("positions", "why"), [([5], "empty"), ([1, 1], "twice"), ([8], "outside"), ([], "nothing")]
+    ("positions", "why"),
+    [([5], "empty"), ([1, 1], "twice"), ([8], "outside"), ([], "at least one leaf")],
 )
 def test_no_transition(positions: list[int], why: str) -> None:
     tree = SlotTree.build(8, [1], [b"a" * 32])

@@ -51,6 +51,10 @@ class ColumnSums {
   // for other numbers outside the table.
   [[nodiscard]] ColumnSums select(std::span<const std::int64_t> columns) const;
 
+  // Replaces the given columns by the columns of `other`, in this order. Throws
+  // std::invalid_argument when a column is outside the table or the numbers do not match.
+  void put(std::span<const std::int64_t> columns, const ColumnSums& other);
+
   // Values as two's complement, little-endian, kSumChunks * 4 or kSquareChunks * 4 bytes per column.
   [[nodiscard]] std::vector<std::uint8_t> sum_bytes() const;
   [[nodiscard]] std::vector<std::uint8_t> square_bytes() const;
@@ -74,6 +78,7 @@ class ColumnSums {
   template <bool kAdd>
   void change_rows(const double* data, std::size_t n_rows) noexcept;
   void carry() noexcept;
+  void copy_column(std::size_t to, const ColumnSums& other, std::size_t from) noexcept;
 
   std::vector<std::int64_t> counts_;
   std::vector<std::int64_t> sums_;     // kSumChunks per column

@@ -276,12 +276,12 @@ class DeepObliviateClassifier(CheckpointedNet):
         Number of passes over every block.
     stop : {"robust", "paper"}, default="robust"
         "robust" uses ``r_i = Delta_i / ||theta_(i+1) - theta_i||_1``, the residual relative to
-        the change by the block in the old run. It fits ``a x^-alpha + b`` over ``x = 1, 2, ...``
-        and stops when, `patience` times in a row, neither the fit nor the line through the later
-        half of the series changes by `epsilon` per block, or r is at most twice `null_floor_`; it
-        needs 4 residuals (`patience` near the floor). "paper" is the published rule: alpha by
-        detrended fluctuation analysis, stop when the slope of the fit to Delta itself is below
-        `epsilon`; it needs 8 residuals.
+        the change by the block in the old run. It fits ``a x^-alpha + b`` over ``x = 1, 2, ...``. A
+        residual is stable if both the fit and the line through the later half of the series change
+        by less than `epsilon` per block, or if r is at most twice `null_floor_`. The rule stops
+        after `patience` stable residuals in a row. It needs 4 residuals (`patience` near the
+        floor). "paper" is the published rule: it finds alpha by detrended fluctuation analysis and
+        stops when the slope of the fit to Delta itself is below `epsilon`. It needs 8 residuals.
     epsilon : float, default=0.1
         Largest change per block that counts as stable: a share of the block's own influence
         ("robust"), or an L1 norm over all parameters ("paper"). 0 retrains all later blocks.

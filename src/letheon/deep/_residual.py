@@ -420,8 +420,8 @@ class RobustRule(StopRule):
     """Stop rule: the residual, relative to the block's influence, is stable or at noise level.
 
     It uses ``r_t = Delta_t / ||V_(d+t)||_1``. After each residual, ``a x^-alpha + b`` with ``a,
-    alpha, b >= 0`` is fitted over ``x = 1 .. t + 1``. An ``r_t`` is a *hit* when neither the fit
-    nor the line through the later half of the series changes by `epsilon` per block, or when
+    alpha, b >= 0`` is fitted over ``x = 1 .. t + 1``. An ``r_t`` is a *hit* when both the fit and
+    the line through the later half of the series change by less than `epsilon` per block, or when
     ``r_t <= 2 floor``. The rule stops at `patience` hits in a row.
 
     Parameters

@@ -300,9 +300,11 @@ ARRAYS LABELS all sampled: labels
 ARRAYS OBJECTS: backbone head steps_
 ARRAYS OBJECTS clip keep normalize refuse: rows
 ARRAYS OBJECTS TEXT: classes index method score weights link features scores state_
+OBJECTS passthrough: ColumnPart.step
 CLASSES OBJECTS: factory module
 CLASSES adam adamw sgd: optimizer
 FUNCTIONS OBJECTS cross_entropy pseudo_huber squared: loss
+OBJECTS drop passthrough: step
 NONE: checkpoint_dir checkpoint_given_ checkpoint_home_
 <device>: device
 <name>: definition_name

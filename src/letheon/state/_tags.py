@@ -74,6 +74,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.preprocessing": ("letheon.preprocessing._columns", "ColumnPart"),
     "letheon.preprocessing.terms": ("letheon.preprocessing._terms", "TermCounts Vocabulary"),
     "letheon.sums.bayes": ("letheon.sums._class_sums", "CategorySums FeatureSums"),
+    "letheon.search": ("letheon.search", "SearchScores"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
     "letheon.deep._deltagrad": ("letheon.deep._deltagrad", "DeltaGradNetClassifier"),
     "letheon.deep._fisher": ("letheon.deep._fisher", "FisherNetClassifier"),
@@ -83,6 +84,9 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.deep._path": ("letheon.deep._replay", "Path"),
     "letheon.deep._sisa": ("letheon.deep._sisa", "SISANetClassifier"),
     "letheon.deep._trained": ("letheon.deep._module", "Nets"),
+    "letheon.sums._columns": ("letheon.sums._columns", "ColumnSums"),
+    "letheon.sums._gram": ("letheon.sums._gram", "Gram"),
+    "letheon.sums._table_sums": ("letheon.sums._table_sums", "Grid TableSums"),
     "letheon.preprocessing._categories": (
         "letheon.preprocessing._categories",
         "CategoryCounts CategoryLists",
@@ -252,7 +256,9 @@ def plan_of(cls: type, codec: Codec | None) -> EncodingPlan:
     for base in cls.__mro__:
         reason = REFUSED.get(tag_of(base))
         if reason is not None:
-            raise UnsupportedStateError(f"{cls.__name__} cannot be inside a model: {reason}")
+            raise UnsupportedStateError(
+                f"an object of class {cls.__name__} cannot be part of a model: {reason}"
+            )
     fields = dataclass_fields(cls)
     has_own_state = hasattr(cls, "_to_state") and hasattr(cls, "_from_state")
     if codec is None and fields is None and not has_own_state:
@@ -285,8 +291,8 @@ def require_plain_attributes(cls: type) -> None:
     made_in_python = all(base.__flags__ & _HEAP_TYPE for base in cls.__mro__[:-1])
     if not (small and made_in_python and cls.__dictoffset__):
         raise UnsupportedStateError(
-            f"{tag_of(cls)} has state outside its attributes; register a codec with "
-            "letheon.state.register_codec, or use a class with plain attributes"
+            f"{tag_of(cls)} cannot be saved, because it has state outside its attributes; register "
+            "a codec with letheon.state.register_codec, or use a class with plain attributes"
         )
 
 

@@ -17,6 +17,8 @@ array([1.])
 
 from letheon.sums._bayes import BernoulliNB, CategoricalNB, ComplementNB, MultinomialNB
 from letheon.sums._columns import ColumnSums
+from letheon.sums._gram import Gram
+from letheon.sums._ridge import Ridge, RidgeClassifier
 from letheon.sums._rounding import (
     LocationScale,
     floor_log2,
@@ -28,14 +30,19 @@ from letheon.sums._rounding import (
     round_values,
     rounded_count,
 )
+from letheon.sums._sample import draw_sample, sample_border
 
 __all__ = [
     "BernoulliNB",
     "CategoricalNB",
     "ColumnSums",
     "ComplementNB",
+    "Gram",
     "LocationScale",
     "MultinomialNB",
+    "Ridge",
+    "RidgeClassifier",
+    "draw_sample",
     "floor_log2",
     "keyed_dither",
     "round_exponents",
@@ -44,4 +51,5 @@ __all__ = [
     "round_ratios",
     "round_values",
     "rounded_count",
+    "sample_border",
 ]

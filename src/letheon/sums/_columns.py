@@ -117,6 +117,10 @@ class ColumnSums:
         """
         return _wrap_core(self._core.select(np.ascontiguousarray(columns, dtype=np.int64)))
 
+    def put(self, columns: npt.ArrayLike, other: "ColumnSums") -> None:
+        """Replace these columns by the columns of other sums, in this order."""
+        self._core.put(np.ascontiguousarray(columns, dtype=np.int64), other._core)
+
     def copy(self) -> "ColumnSums":
         """Return a copy with its own memory."""
         return self.select(np.arange(self.n_columns))

@@ -13,6 +13,7 @@ of 2**-54 in u.
 """
 
 from fractions import Fraction
+from functools import lru_cache
 from math import isqrt
 from typing import NamedTuple
 
@@ -102,12 +103,17 @@ def round_location_scale(
     ([1.0, 5.0], [1.0, 1.0])
     """
     numbers = np.arange(sums.n_columns) if columns is None else columns
-    centre, exponents = sums._core.round(
-        keyed_dither(seed, Purpose.ROUND_SCALE, numbers),
-        keyed_dither(seed, Purpose.ROUND_CENTRE, numbers),
-        centre_bits,
-    )
+    dithers = _cached_dithers(seed, numbers.tobytes())
+    centre, exponents = sums._core.round(*dithers, centre_bits)
     return LocationScale(centre, np.ldexp(1.0, exponents))
+
+
+@lru_cache(maxsize=32)
+def _cached_dithers(seed: int, columns: bytes) -> tuple[Dithers, Dithers]:
+    numbers = np.frombuffer(columns, np.int64)
+    purposes = (Purpose.ROUND_SCALE, Purpose.ROUND_CENTRE)
+    scale, centre = (keyed_dither(seed, purpose, numbers) for purpose in purposes)
+    return scale, centre
 
 
 def round_values(values: Floats, exponents: npt.ArrayLike, dithers: Dithers) -> Floats:

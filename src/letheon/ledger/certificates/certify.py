@@ -412,7 +412,7 @@ def make_receipts(
     Raises
     ------
     SignerRefusedError
-        A row of such a person was not removed, so the certificate would be wrong.
+        A row of a person in the batch was not removed, so the certificate would be wrong.
     """
     try:
         due = _find_due_receipts(core, version)

@@ -35,6 +35,10 @@ ASSUMPTIONS: Mapping[str, str] = {
     "seed-independent-of-requests": (
         "The training seed was fixed before the erasure requests were known."
     ),
+    "grid-independent-of-rows": (
+        "The grid, the scoring, the folds and the size of the sample of the hyper-parameter "
+        "search were chosen without these rows."
+    ),
     "same-libraries-and-cpu-kernel": "Libraries and CPU kernel are the same as in training.",
     "same-libraries-and-device": "Libraries and device are the same as in training.",
     "equal-but-for-rounding": "Retraining gives the same model, except for rounding.",

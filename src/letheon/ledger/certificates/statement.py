@@ -116,7 +116,7 @@ def make_statement(
 
 
 def choose_releases(model: "ModelRow", kind: str, claimed: str) -> str:
-    """Return the claim about releases for a certificate: the one that the operator published.
+    """Return the claim about releases for a certificate, usually the one of the operator.
 
     A retrained version of a model published as "every-version" keeps its own claim.
     """

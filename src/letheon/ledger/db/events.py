@@ -9,8 +9,8 @@ person or free text.
 its position and leaf hash. A database without this entry is older than the files, for example a
 restored copy or a promoted replica that lagged behind. Such a database does not contain the
 newest models and keys, so a sweep would destroy their files. The file is written after the commit
-that it describes. A kill in between leaves an older file, which is safe: every worker updates the
-file before it acknowledges or signs anything on top of that commit.
+that it describes. If a process is killed in between, the file is older, which is safe: every worker
+updates the file before it acknowledges or signs anything on top of that commit.
 """
 
 import hashlib
@@ -509,7 +509,7 @@ def advance_mark(core: Core) -> None:
 def settle_mark(core: Core) -> None:
     """Update the high-water mark if it is older than the database.
 
-    This happens after a kill, and after requests, which do not update the mark.
+    This happens after a process was killed, and after requests, which do not update the mark.
     """
     mark = read_mark(core.folder)
     with core.database.reading() as conn:

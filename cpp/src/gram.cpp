@@ -1,0 +1,88 @@
+#include "letheon/gram.hpp"
+
+#include <stdexcept>
+#include <vector>
+
+namespace letheon::sums {
+namespace {
+
+constexpr double kUnits = static_cast<double>(1 << kGridBits);
+constexpr double kLargest = static_cast<double>((1 << kLargestBits) - 1);
+constexpr double kSlice = 65536.0;
+
+// The nearest integer, ties to even, of a number below 2^51: no call, no rounding mode to read.
+double nearest(double value) noexcept {
+  constexpr double kMagic = 0x1.8p52;
+  return (value + kMagic) - kMagic;
+}
+
+double limited(double value) noexcept {
+  const double below = value < kLargest ? value : kLargest;
+  return below > -kLargest ? below : -kLargest;
+}
+
+}  // namespace
+
+void quantise(Columns<const double> X, std::span<const double> factors,
+              std::span<const double> shifts, std::span<const double> roots, Columns<double> high,
+              Columns<double> low, std::span<std::int64_t> n_clipped) {
+  const std::size_t n_rows = X.n_rows;
+  const std::size_t n_columns = X.n_columns;
+  if (factors.size() != n_columns || shifts.size() != n_columns || n_clipped.size() != n_columns ||
+      (!roots.empty() && roots.size() != n_rows) || high.n_rows != n_rows ||
+      low.n_rows != n_rows || high.n_columns != n_columns || low.n_columns != n_columns) {
+    throw std::invalid_argument("the arrays of a grid have different sizes");
+  }
+  for (std::size_t i = 0; i < n_rows; ++i) {
+    const double* x = X.data + i * X.stride;
+    double* high_row = high.data + i * high.stride;
+    double* low_row = low.data + i * low.stride;
+    const double unit = (roots.empty() ? 1.0 : roots[i]) * kUnits;
+    int n_outside = 0;
+    for (std::size_t j = 0; j < n_columns; ++j) {
+      const double exact = (x[j] * factors[j] - shifts[j]) * unit;
+      const double value = nearest(limited(exact));
+      n_outside += value == exact ? 0 : (exact > kLargest || exact < -kLargest ? 1 : 0);
+      const double upper = nearest(value * (1.0 / kSlice));
+      high_row[j] = upper;
+      low_row[j] = value - upper * kSlice;
+    }
+    for (std::size_t j = 0; n_outside != 0 && j < n_columns; ++j) {
+      const double exact = (x[j] * factors[j] - shifts[j]) * unit;
+      n_clipped[j] += exact > kLargest || exact < -kLargest ? 1 : 0;
+    }
+  }
+}
+
+void add_products(Columns<const double> high, Columns<const double> low, std::int64_t sign,
+                  std::span<std::int64_t> products) {
+  const std::size_t n = high.n_columns;
+  if (low.n_columns != n || low.n_rows != high.n_rows || products.size() != 3 * n * n) {
+    throw std::invalid_argument("the arrays of products have different sizes");
+  }
+  std::vector<std::int64_t> upper(n);
+  std::vector<std::int64_t> lower(n);
+  for (std::size_t row = 0; row < high.n_rows; ++row) {
+    for (std::size_t j = 0; j < n; ++j) {
+      upper[j] = static_cast<std::int64_t>(high.data[row * high.stride + j]);
+      lower[j] = static_cast<std::int64_t>(low.data[row * low.stride + j]);
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::int64_t a = sign * upper[i];
+      const std::int64_t b = sign * lower[i];
+      if (a == 0 && b == 0) {
+        continue;
+      }
+      std::int64_t* high_high = &products[i * n];
+      std::int64_t* mixed = high_high + n * n;
+      std::int64_t* low_low = mixed + n * n;
+      for (std::size_t j = 0; j < n; ++j) {
+        high_high[j] += a * upper[j];
+        mixed[j] += a * lower[j] + b * upper[j];
+        low_low[j] += b * lower[j];
+      }
+    }
+  }
+}
+
+}  // namespace letheon::sums

@@ -1,0 +1,269 @@
+"""Exact sums of products of columns, of rows on a fixed-point grid."""
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from letheon import _core
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# Values are multiples of 2**-20 below 2**10, in two slices: value = high * 2**16 + low.
+GRID_BITS = 20
+LARGEST = 2**30 - 1
+_SLICE = 2**16
+# Rows whose products are added as doubles at once. Up to 2**20 the sums are exact.
+BLOCK_ROWS = 4096
+# For so few rows a plain loop is faster than a matrix product.
+_FEW_ROWS = 4
+
+
+class Slices(NamedTuple):
+    """Rows on the grid: high and low parts of the integers, and how many values were clipped.
+
+    `high` and `low` are float64 arrays, or sparse arrays of int64, of shape (n_rows, n_columns);
+    `n_clipped` are integers of shape (n_columns,).
+    """
+
+    high: Any
+    low: Any
+    n_clipped: Ints
+
+
+def slice_columns(
+    X: Floats, factors: Floats, shifts: Floats, roots: Floats | None, out: Slices, start: int
+) -> None:
+    """Write ``rint((X * factors - shifts) * roots * 2**20)`` into columns of slices.
+
+    Values beyond 2**30 - 1 are clipped and counted. Every operation is IEEE arithmetic on single
+    numbers, so the integers are the same on every CPU.
+    """
+    part = slice(start, start + X.shape[1])
+    _core.quantise(
+        X, factors, shifts, roots, out.high[:, part], out.low[:, part], out.n_clipped[part]
+    )
+
+
+def empty_slices(n_rows: int, n_columns: int) -> Slices:
+    """Return slices with memory for some rows."""
+    shape = (n_rows, n_columns)
+    return Slices(np.empty(shape), np.empty(shape), np.zeros(n_columns, np.int64))
+
+
+def slice_sparse(X: Any, factors: Floats, roots: Floats | None, extra: Slices) -> Slices:
+    """Return the slices of a CSR array, followed by dense columns that are already in slices."""
+    n_rows, n_columns = X.shape
+    values = X.data * factors[X.indices]
+    if roots is not None:
+        values = values * np.repeat(roots, np.diff(X.indptr))
+    data = empty_slices(len(values), 1)
+    one, none = np.full(1, 1.0), np.zeros(1)
+    slice_columns(values[:, None], one, none, None, data, 0)
+    is_clipped = np.abs(values) * 2.0**GRID_BITS > LARGEST
+    n_clipped = np.bincount(X.indices[is_clipped], minlength=n_columns).astype(np.int64)
+    parts = []
+    for inner, outer in ((data.high, extra.high), (data.low, extra.low)):
+        left = sp.csr_array((inner[:, 0].astype(np.int64), X.indices, X.indptr), shape=X.shape)
+        right = sp.csr_array(outer.astype(np.int64))
+        parts.append(sp.hstack([left, right], format="csr") if n_rows else left)
+    high, low = parts
+    return Slices(high, low, np.concatenate([n_clipped, extra.n_clipped]))
+
+
+def multiply_slices(left: Slices, right: Slices | None = None) -> Ints:
+    """Return the three matrices of products of all columns of `left` and of `right`.
+
+    Shape (3, n_left, n_right): products of high parts, mixed products (both orders together), and
+    products of low parts. Without `right`, it is `left`. Sums of up to 2**20 rows are exact.
+    """
+    right = left if right is None else right
+    if sp.issparse(left.high):
+        high, low = left.high.T @ right.high, left.low.T @ right.low
+        both = (left.high + left.low).T @ (right.high + right.low)
+        parts = [part.toarray() for part in (high, both - high - low, low)]
+        return np.stack(parts).astype(np.int64)
+    # The sum of both parts has 16 bits, too: three products instead of four (Karatsuba).
+    total = left.high + left.low
+    other = total if right is left else right.high + right.low
+    products = np.empty((3, left.high.shape[1], right.high.shape[1]), np.int64)
+    products[0] = left.high.T @ right.high
+    products[2] = left.low.T @ right.low
+    products[1] = total.T @ other
+    products[1] -= products[0] + products[2]
+    return products
+
+
+class Gram:
+    """Exact sums of products of columns, for all pairs or for squares only.
+
+    Parameters
+    ----------
+    n_columns : int
+        Number of columns, with the constant column and the targets.
+    lead : int or None, default=None
+        None keeps the products of all pairs of columns. A number keeps the squares and the
+        products with this column only, for models with diagonal covariances.
+
+    Attributes
+    ----------
+    products : ndarray of int64, shape (3, n_columns, n_columns) or (3, 2, n_columns)
+        Sums of the products of high parts, of mixed products, and of products of low parts. With
+        `lead`, the first row has the products with that column and the second one the squares.
+    n_clipped : ndarray of int64, shape (n_columns,)
+        Number of values beyond the range of the grid, for each column.
+
+    Notes
+    -----
+    Rows are integers of 31 bits on a grid (`Slices`). Each matrix is a plain sum of integers, so
+    rows can be added and subtracted in any order. BLAS multiplies blocks of rows; all of its
+    intermediate sums are integers below 2**53, so the result is exact with every BLAS kernel and
+    number of threads.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from letheon.sums import Gram
+    >>> from letheon.sums._gram import empty_slices, slice_columns
+    >>> rows = empty_slices(2, 2)
+    >>> X = np.array([[1.0, 2.0], [0.5, -1.0]])
+    >>> slice_columns(X, np.ones(2), np.zeros(2), None, rows, 0)
+    >>> gram = Gram(2)
+    >>> gram.add(rows)
+    >>> gram.to_float().tolist()
+    [[1.25, 1.5], [1.5, 5.0]]
+    """
+
+    __slots__ = ("lead", "n_clipped", "products")
+
+    def __init__(self, n_columns: int, lead: int | None = None) -> None:
+        self.lead = lead
+        n_rows = n_columns if lead is None else 2
+        self.products: Ints = np.zeros((3, n_rows, n_columns), np.int64)
+        self.n_clipped: Ints = np.zeros(n_columns, np.int64)
+
+    def add(self, rows: Slices) -> None:
+        """Add the products of some rows, at most 2**20."""
+        self._change(rows, 1)
+
+    def subtract(self, rows: Slices) -> None:
+        """Subtract the products of rows that were added before."""
+        self._change(rows, -1)
+
+    def _change(self, rows: Slices, sign: int) -> None:
+        n_rows = rows.high.shape[0]
+        if self.lead is not None:
+            self.products += sign * multiply_diagonal(rows, self.lead)
+        elif sp.issparse(rows.high) and n_rows <= _FEW_ROWS:
+            self._change_sparse_rows(rows, sign)
+        elif n_rows <= _FEW_ROWS:
+            _core.add_products(rows.high, rows.low, sign, self.products)
+        elif sign == 1:
+            self.products += multiply_slices(rows)
+        else:
+            self.products -= multiply_slices(rows)
+        if rows.n_clipped.any():
+            self.n_clipped += sign * rows.n_clipped
+
+    def _change_sparse_rows(self, rows: Slices, sign: int) -> None:
+        for k in range(rows.high.shape[0]):
+            high, low = rows.high[[k]].toarray()[0], rows.low[[k]].toarray()[0]
+            columns = np.flatnonzero((high != 0) | (low != 0))
+            high, low = high[columns], low[columns]
+            mixed = np.multiply.outer(high, low)
+            places = np.ix_(columns, columns)
+            self.products[0][places] += sign * np.multiply.outer(high, high)
+            self.products[1][places] += sign * (mixed + mixed.T)
+            self.products[2][places] += sign * np.multiply.outer(low, low)
+
+    def put(self, columns: Ints, products: Ints, n_clipped: Ints) -> None:
+        """Replace all products with these columns.
+
+        Parameters
+        ----------
+        columns : ndarray of int
+            Numbers of the columns.
+        products : ndarray of int64
+            `multiply_slices` of all columns and these columns; with `lead`, of shape
+            (3, 2, n_columns) and only these columns are used.
+        n_clipped : ndarray of int64
+            Numbers of clipped values of all columns.
+        """
+        if self.lead is not None:
+            self.products[:, :, columns] = products[:, :, columns]
+        else:
+            self.products[:, :, columns] = products
+            self.products[:, columns, :] = np.swapaxes(products, 1, 2)
+        self.n_clipped[columns] = n_clipped[columns]
+
+    def select(self, columns: Ints, lead: int | None = None) -> "Gram":
+        """Return the products of some columns, in this order; -1 gives a column of zeros."""
+        gram = Gram(len(columns), None if self.lead is None else lead)
+        places = np.flatnonzero(columns >= 0)
+        sources = columns[places]
+        if self.lead is None:
+            for part, source in zip(gram.products, self.products, strict=True):
+                part[np.ix_(places, places)] = source[np.ix_(sources, sources)]
+        else:
+            gram.products[:, :, places] = self.products[:, :, sources]
+        gram.n_clipped[places] = self.n_clipped[sources]
+        return gram
+
+    def to_float(self) -> Floats:
+        """Return the sums of products in float64, in units of the grid's scale."""
+        high, mixed, low = self.products
+        values: Floats = high * 2.0 ** (32 - 2 * GRID_BITS)
+        values += mixed * 2.0 ** (16 - 2 * GRID_BITS)
+        values += low * 2.0 ** (-2 * GRID_BITS)
+        return values
+
+    def exact_product(self, row: int, column: int) -> int:
+        """Return one sum of products as an integer, in units of 2**-40."""
+        high, mixed, low = (int(part) for part in self.products[:, row, column])
+        return (high << 32) + (mixed << 16) + low
+
+    def copy(self) -> "Gram":
+        """Return a copy with its own memory."""
+        gram = Gram(0, self.lead)
+        gram.products, gram.n_clipped = self.products.copy(), self.n_clipped.copy()
+        return gram
+
+    __copy__ = copy
+
+    def _to_state(self) -> dict[str, Any]:
+        return {"lead": self.lead, "n_clipped": self.n_clipped, "products": self.products}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Self:
+        products, n_clipped, lead = state["products"], state["n_clipped"], state["lead"]
+        n_columns = len(n_clipped)
+        shape = (3, n_columns if lead is None else 2, n_columns)
+        if products.shape != shape or n_clipped.shape != (n_columns,):
+            raise ValueError(f"the products have shape {products.shape}; expected {shape}")
+        if products.dtype != np.int64 or n_clipped.dtype != np.int64:
+            raise ValueError(f"the products have dtype {products.dtype}; expected int64")
+        gram = cls(0, lead)
+        gram.products = np.array(products, order="C")
+        gram.n_clipped = np.array(n_clipped)
+        return gram
+
+    def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
+        """Pickle the integers."""
+        return type(self)._from_state, (self._to_state(),)
+
+
+def multiply_diagonal(rows: Slices, lead: int) -> Ints:
+    """Return products with one column and squares, shape (3, 2, n_columns)."""
+    high, low = rows.high, rows.low
+    if sp.issparse(high):
+        high, low = high.toarray().astype(np.float64), low.toarray().astype(np.float64)
+    first_high, first_low = high[:, [lead]], low[:, [lead]]
+    parts = [
+        [first_high * high, high * high],
+        [first_high * low + first_low * high, 2.0 * (high * low)],
+        [first_low * low, low * low],
+    ]
+    sums = [[part.sum(axis=0) for part in pair] for pair in parts]
+    return np.array(sums).astype(np.int64)

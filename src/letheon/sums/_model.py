@@ -1,0 +1,270 @@
+"""Base class of models made of exact sums."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from letheon.base import lock_model
+from letheon.data import Frame, numbers_of
+from letheon.delta import Delta, DeltaMixin, RowSource, StepPlan
+from letheon.guarantee import Guarantee, MethodFacts
+from letheon.removal import Cache
+from letheon.sums._table_sums import Grid, Role, RowPart, TableSums, count_labels, split_block
+from letheon.validation import Rules, validate_parameters
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+Signed = list[tuple[int, RowPart]]
+
+
+def make_facts(*tasks: Any) -> MethodFacts:
+    """Return the facts of a model made of sums."""
+    return MethodFacts(
+        method="sums",
+        applicability="linear models, discriminants, naive Bayes and PCA",
+        exact=True,
+        strength="strong",
+        definition_name="sums",
+        families=("linear",),
+        tasks=tasks,
+        batches=True,
+        replay="bitwise",
+    )
+
+
+class SumsModel(DeltaMixin, BaseEstimator):
+    """Base class: exact sums of all rows, and a solution that is computed when it is needed.
+
+    A subclass sets `_role` and implements `_solve`, a function of the sums and the grid. The
+    solution is not part of digests and files.
+    """
+
+    _role: ClassVar[Role] = "none"
+    _accepts_sparse: ClassVar[bool] = False
+    _parameter_rules: ClassVar[Rules] = {}
+
+    sums_: TableSums
+    published_: Any
+    n_features_in_: int
+
+    def _solve(self, sums: TableSums, grid: Grid) -> Any:
+        """Return the solution, computed in floating point from the integers."""
+        raise NotImplementedError(f"{type(self).__name__} must solve its model")
+
+    def _check_size(self, n_rows: int, n_features: int, class_rows: Ints) -> None:
+        """Raise ValueError if the rows are too few for this model."""
+
+    def _get_solution(self) -> Any:
+        check_is_fitted(self)
+        cache: Cache[Any] = vars(self)["solution_"]
+        content = cache.content
+        if content is None:
+            with lock_model(self):
+                # A change may have replaced the cache while this thread waited.
+                cache = vars(self)["solution_"]
+                content = cache.content
+                if content is None:
+                    content = self._solve(self.sums_, self._get_grid())
+                    cache.content = content
+        return content
+
+    def _get_grid(self) -> Grid:
+        grid: Grid = self.published_
+        return grid
+
+    def _after_change(self) -> None:
+        self.solution_ = Cache[Any]()
+
+    def _finish_pending(self) -> None:
+        self._get_solution()
+
+    @property
+    def n_clipped_(self) -> Ints:
+        """Number of values of each feature beyond the range of the grid; they are clipped."""
+        check_is_fitted(self)
+        return self.sums_.n_clipped
+
+    def _check_parameters(self) -> None:
+        validate_parameters(self)
+
+    def _convert_table(self, X: Any, *, copy: bool) -> Any:
+        if isinstance(X, Frame):
+            X = numbers_of(X)
+        accepted = "csr" if self._accepts_sparse else False
+        table = check_array(
+            X,
+            accept_sparse=accepted,
+            dtype=np.float64,
+            order="C",
+            copy=copy,
+            estimator=self,
+            input_name="X",
+        )
+        if sp.issparse(table):
+            table = sp.csr_array(table)
+            table.sum_duplicates()
+            return table
+        return table + 0.0 if not copy else np.add(table, 0.0, out=table)  # -0.0 becomes 0.0
+
+    def _convert_new_rows(self, X: Any) -> Any:
+        """Return rows to predict, checked against the columns of the fit."""
+        check_is_fitted(self)
+        if not isinstance(X, Frame):
+            validate_data(self, X, skip_check_array=True, reset=False)
+        return self._convert_table(X, copy=False)
+
+    def _count(self, source: RowSource, seed: int) -> tuple[TableSums, Any]:
+        sums: TableSums | None = None
+        labels = []
+        for block in source.blocks():
+            for part in split_block(block, self._role):
+                sums = TableSums(self._role, part) if sums is None else sums
+                sums.count_columns(part, 1)
+                if part.labels is not None:
+                    labels.append((1, part.labels))
+        assert sums is not None
+        sums.require_values()
+        if labels:
+            sums.classes, sums.class_rows = count_labels(labels)
+        self._check_size(sums.n_rows, sums.n_features, sums.class_rows)
+        grid = sums.make_grid(seed)
+        sums.recount_all(source, grid)
+        return sums, self._publish(sums, grid)
+
+    def _publish(self, sums: TableSums, grid: Grid) -> Any:  # noqa: ARG002
+        """Return the published values; transformers add what they transform with."""
+        return grid
+
+    def _prepare_delta(self, delta: Delta) -> StepPlan:
+        changes: Signed = [
+            (sign, part)
+            for sign, block in delta.iter_signed()
+            for part in split_block(block, self._role)
+        ]
+        if delta.only_rows:
+            plan = self._plan_same_grid(delta, changes)
+            if plan is not None:
+                return plan
+        return self._plan_new_grid(delta, changes)
+
+    def _plan_same_grid(self, delta: Delta, changes: Signed) -> StepPlan | None:
+        """Return the plan if neither the grid nor the classes change, else None."""
+        sums, grid = self.sums_, self._get_grid()
+        classes, class_rows = _classes_after(sums, changes)
+        if classes is not sums.classes:
+            return None
+        with sums.preview(changes):
+            sums.require_values()
+            self._check_size(sums.n_rows, sums.n_features, class_rows)
+            if not sums.make_grid(self.seed_).equals(grid):
+                return None
+        groups = [(sign, sums.slice_groups(part, grid)) for sign, part in changes]
+
+        def apply() -> None:
+            for sign, part in changes:
+                sums.count_columns(part, sign)
+            for sign, rows in groups:
+                sums.count_products(rows, sign)
+            sums.class_rows = class_rows
+
+        n_changed = sum(part.X.shape[0] for _, part in changes)
+        return self._make_plan(delta, None, grid, apply, n_changed / max(1, sums.n_rows))
+
+    def _plan_new_grid(self, delta: Delta, changes: Signed) -> StepPlan:
+        """Return the plan for a change of columns, grid or classes; it works on a copy."""
+        sums, old_grid, stale = self._change_layout(delta, changes)
+        added = [part for sign, part in changes if sign > 0]
+        for part in added:
+            sums.count_columns(part, 1)
+        if stale.any():
+            sums.recount_columns(delta.source, np.flatnonzero(stale))
+        sums.require_values()
+        self._check_size(sums.n_rows, sums.n_features, sums.class_rows)
+        grid = sums.make_grid(self.seed_)
+        stale |= grid.stale_features(old_grid)
+        columns = np.flatnonzero(np.concatenate([stale, grid.stale_targets(old_grid)]))
+        if grid.root_scale != old_grid.root_scale or len(columns) > len(stale) // 2:
+            sums.recount_all(delta.source, grid)
+            columns = np.arange(len(stale))
+        else:
+            for part in added:
+                sums.count_products(sums.slice_groups(part, grid), 1)
+            if len(columns):
+                sums.recount_products(delta.source, grid, columns)
+
+        def apply() -> None:
+            self.sums_ = sums
+
+        work = min(1.0, len(columns) / max(1, len(stale)))
+        rebuilt = {"columns": len(columns)} if len(columns) else {}
+        return self._make_plan(delta, sums, grid, apply, work, rebuilt)
+
+    def _change_layout(
+        self, delta: Delta, changes: Signed
+    ) -> tuple[TableSums, Grid, npt.NDArray[np.bool_]]:
+        """Return the sums without the removed rows, with the new classes and features.
+
+        Also returns the old grid of the new features, and which of them must be counted again.
+        """
+        grid, layout = self._get_grid(), delta.layout
+        sums = self.sums_.copy()
+        for sign, part in changes:
+            if sign < 0:
+                sums.count_columns(part, -1)
+                sums.count_products(sums.slice_groups(part, grid), -1)
+        classes, class_rows = _classes_after(self.sums_, changes)
+        if classes is not None:
+            sums = sums.with_classes(classes, class_rows)
+        if layout is not None:
+            sums, grid = sums.with_features(layout), grid.select(layout)
+        stale = np.zeros(sums.n_features, bool) if layout is None else layout < 0
+        stale[list(delta.columns)] = True
+        return sums, grid, stale
+
+    def _make_plan(
+        self,
+        delta: Delta,  # noqa: ARG002
+        sums: TableSums | None,  # noqa: ARG002
+        grid: Grid,
+        apply: Callable[[], None],
+        work: float,
+        rebuilt: Mapping[str, int] = MappingProxyType({}),
+    ) -> StepPlan:
+        """Return the plan of a model; a transformer adds the changes of its output.
+
+        `sums` are the sums after the change, or None if `apply` changes the present ones.
+        """
+        return StepPlan(published=grid, apply=apply, work=work, rebuilt=rebuilt)
+
+    def _make_guarantee(self) -> Guarantee:
+        return Guarantee(
+            kind="exact",
+            reference="sums of integers are independent of order and history",
+            assumptions=("seed-independent-of-requests",),
+        )
+
+
+def _classes_after(sums: TableSums, changes: Signed) -> tuple[npt.NDArray[Any] | None, Ints]:
+    """Return the classes after a change and their rows; the same array if the classes stay."""
+    classes = sums.classes
+    if classes is None:
+        return None, sums.class_rows
+    class_rows = sums.class_rows.copy()
+    is_known = True
+    for sign, part in changes:
+        codes = np.minimum(sums.find_codes(part), len(classes) - 1)
+        is_known = is_known and bool((classes[codes] == part.labels).all())
+        class_rows += sign * np.bincount(codes, minlength=len(class_rows))
+    if is_known and (class_rows > 0).all():
+        return classes, class_rows
+    before = [(int(n), classes[[k]]) for k, n in enumerate(sums.class_rows)]
+    after = [(sign, part.labels) for sign, part in changes if part.labels is not None]
+    return count_labels([*before, *after])
