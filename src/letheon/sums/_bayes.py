@@ -17,11 +17,12 @@ from letheon.removal import Cache
 from letheon.sums._class_sums import (
     UNIT,
     CategorySums,
+    ClassRows,
     ClassSums,
     FeatureSums,
     Floats,
     Integers,
-    RowPart,
+    as_weights,
     count_classes,
     require_room,
     require_weight,
@@ -91,11 +92,11 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
         -------
         self
         """
-        return self._fit_table(X, y, ids, _as_weights(sample_weight))
+        return self._fit_table(X, y, ids, as_weights(sample_weight))
 
     def learn(self, X: Any, y: Any, *, ids: Any, sample_weight: Any = None) -> Self:
         """Add rows; a known id keeps its earlier rows. `sample_weight` as in `fit`."""
-        return self._learn_table(X, y, ids, _as_weights(sample_weight))
+        return self._learn_table(X, y, ids, as_weights(sample_weight))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most likely label of each row."""
@@ -155,12 +156,12 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
             raise ValueError(f"Negative values in data passed to {type(self).__name__} (input X).")
         return X
 
-    def _read_block(self, block: Block, sign: int, labels: NDArray[Any]) -> RowPart:
+    def _read_block(self, block: Block, sign: int, labels: NDArray[Any]) -> ClassRows:
         X = self._require_values(block.X)
         if not np.isfinite(X.data if sp.issparse(X) else X).all():
             raise ValueError("Input X contains NaN or infinity.")
         codes = np.searchsorted(labels, _labels_of(block))
-        return RowPart(sign, codes, self._prepare_values(X), block.weights)
+        return ClassRows(sign, codes, self._prepare_values(X), block.weights)
 
     def _prepare_values(self, X: Any) -> Any:
         """Return the values that are summed."""
@@ -279,10 +280,6 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
         assert tags.classifier_tags is not None
         tags.classifier_tags.poor_score = True
         return tags
-
-
-def _as_weights(weights: Any) -> Floats | None:
-    return None if weights is None else np.asarray(weights, np.float64)
 
 
 def _labels_of(block: Block) -> NDArray[Any]:

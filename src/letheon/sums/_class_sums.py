@@ -20,7 +20,7 @@ def round_to_grid(values: Any) -> Integers:
     return np.rint(np.asarray(values) * UNIT).astype(np.int64)
 
 
-class RowPart(NamedTuple):
+class ClassRows(NamedTuple):
     """Rows to add or subtract: their classes, checked table and rounded weights."""
 
     sign: int
@@ -70,7 +70,7 @@ class ClassSums:
         """Number of columns."""
 
     @abstractmethod
-    def add_columns(self, part: RowPart, columns: Integers | None = None) -> None:
+    def add_columns(self, part: ClassRows, columns: Integers | None = None) -> None:
         """Add rows to the sums of some columns, or of all."""
 
     @abstractmethod
@@ -86,10 +86,10 @@ class ClassSums:
         """Put classes into another order; -1 is a new class without rows."""
 
     @abstractmethod
-    def bound_sums(self, part: RowPart) -> float:
+    def bound_sums(self, part: ClassRows) -> float:
         """Return an upper bound on the largest sum after rows are added."""
 
-    def add(self, part: RowPart) -> None:
+    def add(self, part: ClassRows) -> None:
         """Add or subtract rows."""
         np.add.at(self.n_rows, part.codes, part.sign)
         np.add.at(self.weights, part.codes, part.sign * part.units)
@@ -97,10 +97,10 @@ class ClassSums:
 
     def change_columns(
         self,
-        parts: Sequence[RowPart],
+        parts: Sequence[ClassRows],
         layout: Integers | None,
         changed: Integers,
-        source: Iterable[RowPart],
+        source: Iterable[ClassRows],
     ) -> None:
         """Subtract rows with the old columns, move columns, and add rows with the new ones.
 
@@ -182,7 +182,7 @@ class FeatureSums(ClassSums):
         """Number of columns."""
         return int(self.values.shape[1])
 
-    def add_columns(self, part: RowPart, columns: Integers | None = None) -> None:
+    def add_columns(self, part: ClassRows, columns: Integers | None = None) -> None:
         """Add rows to the sums of some columns, or of all."""
         X, sign = part.X, part.sign
         if sp.issparse(X):
@@ -211,7 +211,7 @@ class FeatureSums(ClassSums):
         self.values = self.values[places]
         self.values[places < 0] = 0
 
-    def bound_sums(self, part: RowPart) -> float:
+    def bound_sums(self, part: ClassRows) -> float:
         """Return an upper bound on the largest sum after rows are added."""
         X = part.X
         data = X.data if sp.issparse(X) else X
@@ -223,7 +223,7 @@ class FeatureSums(ClassSums):
         return present + len(part.codes) * max(largest, 1.0) * max(heaviest, 1.0) * UNIT
 
 
-def _weigh(data: Any, part: RowPart, rows: Integers) -> Integers:
+def _weigh(data: Any, part: ClassRows, rows: Integers) -> Integers:
     """Return weighted values on the grid; a row of weight 2 counts as two rows."""
     values = round_to_grid(data)
     if part.weights is None:
@@ -258,7 +258,7 @@ class CategorySums(ClassSums):
     def _empty_table(self) -> Integers:
         return np.zeros((len(self.labels), 0), np.int64)
 
-    def add_columns(self, part: RowPart, columns: Integers | None = None) -> None:
+    def add_columns(self, part: ClassRows, columns: Integers | None = None) -> None:
         """Add rows to the tables of some columns, or of all."""
         units = part.sign * part.units
         every = range(len(self.tables)) if columns is None else columns.tolist()
@@ -289,11 +289,16 @@ class CategorySums(ClassSums):
         """Put classes into another order; -1 is a new class without rows."""
         self.tables = [np.where(places[:, None] < 0, 0, table[places]) for table in self.tables]
 
-    def bound_sums(self, part: RowPart) -> float:
+    def bound_sums(self, part: ClassRows) -> float:
         """Return an upper bound on the largest sum after rows are added."""
         heaviest = 1.0 if part.weights is None else float(part.weights.max(initial=0.0))
         present = float(np.abs(self.weights).max(initial=0))
         return present + len(part.codes) * max(heaviest, 1.0) * UNIT
+
+
+def as_weights(weights: Any) -> Floats | None:
+    """Return weights as an array, or None."""
+    return None if weights is None else np.asarray(weights, np.float64)
 
 
 def union_labels(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -306,7 +311,7 @@ def _narrow_labels(labels: NDArray[Any]) -> NDArray[Any]:
     return np.array(labels.tolist(), np.str_) if labels.dtype.kind == "U" else labels
 
 
-def count_classes(sums: ClassSums, labels: NDArray[Any], parts: Sequence[RowPart]) -> int:
+def count_classes(sums: ClassSums, labels: NDArray[Any], parts: Sequence[ClassRows]) -> int:
     """Return the number of classes with rows after a change."""
     counts = np.zeros(len(labels), np.int64)
     counts[np.searchsorted(labels, sums.labels)] = sums.n_rows
@@ -315,13 +320,13 @@ def count_classes(sums: ClassSums, labels: NDArray[Any], parts: Sequence[RowPart
     return int(np.count_nonzero(counts))
 
 
-def require_weight(sums: ClassSums, parts: Sequence[RowPart]) -> None:
+def require_weight(sums: ClassSums, parts: Sequence[ClassRows]) -> None:
     change = sum(part.sign * int(part.units.sum()) for part in parts)
     if int(sums.weights.sum()) + change <= 0:
         raise ValueError("Sample weights must contain at least one non-zero number.")
 
 
-def require_room(sums: ClassSums, parts: Sequence[RowPart]) -> None:
+def require_room(sums: ClassSums, parts: Sequence[ClassRows]) -> None:
     """Raise if a sum might not fit into 64 bits."""
     if sum(sums.bound_sums(part) for part in parts) > _LARGEST_SUM:
         raise ValueError(
