@@ -27,5 +27,8 @@ __all__ = [
     "ForgetColumnTransformer",
     "OneHotEncoder",
     "OrdinalEncoder",
+    "RobustScaler",
+    "SimpleImputer",
+    "StandardScaler",
     "TfidfVectorizer",
 ]
