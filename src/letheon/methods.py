@@ -114,6 +114,22 @@ METHODS: tuple[Method, ...] = (
         is_candidate=False,
         is_exported=False,
     ),
+    Method(
+        "naive-bayes",
+        "letheon.sums",
+        "MultinomialNB ComplementNB BernoulliNB CategoricalNB",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
+    Method(
+        "text-counts",
+        "letheon.preprocessing",
+        "CountVectorizer TfidfVectorizer",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
 )
 
 

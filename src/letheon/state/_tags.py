@@ -72,6 +72,8 @@ _TABLE: dict[str, tuple[str, str]] = {
         "FineTuneOnly KeepsEverything",
     ),
     "letheon.preprocessing": ("letheon.preprocessing._columns", "ColumnPart"),
+    "letheon.preprocessing.terms": ("letheon.preprocessing._terms", "TermCounts Vocabulary"),
+    "letheon.sums.bayes": ("letheon.sums._class_sums", "CategorySums FeatureSums"),
     "letheon.search": ("letheon.search", "SearchScores"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
     "letheon.deep._deltagrad": ("letheon.deep._deltagrad", "DeltaGradNetClassifier"),

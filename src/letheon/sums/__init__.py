@@ -15,6 +15,7 @@ Examples
 array([1.])
 """
 
+from letheon.sums._bayes import BernoulliNB, CategoricalNB, ComplementNB, MultinomialNB
 from letheon.sums._columns import ColumnSums
 from letheon.sums._discriminant import (
     GaussianNB,
@@ -39,11 +40,15 @@ from letheon.sums._sample import draw_sample, sample_border
 
 __all__ = [
     "PCA",
+    "BernoulliNB",
+    "CategoricalNB",
     "ColumnSums",
+    "ComplementNB",
     "GaussianNB",
     "Gram",
     "LinearDiscriminantAnalysis",
     "LocationScale",
+    "MultinomialNB",
     "QuadraticDiscriminantAnalysis",
     "Ridge",
     "RidgeClassifier",
