@@ -266,7 +266,7 @@ class LinearDiscriminantAnalysis(ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     @property
     def _n_features_out(self) -> int:
-        return self.scalings_.shape[1]
+        return int(self.scalings_.shape[1])
 
     def transform(self, X: Any) -> Floats:
         """Project rows on the directions that separate the classes best."""
