@@ -1,0 +1,117 @@
+"""Whole pipelines: after any forget and learn, the pipeline has the digest of a fresh fit."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from letheon import DaREForestClassifier, ForgetPipeline, NaiveUnlearner, SISAClassifier
+from letheon.compose import clone_unfitted
+from letheon.preprocessing import (
+    ForgetColumnTransformer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    QuantileBinner,
+    RobustScaler,
+    SimpleImputer,
+    StandardScaler,
+    TargetEncoder,
+)
+from letheon.sums import GaussianNB, LinearDiscriminantAnalysis, RidgeClassifier
+from tests.counting import examples_of
+
+N_ROWS = 36
+N_PEOPLE = 18
+
+
+class People(NamedTuple):
+    """A table with its labels and ids."""
+
+    X: pd.DataFrame
+    y: np.ndarray[Any, Any]
+    ids: np.ndarray[Any, Any]
+
+    def take(self, chosen: Any) -> "People":
+        return People(
+            self.X[chosen].reset_index(drop=True), self.y[chosen], self.ids[chosen]
+        )
+
+
+def hostile_people(seed: int, n_rows: int = N_ROWS) -> People:
+    """Return rows with the columns that break careless statistics."""
+    rng = np.random.default_rng(seed)
+    number = rng.normal(size=n_rows)
+    gaps = np.where(rng.random(n_rows) < 0.3, np.nan, rng.normal(50, 9, n_rows).round(1))
+    outlier = rng.normal(size=n_rows)
+    outlier[rng.integers(n_rows)] = 1e300
+    rare = np.array(["usual"] * n_rows, object)
+    rare[rng.integers(n_rows, size=3)] = ["only one", "two", "two"]
+    city = rng.choice(["Oslo", "Rome", "Lima"], n_rows).astype(object)
+    city[rng.random(n_rows) < 0.15] = None
+    X = pd.DataFrame(
+        {
+            "number": number,
+            "gaps": gaps,
+            "outlier": outlier,
+            "constant": np.full(n_rows, 7.0),
+            "time": 1.7e9 + rng.normal(size=n_rows).round(3),
+            "flag": rng.random(n_rows) < 0.5,
+            "city": city,
+            "rare": rare,
+        }
+    )
+    owners = rng.integers(N_PEOPLE, size=n_rows)
+    owners[:2] = 0, 1
+    y = np.array(["no", "yes"])[rng.integers(2, size=n_rows)]
+    y[:4] = "no", "yes", "no", "yes"
+    return People(X, y, np.array([f"p{owner:02d}" for owner in owners]))
+
+
+NUMBERS = ["number", "gaps", "outlier", "constant", "time", "flag"]
+TEXTS = ["city", "rare"]
+
+SCALERS: list[Callable[[], Any]] = [
+    lambda: StandardScaler(random_state=1),
+    lambda: RobustScaler(random_state=2),
+    lambda: QuantileBinner(n_bins=5, random_state=3),
+    lambda: "passthrough",
+]
+IMPUTERS: list[Callable[[], Any]] = [
+    lambda: SimpleImputer(random_state=4),
+    lambda: SimpleImputer(strategy="median", random_state=5),
+    lambda: SimpleImputer(strategy="most_frequent", add_indicator=True),
+    lambda: SimpleImputer(strategy="constant", fill_value=-1.0),
+]
+ENCODERS: list[Callable[[], Any]] = [
+    lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore"),
+    lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore", min_frequency=2),
+    lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
+    lambda: TargetEncoder(cv=2, random_state=6),
+]
+MODELS: list[Callable[[], Any]] = [
+    lambda: RidgeClassifier(random_state=7),
+    lambda: GaussianNB(random_state=8),
+    lambda: LinearDiscriminantAnalysis(random_state=9),
+    lambda: DaREForestClassifier(n_estimators=2, max_depth=3, random_state=10),
+    lambda: NaiveUnlearner(RidgeLike(), random_state=11),
+]
+
+
+def RidgeLike() -> Any:  # noqa: N802
+    return LogisticRegression(max_iter=30)
+
+
+def make_pipeline(imputer: int, scaler: int, encoder: int, model: int) -> ForgetPipeline:
+    numbers = ForgetPipeline([("fill", IMPUTERS[imputer]()), ("scale", StandardScaler(random_state=0))])
+    if scaler < len(SCALERS) - 1:
+        numbers = ForgetPipeline([("fill", IMPUTERS[imputer]()), ("scale", SCALERS[scaler]())])
+    texts = ForgetPipeline(
+        [("fill", SimpleImputer(strategy="most_frequent")), ("encode", ENCODERS[encoder]())]
+    )
+    columns = ForgetColumnTransformer([("numbers", numbers, NUMBERS), ("texts", texts, TEXTS)])
+    return ForgetPipeline([("columns", columns), ("model", MODELS[model]())])
