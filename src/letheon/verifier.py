@@ -1564,7 +1564,8 @@ def _check_v3(bundle: _Bundle) -> str:
     missing = [sequence for sequence in sequences if sequence not in purges]
     if missing or not purges:
         raise _SkipLevel(
-            f"{_format_count(purges, 'purge')} attested; none yet for certificates {missing[:8]}"
+            f"{_format_count(purges, 'purge')} attested; "
+            f"not yet attested for certificates {missing[:8]}"
         )
     if gaps:
         raise _SkipLevel(

@@ -344,7 +344,9 @@ def test_a_cursor_is_of_one_list_and_one_ledger(
 def test_an_unknown_state_is_refused_with_all_states(
     still_desk: LedgerSetup, call: Callable[[LedgerRequests], object]
 ) -> None:
-    with pytest.raises(ValueError, match="unknown state: 'foo'; expected one of: received") as info:
+    with pytest.raises(
+        ValueError, match=r"unknown states?: 'foo'; expected one of: received"
+    ) as info:
         call(requests_of(still_desk.core))
     assert all(state in str(info.value) for state in STATES)
 

@@ -580,7 +580,7 @@ def test_requests_of_another_kind_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("candidates", "error", "text"),
-    [([], ValueError, "candidates is empty"), ([LogisticRegression()], TypeError, "wrap any")],
+    [([], ValueError, "candidates is empty"), ([LogisticRegression()], TypeError, "wrap it in")],
 )
 def test_candidates_are_checked_before_anything_is_trained(
     candidates: list[Any], error: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch

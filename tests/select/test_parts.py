@@ -93,7 +93,7 @@ def test_each_tolerance_limits_its_measure() -> None:
 
 @pytest.mark.parametrize("value", [-0.1, math.inf, math.nan])
 def test_tolerances_are_numbers(value: float) -> None:
-    with pytest.raises(ValueError, match=r"effectiveness must be a number"):
+    with pytest.raises(ValueError, match=r"effectiveness must be None or a number"):
         Tolerances(effectiveness=value)
 
 

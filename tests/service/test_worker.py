@@ -309,10 +309,11 @@ def test_a_damaged_file_of_the_ledger_fails_the_audit(desk: Desk) -> None:
 
 def test_a_model_that_quotes_rows_is_not_quoted() -> None:
     def raise_with_ids() -> Any:
-        raise UnknownIdError("ids not in this model: ['alice']")
+        raise UnknownIdError("ids not in this model: ['alice']\n['bob']")
 
     result, _ = _run_check("V4", SimpleNamespace(name="risk"), raise_with_ids)  # type: ignore[arg-type]
     assert "alice" in result.reason
+    assert "bob" in result.reason
     plain = jobs._to_plain(result)
     assert plain["reason"] == "the check raised UnknownIdError"
 

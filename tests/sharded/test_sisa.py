@@ -429,5 +429,5 @@ def test_integer_targets_of_a_regression_are_floats() -> None:
 
 
 def test_labels_of_mixed_kinds_are_refused() -> None:
-    with pytest.raises(ValueError, match="mixes float and int"):
+    with pytest.raises(ValueError, match="several types: float and int"):
         tree().fit([[0.0], [1.0], [2.0]], [1, 2.0, 1])

@@ -424,7 +424,7 @@ def test_missing_purges_are_no_pass(tmp_path: Path) -> None:
     del files["events.jsonl"]
     verdict = judged(files, tmp_path / "public")["V3"]
     assert verdict.passed is None
-    assert verdict.reason == "5 purges attested; none yet for certificates [2]"
+    assert verdict.reason == "5 purges attested; not yet attested for certificates [2]"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Comparison(TextRepr):
     tunings : dict of str to tuple of Tuning
         Tuning of the efficiency parameters of exact methods.
     need, tolerances, requests, expected_requests
-        As given.
+        The arguments of `choose`.
     ordinary, ordinary_chosen : str
         The ordinary model that all methods are compared with, and how it was chosen.
     scored_by : str
@@ -94,8 +94,9 @@ class Comparison(TextRepr):
     def pareto(self) -> tuple[CandidateResult, ...]:
         """Return the results on the Pareto front of speed-up, score lost and certifiability.
 
-        No other result is at least as good in all three measures. The measured values are compared,
-        not their intervals. Results outside the tolerances are included.
+        A result is on the front unless another result is better in one measure and at least as good
+        in the others. The measured values are compared, not their intervals. Results outside the
+        tolerances are included.
         """
         names = ("efficiency", LOST, "certifiability")
         points = {result.name: result.points for result in self.tried}
@@ -199,7 +200,7 @@ class Comparison(TextRepr):
         return _as_table(self)
 
     def __str__(self) -> str:
-        """Return the reason."""
+        """Return the explanation of the choice."""
         return self.reason
 
 

@@ -21,9 +21,9 @@ class Check(TextRepr):
     Attributes
     ----------
     measure : Measure
-        The measure.
+        The measured value with its interval.
     baseline : str
-        The baseline of the measure.
+        What the model is compared with: the ordinary model or the same algorithm.
     limit : float
         The worst tolerated value.
     floor : Measure or None
@@ -111,7 +111,7 @@ class Tolerances:
         """Raise a ValueError for a tolerance that is negative or not finite."""
         for name, value in vars(self).items():
             if value is not None and not (value >= 0 and math.isfinite(value)):
-                raise ValueError(f"{name} must be a number of at least 0 or None, not {value!r}")
+                raise ValueError(f"{name} must be None or a number of at least 0, not {value!r}")
 
     def check(self, evaluation: Evaluation) -> tuple[Check, ...]:
         """Compare an evaluation with the tolerances; return one check per tolerance that is set."""
@@ -238,9 +238,9 @@ class CandidateResult(TextRepr):
     settings : dict
         Parameter values.
     estimator : forgetting estimator
-        Unfitted, with these settings.
+        The unfitted estimator with these settings.
     evaluation : Evaluation
-        The evaluation.
+        Measures and guarantee of the estimator.
     checks : tuple of Check
         One check per tolerance.
     lacks : str
@@ -378,7 +378,7 @@ def tune_efficiency(
     parameter : str
         Name of the parameter.
     values : sequence
-        From slow to fast.
+        Values to try, from slow to fast.
     goal : float
         Smallest tolerated score.
 

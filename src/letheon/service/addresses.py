@@ -113,9 +113,9 @@ def parse_hosts(entries: Iterable[str | Mapping[str, object]]) -> tuple[AllowedH
     Parameters
     ----------
     entries : iterable of str or mapping
-        ``hooks.example.org``, ``*.example.org``, ``hooks.example.org:8443`` or
-        ``http://hooks.example.org``; or such a `host` in a mapping with `internal`, which is true
-        for a host in a private network or on this machine.
+        Hosts such as ``hooks.example.org``, ``*.example.org``, ``hooks.example.org:8443`` or
+        ``http://hooks.example.org``. A mapping has this text as `host`, and `internal`, which is
+        true for a host in a private network or on this machine.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def _normalize_host(text: str) -> str:
     if host.startswith("["):
         address = _to_ip(host[1:-1])
         if address is None or address.version != 6:
-            raise AddressRefusedError("the host in brackets is not an IPv6 address")
+            raise AddressRefusedError("the host in brackets is not a valid IPv6 address")
         return str(address)
     labels = host.split(".")
     if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):

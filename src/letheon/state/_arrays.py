@@ -99,7 +99,9 @@ def _strings_node(array: NDArray[Any]) -> nodes.Strings:
 
 
 def _no_objects(_: Any) -> Any:
-    raise UnsupportedStateError("structured arrays with object fields have no canonical bytes")
+    raise UnsupportedStateError(
+        "a structured array with object fields cannot be saved; use separate arrays"
+    )
 
 
 def dtype_descr(dtype: "np.dtype[Any]") -> Node:
@@ -113,7 +115,7 @@ def dtype_descr(dtype: "np.dtype[Any]") -> Node:
             return dtype.newbyteorder("<").str
         return plain_descr(dtype)
     if not dtype.names:
-        raise UnsupportedStateError("a structured dtype without fields has no canonical bytes")
+        raise UnsupportedStateError("a structured array without fields cannot be saved")
     fields, parts = [], []
     for name in dtype.names:
         inner, offset = dtype.fields[name][:2]
@@ -124,7 +126,9 @@ def dtype_descr(dtype: "np.dtype[Any]") -> Node:
     try:
         _check_layout(parts, dtype.itemsize)
     except CorruptFileError as error:
-        raise UnsupportedStateError(f"a structured dtype has no canonical bytes: {error}") from None
+        raise UnsupportedStateError(
+            f"a structured array with this dtype cannot be saved: {error}"
+        ) from None
     head = (dtype.itemsize, dtype.isalignedstruct)
     return nodes.Items("tuple", (*head, nodes.Items("tuple", tuple(fields))))
 
@@ -332,4 +336,4 @@ def scalar_from(node: nodes.Scalar, from_node: Convert, budget: MemoryBudget) ->
 
 def _require_array(condition: bool, label: str) -> None:
     if not condition:
-        raise CorruptFileError(f"not a valid array: {label}")
+        raise CorruptFileError(f"an array in the file is not valid; failed check: {label}")

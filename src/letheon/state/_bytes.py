@@ -197,7 +197,9 @@ def from_bytes(data: Buffer, budget: MemoryBudget) -> Node:
     except (struct.error, ValueError, OverflowError, IndexError) as error:
         raise CorruptFileError(f"not canonical bytes: {error}") from None
     if reader.position != len(reader.data):
-        raise CorruptFileError("not canonical bytes: there are bytes after the tree")
+        raise CorruptFileError(
+            "not canonical bytes: there are more bytes after the end of the tree"
+        )
     return node
 
 
@@ -225,7 +227,7 @@ class TreeReader:
     def _read_parts(self, layout: nodes.Layout) -> Any:
         self.depth += 1
         if self.depth > 3 * nodes.MAX_DEPTH:
-            raise CorruptFileError("not canonical: the tree is nested too deeply")
+            raise CorruptFileError("the tree is not canonical: it is nested too deeply")
         values = []
         for part in layout.parts:  # a comprehension would be one more frame for each node
             values += [getattr(self, f"read_{part}")()]
@@ -236,7 +238,9 @@ class TreeReader:
     def _read_kind(self, kind: type) -> Any:
         node = self.read_node()
         if type(node) is not kind:
-            raise CorruptFileError(f"not canonical: a node is not of type {kind.__name__}")
+            raise CorruptFileError(
+                f"the tree is not canonical: expected a node of type {kind.__name__}"
+            )
         return node
 
     def read_dtype(self) -> str:
@@ -312,7 +316,9 @@ class _BytesReader(TreeReader):
         """
         value = self.read_number()
         if value > len(self.data) - self.position:
-            raise CorruptFileError("not canonical bytes: it states more items than there are bytes")
+            raise CorruptFileError(
+                "not canonical bytes: a count is larger than the number of remaining bytes"
+            )
         self.budget.take(value * cost, "its values")
         return value
 

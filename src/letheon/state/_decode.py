@@ -178,7 +178,7 @@ def construct(tree: Node, trusted: Mapping[str, Any], budget: MemoryBudget) -> A
     except (StateError, ImportError):
         raise
     except Exception as error:  # errors of libraries about invalid values
-        raise CorruptFileError(f"the state is not valid: {error!r}") from error
+        raise CorruptFileError(f"the values in the file are not valid: {error!r}") from error
 
 
 class _Builder:
@@ -275,7 +275,9 @@ class _Builder:
     def _build_coded(self, node: Coded) -> Any:
         named = tags.codec_named(node.name)
         if named is None:
-            raise UntrustedClassError(f"no codec is registered for {node.name!r}")
+            raise UntrustedClassError(
+                f"no codec is registered for {node.name!r}; use letheon.state.register_codec"
+            )
         codec, registered = named
         cls = registered or self._resolve_name(node.name)
         plain = self.build(node.payload)

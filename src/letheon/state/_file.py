@@ -305,7 +305,7 @@ def _locate_tensors(header: dict[str, Any], data: memoryview) -> dict[str, memor
 
 def _require_valid(condition: bool, label: str) -> None:
     if not condition:
-        raise CorruptFileError(f"the manifest is wrong about {label}")
+        raise CorruptFileError(f"the manifest is not valid; failed check: {label}")
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

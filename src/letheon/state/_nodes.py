@@ -330,18 +330,21 @@ def check_shape(shape: Iterable[Any], itemsize: int) -> int:
     dimensions = tuple(shape)
     if len(dimensions) > MAX_DIMENSIONS:
         raise CorruptFileError(
-            f"not a valid array: {len(dimensions)} dimensions, more than {MAX_DIMENSIONS}"
+            f"an array in the file is not valid: it has {len(dimensions)} dimensions, more than "
+            f"{MAX_DIMENSIONS}"
         )
     span = max(itemsize, 1)
     total = itemsize
     for n in dimensions:
         if type(n) is not int or n < 0:
-            raise CorruptFileError("not a valid array: a dimension is not an integer of at least 0")
+            raise CorruptFileError(
+                "an array in the file is not valid: a dimension is not an integer of at least 0"
+            )
         # NumPy computes strides even for an empty array, so no factor may overflow them.
         span *= max(n, 1)
         total *= n
         if span > MAX_SIZE:
-            raise CorruptFileError("not a valid array: too many elements")
+            raise CorruptFileError("an array in the file is not valid: it has too many elements")
     return total
 
 
@@ -379,4 +382,4 @@ def require_distinct_hashes(values: list[Any] | NDArray[Any]) -> None:
 def require_valid(condition: Any, part: str) -> None:
     """Raise CorruptFileError if the condition is false; `part` is the part that is not valid."""
     if not condition:
-        raise CorruptFileError(f"not a valid {part}")
+        raise CorruptFileError(f"the file does not contain a valid {part}")

@@ -90,7 +90,9 @@ def _numbers_of(value: Any) -> list[float]:
     reduced = value.__reduce__()
     numbers = list(reduced[1]) if reduced[0] is type(value) else []
     if not all(type(number) in {int, float} for number in numbers):
-        raise UnsupportedStateError(f"{type(value).__name__} has parameters that are not numbers")
+        raise UnsupportedStateError(
+            f"{type(value).__name__} cannot be saved, because its parameters are not all numbers"
+        )
     return [float(number) for number in numbers]
 
 

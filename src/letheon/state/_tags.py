@@ -254,7 +254,9 @@ def plan_of(cls: type, codec: Codec | None) -> EncodingPlan:
     for base in cls.__mro__:
         reason = REFUSED.get(tag_of(base))
         if reason is not None:
-            raise UnsupportedStateError(f"{cls.__name__} cannot be inside a model: {reason}")
+            raise UnsupportedStateError(
+                f"an object of class {cls.__name__} cannot be part of a model: {reason}"
+            )
     fields = dataclass_fields(cls)
     has_own_state = hasattr(cls, "_to_state") and hasattr(cls, "_from_state")
     if codec is None and fields is None and not has_own_state:
@@ -287,8 +289,8 @@ def require_plain_attributes(cls: type) -> None:
     made_in_python = all(base.__flags__ & _HEAP_TYPE for base in cls.__mro__[:-1])
     if not (small and made_in_python and cls.__dictoffset__):
         raise UnsupportedStateError(
-            f"{tag_of(cls)} has state outside its attributes; register a codec with "
-            "letheon.state.register_codec, or use a class with plain attributes"
+            f"{tag_of(cls)} cannot be saved, because it has state outside its attributes; register "
+            "a codec with letheon.state.register_codec, or use a class with plain attributes"
         )
 
 

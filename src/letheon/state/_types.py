@@ -149,7 +149,9 @@ def _sparse_from(cls: Any, plain: Any) -> Any:
 
 def _partial_plain(value: Any) -> dict[str, Any]:
     if vars(value):
-        raise UnsupportedStateError("a functools.partial with extra attributes cannot be saved")
+        raise UnsupportedStateError(
+            "a functools.partial with extra attributes cannot be saved; remove the attributes"
+        )
     return {"func": value.func, "args": value.args, "keywords": value.keywords}
 
 

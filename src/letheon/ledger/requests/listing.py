@@ -97,14 +97,14 @@ class RequestFilter:
         """Raise `ValueError` if a state is unknown."""
         if isinstance(self.states, str):
             raise ValueError("states is a string; pass a list of states")
-        _require_states(self.states)
+        _require_states("states", self.states)
 
 
-def _require_states(states: Iterable[str]) -> None:
+def _require_states(name: str, states: Iterable[str]) -> None:
     unknown = [state for state in states if state not in STATES]
     if unknown:
-        names = ", ".join(map(repr, unknown[:3]))
-        raise ValueError(f"unknown state: {names}; expected one of: {', '.join(STATES)}")
+        values = ", ".join(map(repr, unknown[:3]))
+        raise ValueError(f"unknown {name}: {values}; expected one of: {', '.join(STATES)}")
 
 
 class RequestLists:
@@ -155,7 +155,7 @@ class RequestLists:
         An unknown state raises `ValueError`.
         """
         if state is not None:
-            _require_states([state])
+            _require_states("state", [state])
         with self._core.database.reading() as conn:
             return tuple(list_requests(conn, model=model, state=state, tenant=tenant))
 

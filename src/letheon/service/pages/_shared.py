@@ -38,7 +38,7 @@ _AGES = ((86_400, "day"), (3600, "hour"), (60, "minute"))
 
 
 class StateLabel(NamedTuple):
-    """A label as pages show it, with its tone (color) and an explanation."""
+    """A label as pages show it, with its tone (colour) and an explanation."""
 
     text: str
     tone: str
@@ -279,7 +279,7 @@ MEASURES = {
 LEVEL_WORDS = {
     "V0": "Signatures, schema and chain of the certificates",
     "V1": "Log: no entry was removed, changed or inserted",
-    "V2": "Data: only erased rows were removed from the committed rows",
+    "V2": "Data: the signed commitment changed only for the erased rows",
     "V3": "Residue: the erased data was purged, and the stores were searched",
     "V4": "Reproduction: the model is retrained and compared",
     "V5": "Bound: epsilon and delta are recomputed from rows and settings",

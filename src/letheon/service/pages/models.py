@@ -110,7 +110,9 @@ def _require_name(name: str) -> None:
 def _get_file(form: FormData, name: str) -> Any:
     value = form.get(name)
     if not isinstance(value, UploadFile) or not value.filename:
-        raise ApiProblem(422, "file", f"No file selected for {name}", "Choose a file.")
+        raise ApiProblem(
+            422, "file", f"No file selected for {name}", "Choose a file for this field."
+        )
     return value.file
 
 

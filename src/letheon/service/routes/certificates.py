@@ -436,9 +436,7 @@ class _CertificateChecks:
         searched = f"{scanner['markers']} markers"
         searched += f" in {scanner['files']} files" if self.shows_sizes else ""
         if gaps := verifier.search_gaps(claims):
-            raise _Absent(
-                f"purged, but not fully searched: {gaps}; searched for {searched}, none found"
-            )
+            raise _Absent(f"purged, but not fully searched: {gaps}; none of {searched} was found")
         return f"{len(claims['stores'])} stores covered; searched for {searched}, none found"
 
 

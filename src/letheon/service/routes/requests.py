@@ -426,7 +426,9 @@ def _require_action(caller: Principal, name: views.ActionName, details: dict[str
     missing = [key for key in action.takes if details.get(key) is None]
     if missing and not action.is_optional:
         words = "GET /api/v1/grounds lists the codes of grounds; days are written YYYY-MM-DD."
-        raise ApiProblem(422, "details-missing", f"{name} needs {' and '.join(missing)}", words)
+        raise ApiProblem(
+            422, "details-missing", f"the action {name} needs {' and '.join(missing)}", words
+        )
 
 
 def _require_other_eyes(caller: Principal, request: Request) -> None:
