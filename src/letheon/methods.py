@@ -107,7 +107,8 @@ METHODS: tuple[Method, ...] = (
     Method(
         "stable-preprocessing",
         "letheon.preprocessing",
-        "ForgetColumnTransformer OneHotEncoder OrdinalEncoder",
+        "ForgetColumnTransformer OneHotEncoder OrdinalEncoder RobustScaler SimpleImputer "
+        "StandardScaler",
         "exact",
         is_candidate=False,
         is_exported=False,

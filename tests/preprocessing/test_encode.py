@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from sklearn import preprocessing as sk
 
-from letheon.delta import Delta, RowSource, StepPlan, take_block
 from letheon.preprocessing import OneHotEncoder, OrdinalEncoder
 from letheon.preprocessing import _categories as categories
+from tests.preprocessing.plans import prepare_removal
 from tests.preprocessing.tables import frame, numbers, requests, run_requests, take
 
 OPTIONS: list[dict[str, Any]] = [
@@ -91,15 +91,6 @@ def test_ordinal_after_requests_is_a_fresh_fit(drawn: Any) -> None:
     run_requests(OrdinalEncoder(), numbers(seed, 40), None, ids, steps)
 
 
-def prepare_removal(model: Any, slots: list[int]) -> StepPlan:
-    """Return the plan of a step of a pipeline for the removal of some rows."""
-    where = np.array(slots)
-    source = RowSource(model.rows_, where)
-    delta = Delta(removed=take_block(model.rows_, where), before=source, source=source)
-    plan: StepPlan = model._prepare_delta(delta)
-    return plan
-
-
 @given(st.integers(0, 2**31), st.sampled_from(OPTIONS))
 def test_layout_and_columns_describe_the_new_output(seed: int, options: dict[str, Any]) -> None:
     """Columns of the new output that are not reported as changed must be the old ones."""
@@ -143,8 +134,8 @@ def test_a_category_that_never_vanishes_is_caught(monkeypatch: pytest.MonkeyPatc
 
     def apply(self: Any, n_rows: int, changes: Any, recounted: Any) -> None:
         self.n_rows = n_rows
-        for counts, key, _, new in changes:
-            counts[key] = new
+        for column, key, _, new in changes:
+            self.counts[column][key] = new
 
     monkeypatch.setattr(categories.CategoryCounts, "apply", apply)
     X = np.array([["a"], ["b"], ["c"]], object)

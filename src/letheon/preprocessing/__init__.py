@@ -20,5 +20,14 @@ Examples
 
 from letheon.preprocessing._columns import ForgetColumnTransformer
 from letheon.preprocessing._encode import OneHotEncoder, OrdinalEncoder
+from letheon.preprocessing._impute import SimpleImputer
+from letheon.preprocessing._scale import RobustScaler, StandardScaler
 
-__all__ = ["ForgetColumnTransformer", "OneHotEncoder", "OrdinalEncoder"]
+__all__ = [
+    "ForgetColumnTransformer",
+    "OneHotEncoder",
+    "OrdinalEncoder",
+    "RobustScaler",
+    "SimpleImputer",
+    "StandardScaler",
+]

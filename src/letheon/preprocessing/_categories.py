@@ -137,8 +137,8 @@ def category_array(keys: tuple[Key, ...], kind: str) -> NDArray[Any]:
     return floats if None in keys or kind not in types else floats.astype(types[kind])
 
 
-# A count that changes: the dictionary, the key, the old and the new count.
-Change = tuple[Counts, Key, int, int]
+# A count that changes: the column, the key, the old and the new count.
+Change = tuple[int, Key, int, int]
 
 
 @dataclass(eq=False)
@@ -174,8 +174,9 @@ class CategoryCounts:
         n_rows = self.n_rows + sum(sign * block.n_rows for sign, block in blocks)
         if n_rows == self.n_rows - 1 and len(blocks) == 1 and not skipped:  # the usual request
             row = next(list_rows(blocks[0][1].X))
-            pairs = zip(self.counts, row, strict=True)
-            return n_rows, [(known, key, known[key], known[key] - 1) for known, key in pairs]
+            numbers = [known[key] for known, key in zip(self.counts, row, strict=True)]
+            places = enumerate(zip(row, numbers, strict=True))
+            return n_rows, [(column, key, old, old - 1) for column, (key, old) in places]
         differences: dict[tuple[int, Key], int] = {}
         for sign, block in blocks:
             for place, count in _count_block(block.X):
@@ -183,31 +184,28 @@ class CategoryCounts:
         changes = []
         for (column, key), difference in differences.items():
             if difference and column not in skipped:
-                known = self.counts[column]
-                old = known.get(key, 0)
-                changes.append((known, key, old, old + difference))
+                old = self.counts[column].get(key, 0)
+                changes.append((column, key, old, old + difference))
         return n_rows, changes
 
     def apply(self, n_rows: int, changes: list[Change], recounted: dict[int, Counts]) -> None:
         """Write the counts after a change."""
         self.n_rows = n_rows
-        for counts, key, _, new in changes:
+        for column, key, _, new in changes:
             if new:
-                counts[key] = new
+                self.counts[column][key] = new
             else:
-                del counts[key]
+                del self.counts[column][key]
         for column, counts in recounted.items():
             self.counts[column] = counts
 
     def preview(self, changes: list[Change], recounted: dict[int, Counts]) -> list[Counts]:
         """Return the counts after a change, as copies."""
-        copies = {id(known): dict(known) for known in self.counts}
-        after = [copies[id(known)] for known in self.counts]
-        for counts, key, _, new in changes:
-            known = copies[id(counts)]
-            known[key] = new
+        after = [dict(known) for known in self.counts]
+        for column, key, _, new in changes:
+            after[column][key] = new
             if not new:
-                del known[key]
+                del after[column][key]
         return [recounted.get(column, known) for column, known in enumerate(after)]
 
     def __copy__(self) -> Self:

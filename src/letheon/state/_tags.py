@@ -89,6 +89,12 @@ _TABLE: dict[str, tuple[str, str]] = {
         "letheon.preprocessing._categories",
         "CategoryCounts CategoryLists",
     ),
+    "letheon.preprocessing._impute": (
+        "letheon.preprocessing._impute",
+        "FillValues MeanSums MedianSums MissingCounts ModeSums",
+    ),
+    "letheon.preprocessing._quantiles": ("letheon.preprocessing._quantiles", "QuantileSums"),
+    "letheon.preprocessing._scale": ("letheon.preprocessing._scale", "Scaling"),
     "letheon.deep._vault": ("letheon.deep._checkpoints", "Vault=CheckpointStore"),
 }
 
