@@ -367,7 +367,8 @@ def _compare_final_models(setup: TrialSetup, seed: int, run: _TrialRun) -> Trial
         )
     forgotten = problem.train.rows_of(run.forgotten_ids)
     data = ComparisonData(problem, test, forgotten, setup.with_intervals)
-    fresh = setup.fit_unlearner(run.remaining, getattr(model, "seed_", seed))
+    # With the same seed; `seed_` of a pipeline is that of its last step.
+    fresh = setup.fit_unlearner(run.remaining, seed)
     # Work that is still deferred is added to the last request.
     rows = [(part.X, part.y) for part in (data.test, data.forgotten)]
     run.requests[-1]["forget_seconds"] += setup.clock.find_late_work(model, fresh, *rows)

@@ -22,12 +22,15 @@ from letheon.preprocessing._columns import ForgetColumnTransformer
 from letheon.preprocessing._encode import OneHotEncoder, OrdinalEncoder
 from letheon.preprocessing._impute import SimpleImputer
 from letheon.preprocessing._scale import RobustScaler, StandardScaler
+from letheon.preprocessing._text import CountVectorizer, TfidfVectorizer
 
 __all__ = [
+    "CountVectorizer",
     "ForgetColumnTransformer",
     "OneHotEncoder",
     "OrdinalEncoder",
     "RobustScaler",
     "SimpleImputer",
     "StandardScaler",
+    "TfidfVectorizer",
 ]

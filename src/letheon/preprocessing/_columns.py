@@ -127,6 +127,8 @@ class ForgetColumnTransformer(NamedStepsMixin, StableTransformer):
         replay="bitwise",
     )
     _steps_name: ClassVar[str] = "transformers"
+    # Only the transformers have seeds.
+    random_state = 0
 
     parts_: tuple[ColumnPart, ...]
 

@@ -119,10 +119,10 @@ def rule_of(class_name: str, attribute: str) -> SettingRule | None:
     attribute : str
         Name of the attribute.
     """
-    if is_ours(class_name):
-        text = OUR_RULES.get(attribute)
-        return _FITTED if text is None else _parse_rule(text)
     short = class_name.rpartition(".")[2]
+    if is_ours(class_name):
+        text = OUR_RULES.get(f"{short}.{attribute}", OUR_RULES.get(attribute))
+        return _FITTED if text is None else _parse_rule(text)
     text = RULES.get(f"{short}.{attribute}", RULES.get(attribute))
     if text is not None:
         return _parse_rule(text)

@@ -300,6 +300,7 @@ ARRAYS LABELS all sampled: labels
 ARRAYS OBJECTS: backbone head steps_
 ARRAYS OBJECTS clip keep normalize refuse: rows
 ARRAYS OBJECTS TEXT: classes index method score weights link features scores state_
+OBJECTS passthrough: ColumnPart.step
 CLASSES OBJECTS: factory module
 CLASSES adam adamw sgd: optimizer
 FUNCTIONS OBJECTS cross_entropy pseudo_huber squared: loss
