@@ -16,11 +16,9 @@ from letheon.preprocessing import (
     ForgetColumnTransformer,
     OneHotEncoder,
     OrdinalEncoder,
-    QuantileBinner,
     RobustScaler,
     SimpleImputer,
     StandardScaler,
-    TargetEncoder,
 )
 from letheon.sums import GaussianNB, LinearDiscriminantAnalysis, RidgeClassifier
 from tests.sharded.people import examples
@@ -76,7 +74,6 @@ TEXTS = ["city", "rare"]
 SCALERS: list[Callable[[], Any]] = [
     lambda: StandardScaler(random_state=1),
     lambda: RobustScaler(random_state=2),
-    lambda: QuantileBinner(n_bins=5, random_state=3),
     lambda: "passthrough",
 ]
 IMPUTERS: list[Callable[[], Any]] = [
@@ -89,7 +86,6 @@ ENCODERS: list[Callable[[], Any]] = [
     lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore"),
     lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore", min_frequency=2),
     lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
-    lambda: TargetEncoder(cv=2, random_state=6),
 ]
 MODELS: list[Callable[[], Any]] = [
     lambda: RidgeClassifier(random_state=7),
@@ -156,7 +152,9 @@ def test_any_sequence_ends_in_a_fresh_fit(
     parts: tuple[int, int, int, int], seed: int, requests: list[Any]
 ) -> None:
     # Trees use float32.
-    largest = 1e30 if isinstance(MODELS[parts[-1]](), DaREForestClassifier | SISAClassifier) else 1e300
+    largest = (
+        1e30 if isinstance(MODELS[parts[-1]](), DaREForestClassifier | SISAClassifier) else 1e300
+    )
     people = hostile_people(seed, largest=largest)
     model = make_pipeline(*parts).fit(people.X, people.y, ids=people.ids)
     remaining = apply_requests(model, people, requests, largest)
