@@ -17,6 +17,7 @@ array([1.])
 
 from letheon.sums._bayes import BernoulliNB, CategoricalNB, ComplementNB, MultinomialNB
 from letheon.sums._columns import ColumnSums
+from letheon.sums._features import RandomFeatures
 from letheon.sums._gram import Gram
 from letheon.sums._ridge import Ridge, RidgeClassifier
 from letheon.sums._rounding import (
@@ -40,6 +41,7 @@ __all__ = [
     "Gram",
     "LocationScale",
     "MultinomialNB",
+    "RandomFeatures",
     "Ridge",
     "RidgeClassifier",
     "draw_sample",
