@@ -121,7 +121,7 @@ class FourierWeights:
         """Return the features of rows."""
         turns = multiply_exactly(_round_rows(X), self.frequencies).view(np.uint64)
         phases = (turns << np.uint64(64 - _ROW_BITS - self.bits)) + self.phases
-        return turn_cosine(phases) * np.sqrt(2.0 / len(self.phases))
+        return np.asarray(turn_cosine(phases) * np.sqrt(2.0 / len(self.phases)))
 
     def _to_state(self) -> dict[str, Any]:
         return dict(vars(self))
