@@ -97,7 +97,8 @@ METHODS: tuple[Method, ...] = (
     Method(
         "sums",
         "letheon.sums",
-        "Ridge RidgeClassifier",
+        "Ridge RidgeClassifier LinearDiscriminantAnalysis QuadraticDiscriminantAnalysis GaussianNB "
+        "PCA",
         "exact",
         is_candidate=False,
         is_exported=False,

@@ -87,6 +87,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.deep._trained": ("letheon.deep._module", "Nets"),
     "letheon.sums._columns": ("letheon.sums._columns", "ColumnSums"),
     "letheon.sums._gram": ("letheon.sums._gram", "Gram"),
+    "letheon.sums._pca": ("letheon.sums._pca", "Components"),
     "letheon.sums._table_sums": ("letheon.sums._table_sums", "Grid TableSums"),
     "letheon.preprocessing._categories": (
         "letheon.preprocessing._categories",
