@@ -123,6 +123,14 @@ METHODS: tuple[Method, ...] = (
         is_exported=False,
     ),
     Method(
+        "random-features",
+        "letheon.sums",
+        "RandomFeatures",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
+    Method(
         "text-counts",
         "letheon.preprocessing",
         "CountVectorizer TfidfVectorizer",

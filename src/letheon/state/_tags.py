@@ -73,6 +73,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     ),
     "letheon.preprocessing": ("letheon.preprocessing._columns", "ColumnPart"),
     "letheon.preprocessing.terms": ("letheon.preprocessing._terms", "TermCounts Vocabulary"),
+    "letheon.sums.features": ("letheon.sums._features", "FourierWeights"),
     "letheon.sums.bayes": ("letheon.sums._class_sums", "CategorySums FeatureSums"),
     "letheon.search": ("letheon.search", "SearchScores"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
