@@ -42,7 +42,7 @@ def target(frame: pd.DataFrame) -> Any:
 MODELS: dict[str, Any] = {
     "dare": lambda: DaREForestClassifier(n_estimators=4, max_depth=5, random_state=1),
     "influence": lambda: InfluenceClassifier(l2=0.05),
-    "ridge": lambda: RidgeClassifier(),
+    "ridge": RidgeClassifier,
 }
 
 

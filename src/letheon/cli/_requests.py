@@ -30,7 +30,7 @@ def add_model(
     name: str,
     target: str | None = None,
     ids: str | None = None,
-    method: Literal["dare", "influence", "ridge"] = "dare",
+    method: Literal["dare", "influence", "ridge"] | None = None,
     tenant: _command.Tenant = "default",
     dataset: str | None = None,
     trusted: Annotated[list[str] | None, typer.Option("--trust")] = None,
@@ -60,7 +60,7 @@ def add_model(
         Column of the target, for a .csv or .parquet file.
     ids : COLUMN
         Column of the ids, for a .csv or .parquet file.
-    method : {"dare", "influence", "ridge"}
+    method : {"dare", "influence", "ridge"}, by default dare
         Method of a new model: a forest (exact), a linear model (certified) or ridge (exact).
     dataset : NAME, by default NAME
         Name of the data set.
@@ -76,6 +76,8 @@ def add_model(
     from letheon.ledger import ModelFiles
     from letheon.table_pipeline import list_treatments
 
+    if file is not None and method is not None:
+        raise UsageError("--method is for a new model; leave out FILE or --method")
     files = ModelFiles(
         model=None if file is None else _command.require_file(file).read_bytes(),
         rows=_read_table(rows),
@@ -84,7 +86,7 @@ def add_model(
         test=None if test is None else _read_table(test),
         trusted=tuple(trusted or ()),
         max_memory=max_memory,
-        method=method,
+        method=method or "dare",
     )
     options = {"name": name, "tenant": tenant, "dataset": dataset, "releases": releases}
     with _command.wrap_usage_errors(), _command.print_warnings():

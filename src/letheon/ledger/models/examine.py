@@ -21,7 +21,7 @@ from sklearn.exceptions import NotFittedError
 import letheon.exceptions as errors
 from letheon import sandbox, state
 from letheon.compose import clone_unfitted
-from letheon.data import Ids, Rows, hold_table, hold_target, row_ids, table_length
+from letheon.data import Frame, Ids, Rows, as_frame, hold_table, hold_target, row_ids, table_length
 from letheon.exceptions import CannotForgetError, LedgerError, LetheonError
 from letheon.guarantee import MethodFacts
 from letheon.inner_estimator import fresh_copy
@@ -325,9 +325,8 @@ def _examine_files(job: tuple[ModelFiles, int | None], _: Any) -> dict[str, Any]
 
 def _examine_in_sandbox(files: ModelFiles, seed: int | None) -> dict[str, Any]:
     columns = TableColumns(target=files.target, ids=files.ids, has_text_ids=True, is_table=True)
-    name, content = files.rows
     if files.model is None:
-        rows = copy_rows(*read_table_file(Path(name), columns, content=content))
+        rows = _read_rows(None, files.rows, columns)
         model = _train_pipeline(files.method, rows, seed)
     else:
         model = _load_model(files)
@@ -335,13 +334,11 @@ def _examine_in_sandbox(files: ModelFiles, seed: int | None) -> dict[str, Any]:
             has_text_ids=model.ids_.dtype.kind != "i",
             is_table=hasattr(model, "feature_names_in_"),
         )
-        rows = copy_rows(*read_table_file(Path(name), columns, content=content))
+        rows = _read_rows(model, files.rows, columns)
     examined = examine_model(model, rows, files.trusted)
     test = None
     if files.test is not None:
-        name, content = files.test
-        X, y, ids = read_table_file(Path(name), columns, content=content)
-        judged = judge_model(model, copy_rows(X, y, make_test_ids(len(y)) if ids is None else ids))
+        judged = judge_model(model, _read_rows(model, files.test, columns, is_test=True))
         test = {"rows": state.encode(judged.test), "then": judged.then}
     return {
         "content": examined.content,
@@ -358,6 +355,18 @@ def _load_model(files: ModelFiles) -> Any:
     model = load(io.BytesIO(files.model), trusted=files.trusted, max_memory=files.max_memory)
     require_kind(model)
     return model
+
+
+def _read_rows(
+    model: Any, file: tuple[str, bytes], columns: TableColumns, *, is_test: bool = False
+) -> Rows:
+    """Read the rows of a model, with the types of its columns: a CSV file has none."""
+    name, content = file
+    X, y, ids = read_table_file(Path(name), columns, content=content)
+    stored = getattr(getattr(getattr(model, "fitted_", None), "rows", None), "X", None)
+    if isinstance(stored, Frame) and columns.is_table and stored.schema.has_names:
+        X = as_frame(X).as_types_of(stored).to_native()
+    return copy_rows(X, y, make_test_ids(len(y)) if ids is None and is_test else ids)
 
 
 def _train_pipeline(method: TableMethod, rows: Rows, seed: int | None) -> Any:
