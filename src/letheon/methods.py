@@ -97,7 +97,8 @@ METHODS: tuple[Method, ...] = (
     Method(
         "sums",
         "letheon.sums",
-        "Ridge RidgeClassifier",
+        "Ridge RidgeClassifier LinearDiscriminantAnalysis QuadraticDiscriminantAnalysis GaussianNB "
+        "PCA",
         "exact",
         is_candidate=False,
         is_exported=False,
@@ -110,6 +111,30 @@ METHODS: tuple[Method, ...] = (
         "letheon.preprocessing",
         "ForgetColumnTransformer OneHotEncoder OrdinalEncoder QuantileBinner RobustScaler "
         "SimpleImputer StandardScaler TargetEncoder",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
+    Method(
+        "naive-bayes",
+        "letheon.sums",
+        "MultinomialNB ComplementNB BernoulliNB CategoricalNB",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
+    Method(
+        "random-features",
+        "letheon.sums",
+        "RandomFeatures",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
+    Method(
+        "text-counts",
+        "letheon.preprocessing",
+        "CountVectorizer TfidfVectorizer",
         "exact",
         is_candidate=False,
         is_exported=False,

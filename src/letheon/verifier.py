@@ -192,9 +192,10 @@ _WORDS["link"] = {"anyOf": [_WORDS["digest"], {"const": "genesis"}]}
 
 
 def _object_of(required: str, optional: str = "", **special: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object.
+    """Return the schema of an object with these required and optional keys.
 
-    ``name:word`` has the schema of the word; a bare name has the schema in `special`.
+    A key is written ``name:word``; `_WORDS` has the schema of the word. The schema of a key without
+    a word is in `special`.
     """
     pairs = [[word.partition(":") for word in names.split()] for names in (required, optional)]
     return {

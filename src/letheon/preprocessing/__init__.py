@@ -25,8 +25,10 @@ from letheon.preprocessing._impute import SimpleImputer
 from letheon.preprocessing._keyed_sample import KeyedSample
 from letheon.preprocessing._scale import RobustScaler, StandardScaler
 from letheon.preprocessing._target import TargetEncoder
+from letheon.preprocessing._text import CountVectorizer, TfidfVectorizer
 
 __all__ = [
+    "CountVectorizer",
     "ForgetColumnTransformer",
     "KeyedSample",
     "OneHotEncoder",
@@ -36,4 +38,5 @@ __all__ = [
     "SimpleImputer",
     "StandardScaler",
     "TargetEncoder",
+    "TfidfVectorizer",
 ]

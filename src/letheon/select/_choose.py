@@ -73,7 +73,7 @@ class _CandidateSearch:
     tunings: dict[str, tuple[Tuning, ...]] = field(default_factory=dict)
 
     def try_candidate(self, name: str, candidate: Candidate) -> None:
-        """Try all settings of a candidate, or record why it is excluded."""
+        """Evaluate settings of a candidate, or record why the candidate is excluded."""
         reason = self.blank.need.why_not(candidate.estimator, candidate.facts)
         if reason:
             self.excluded[name] = reason
@@ -377,7 +377,7 @@ def _get_or_default(name: str, value: Any, kind: type[_Argument]) -> _Argument:
 
 
 def _infer_task(data: Any) -> Task:
-    """Return the task of a data set, or infer it from the labels."""
+    """Return the task that a data set states; otherwise infer it from the labels."""
     if hasattr(data, "task"):
         task: Task = data.task
         return task

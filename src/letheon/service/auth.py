@@ -360,7 +360,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class _PublicGate(Gate):
-    """The gate of a public route."""
+    """The access check of a public route, which accepts every call."""
 
     async def __call__(self, request: Request) -> None:  # type: ignore[override]
         """Accept every call.

@@ -1,7 +1,9 @@
 """Checks before every route (host, body size), response headers, the log and the metrics.
 
-Metrics are kept in memory and are lost when the server stops. A log line never contains personal
-data, a body or a raw address: the template of the route is logged instead of the path.
+Metrics are kept in memory and are lost when the server stops. The log line of a
+call contains no personal data, no body and no URL path: the template of the route is logged instead
+of the path. Only the line for a refused connection contains an address, grouped as in
+`address_group`.
 """
 
 import json
@@ -241,7 +243,7 @@ class _Brief(logging.Handler):
 
 
 def log_line(event: str, **facts: Any) -> None:
-    """Write one log line as JSON; the facts must be codes, numbers or opaque ids."""
+    """Write one log line as JSON; facts must not contain personal data."""
     if _logger.isEnabledFor(logging.INFO):
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         # JSON escapes line breaks and every control character.

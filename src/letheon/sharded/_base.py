@@ -404,7 +404,7 @@ class SISABase(HomeMixin, ForgetMixin, MetaEstimatorMixin, BaseEstimator):
         return self._record_destruction(purge, is_new_fit=previous is None)
 
     def __sklearn_tags__(self) -> Tags:
-        """Return the tags of the inner estimator, with a single output for classifiers."""
+        """Return the tags of the inner estimator, with the estimator type of this class."""
         kind = super().__sklearn_tags__().estimator_type
         tags = inherit_tags(super().__sklearn_tags__(), self.estimator)
         tags.estimator_type = kind

@@ -72,6 +72,9 @@ _TABLE: dict[str, tuple[str, str]] = {
         "FineTuneOnly KeepsEverything",
     ),
     "letheon.preprocessing": ("letheon.preprocessing._columns", "ColumnPart"),
+    "letheon.preprocessing.terms": ("letheon.preprocessing._terms", "TermCounts Vocabulary"),
+    "letheon.sums.features": ("letheon.sums._features", "FourierWeights"),
+    "letheon.sums.bayes": ("letheon.sums._class_sums", "CategorySums FeatureSums"),
     "letheon.search": ("letheon.search", "SearchScores"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
     "letheon.deep._deltagrad": ("letheon.deep._deltagrad", "DeltaGradNetClassifier"),
@@ -84,6 +87,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "letheon.deep._trained": ("letheon.deep._module", "Nets"),
     "letheon.sums._columns": ("letheon.sums._columns", "ColumnSums"),
     "letheon.sums._gram": ("letheon.sums._gram", "Gram"),
+    "letheon.sums._pca": ("letheon.sums._pca", "Components"),
     "letheon.sums._table_sums": ("letheon.sums._table_sums", "Grid TableSums"),
     "letheon.preprocessing._categories": (
         "letheon.preprocessing._categories",

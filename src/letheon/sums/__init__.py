@@ -15,8 +15,16 @@ Examples
 array([1.])
 """
 
+from letheon.sums._bayes import BernoulliNB, CategoricalNB, ComplementNB, MultinomialNB
 from letheon.sums._columns import ColumnSums
+from letheon.sums._discriminant import (
+    GaussianNB,
+    LinearDiscriminantAnalysis,
+    QuadraticDiscriminantAnalysis,
+)
+from letheon.sums._features import RandomFeatures
 from letheon.sums._gram import Gram
+from letheon.sums._pca import PCA
 from letheon.sums._ridge import Ridge, RidgeClassifier
 from letheon.sums._rounding import (
     LocationScale,
@@ -32,9 +40,18 @@ from letheon.sums._rounding import (
 from letheon.sums._sample import draw_sample, sample_border
 
 __all__ = [
+    "PCA",
+    "BernoulliNB",
+    "CategoricalNB",
     "ColumnSums",
+    "ComplementNB",
+    "GaussianNB",
     "Gram",
+    "LinearDiscriminantAnalysis",
     "LocationScale",
+    "MultinomialNB",
+    "QuadraticDiscriminantAnalysis",
+    "RandomFeatures",
     "Ridge",
     "RidgeClassifier",
     "draw_sample",

@@ -1,19 +1,18 @@
 """Base class of models made of exact sums."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from scipy.special import logsumexp
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from letheon.base import lock_model
-from letheon.data import Frame, numbers_of
-from letheon.delta import Delta, DeltaMixin, RowSource, StepPlan
+from letheon.data import Frame, hold_labels, numbers_of
+from letheon.delta import Block, Delta, DeltaMixin, RowSource, StepPlan
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.removal import Cache
 from letheon.sums._table_sums import Grid, Role, RowPart, TableSums, count_labels, split_block
@@ -114,12 +113,17 @@ class SumsModel(DeltaMixin, BaseEstimator):
             return table
         return table + 0.0 if not copy else np.add(table, 0.0, out=table)  # -0.0 becomes 0.0
 
+    def _convert_rows(self, X: Any, y: Any, ids: Any, weights: Any) -> Block:
+        weights = None if weights is None else np.array(weights, np.float64)
+        return super()._convert_rows(X, y, ids, weights)
+
     def _convert_new_rows(self, X: Any) -> Any:
         """Return rows to predict, checked against the columns of the fit."""
         check_is_fitted(self)
+        rows = self._convert_table(X, copy=False)
         if not isinstance(X, Frame):
             validate_data(self, X, skip_check_array=True, reset=False)
-        return self._convert_table(X, copy=False)
+        return rows
 
     def _count(self, source: RowSource, seed: int) -> tuple[TableSums, Any]:
         sums: TableSums | None = None
@@ -150,12 +154,12 @@ class SumsModel(DeltaMixin, BaseEstimator):
             for part in split_block(block, self._role)
         ]
         if delta.only_rows:
-            plan = self._plan_same_grid(delta, changes)
+            plan = self._plan_same_grid(changes)
             if plan is not None:
                 return plan
         return self._plan_new_grid(delta, changes)
 
-    def _plan_same_grid(self, delta: Delta, changes: Signed) -> StepPlan | None:
+    def _plan_same_grid(self, changes: Signed) -> StepPlan | None:
         """Return the plan if neither the grid nor the classes change, else None."""
         sums, grid = self.sums_, self._get_grid()
         classes, class_rows = _classes_after(sums, changes)
@@ -176,7 +180,7 @@ class SumsModel(DeltaMixin, BaseEstimator):
             sums.class_rows = class_rows
 
         n_changed = sum(part.X.shape[0] for _, part in changes)
-        return self._make_plan(delta, None, grid, apply, n_changed / max(1, sums.n_rows))
+        return StepPlan(published=grid, apply=apply, work=n_changed / max(1, sums.n_rows))
 
     def _plan_new_grid(self, delta: Delta, changes: Signed) -> StepPlan:
         """Return the plan for a change of columns, grid or classes; it works on a copy."""
@@ -205,7 +209,8 @@ class SumsModel(DeltaMixin, BaseEstimator):
 
         work = min(1.0, len(columns) / max(1, len(stale)))
         rebuilt = {"columns": len(columns)} if len(columns) else {}
-        return self._make_plan(delta, sums, grid, apply, work, rebuilt)
+        plan = StepPlan(published=grid, apply=apply, work=work, rebuilt=rebuilt)
+        return self._make_plan(sums, grid, plan)
 
     def _change_layout(
         self, delta: Delta, changes: Signed
@@ -229,20 +234,12 @@ class SumsModel(DeltaMixin, BaseEstimator):
         stale[list(delta.columns)] = True
         return sums, grid, stale
 
-    def _make_plan(
-        self,
-        delta: Delta,  # noqa: ARG002
-        sums: TableSums | None,  # noqa: ARG002
-        grid: Grid,
-        apply: Callable[[], None],
-        work: float,
-        rebuilt: Mapping[str, int] = MappingProxyType({}),
-    ) -> StepPlan:
-        """Return the plan of a model; a transformer adds the changes of its output.
+    def _make_plan(self, sums: TableSums, grid: Grid, plan: StepPlan) -> StepPlan:  # noqa: ARG002
+        """Return the plan; a transformer adds its published values and the changes of its output.
 
-        `sums` are the sums after the change, or None if `apply` changes the present ones.
+        `sums` and `grid` are those after the change.
         """
-        return StepPlan(published=grid, apply=apply, work=work, rebuilt=rebuilt)
+        return plan
 
     def _make_guarantee(self) -> Guarantee:
         return Guarantee(
@@ -268,3 +265,81 @@ def _classes_after(sums: TableSums, changes: Signed) -> tuple[npt.NDArray[Any] |
     before = [(int(n), classes[[k]]) for k, n in enumerate(sums.class_rows)]
     after = [(sign, part.labels) for sign, part in changes if part.labels is not None]
     return count_labels([*before, *after])
+
+
+class LabelsMixin:
+    """Mixin for classifiers made of sums; list it before `SumsModel`."""
+
+    sums_: TableSums
+
+    def _convert_target(self, y: Any) -> npt.NDArray[Any]:
+        if y is None:
+            raise ValueError("y is missing: requires y to be passed, but the target y is None")
+        return hold_labels(y, name=type(self).__name__, regressor="letheon.sums.Ridge")
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """Labels of the remaining rows, sorted."""
+        check_is_fitted(self)
+        classes: npt.NDArray[Any] = np.asarray(self.sums_.classes)
+        return classes
+
+
+def require_classes(class_rows: Ints) -> None:
+    """Raise unless there are two classes or more."""
+    if len(class_rows) < 2:
+        raise ValueError(
+            f"y has {len(class_rows)} class; the number of classes has to be greater than one"
+        )
+
+
+def make_priors(priors: Any, class_weights: Floats) -> Floats:
+    """Return prior probabilities: those given, else the shares of the classes."""
+    if priors is None:
+        shares: Floats = class_weights / class_weights.sum()
+        return shares
+    values: Floats = np.asarray(priors, np.float64)
+    normalised: Floats = values / values.sum()
+    return normalised
+
+
+def check_priors(priors: Any, n_classes: int) -> None:
+    """Raise for priors that are not one probability per class."""
+    if priors is None:
+        return
+    values = np.asarray(priors, np.float64)
+    if values.shape != (n_classes,):
+        raise ValueError(
+            f"Number of priors must match number of classes: got {values.size} for {n_classes}"
+        )
+    if (values < 0).any():
+        raise ValueError("Priors must be non-negative.")
+    if abs(values.sum() - 1.0) > 1e-8:
+        raise ValueError(f"The sum of the priors should be 1, got {values.sum()}.")
+
+
+class ScoresMixin:
+    """Mixin for classifiers with one logarithmic score per class.
+
+    A subclass implements `_score_classes`, which returns the labels and the scores of rows.
+    """
+
+    def _score_classes(self, X: Any) -> tuple[npt.NDArray[Any], Floats]:
+        raise NotImplementedError(f"{type(self).__name__} must compute scores of classes")
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Return the most probable class of every row."""
+        classes, scores = self._score_classes(X)
+        labels: npt.NDArray[Any] = classes[scores.argmax(axis=1)]
+        return labels
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Return the logarithms of the class probabilities."""
+        scores = self._score_classes(X)[1]
+        totals = np.asarray(logsumexp(scores, axis=1))
+        logs: Floats = scores - totals[:, None]
+        return logs
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return class probabilities, in the order of `classes_`."""
+        return np.exp(self.predict_log_proba(X))

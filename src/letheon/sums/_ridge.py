@@ -5,12 +5,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_array
 
 from letheon.base import KeywordScoreMixin
-from letheon.data import hold_labels
 from letheon.guarantee import MethodFacts
-from letheon.sums._model import Ints, SumsModel, make_facts
+from letheon.sums._model import Ints, LabelsMixin, SumsModel, make_facts, require_classes
 from letheon.sums._solve import Moments, read_moments, scale_penalty, solve_positive
 from letheon.sums._table_sums import Grid, Role, TableSums
 from letheon.validation import Boolean, Interval, Rules
@@ -61,7 +60,7 @@ class RidgeBase(SumsModel):
         self.fit_intercept = fit_intercept
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, ids: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, *, sample_weight: Any = None, ids: Any = None) -> Self:
         """Count all rows and store them.
 
         Parameters
@@ -81,7 +80,7 @@ class RidgeBase(SumsModel):
         """
         return self._fit_table(X, y, ids, sample_weight)
 
-    def learn(self, X: Any, y: Any, sample_weight: Any = None, *, ids: Any) -> Self:
+    def learn(self, X: Any, y: Any, *, ids: Any, sample_weight: Any = None) -> Self:
         """Add rows; a known id keeps its earlier rows.
 
         Parameters
@@ -275,7 +274,7 @@ class Ridge(KeywordScoreMixin, RegressorMixin, RidgeBase):
         return tags
 
 
-class RidgeClassifier(KeywordScoreMixin, ClassifierMixin, RidgeBase):
+class RidgeClassifier(LabelsMixin, KeywordScoreMixin, ClassifierMixin, RidgeBase):
     """Classification by ridge regression on the classes, coded -1 and 1; forgets exactly.
 
     Parameters
@@ -318,9 +317,6 @@ class RidgeClassifier(KeywordScoreMixin, ClassifierMixin, RidgeBase):
     facts: ClassVar[MethodFacts] = make_facts("classification")
     _role: ClassVar[Role] = "indicators"
 
-    def _convert_target(self, y: Any) -> npt.NDArray[Any]:
-        return hold_class_labels(self, y)
-
     def _check_size(self, n_rows: int, n_features: int, class_rows: Ints) -> None:  # noqa: ARG002
         require_classes(class_rows)
 
@@ -333,11 +329,6 @@ class RidgeClassifier(KeywordScoreMixin, ClassifierMixin, RidgeBase):
         if len(shares) == 2:
             shares, right = shares[1:], right[:, 1:]
         return _RidgeProblem(moments, right, 2.0 * shares - 1.0, np.ones(len(shares)))
-
-    @property
-    def classes_(self) -> npt.NDArray[Any]:
-        """Labels of the remaining rows, sorted."""
-        return get_classes(self)
 
     @property
     def coef_(self) -> Floats:
@@ -363,25 +354,3 @@ class RidgeClassifier(KeywordScoreMixin, ClassifierMixin, RidgeBase):
         codes = (values[:, 0] > 0).astype(np.int64) if is_binary else values.argmax(axis=1)
         labels: npt.NDArray[Any] = solution.classes[codes]
         return labels
-
-
-def hold_class_labels(model: Any, y: Any) -> npt.NDArray[Any]:
-    """Return class labels in canonical form; raise for other values."""
-    if y is None:
-        raise ValueError("y is missing: requires y to be passed, but the target y is None")
-    return hold_labels(y, name=type(model).__name__, regressor="letheon.sums.Ridge")
-
-
-def get_classes(model: Any) -> npt.NDArray[Any]:
-    """Return the labels of the remaining rows of a fitted classifier."""
-    check_is_fitted(model)
-    classes: npt.NDArray[Any] = model.sums_.classes
-    return classes
-
-
-def require_classes(class_rows: Ints) -> None:
-    """Raise unless there are two classes or more."""
-    if len(class_rows) < 2:
-        raise ValueError(
-            f"y has {len(class_rows)} class; the number of classes has to be greater than one"
-        )

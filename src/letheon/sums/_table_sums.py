@@ -229,16 +229,18 @@ class TableSums:
                 self.count_columns(part, -sign)
 
     def require_values(self) -> None:
-        """Raise for missing values, which column sums skip.
+        """Raise for missing values, which column sums skip, and if all weights are 0.
 
         Raises
         ------
         ValueError
-            A feature or target has missing values.
+            A feature or target has missing values, or no row has a positive weight.
         """
         for name, sums in (("X", self.features), ("y", self.targets)):
             if (sums.counts != self.n_rows).any():
                 raise ValueError(f"Input {name} contains NaN.")
+        if self.is_weighted and self.targets.totals[-1] == 0.0:
+            raise ValueError("Sample weights must contain at least one non-zero number.")
 
     def make_grid(self, seed: int) -> Grid:
         """Return the published grid of the current columns."""
