@@ -33,6 +33,7 @@ from letheon.delta import (
     Block,
     Delta,
     RowSource,
+    prepare_step,
     refuse_impossible_removals,
     take_block,
 )
@@ -68,6 +69,7 @@ from letheon.steps import (
     fit_model,
     is_data_independent,
     passes_deltas,
+    passes_through,
     prepare_chain,
     sum_counts,
     takes_deltas,
@@ -334,7 +336,8 @@ class ForgetPipeline(
         with lock_model(self):  # a commit changed steps meanwhile: the answer may be a mixture
             return getattr(self.fitted_.model, method)(self.fitted_.transform(X), *more)
 
-    def _check_steps(self) -> None:
+    def _check_steps(self, *, is_step: bool = False) -> None:
+        """Raise for wrong steps; only a pipeline that is itself a step may end with a fixed one."""
         if not all(isinstance(step, list | tuple) and len(step) == 2 for step in self.steps):
             raise ValueError(f"steps={self.steps!r} is not valid; expected a list of (name, step)")
         names = [name for name, _ in self.steps]
@@ -347,7 +350,9 @@ class ForgetPipeline(
                 f"the names of steps are {names}; a name must not be 'steps' or contain '__'"
             )
         *early, (last_name, last) = self.steps
-        if not isinstance(last, ForgetMixin):
+        if is_step and is_data_independent(last):
+            early = self.steps
+        elif not isinstance(last, ForgetMixin):
             kind = type(last).__name__
             raise CannotForgetError(
                 f"the last step {last_name!r} ({last!r}) cannot forget; use "
@@ -408,7 +413,10 @@ class ForgetPipeline(
 
     def _install_steps(self, fitted: FittedSteps, config: dict[str, Any]) -> None:
         vars(self).update(
-            fitted_=fitted, seed_=fitted.model.seed_, config_=config, **self._remember_settings()
+            fitted_=fitted,
+            seed_=getattr(fitted.model, "seed_", 0),
+            config_=config,
+            **self._remember_settings(),
         )
 
     def _destroy_files(self) -> list[str]:
@@ -429,9 +437,8 @@ class ForgetPipeline(
 
     def _make_guarantee(self) -> Guarantee:
         """Return the guarantee of the last step, or of a weaker step before it."""
-        claims: list[Guarantee] = [
-            step.guarantee_ for _, step in self.fitted_.steps if isinstance(step, ForgetMixin)
-        ]
+        steps = [step for _, step in self.fitted_.steps if isinstance(step, ForgetMixin)]
+        claims: list[Guarantee] = [step.guarantee_ for step in steps]
         weakest = max(claims, key=lambda claim: KINDS.index(claim.kind))
         return claims[-1] if claims[-1].kind == weakest.kind else weakest
 
@@ -471,7 +478,7 @@ class ForgetPipeline(
         chain = prepare_chain(self.fitted_.early, delta)
         output = chain.output
         if takes_deltas(model):
-            return _DeltaChange(chain, model, model._prepare_delta(output), None, slots, joined)
+            return _DeltaChange(chain, model, prepare_step(model, output), None, slots, joined)
         if not output.only_rows or (output.added is not None and not hasattr(model, "learn")):
             fresh = clone_unfitted(model)
             environment = fix_environment(self.config_, library_seed(0, Purpose.STEP))
@@ -541,7 +548,7 @@ class ForgetPipeline(
         return [as_delta_step(step) for _, step in self.fitted_.steps]
 
     def _fit_source(self, source: RowSource) -> Self:
-        self._check_steps()
+        self._check_steps(is_step=True)
         steps = [(name, clone_with_seeds(step)) for name, step in self.steps]
         fitted = FittedSteps(tuple(steps), None)
         fit_chain([as_delta_step(step) for _, step in fitted.steps], source)
@@ -561,6 +568,8 @@ class ForgetPipeline(
         """Return the tags of the last step with the input tags of the first."""
         tags = super().__sklearn_tags__()
         if not (self.steps and isinstance(self.steps, list | tuple)):
+            return tags
+        if passes_through(self.steps[-1][1]):
             return tags
         tags = inherit_tags(tags, self.steps[-1][1])
         tags.estimator_type = get_tags(self.steps[-1][1]).estimator_type

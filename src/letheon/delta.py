@@ -11,7 +11,7 @@ They rarely change, because they are rounded.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -366,12 +366,7 @@ class DeltaMixin(ForgetMixin):
         self._check_parameters()
         seed = self._draw_seed()
         sums, published = self._count(source, seed)
-        first = next(iter(source.blocks()))
-        if len(first.X.shape) == 2:
-            self.n_features_in_ = int(first.X.shape[1])
-        if isinstance(first.X, Frame) and first.X.schema.has_names:
-            self.feature_names_in_ = np.array(first.X.schema.names, object)
-        self._install(sums, published, seed)
+        self._install(sums, published, seed, **_describe_features(source))
         return self
 
     def _install(self, sums: Any, published: Any, seed: int, **more: Any) -> None:
@@ -461,6 +456,31 @@ class DeltaMixin(ForgetMixin):
         plan.apply()
         self.published_ = plan.published
         self._after_change()
+
+
+def _describe_features(source: RowSource) -> dict[str, Any]:
+    """Return the attributes that describe the columns of the rows of a source."""
+    table = next(iter(source.blocks())).X
+    described: dict[str, Any] = {}
+    if len(table.shape) == 2:
+        described["n_features_in_"] = int(table.shape[1])
+    if isinstance(table, Frame) and table.schema.has_names:
+        described["feature_names_in_"] = np.array(table.schema.names, object)
+    return described
+
+
+def prepare_step(step: Any, delta: Delta) -> StepPlan:
+    """Return what a change does in a step, including the number of its input columns."""
+    plan: StepPlan = step._prepare_delta(delta)
+    if delta.layout is None or not isinstance(step, DeltaMixin):
+        return plan
+    described = _describe_features(delta.source)
+
+    def apply() -> None:
+        plan.apply()
+        vars(step).update(described)
+
+    return replace(plan, apply=apply)
 
 
 @contextmanager

@@ -17,7 +17,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from letheon.base import ForgetMixin
 from letheon.data import Rows, SlotRows, as_table, to_native
-from letheon.delta import Block, Delta, DeltaMixin, ReplacedRows, RowSource, StepPlan, Table, View
+from letheon.delta import (
+    Block,
+    Delta,
+    DeltaMixin,
+    ReplacedRows,
+    RowSource,
+    StepPlan,
+    Table,
+    View,
+    prepare_step,
+)
 from letheon.guarantee import KINDS, Kind, MethodFacts
 from letheon.inner_estimator import (
     inherit_tags,
@@ -291,7 +301,7 @@ def prepare_chain(steps: Sequence[Any], delta: Delta) -> ChainPlan:
     """Return what a change does in every step of a chain. Changes nothing."""
     plans = []
     for step in steps:
-        plan = step._prepare_delta(delta)
+        plan = prepare_step(step, delta)
         plans.append(plan)
         delta = pass_on(step, plan, delta)
     return ChainPlan(tuple(plans), delta)

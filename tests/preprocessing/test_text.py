@@ -309,6 +309,7 @@ def test_files_and_copies(tmp_path: Path) -> None:
         letheon.load(tmp_path / "model"),
         pickle.loads(pickle.dumps(model)),
         copy.deepcopy(model),
+        copy.copy(model),
     ]
     assert {other.digest() for other in others} == {model.digest()}
     for each in (model, *others):
@@ -379,8 +380,8 @@ def test_planted_bug_a_vocabulary_that_never_shrinks(monkeypatch: pytest.MonkeyP
     assert _equals_fresh_fit()
     replace_terms = Vocabulary.replace_terms
 
-    def keep(self: Vocabulary, left: Any, entered: Any, names: Any) -> Any:
-        return replace_terms(self, left[:0], entered, names)
+    def keep(self: Vocabulary, left: Any, entered: Any, names: Any, numbers: Any) -> Any:
+        return replace_terms(self, left[:0], entered, names, numbers)
 
     monkeypatch.setattr(Vocabulary, "replace_terms", keep)
     assert not _equals_fresh_fit()

@@ -233,7 +233,7 @@ def test_bytes_beside_the_tensors_are_refused(path: Path, gap: int) -> None:
     if not gap:
         assert state.read_file(path) == [1]
         return
-    with pytest.raises(CorruptFileError, match="manifest is not valid; failed check: small"):
+    with pytest.raises(CorruptFileError, match="manifest is not valid; wrong part: small"):
         state.read_file(path)
 
 

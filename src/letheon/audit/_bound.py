@@ -95,7 +95,7 @@ class _BoundCase:
 
 
 def find_withdrawn_mechanism(audited: AuditedModel) -> LevelResult | None:
-    """Return a "skipped" result if letheon no longer certifies the noise of a model, or None."""
+    """Return a "skipped" result if the noise mechanism of a model was withdrawn; otherwise None."""
     claims = audited.newest.predicate
     noise = claims["method"]["noise"]
     if claims["guarantee"]["kind"] != "certified" or noise == "none":

@@ -262,7 +262,10 @@ class SecretPlan(DescentPlan):
     def for_geometry(
         cls, geometry: Geometry, n_rows: int, iterations: int, epsilon: float, delta: float
     ) -> "SecretPlan":
-        """Return the plan whose noise is ``4 sqrt(2) L gamma^I / (mu n (1 - gamma^I) q)``."""
+        """Return the plan with noise of scale ``4 sqrt(2) L gamma^I / (mu n (1 - gamma^I) q)``.
+
+        An allowance for rounding errors and for the grid of the noise is added.
+        """
         left = geometry.stationary_distance(iterations, geometry.row_shift(n_rows))
         distance = left * _SLACK + geometry.bound_rounding(n_rows)
         sigma = theorem_sigma(geometry, distance, epsilon, delta)
@@ -377,7 +380,10 @@ class WeakPlan(DescentPlan):
     def for_geometry(
         cls, geometry: Geometry, n_rows: int, iterations: int, epsilon: float, delta: float
     ) -> "WeakPlan":
-        """Return the plan whose noise is ``8 sqrt(2) L sqrt(M) / (mu^(3/2) n sqrt(I) q)``."""
+        """Return the plan with noise of scale ``8 sqrt(2) L sqrt(M) / (mu^(3/2) n sqrt(I) q)``.
+
+        An allowance for rounding errors and for the grid of the noise is added.
+        """
         kappa = sqrt(geometry.smooth / (geometry.strong * iterations))
         left = 2.0 * kappa * geometry.row_shift(n_rows)
         distance = left * _SLACK + geometry.bound_rounding(n_rows)

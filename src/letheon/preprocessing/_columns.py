@@ -19,6 +19,7 @@ from letheon.delta import (
     StableTransformer,
     StepPlan,
     Table,
+    prepare_step,
 )
 from letheon.exceptions import CannotForgetError
 from letheon.guarantee import MethodFacts
@@ -276,7 +277,7 @@ class ForgetColumnTransformer(NamedStepsMixin, StableTransformer):
         begin_old = begin_new = 0
         for part in self.parts_:
             inner = as_delta_step(part.step)
-            plan = inner._prepare_delta(_select_delta(delta, part.columns, part.is_text))
+            plan = prepare_step(inner, _select_delta(delta, part.columns, part.is_text))
             width = part.width if plan.layout is None else len(plan.layout)
             columns += [begin_new + j for j in plan.columns]
             layout = np.arange(width) if plan.layout is None else plan.layout

@@ -7,6 +7,9 @@ the model; files, digests and outputs contain terms in sorted order instead.
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from numbers import Integral
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -64,6 +67,22 @@ def hash_texts(seed: int, purpose: Purpose, texts: Iterable[str]) -> Words:
     offsets = np.zeros(len(parts) + 1, np.int64)
     np.cumsum([len(part) for part in parts], out=offsets[1:])
     return keyed_hash_texts(seed, purpose, np.frombuffer(b"".join(parts), np.uint8), offsets)
+
+
+def count_share(limit: float, n_rows: int, rounding: Any) -> int:
+    """Return a number of documents from a number or a share; repr gives the digits of a share."""
+    if isinstance(limit, Integral):
+        return int(limit)
+    return int(rounding(Fraction(repr(float(limit))) * n_rows))
+
+
+def sum_rows(values: Integers, starts: NDArray[Any]) -> Integers:
+    """Return the sums of the entries of each row."""
+    sums = np.zeros(len(starts) - 1, np.int64)
+    is_full = np.diff(starts) > 0
+    if is_full.any():
+        sums[is_full] = np.add.reduceat(values, starts[:-1][is_full])
+    return sums
 
 
 class Numbering(dict[str, int]):
@@ -140,11 +159,24 @@ class TermCounts:
         self.numbers, self.documents, self.is_fixed = numbers, documents, is_fixed
         self.terms: list[str | None] = list(numbers)
         self.free: list[int] = []
+        self.empty: Integers = np.empty(0, np.int64)
         X = documents.X
         self.n_documents: Integers = np.bincount(X.indices, minlength=len(numbers))
         # Sums of whole numbers in float64 are exact.
         counts = np.bincount(X.indices, X.data, len(numbers))
         self.n_occurrences: Integers = counts.astype(np.int64)
+
+    def drop_terms(self) -> None:
+        """Forget terms without documents.
+
+        It is called after a new vocabulary is published: a concurrent reader of the old one needs
+        their numbers.
+        """
+        for number in () if self.is_fixed else self.empty.tolist():
+            self.numbers.pop(str(self.terms[number]))
+            self.terms[number] = None
+            self.free.append(number)
+        self.empty = self.empty[:0]
 
     def entries_at(self, slots: Integers) -> Entries:
         """Return the documents in some slots."""
@@ -188,12 +220,14 @@ class TermCounts:
         np.subtract.at(n_documents, terms, 1)
         np.subtract.at(n_occurrences, terms, counts.astype(np.int64))
         n_rows = len(self.documents) - len(slots)
-        return CountChange(n_rows, n_documents, n_occurrences, np.unique(terms), {}, slots)
+        touched = np.unique(terms)
+        return CountChange(n_rows, n_documents, n_occurrences, touched, self.numbers, {}, slots)
 
     def plan_arrival(
-        self, matrix: Any, new: dict[str, int], ids: Ids, hashes: Words
+        self, matrix: Any, numbering: Numbering, ids: Ids, hashes: Words
     ) -> "CountChange":
         """Return the counts with new documents, which may have new terms."""
+        new = numbering.new
         n_new = max([len(self.terms) - 1, *new.values()]) + 1 - len(self.terms)
         n_documents, n_occurrences = (
             np.concatenate([counts, np.zeros(n_new, np.int64)])
@@ -207,6 +241,7 @@ class TermCounts:
             n_documents,
             n_occurrences,
             np.unique(matrix.indices),
+            dict(numbering),
             new,
             np.empty(0, np.int64),
             joined,
@@ -264,6 +299,8 @@ class CountChange:
         See `TermCounts`.
     touched : ndarray of int
         Numbers whose counts change.
+    numbers : dict of str to int
+        Numbers of all terms, including those that vanish.
     new : dict of str to int
         New terms.
     slots : ndarray of int64
@@ -276,6 +313,7 @@ class CountChange:
     n_documents: Integers
     n_occurrences: Integers
     touched: Integers
+    numbers: dict[str, int]
     new: dict[str, int]
     slots: Integers
     joined: SlotRows | None = None
@@ -290,25 +328,20 @@ class CountChange:
         return terms
 
     def apply(self, sums: TermCounts) -> None:
-        """Change the counts; terms without documents vanish."""
-        sums.terms = self.name_terms(sums)
-        sums.numbers.update(self.new)
+        """Change the counts; `TermCounts.drop_terms` must follow."""
+        sums.terms, sums.numbers = self.name_terms(sums), self.numbers
         sums.n_documents, sums.n_occurrences = self.n_documents, self.n_occurrences
         if self.new:
             reused = set(self.new.values())
             sums.free = [number for number in sums.free if number not in reused]
-        empty = self.touched[self.n_documents[self.touched] == 0]
-        for number in () if sums.is_fixed else empty.tolist():
-            sums.numbers.pop(str(sums.terms[number]))
-            sums.terms[number] = None
-            sums.free.append(number)
+        sums.empty = self.touched[self.n_documents[self.touched] == 0]
         if self.joined is not None:
             sums.documents = self.joined
         sums.documents.wipe(self.slots)
 
 
 class Vocabulary:
-    """Published terms, in the order of the columns, and their rounded logarithms. Immutable.
+    """Published terms, in the order of the columns, and their rounded logarithms.
 
     Parameters
     ----------
@@ -319,11 +352,9 @@ class Vocabulary:
     logs : ndarray of int64
         Rounded ``2 ln(1 + df)`` of each column; 0 without idf.
     numbers : dict of str to int
-        The number of each term in `TermCounts`; not in files.
+        Numbers of these and other terms, shared with `TermCounts`; not in files.
     order : ndarray of int64
         The number of the term of each column; not in files.
-    n_numbers : int
-        Number of numbers.
 
     Attributes
     ----------
@@ -332,29 +363,22 @@ class Vocabulary:
     """
 
     def __init__(
-        self,
-        terms: list[str],
-        level: int,
-        logs: Integers,
-        numbers: dict[str, int],
-        order: Integers,
-        n_numbers: int,
+        self, terms: list[str], level: int, logs: Integers, numbers: dict[str, int], order: Integers
     ) -> None:
         self.terms, self.level, self.logs = terms, level, logs
         self.numbers, self.order = numbers, order
-        self.columns = np.full(n_numbers + 1, -1, np.int64)
+        self.columns = np.full(int(order.max(initial=-1)) + 2, -1, np.int64)
         self.columns[order] = np.arange(len(order))
 
     @classmethod
     def make(
-        cls, terms: list[str], level: int, logs: Integers, numbers: Mapping[str, int]
+        cls, terms: list[str], level: int, logs: Integers, numbers: dict[str, int]
     ) -> "Vocabulary":
         """Return a vocabulary of some numbered terms."""
-        own = {term: numbers[term] for term in terms}
-        order = np.fromiter(own.values(), np.int64, len(own))
-        return cls(terms, level, logs, own, order, max(numbers.values(), default=-1) + 1)
+        order = np.fromiter(map(numbers.__getitem__, terms), np.int64, len(terms))
+        return cls(terms, level, logs, numbers, order)
 
-    @property
+    @cached_property
     def twice_idf(self) -> Integers:
         """Twice the rounded inverse document frequency of each column; at least 1."""
         return np.maximum(self.level - self.logs + 2, 1)
@@ -363,37 +387,38 @@ class Vocabulary:
         """Return the column of each number, or -1."""
         return self.columns[np.minimum(numbers, len(self.columns) - 1)]
 
-    def link(self, sums: TermCounts) -> "Vocabulary":
-        """Return the vocabulary with the numbers of these counts."""
-        return self.make(self.terms, self.level, self.logs, sums.numbers)
+    def link(self, numbers: dict[str, int]) -> "Vocabulary":
+        """Return the vocabulary with other numbers."""
+        return self.make(self.terms, self.level, self.logs, numbers)
 
     def replace_terms(
-        self, left: Integers, entered: Integers, names: "list[str | None]"
+        self, left: Integers, entered: Integers, names: "list[str | None]", numbers: dict[str, int]
     ) -> "tuple[Vocabulary, Integers]":
         """Return the vocabulary without some numbers and with others, and the layout of columns.
 
         New columns get the logarithm 0.
         """
-        terms, numbers = list(self.terms), dict(self.numbers)
+        terms = list(self.terms)
         gaps = np.sort(self.columns[left])
         for column in gaps[::-1].tolist():
-            del numbers[terms[column]]
             del terms[column]
         arrivals = sorted((str(names[number]), number) for number in entered.tolist())
         places = [bisect_left(terms, term) for term, _ in arrivals]
-        for place, (term, number) in zip(places[::-1], arrivals[::-1], strict=True):
+        for place, (term, _) in zip(places[::-1], arrivals[::-1], strict=True):
             terms.insert(place, term)
-            numbers[term] = number
-        layout = np.insert(np.delete(np.arange(len(self.order)), gaps), places, -1)
-        order = self.order[layout]
-        order[layout < 0] = [number for _, number in arrivals]
-        logs = np.where(layout < 0, 0, self.logs[layout])
-        return Vocabulary(terms, self.level, logs, numbers, order, len(names)), layout
+        layout = np.delete(np.arange(len(self.order)), gaps)
+        order, logs = self.order[layout], self.logs[layout]
+        if places:
+            layout, logs = np.insert(layout, places, -1), np.insert(logs, places, 0)
+            order = np.insert(order, places, [number for _, number in arrivals])
+        return Vocabulary(terms, self.level, logs, numbers, order), layout
 
     def with_logs(self, level: int, logs: Integers) -> "Vocabulary":
         """Return the same terms with other logarithms."""
-        n_numbers = len(self.columns) - 1
-        return Vocabulary(self.terms, level, logs, self.numbers, self.order, n_numbers)
+        new = object.__new__(type(self))
+        vars(new).update(vars(self), level=level, logs=logs)
+        vars(new).pop("twice_idf", None)
+        return new
 
     def _to_state(self) -> dict[str, Any]:
         return {"terms": self.terms, "level": self.level, "logs": self.logs}

@@ -1,7 +1,7 @@
 """Text vectorisers that forget: exact counts of terms, and rounded inverse document frequencies."""
 
+import copy
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from math import ceil, floor
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -13,6 +13,7 @@ from sklearn.feature_extraction.text import CountVectorizer as _Analyzer
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from letheon.base import lock_model
 from letheon.data import Frame, SlotRows, as_table, is_text_column
 from letheon.delta import Block, Delta, RowSource, StableTransformer, StepPlan, Table
 from letheon.guarantee import MethodFacts
@@ -26,8 +27,10 @@ from letheon.preprocessing._terms import (
     Numbering,
     TermCounts,
     Vocabulary,
+    count_share,
     hash_texts,
     round_logarithms,
+    sum_rows,
     twice_logarithms,
 )
 from letheon.seeds import Purpose, keyed_hash
@@ -273,8 +276,8 @@ class CountVectorizer(StableTransformer):
         if self.vocabulary is not None:
             return np.ones(len(terms), bool)
         lowest, highest = (
-            _count_share(self.min_df, n_rows, ceil),
-            _count_share(self.max_df, n_rows, floor),
+            count_share(self.min_df, n_rows, ceil),
+            count_share(self.max_df, n_rows, floor),
         )
         if highest < lowest:
             raise ValueError("max_df corresponds to < documents than min_df")
@@ -323,7 +326,7 @@ class CountVectorizer(StableTransformer):
         left, entered = np.flatnonzero(was_kept & ~is_kept), np.flatnonzero(is_kept & ~was_kept)
         new, layout = old, None
         if len(left) or len(entered):
-            new, layout = old.replace_terms(left, entered, names)
+            new, layout = old.replace_terms(left, entered, names, change.numbers)
         level = self._round_rows(change.n_rows, self.seed_)
         columns = new.find_columns(np.union1d(change.touched, entered))
         columns = columns[columns >= 0]
@@ -335,6 +338,8 @@ class CountVectorizer(StableTransformer):
         )
         if level != new.level or not np.array_equal(logs, new.logs):
             new = new.with_logs(level, logs)
+        if new.numbers is not change.numbers:
+            new = new.link(change.numbers)
         if level != old.level:
             every = tuple(range(len(new.terms)))
             return StepPlan(
@@ -347,6 +352,7 @@ class CountVectorizer(StableTransformer):
             )
         moved = new.order[columns[self._is_changed(old, new, columns)]]
         affected = moved if self.norm is None else np.concatenate([left, entered, moved])
+        affected = affected[change.n_documents[affected] > 0]
         rows = sums.find_ranks(affected, change.slots) if len(affected) else None
         n_rows = abs(change.n_rows - len(sums.documents)) + (0 if rows is None else len(rows))
         return StepPlan(
@@ -375,7 +381,31 @@ class CountVectorizer(StableTransformer):
         numbers = self.sums_.numbers if self.sums_.is_fixed else numbering
         matrix = self._count_texts(texts, numbers)
         hashes = hash_texts(self.seed_, Purpose.TEXT, texts)
-        return self.sums_.plan_arrival(matrix, numbering.new, added.ids, hashes)
+        return self.sums_.plan_arrival(matrix, numbering, added.ids, hashes)
+
+    def _apply_plan(self, plan: StepPlan) -> None:
+        super()._apply_plan(plan)
+        self.sums_.drop_terms()
+
+    def transform(self, X: Any) -> Any:
+        """Return the counts or weights of texts.
+
+        Parameters
+        ----------
+        X : sequence of str
+            The texts.
+
+        Returns
+        -------
+        csr_array of float64, shape (n_texts, n_terms)
+        """
+        check_is_fitted(self)
+        texts, published = self._convert_table(X, copy=False), self.published_
+        result = self._transform_with(published, texts)
+        if self.published_ is published:
+            return result
+        with lock_model(self):  # a request changed the numbers of terms meanwhile
+            return self._transform_with(self.published_, texts)
 
     def _count_outputs(self, published: Vocabulary) -> int:
         return len(published.terms)
@@ -410,7 +440,7 @@ class CountVectorizer(StableTransformer):
         if self.norm is None:
             values /= unit
         else:
-            sums = _sum_rows(weights if self.norm == "l1" else weights * weights, matrix.indptr)
+            sums = sum_rows(weights if self.norm == "l1" else weights * weights, matrix.indptr)
             norms = sums.astype(np.float64)
             norms = norms if self.norm == "l1" else np.sqrt(norms)
             values /= np.repeat(norms, np.diff(matrix.indptr))
@@ -427,10 +457,21 @@ class CountVectorizer(StableTransformer):
         model.__setstate__(state)
         return model
 
+    def __copy__(self) -> Self:
+        """Return a copy with its own counts."""
+        duplicate = type(self).__new__(type(self))
+        with lock_model(self):
+            vars(duplicate).update(vars(self))
+            for name in {"sums_", "rows_"} & vars(self).keys():
+                vars(duplicate)[name] = copy.copy(vars(self)[name])
+            if "published_" in vars(self):
+                duplicate.published_ = self.published_.link(duplicate.sums_.numbers)
+        return duplicate
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "published_" in state:
-            self.published_ = self.published_.link(self.sums_)
+            self.published_ = self.published_.link(self.sums_.numbers)
 
     def __sklearn_tags__(self) -> Tags:
         """Return the tags: rows are texts."""
@@ -449,22 +490,6 @@ def _require_texts(X: Table) -> Any:
             "X is not a column of texts; expected one str per row, without missing values"
         )
     return X
-
-
-def _count_share(limit: float, n_rows: int, rounding: Any) -> int:
-    """Return a number of documents from a number or a share; repr gives the digits of a share."""
-    if isinstance(limit, Integral):
-        return int(limit)
-    return int(rounding(Fraction(repr(float(limit))) * n_rows))
-
-
-def _sum_rows(values: Integers, starts: NDArray[Any]) -> Integers:
-    """Return the sums of the entries of each row."""
-    sums = np.zeros(len(starts) - 1, np.int64)
-    is_full = np.diff(starts) > 0
-    if is_full.any():
-        sums[is_full] = np.add.reduceat(values, starts[:-1][is_full])
-    return sums
 
 
 class TfidfVectorizer(CountVectorizer):

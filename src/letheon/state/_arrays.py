@@ -336,4 +336,4 @@ def scalar_from(node: nodes.Scalar, from_node: Convert, budget: MemoryBudget) ->
 
 def _require_array(condition: bool, label: str) -> None:
     if not condition:
-        raise CorruptFileError(f"an array in the file is not valid; failed check: {label}")
+        raise CorruptFileError(f"an array in the file is not valid; wrong part: {label}")

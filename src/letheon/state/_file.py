@@ -259,7 +259,7 @@ def _describe_other(raw: bytes) -> str:
 def _parse_contents(raw: bytes, budget: MemoryBudget, name: str) -> Contents:
     try:
         begin = 8 + int.from_bytes(raw[:8], "little")
-        _require_valid(begin <= len(raw) and begin - 8 <= _MAX_HEADER, "its length")
+        _require_valid(begin <= len(raw) and begin - 8 <= _MAX_HEADER, "the length of the header")
         text = raw[8:begin]
         temporary = json_memory(text)
         budget.take(temporary, "the header")
@@ -305,7 +305,7 @@ def _locate_tensors(header: dict[str, Any], data: memoryview) -> dict[str, memor
 
 def _require_valid(condition: bool, label: str) -> None:
     if not condition:
-        raise CorruptFileError(f"the manifest is not valid; failed check: {label}")
+        raise CorruptFileError(f"the manifest is not valid; wrong part: {label}")
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -417,7 +417,7 @@ class _ManifestReader(TreeReader):
         if value is None or type(value) in {bool, str}:
             return value
         if type(value) is int:
-            _require_valid(abs(value) < _EXACT_INT, "an int")
+            _require_valid(abs(value) < _EXACT_INT, "an integer")
             return value
         _require_valid(type(value) is dict and len(value) == 1, "a value")
         key, content = next(iter(value.items()))
@@ -501,7 +501,7 @@ def _is_count(value: Any) -> bool:
 def _read_int(reader: _ManifestReader) -> int:
     text = reader.read_text()
     number = int(text, 16)
-    _require_valid(abs(number) >= _EXACT_INT and hex(number) == text, "an int")
+    _require_valid(abs(number) >= _EXACT_INT and hex(number) == text, "an integer")
     return number
 
 

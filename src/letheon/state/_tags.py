@@ -73,6 +73,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     ),
     "letheon.preprocessing": ("letheon.preprocessing._columns", "ColumnPart"),
     "letheon.preprocessing.terms": ("letheon.preprocessing._terms", "TermCounts Vocabulary"),
+    "letheon.sums.features": ("letheon.sums._features", "FourierWeights"),
     "letheon.sums.bayes": ("letheon.sums._class_sums", "CategorySums FeatureSums"),
     "letheon.search": ("letheon.search", "SearchScores"),
     "letheon.deep._backbone": ("letheon.deep._backbone", "Backbone"),
@@ -92,6 +93,12 @@ _TABLE: dict[str, tuple[str, str]] = {
         "letheon.preprocessing._categories",
         "CategoryCounts CategoryLists",
     ),
+    "letheon.preprocessing._bins": ("letheon.preprocessing._bins", "BinEdges BinSample"),
+    "letheon.preprocessing._keyed_sample": (
+        "letheon.preprocessing._keyed_sample",
+        "SampleBorder SampledFit",
+    ),
+    "letheon.preprocessing._target": ("letheon.preprocessing._target", "TargetCodes TargetSums"),
     "letheon.preprocessing._impute": (
         "letheon.preprocessing._impute",
         "FillValues MeanSums MedianSums MissingCounts ModeSums",

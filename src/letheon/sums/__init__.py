@@ -22,6 +22,7 @@ from letheon.sums._discriminant import (
     LinearDiscriminantAnalysis,
     QuadraticDiscriminantAnalysis,
 )
+from letheon.sums._features import RandomFeatures
 from letheon.sums._gram import Gram
 from letheon.sums._pca import PCA
 from letheon.sums._ridge import Ridge, RidgeClassifier
@@ -50,6 +51,7 @@ __all__ = [
     "LocationScale",
     "MultinomialNB",
     "QuadraticDiscriminantAnalysis",
+    "RandomFeatures",
     "Ridge",
     "RidgeClassifier",
     "draw_sample",

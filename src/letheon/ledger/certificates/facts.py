@@ -189,7 +189,8 @@ def describe_execution(image: str | None = None) -> dict[str, Any]:
     -------
     dict
         `code` is the hash of the files of the installed package, and `lockfile` is the hash of
-        the sorted lines ``name==version`` of the environment. Every computation uses one thread.
+        the sorted lines ``name==version`` of the environment. `threads` is 1, because
+        every computation uses one thread.
     """
     python = platform.python_version()
     kind = (platform.system(), platform.machine(), *platform.libc_ver())

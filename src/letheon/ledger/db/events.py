@@ -473,9 +473,10 @@ def require_agreement(core: Core) -> None:
 
 
 def find_differences(core: Core) -> list[str]:
-    """Return sentences on how the files are newer than the database; empty if they agree.
+    """Return a description of each difference between the files and the database.
 
-    The files are read before the database, which must contain everything that they refer to.
+    A difference is a file that is newer than the database, or that contradicts it. The files are
+    read first, so that a write at the same time does not look like a difference.
     """
     mark = read_mark(core.folder)
     newest = {kind: max(list_numbers(core.subfolder(kind)), default=0) for kind in _ENDS}

@@ -163,9 +163,14 @@ def require_kind(model: Any) -> MethodFacts:
     Raise `CannotForgetError` for other objects, and for a model with its own checkpoint folder.
     """
     facts = getattr(model, "facts", None)
-    if isinstance(model, type) or not isinstance(facts, MethodFacts):
+    if isinstance(model, type):
+        name = model.__name__
         raise CannotForgetError(
-            f"{type(model).__name__} is not a letheon estimator; wrap it, for example "
+            f"model is the class {name}; pass an instance, for example {name}(...)"
+        )
+    if not isinstance(facts, MethodFacts):
+        raise CannotForgetError(
+            f"{type(model).__name__} is not a letheon estimator; wrap it, for example with "
             "NaiveUnlearner(estimator) or SISAClassifier(estimator)"
         )
     params = model.get_params(deep=True).items()

@@ -194,7 +194,10 @@ class Attack:
             One for each group of people that is attacked.
         """
         if isinstance(unlearner, type):
-            raise TypeError(f"unlearner must be an object, {unlearner.__name__}(...), not a class")
+            name = unlearner.__name__
+            raise TypeError(
+                f"unlearner is the class {name}; pass an instance, for example {name}(...)"
+            )
         if not hasattr(unlearner, "forget"):
             name = type(unlearner).__name__
             raise TypeError(f"{name} has no method forget; wrap it: NaiveUnlearner({name}(...))")

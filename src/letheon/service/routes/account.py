@@ -103,7 +103,10 @@ def make_token(caller: Manager, wanted: TokenIn) -> TokenMade:
     maker = desk.tokens.find_valid(caller.id)
     if maker is None:  # revoked during the call
         raise ApiProblem(
-            401, "no-token", "the token is not valid", "The token is expired or revoked."
+            401,
+            "no-token",
+            "your token is not valid",
+            "It expired or was revoked. Use another one.",
         )
     days = wanted.days if wanted.days is not None else desk.settings.token_days
     text, token = desk.tokens.create(
