@@ -20,16 +20,21 @@ from sklearn.utils.validation import check_is_fitted
 from letheon import state
 from letheon.base import ForgetMixin
 from letheon.compose import DataIndependent, ForgetPipeline, is_data_independent
-from letheon.conversion._place import (
+from letheon.conversion._parts import (
     DENSE,
     SCALERS,
+    ConvertedPart,
     Place,
+    add_note,
     explain_dense,
+    explain_output,
     look_behind,
+    make_forgetting,
+    prefix_with,
     returns_terms,
 )
 from letheon.conversion._report import ConversionReport, ConversionRow, Similarity
-from letheon.conversion._rules import NotCarriedError, Rule, find_rule
+from letheon.conversion._rules import ConversionRule, NotCarriedError, find_rule
 from letheon.exceptions import (
     CannotForgetError,
     ConversionWarning,
@@ -38,7 +43,7 @@ from letheon.exceptions import (
 )
 from letheon.guarantee import KINDS
 from letheon.naive import NaiveUnlearner
-from letheon.preprocessing import ForgetColumnTransformer
+from letheon.preprocessing import ForgetColumnTransformer, KeyedSample
 from letheon.search import ForgetSearchCV
 from letheon.sharded import SISAClassifier, SISARegressor
 from letheon.steps import passes_through
@@ -46,17 +51,6 @@ from letheon.steps import passes_through
 N_SHARDS = 5
 # Transformers of which every removal changes the output of all rows.
 _CHANGES_ALWAYS = frozenset({"PCA"})
-# From a parameter of the original and its value to parameters of the result.
-Translation = Callable[[str, Any], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class _Converted:
-    """A converted part: estimator, rows of the report, and translation of parameters."""
-
-    estimator: Any
-    rows: tuple[ConversionRow, ...]
-    translate: Translation
 
 
 @overload
@@ -179,7 +173,7 @@ class _Converter:
     strict: bool
     random_state: Any
 
-    def convert_part(self, part: Any, place: Place) -> _Converted:
+    def convert_part(self, part: Any, place: Place) -> ConvertedPart:
         """Convert an estimator at some place in a pipeline."""
         if isinstance(part, ForgetMixin):
             return self._keep(part, place, part.facts.certificate)
@@ -188,7 +182,7 @@ class _Converter:
                 f"{place.describe(repr(part))} is no estimator of scikit-learn; expected a model, "
                 "a transformer, a Pipeline, a ColumnTransformer or a search"
             )
-        handlers: dict[type, Callable[[Any, Place], _Converted]] = {
+        handlers: dict[type, Callable[[Any, Place], ConvertedPart]] = {
             GridSearchCV: self._convert_search,
             RandomizedSearchCV: self._convert_search,
             Pipeline: self._convert_pipeline,
@@ -205,15 +199,15 @@ class _Converter:
             return self._convert_model(part, place)
         return self._convert_transformer(part, place)
 
-    def _keep(self, part: Any, place: Place, guarantee: str) -> _Converted:
+    def _keep(self, part: Any, place: Place, guarantee: str) -> ConvertedPart:
         """Return a part that forgets already, or that learns nothing from rows."""
         self._require_exact(part, place, guarantee)
         name = type(part).__name__
         cost = "" if guarantee else "none: it learns nothing from rows"
-        row = ConversionRow(place.step, name, name, Similarity.KEPT, guarantee, cost)
-        return _Converted(clone(part), (row,), lambda key, value: {key: value})
+        row = ConversionRow(place.step, name, name, "unchanged", guarantee, cost)
+        return ConvertedPart(clone(part), (row,), lambda key, value: {key: value})
 
-    def _convert_function(self, part: Any, place: Place) -> _Converted:
+    def _convert_function(self, part: Any, place: Place) -> ConvertedPart:
         if not (part.func is None or (isinstance(part.func, np.ufunc) and part.func.nin == 1)):
             raise CannotForgetError(
                 f"{place.describe(part)} calls a function that letheon does not know. If each "
@@ -222,15 +216,15 @@ class _Converter:
             )
         name = f"DataIndependent({type(part).__name__})"
         cost = "none: it learns nothing from rows"
-        row = ConversionRow(place.step, type(part).__name__, name, Similarity.SAME, "", cost)
-        return _Converted(DataIndependent(clone(part)), (row,), _prefix_with("transformer"))
+        row = ConversionRow(place.step, type(part).__name__, name, "exact equivalent", "", cost)
+        return ConvertedPart(DataIndependent(clone(part)), (row,), prefix_with("transformer"))
 
-    def _convert_transformer(self, part: Any, place: Place) -> _Converted:
+    def _convert_transformer(self, part: Any, place: Place) -> ConvertedPart:
         name, dense = type(part).__name__, {}
         if place.for_trees and name in SCALERS:
             note = "trees do not depend on the scale of a column"
-            row = ConversionRow(place.step, name, "nothing", Similarity.DROPPED, notes=(note,))
-            return _Converted("passthrough", (row,), lambda key, value: {})  # noqa: ARG005
+            row = ConversionRow(place.step, name, "nothing", "dropped", notes=(note,))
+            return ConvertedPart("passthrough", (row,), lambda key, value: {})  # noqa: ARG005
         if place.dense:
             dense = {k: v for k, v in DENSE.get(name, {}).items() if getattr(part, k) != v}
         rule = find_rule(part)
@@ -243,17 +237,16 @@ class _Converter:
 
     def _wrap_sample(
         self, part: Any, place: Place, dense: Mapping[str, Any], reason: str
-    ) -> _Converted:
+    ) -> ConvertedPart:
         self._require_supported(part, place)
         cost = "none outside the sample of n_people=5000; a person in it refits the transformer"
         notes = ("it is fitted on a sample of people and applied to all", reason)
-        wrapper = _load_class("letheon.preprocessing.KeyedSample")
-        model = wrapper(clone(part).set_params(**dense), **self._choose_seed(wrapper, None))
+        model = KeyedSample(clone(part).set_params(**dense), random_state=self.random_state)
         return self._describe_wrapper(
-            model, part, place, Similarity.SAMPLE, cost, (*notes, *explain_dense(dense, place))
+            model, part, place, "sample of people", cost, (*notes, *explain_dense(dense, place))
         )
 
-    def _convert_model(self, part: Any, place: Place) -> _Converted:
+    def _convert_model(self, part: Any, place: Place) -> ConvertedPart:
         rule = find_rule(part)
         if rule is None:
             return self._wrap_model(part, place, "")
@@ -265,18 +258,18 @@ class _Converter:
             return self._wrap_model(part, place, reason)
         return self._apply_rule(rule, part, place, {})
 
-    def _wrap_model(self, part: Any, place: Place, reason: str) -> _Converted:
+    def _wrap_model(self, part: Any, place: Place, reason: str) -> ConvertedPart:
         self._require_supported(part, place)
         if not (is_classifier(part) or is_regressor(part)):
             model: Any = NaiveUnlearner(clone(part), random_state=self.random_state)
             cost = "a refit on all remaining rows"
-            return self._describe_wrapper(model, part, place, Similarity.REFIT, cost, (reason,))
+            return self._describe_wrapper(model, part, place, "refit", cost, (reason,))
         kind = SISAClassifier if is_classifier(part) else SISARegressor
         seed = self._choose_seed(kind, getattr(part, "random_state", None))
         model = kind(clone(part), n_shards=N_SHARDS, **seed)
         cost = f"one of {N_SHARDS} models is trained again; n_shards sets their number"
         notes = (f"each of {N_SHARDS} models is trained on its share of people", reason)
-        return self._describe_wrapper(model, part, place, Similarity.SHARDS, cost, notes)
+        return self._describe_wrapper(model, part, place, "ensemble of shards", cost, notes)
 
     def _describe_wrapper(
         self,
@@ -286,18 +279,18 @@ class _Converter:
         kind: Similarity,
         cost: str,
         notes: Iterable[str],
-    ) -> _Converted:
+    ) -> ConvertedPart:
         source = type(part).__name__
         target = f"{type(model).__name__}({source})"
-        row = ConversionRow(
-            place.step, source, target, kind, "exact", cost, tuple(filter(None, notes))
-        )
-        inner = "transformer" if kind is Similarity.SAMPLE else "estimator"
-        return _Converted(model, (row,), _prefix_with(inner))
+        trust = "" if _is_listed(part) else f"to load it from a file, pass trusted=[{source}]"
+        notes = tuple(filter(None, (*notes, trust)))
+        row = ConversionRow(place.step, source, target, kind, "exact", cost, notes)
+        inner = "transformer" if kind == "sample of people" else "estimator"
+        return ConvertedPart(model, (row,), prefix_with(inner))
 
     def _apply_rule(
-        self, rule: Rule, part: Any, place: Place, dense: Mapping[str, Any]
-    ) -> _Converted:
+        self, rule: ConversionRule, part: Any, place: Place, dense: Mapping[str, Any]
+    ) -> ConvertedPart:
         target = _load_class(rule.target)
         guarantee = target.facts.certificate
         self._require_exact(part, place, guarantee)
@@ -305,7 +298,7 @@ class _Converter:
         self._require_nothing_lost(part, place, lost)
         seed = self._choose_seed(target, getattr(part, "random_state", None))
         model = target(**{**parameters, **dense, **seed})
-        notes = [*rule.notes, *explain_dense(dense, place), *_explain_output(part, unused)]
+        notes = [*rule.notes, *explain_dense(dense, place), *explain_output(part, unused)]
         row = ConversionRow(
             place.step,
             type(part).__name__,
@@ -316,7 +309,7 @@ class _Converter:
             tuple(notes),
             tuple(lost),
         )
-        return _Converted(model, (row,), rule.translate)
+        return ConvertedPart(model, (row,), rule.translate)
 
     def _choose_seed(self, target: type, own: Any) -> dict[str, Any]:
         if "random_state" not in signature(target).parameters:
@@ -324,9 +317,9 @@ class _Converter:
         given = None if isinstance(own, str) else own  # "deprecated"
         return {"random_state": given if self.random_state is None else self.random_state}
 
-    def _convert_pipeline(self, part: Any, place: Place) -> _Converted:
+    def _convert_pipeline(self, part: Any, place: Place) -> ConvertedPart:
         steps = [(name, step) for name, step in part.steps if not passes_through(step)]
-        children: dict[str, _Converted] = {}
+        children: dict[str, ConvertedPart] = {}
         places: dict[str, Place] = {}
         inner = replace(place, is_last=False)
         for number in reversed(range(len(steps))):
@@ -339,7 +332,7 @@ class _Converter:
         children = {name: children[name] for name, _ in steps}
         kept = [name for name in children if not passes_through(children[name].estimator)]
         if kept:
-            children[kept[-1]] = _make_forgetting(kept[-1], children[kept[-1]])
+            children[kept[-1]] = make_forgetting(kept[-1], children[kept[-1]])
         unused = [] if part.memory is None else [f"memory={part.memory!r}"]
         model: Any = ForgetPipeline([(name, children[name].estimator) for name in kept])
         return self._join(part, model if kept else "passthrough", place, children, places, unused)
@@ -349,10 +342,10 @@ class _Converter:
         part: Any,
         model: Any,
         place: Place,
-        children: Mapping[str, _Converted],
+        children: Mapping[str, ConvertedPart],
         places: Mapping[str, Place],
         unused: Sequence[str] = (),
-    ) -> _Converted:
+    ) -> ConvertedPart:
         """Return a converted estimator that is made of named steps."""
 
         def translate(key: str, value: Any) -> Mapping[str, Any]:
@@ -362,8 +355,14 @@ class _Converter:
             if rest:
                 renamed = children[name].translate(rest, value)
                 return {f"{name}__{inner}": setting for inner, setting in renamed.items()}
-            is_step = hasattr(value, "get_params")
-            return {name: self.convert_part(value, places[name]).estimator if is_step else value}
+            step = value
+            if hasattr(value, "get_params"):
+                step = self.convert_part(value, places[name]).estimator
+            if not passes_through(children[name].estimator):
+                return {name: step}
+            if passes_through(step):
+                return {}
+            raise NotCarriedError(f"step {name!r} is dropped")
 
         target = model if isinstance(model, str) else type(model).__name__
         rows = [row for child in children.values() for row in child.rows]
@@ -372,24 +371,24 @@ class _Converter:
             place.step,
             type(part).__name__,
             target,
-            Similarity.CONTAINER,
+            "container",
             max(claims, key=KINDS.index, default="exact"),
-            notes=tuple(_explain_output(part, unused)),
+            notes=tuple(explain_output(part, unused)),
         )
-        return _Converted(model, (row, *rows), translate)
+        return ConvertedPart(model, (row, *rows), translate)
 
-    def _convert_columns(self, part: Any, place: Place) -> _Converted:
+    def _convert_columns(self, part: Any, place: Place) -> ConvertedPart:
         return self._convert_groups(part, part.transformers, part.remainder, place)
 
     def _convert_groups(
         self, part: Any, transformers: Any, remainder: Any, place: Place
-    ) -> _Converted:
+    ) -> ConvertedPart:
         if part.transformer_weights is not None:
             raise CannotForgetError(
                 f"{place.describe(part)} has transformer_weights, which have no equivalent; scale "
                 "the output in the transformers, or remove the weights"
             )
-        children: dict[str, _Converted] = {}
+        children: dict[str, ConvertedPart] = {}
         places: dict[str, Place] = {}
         named = [(name, step) for name, step, _ in transformers]
         for name, step in [*named, ("remainder", remainder)]:
@@ -405,10 +404,10 @@ class _Converter:
         converted = self._join(part, model, place, children, places)
         if not isinstance(part.verbose_feature_names_out, bool):
             note = "names of output columns start with the name of the transformer"
-            converted = _add_note(converted, note)
+            converted = add_note(converted, note)
         return converted
 
-    def _convert_union(self, part: Any, place: Place) -> _Converted:
+    def _convert_union(self, part: Any, place: Place) -> ConvertedPart:
         if returns_terms(step for _, step in part.transformer_list):
             raise CannotForgetError(
                 f"{place.describe(part)} has a vectoriser. Put the texts into a column of a data "
@@ -420,7 +419,7 @@ class _Converter:
         transformers = [(name, step, every) for name, step in part.transformer_list]
         return self._convert_groups(part, transformers, "drop", place)
 
-    def _convert_search(self, part: Any, place: Place) -> _Converted:
+    def _convert_search(self, part: Any, place: Place) -> ConvertedPart:
         inner = self.convert_part(part.estimator, place.enter("estimator", is_last=True))
         if isinstance(part, GridSearchCV):
             grids = part.param_grid
@@ -445,7 +444,7 @@ class _Converter:
             place.step,
             type(part).__name__,
             "ForgetSearchCV",
-            Similarity.CONTAINER,
+            "container",
             guarantee,
             cost,
             ("candidates are compared on a sample of people; folds separate people", *notes),
@@ -457,10 +456,10 @@ class _Converter:
             renamed = inner.translate(key.removeprefix("estimator__"), value)
             return {f"estimator__{name}": setting for name, setting in renamed.items()}
 
-        return _Converted(model, (row, *inner.rows), translate)
+        return ConvertedPart(model, (row, *inner.rows), translate)
 
     def _translate_grid(
-        self, grid: Mapping[str, Any], inner: _Converted, place: Place, notes: list[str]
+        self, grid: Mapping[str, Any], inner: ConvertedPart, place: Place, notes: list[str]
     ) -> dict[str, list[Any]]:
         """Return a grid with the parameters of the converted estimator."""
         translated: dict[str, list[Any]] = {}
@@ -511,6 +510,10 @@ class _Converter:
             ) from error
 
 
+def _is_listed(part: Any) -> bool:
+    return type(part).__module__.partition(".")[0] in ("sklearn", "letheon")
+
+
 def _load_class(path: str) -> Any:
     module, _, name = path.rpartition(".")
     return getattr(import_module(module), name)
@@ -522,36 +525,6 @@ def _display_name(target: type) -> str:
     return (
         f"{package}.{target.__name__}" if package in ("preprocessing", "sums") else target.__name__
     )
-
-
-def _prefix_with(name: str) -> Translation:
-    return lambda key, value: {f"{name}__{key}": value}
-
-
-def _make_forgetting(name: str, converted: _Converted) -> _Converted:
-    """Return a part as a last step of a `ForgetPipeline`, which must have `forget`."""
-    if isinstance(converted.estimator, ForgetMixin):
-        return converted
-    model = ForgetColumnTransformer(
-        [(name, converted.estimator, slice(None))], verbose_feature_names_out=False
-    )
-
-    def translate(key: str, value: Any) -> Mapping[str, Any]:
-        renamed = converted.translate(key, value)
-        return {f"{name}__{inner}": setting for inner, setting in renamed.items()}
-
-    return _Converted(model, converted.rows, translate)
-
-
-def _add_note(converted: _Converted, note: str) -> _Converted:
-    first, *others = converted.rows
-    return replace(converted, rows=(first.with_notes(note), *others))
-
-
-def _explain_output(part: Any, unused: Sequence[str] = ()) -> list[str]:
-    config = getattr(part, "_sklearn_output_config", {})
-    notes = ["set_output is not carried over"] if config.get("transform") else []
-    return [*notes, f"without effect: {', '.join(unused)}"] if unused else notes
 
 
 def _count_folds(search: Any, place: Place, notes: list[str]) -> int:

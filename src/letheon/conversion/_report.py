@@ -2,28 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from enum import StrEnum
 from html import escape
+from typing import Literal
 
-
-class Similarity(StrEnum):
-    """How similar a converted part is to the original."""
-
-    SAME = "exact equivalent"
-    ROUNDED = "rounded statistics"
-    OTHER = "other algorithm"
-    SAMPLE = "sample of people"
-    SHARDS = "ensemble of shards"
-    REFIT = "refit"
-    DROPPED = "dropped"
-    KEPT = "unchanged"
-    CONTAINER = "container"
-
-
-# Conversions that change neither the model nor its parameters, apart from rounding.
-FAITHFUL = frozenset(
-    {Similarity.SAME, Similarity.ROUNDED, Similarity.DROPPED, Similarity.KEPT, Similarity.REFIT}
-)
+Similarity = Literal[
+    "exact equivalent",
+    "rounded statistics",
+    "other algorithm",
+    "sample of people",
+    "ensemble of shards",
+    "refit",
+    "dropped",
+    "unchanged",
+    "container",
+]
+_FAITHFUL = frozenset({"exact equivalent", "rounded statistics", "refit", "dropped", "unchanged"})
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class ConversionRow:
     step: str
     source: str
     target: str
-    kind: str
+    kind: Similarity
     guarantee: str = ""
     cost: str = ""
     notes: tuple[str, ...] = ()
@@ -67,9 +60,9 @@ class ConversionRow:
     @property
     def is_faithful(self) -> bool:
         """Whether the part is the same model, forgets exactly and has all its parameters."""
-        if self.kind == Similarity.CONTAINER:
+        if self.kind == "container":
             return not self.lost  # its parts have rows of their own
-        return self.kind in FAITHFUL and self.guarantee != "certified" and not self.lost
+        return self.kind in _FAITHFUL and self.guarantee != "certified" and not self.lost
 
     def list_remarks(self) -> list[str]:
         """Return the notes and the lost parameters as sentences."""

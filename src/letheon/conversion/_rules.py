@@ -24,7 +24,7 @@ class NotCarriedError(ValueError):
 
 
 @dataclass(frozen=True)
-class Rule:
+class ConversionRule:
     """How a class of scikit-learn is converted.
 
     Attributes
@@ -61,7 +61,7 @@ class Rule:
     unused: str = ""
     fixed: Parameters = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    refine: Callable[["Rule", Any], "Rule"] | None = None
+    refine: Callable[["ConversionRule", Any], "ConversionRule"] | None = None
 
     @property
     def class_name(self) -> str:
@@ -110,7 +110,7 @@ class Rule:
         raise NotCarriedError(f"{self.class_name} has no such parameter")
 
 
-def find_rule(part: Any) -> Rule | None:
+def find_rule(part: Any) -> ConversionRule | None:
     """Return the rule for the class and the parameters of an estimator, or None."""
     kind = type(part)
     modules = [name for name in kind.__module__.split(".") if not name.startswith("_")]
@@ -183,25 +183,25 @@ _COUNTS = "integer counts are updated"
 _FEW = "integer sums are updated; the output changes with probability about"
 
 
-def _refine_imputer(rule: Rule, part: Any) -> Rule:
+def _refine_imputer(rule: ConversionRule, part: Any) -> ConversionRule:
     is_rounded = part.strategy in ("mean", "median")
-    return rule if is_rounded else replace(rule, kind=Similarity.SAME, cost=_COUNTS)
+    return rule if is_rounded else replace(rule, kind="exact equivalent", cost=_COUNTS)
 
 
-def _refine_tfidf(rule: Rule, part: Any) -> Rule:
-    return rule if part.use_idf else replace(rule, kind=Similarity.SAME, notes=())
+def _refine_tfidf(rule: ConversionRule, part: Any) -> ConversionRule:
+    return rule if part.use_idf else replace(rule, kind="exact equivalent", notes=())
 
 
-_ENCODER = Rule(
+_ENCODER = ConversionRule(
     "letheon.preprocessing.OneHotEncoder",
-    Similarity.SAME,
+    "exact equivalent",
     f"{_COUNTS}; a category without rows leaves the list",
     same="categories handle_unknown",
     unused="dtype",
 )
-_LOGISTIC = Rule(
+_LOGISTIC = ConversionRule(
     "letheon.linear.InfluenceClassifier",
-    Similarity.OTHER,
+    "other algorithm",
     "one Newton step; with little regularisation (a large C) often a pass over all rows",
     same="fit_intercept",
     changed={
@@ -223,9 +223,9 @@ _LOGISTIC = Rule(
         "the intercept is regularised too",
     ),
 )
-_TREES = Rule(
+_TREES = ConversionRule(
     "letheon.forest.DaREForestClassifier",
-    Similarity.OTHER,
+    "other algorithm",
     "counts on the paths of the rows are updated; subtrees with another best split grow again",
     same="max_depth max_features",
     changed={
@@ -258,28 +258,28 @@ _TREE = replace(
 )
 
 
-def _for_regression(rule: Rule) -> Rule:
+def _for_regression(rule: ConversionRule) -> ConversionRule:
     accepted = dict(rule.accepted) | {"criterion": _is_one_of("squared_error")}
     return replace(rule, target="letheon.forest.DaREForestRegressor", accepted=accepted)
 
 
-_RIDGE = Rule(
+_RIDGE = ConversionRule(
     "letheon.sums.Ridge",
-    Similarity.SAME,
+    "exact equivalent",
     _SUBTRACT,
     same="alpha fit_intercept",
     accepted={"alpha": _is_number, "positive": _is_false, "class_weight": _is_none},
     unused="copy_X max_iter tol solver random_state n_jobs",
 )
-_BAYES = Rule(
+_BAYES = ConversionRule(
     "letheon.sums.MultinomialNB",
-    Similarity.SAME,
+    "exact equivalent",
     _COUNTS,
     same="alpha force_alpha fit_prior class_prior",
 )
-_DISCRIMINANT = Rule(
+_DISCRIMINANT = ConversionRule(
     "letheon.sums.LinearDiscriminantAnalysis",
-    Similarity.SAME,
+    "exact equivalent",
     _SUBTRACT,
     same="solver shrinkage priors n_components",
     accepted={
@@ -288,9 +288,9 @@ _DISCRIMINANT = Rule(
     },
     unused="tol store_covariance",
 )
-_TEXT = Rule(
+_TEXT = ConversionRule(
     "letheon.preprocessing.CountVectorizer",
-    Similarity.SAME,
+    "exact equivalent",
     f"{_COUNTS}; a term that crosses min_df or max_df joins or leaves the vocabulary",
     same="strip_accents lowercase stop_words token_pattern ngram_range analyzer max_df min_df "
     "max_features vocabulary binary",
@@ -303,25 +303,25 @@ _TEXT = Rule(
     unused="encoding decode_error dtype",
 )
 
-RULES: Mapping[str, Rule] = {
-    "sklearn.preprocessing.StandardScaler": Rule(
+RULES: Mapping[str, ConversionRule] = {
+    "sklearn.preprocessing.StandardScaler": ConversionRule(
         "letheon.preprocessing.StandardScaler",
-        Similarity.ROUNDED,
+        "rounded statistics",
         f"{_FEW} 1.5 / n per column",
         same="with_mean with_std",
         unused="copy",
     ),
-    "sklearn.preprocessing.RobustScaler": Rule(
+    "sklearn.preprocessing.RobustScaler": ConversionRule(
         "letheon.preprocessing.RobustScaler",
-        Similarity.ROUNDED,
+        "rounded statistics",
         "counts on a grid are updated; the output changes with probability about 64 / n per column",
         same="with_centering with_scaling quantile_range",
         accepted={"unit_variance": _is_false},
         unused="copy",
     ),
-    "sklearn.impute.SimpleImputer": Rule(
+    "sklearn.impute.SimpleImputer": ConversionRule(
         "letheon.preprocessing.SimpleImputer",
-        Similarity.ROUNDED,
+        "rounded statistics",
         f"{_FEW} 8 / n per column",
         same="missing_values strategy fill_value add_indicator keep_empty_features",
         accepted={
@@ -346,9 +346,9 @@ RULES: Mapping[str, Rule] = {
         same="categories handle_unknown unknown_value encoded_missing_value",
         accepted={"min_frequency": _is_none, "max_categories": _is_none},
     ),
-    "sklearn.preprocessing.TargetEncoder": Rule(
+    "sklearn.preprocessing.TargetEncoder": ConversionRule(
         "letheon.preprocessing.TargetEncoder",
-        Similarity.ROUNDED,
+        "rounded statistics",
         f"{_FEW} 64 / m for the m rows of the same category",
         same="target_type smooth cv",
         accepted={"categories": _is_one_of("auto"), "cv": lambda value: isinstance(value, int)},
@@ -359,7 +359,7 @@ RULES: Mapping[str, Rule] = {
     "sklearn.feature_extraction.text.TfidfVectorizer": replace(
         _TEXT,
         target="letheon.preprocessing.TfidfVectorizer",
-        kind=Similarity.ROUNDED,
+        kind="rounded statistics",
         same=f"{_TEXT.same} norm use_idf smooth_idf sublinear_tf",
         notes=("idf values are rounded to halves",),
         refine=_refine_tfidf,
@@ -381,17 +381,17 @@ RULES: Mapping[str, Rule] = {
     "sklearn.naive_bayes.GaussianNB": replace(
         _DISCRIMINANT, target="letheon.sums.GaussianNB", same="priors var_smoothing", accepted={}
     ),
-    "sklearn.decomposition.PCA": Rule(
+    "sklearn.decomposition.PCA": ConversionRule(
         "letheon.sums.PCA",
-        Similarity.SAME,
+        "exact equivalent",
         "integer sums are updated, and all components are computed again",
         same="n_components whiten",
         accepted={"n_components": lambda value: value is None or _is_number(value)},
         unused="copy svd_solver tol iterated_power n_oversamples power_iteration_normalizer",
     ),
-    "sklearn.neighbors.NearestCentroid": Rule(
+    "sklearn.neighbors.NearestCentroid": ConversionRule(
         "letheon.centroid.NearestCentroid",
-        Similarity.SAME,
+        "exact equivalent",
         "the means of the classes of the rows are computed again",
         accepted={
             "metric": _is_one_of("euclidean"),

@@ -1,12 +1,14 @@
-"""Places of parts in a pipeline: what the steps around a part need from it."""
+"""Parts of an estimator: their places in a pipeline, and what they are converted to."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sklearn.utils import get_tags
 
 from letheon.base import ForgetMixin
+from letheon.conversion._report import ConversionRow
+from letheon.preprocessing import ForgetColumnTransformer
 from letheon.steps import passes_through
 
 # Monotone in each column, so that they do not change the splits of a tree.
@@ -25,6 +27,19 @@ DENSE: Mapping[str, Mapping[str, Any]] = {
     "OneHotEncoder": {"sparse_output": False},
     "KBinsDiscretizer": {"encode": "onehot-dense"},
 }
+
+
+# From a parameter of the original and its value to parameters of the result.
+Translation = Callable[[str, Any], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ConvertedPart:
+    """A converted part: estimator, rows of the report, and translation of parameters."""
+
+    estimator: Any
+    rows: tuple[ConversionRow, ...]
+    translate: Translation
 
 
 @dataclass(frozen=True)
@@ -85,5 +100,39 @@ def look_behind(part: Any, converted: Any, place: Place) -> Place:
 
 
 def explain_dense(dense: Mapping[str, Any], place: Place) -> list[str]:
+    """Return the note on parameters that make the output dense."""
     settings = ", ".join(f"{name}={value!r}" for name, value in dense.items())
     return [f"{settings}: {place.dense} takes no sparse matrices"] if dense else []
+
+
+def prefix_with(name: str) -> Translation:
+    """Return the translation into parameters of an inner estimator."""
+    return lambda key, value: {f"{name}__{key}": value}
+
+
+def make_forgetting(name: str, converted: ConvertedPart) -> ConvertedPart:
+    """Return a part as a last step of a `ForgetPipeline`, which must have `forget`."""
+    if isinstance(converted.estimator, ForgetMixin):
+        return converted
+    model = ForgetColumnTransformer(
+        [(name, converted.estimator, slice(None))], verbose_feature_names_out=False
+    )
+
+    def translate(key: str, value: Any) -> Mapping[str, Any]:
+        renamed = converted.translate(key, value)
+        return {f"{name}__{inner}": setting for inner, setting in renamed.items()}
+
+    return ConvertedPart(model, converted.rows, translate)
+
+
+def add_note(converted: ConvertedPart, note: str) -> ConvertedPart:
+    """Return the part with a note in its first row."""
+    first, *others = converted.rows
+    return replace(converted, rows=(first.with_notes(note), *others))
+
+
+def explain_output(part: Any, unused: Sequence[str] = ()) -> list[str]:
+    """Return notes on settings of a part that have no effect."""
+    config = getattr(part, "_sklearn_output_config", {})
+    notes = ["set_output is not carried over"] if config.get("transform") else []
+    return [*notes, f"without effect: {', '.join(unused)}"] if unused else notes
