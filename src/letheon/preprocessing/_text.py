@@ -1,6 +1,5 @@
 """Text vectorisers that forget: exact counts of terms, and rounded inverse document frequencies."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from math import ceil, floor
 from numbers import Integral
@@ -459,13 +458,9 @@ class CountVectorizer(StableTransformer):
 
     def __copy__(self) -> Self:
         """Return a copy with its own counts."""
-        duplicate = type(self).__new__(type(self))
-        with lock_model(self):
-            vars(duplicate).update(vars(self))
-            for name in {"sums_", "rows_"} & vars(self).keys():
-                vars(duplicate)[name] = copy.copy(vars(self)[name])
-            if "published_" in vars(self):
-                duplicate.published_ = self.published_.link(duplicate.sums_.numbers)
+        duplicate = super().__copy__()
+        if "published_" in vars(duplicate):
+            duplicate.published_ = self.published_.link(duplicate.sums_.numbers)
         return duplicate
 
     def __setstate__(self, state: dict[str, Any]) -> None:
