@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model
+from letheon.base import ForgetMixin, InPlaceMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import (
     Frame,
     Ids,
@@ -279,7 +279,7 @@ class _StoredChange(NamedTuple):
     joined: SlotRows | None
 
 
-class DeltaMixin(ForgetMixin):
+class DeltaMixin(InPlaceMixin, ForgetMixin):
     """Mixin for estimators made of sums. Alone they store their rows; in a pipeline they do not.
 
     A subclass implements `_count` and `_prepare_delta`, and calls `_fit_table` in `fit`.
@@ -373,6 +373,9 @@ class DeltaMixin(ForgetMixin):
         settings = self._remember_settings()
         vars(self).update(sums_=sums, published_=published, seed_=seed, **settings, **more)
         self._after_change()
+
+    def _in_place_attributes(self) -> tuple[str, ...]:
+        return ("sums_", "rows_")
 
     def _after_change(self) -> None:
         """Drop caches that depend on the sums; called after every change."""
