@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.preprocessing import MaxAbsScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from letheon import DaREForestClassifier, ForgetPipeline, SISAClassifier
@@ -14,11 +15,14 @@ from letheon.compose import clone_unfitted
 from letheon.exceptions import EmptyModelError
 from letheon.preprocessing import (
     ForgetColumnTransformer,
+    KeyedSample,
     OneHotEncoder,
     OrdinalEncoder,
+    QuantileBinner,
     RobustScaler,
     SimpleImputer,
     StandardScaler,
+    TargetEncoder,
 )
 from letheon.sums import GaussianNB, LinearDiscriminantAnalysis, RidgeClassifier
 from tests.sharded.people import examples
@@ -74,6 +78,8 @@ TEXTS = ["city", "rare"]
 SCALERS: list[Callable[[], Any]] = [
     lambda: StandardScaler(random_state=1),
     lambda: RobustScaler(random_state=2),
+    lambda: QuantileBinner(n_bins=4, random_state=3),
+    lambda: KeyedSample(MaxAbsScaler(), n_people=12, random_state=3),
     lambda: "passthrough",
 ]
 IMPUTERS: list[Callable[[], Any]] = [
@@ -86,6 +92,7 @@ ENCODERS: list[Callable[[], Any]] = [
     lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore"),
     lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore", min_frequency=2),
     lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
+    lambda: TargetEncoder(cv=3, random_state=6),
 ]
 MODELS: list[Callable[[], Any]] = [
     lambda: RidgeClassifier(random_state=7),
