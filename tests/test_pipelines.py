@@ -16,9 +16,11 @@ from letheon.preprocessing import (
     ForgetColumnTransformer,
     OneHotEncoder,
     OrdinalEncoder,
+    QuantileBinner,
     RobustScaler,
     SimpleImputer,
     StandardScaler,
+    TargetEncoder,
 )
 from letheon.sums import GaussianNB, LinearDiscriminantAnalysis, RidgeClassifier
 from tests.sharded.people import examples
@@ -74,6 +76,7 @@ TEXTS = ["city", "rare"]
 SCALERS: list[Callable[[], Any]] = [
     lambda: StandardScaler(random_state=1),
     lambda: RobustScaler(random_state=2),
+    lambda: QuantileBinner(n_bins=5, random_state=3),
     lambda: "passthrough",
 ]
 IMPUTERS: list[Callable[[], Any]] = [
@@ -85,6 +88,7 @@ IMPUTERS: list[Callable[[], Any]] = [
 ENCODERS: list[Callable[[], Any]] = [
     lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore"),
     lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore", min_frequency=2),
+    lambda: TargetEncoder(cv=2, random_state=6),
     lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
 ]
 MODELS: list[Callable[[], Any]] = [
