@@ -538,11 +538,12 @@ auto counts_of(const ColumnSums& self) {
 }
 
 nb::tuple round_columns(const ColumnSums& self, const Input<std::uint64_t>& scale_dithers,
-                        const Input<std::uint64_t>& centre_dithers, int centre_bits) {
+                        const Input<std::uint64_t>& centre_dithers, int centre_bits,
+                        int scale_step) {
   letheon::sums::LocationScale rounded;
   {
     nb::gil_scoped_release release;
-    rounded = self.round(view(scale_dithers), view(centre_dithers), centre_bits);
+    rounded = self.round(view(scale_dithers), view(centre_dithers), {centre_bits, scale_step});
   }
   const std::size_t n = self.n_columns();
   return nb::make_tuple(owned(std::move(rounded.centres), {n}),
@@ -631,7 +632,7 @@ void bind_sums(nb::module_& m) {
       .def("variances",
            [](const ColumnSums& self) { return vector_of(self, &ColumnSums::variances); })
       .def("round", &round_columns, "scale_dithers"_a.noconvert(), "centre_dithers"_a.noconvert(),
-           "centre_bits"_a)
+           "centre_bits"_a, "scale_step"_a)
       .def_prop_ro("n_columns", &ColumnSums::n_columns);
 }
 

@@ -21,6 +21,24 @@ double limited(double value) noexcept {
   return below > -kLargest ? below : -kLargest;
 }
 
+bool is_outside(double value) noexcept { return value > kLargest || value < -kLargest; }
+
+// One row; returns the number of clipped values. No branches, so that compilers use vectors.
+std::int64_t quantise_row(const double* __restrict x, const double* __restrict factors,
+                          const double* __restrict shifts, double unit, double* __restrict high,
+                          double* __restrict low, std::size_t n_columns) noexcept {
+  std::int64_t n_outside = 0;
+  for (std::size_t j = 0; j < n_columns; ++j) {
+    const double exact = (x[j] * factors[j] - shifts[j]) * unit;
+    const double value = nearest(limited(exact));
+    const double upper = nearest(value * (1.0 / kSlice));
+    high[j] = upper;
+    low[j] = value - upper * kSlice;
+    n_outside += (exact > kLargest ? 1 : 0) + (exact < -kLargest ? 1 : 0);
+  }
+  return n_outside;
+}
+
 }  // namespace
 
 void quantise(Columns<const double> X, std::span<const double> factors,
@@ -38,18 +56,10 @@ void quantise(Columns<const double> X, std::span<const double> factors,
     double* high_row = high.data + i * high.stride;
     double* low_row = low.data + i * low.stride;
     const double unit = (roots.empty() ? 1.0 : roots[i]) * kUnits;
-    int n_outside = 0;
-    for (std::size_t j = 0; j < n_columns; ++j) {
-      const double exact = (x[j] * factors[j] - shifts[j]) * unit;
-      const double value = nearest(limited(exact));
-      n_outside += value == exact ? 0 : (exact > kLargest || exact < -kLargest ? 1 : 0);
-      const double upper = nearest(value * (1.0 / kSlice));
-      high_row[j] = upper;
-      low_row[j] = value - upper * kSlice;
-    }
+    const std::int64_t n_outside =
+        quantise_row(x, factors.data(), shifts.data(), unit, high_row, low_row, n_columns);
     for (std::size_t j = 0; n_outside != 0 && j < n_columns; ++j) {
-      const double exact = (x[j] * factors[j] - shifts[j]) * unit;
-      n_clipped[j] += exact > kLargest || exact < -kLargest ? 1 : 0;
+      n_clipped[j] += is_outside((x[j] * factors[j] - shifts[j]) * unit) ? 1 : 0;
     }
   }
 }

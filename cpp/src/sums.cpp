@@ -122,14 +122,19 @@ Natural spread(const Natural& sum, const Natural& squares, std::uint64_t count) 
   return left < right ? Natural(0) : left - right;
 }
 
-int scale_exponent(const Natural& spread, std::uint64_t count, std::uint64_t dither) noexcept {
-  const Natural base = Natural::from(count) * Natural::from(power_of_two(dither));
+int scale_exponent(const Natural& spread, std::uint64_t count, std::uint64_t dither,
+                   int step) noexcept {
+  Natural base = Natural::from(count);
+  const Natural power = Natural::from(power_of_two(dither));
+  for (int k = 0; k < step; ++k) {
+    base = base * power;
+  }
   const Natural square = base * base;
-  // sd >= 2^(e - 1) * power / 2^63  <=>  spread * 2^-2148 >= square * 2^(2 (e - 1) - 126)
-  constexpr int kShift = -kSquareUnit - 126 - 2;
-  int exponent = (spread.bits() - square.bits() - kShift) / 2 + 1;
-  while (spread < square.shifted(2 * exponent + kShift)) {
-    --exponent;
+  // sd >= 2^(e - g) (power / 2^63)^g  <=>  spread 2^-2148 >= square 2^(2 (e - g) - 126 g)
+  const int shift = -kSquareUnit - 128 * step;
+  int exponent = ((spread.bits() - square.bits() - shift) / 2 / step + 1) * step;
+  while (spread < square.shifted(2 * exponent + shift)) {
+    exponent -= step;
   }
   return std::clamp(exponent, -kLargestExponent, kLargestExponent);
 }
@@ -367,10 +372,13 @@ std::vector<double> ColumnSums::variances() const {
 
 LocationScale ColumnSums::round(std::span<const std::uint64_t> scale_dithers,
                                 std::span<const std::uint64_t> centre_dithers,
-                                int centre_bits) const {
-  if (scale_dithers.size() != n_columns() || centre_dithers.size() != n_columns() ||
-      centre_bits < 0 || centre_bits > 52) {
-    throw std::invalid_argument("one dither per column is needed, and 0 to 52 bits");
+                                RoundingGrid grid) const {
+  if (scale_dithers.size() != n_columns() || centre_dithers.size() != n_columns()) {
+    throw std::invalid_argument("one dither per column is needed");
+  }
+  if (grid.centre_bits < -16 || grid.centre_bits > 52 || grid.scale_step < 1 ||
+      grid.scale_step > 8) {
+    throw std::invalid_argument("centre_bits must be -16 to 52, and scale_step 1 to 8");
   }
   LocationScale out{std::vector<double>(n_columns()), std::vector<std::int32_t>(n_columns())};
   for (std::size_t j = 0; j < n_columns(); ++j) {
@@ -385,9 +393,9 @@ LocationScale ColumnSums::round(std::span<const std::uint64_t> scale_dithers,
       out.centres[j] = exact_mean(sum, count);
       continue;
     }
-    out.exponents[j] = scale_exponent(total, count, scale_dithers[j]);
+    out.exponents[j] = scale_exponent(total, count, scale_dithers[j], grid.scale_step);
     out.centres[j] =
-        limit(rounded_mean(sum, count, centre_dithers[j], out.exponents[j] - centre_bits));
+        limit(rounded_mean(sum, count, centre_dithers[j], out.exponents[j] - grid.centre_bits));
   }
   return out;
 }

@@ -84,7 +84,7 @@ void bad_input_changes_nothing() {
   const std::array<std::int64_t, 1> outside{1};
   check_refused([&] { static_cast<void>(sums.select(outside)); }, "a column that is missing");
   check_refused([&] { ColumnSums(sums.counts(), {}, {}); }, "no bytes");
-  check_refused([&] { static_cast<void>(sums.round({}, {}, 0)); }, "no dithers");
+  check_refused([&] { static_cast<void>(sums.round({}, {}, {})); }, "no dithers");
 }
 
 void rounding() {
@@ -94,16 +94,20 @@ void rounding() {
   const std::array<std::uint64_t, 1> half{std::uint64_t{1} << 63};
   const std::array<std::uint64_t, 1> all{~std::uint64_t{0}};
   const ColumnSums sums = sums_of({-1.0, -2.0, -4.0, -5.0});  // mean -3, variance 2.5
-  check(sums.round(none, none, 0).exponents[0] == 1, "up: 1.58 >= 1");
-  check(sums.round(half, none, 0).exponents[0] == 1, "up: 1.58 >= 1.41");
-  check(sums.round(all, none, 0).exponents[0] == 0, "not up: 1.58 < 2");
-  check(sums.round(none, none, 0).centres[0] == -4.0, "-1.5 down");
-  check(sums.round(none, half, 0).centres[0] == -2.0, "-1.5 + 0.5");
-  check(sums.round(none, none, 1).centres[0] == -3.0, "a finer grid");
-  check(sums_of({0.1, 0.1, 0.1}).round(half, half, 0).centres[0] == 0.1, "a constant");
-  const auto wide = sums_of({kLargest, -kLargest}).round(none, all, 0);
+  check(sums.round(none, none, {0, 1}).exponents[0] == 1, "up: 1.58 >= 1");
+  check(sums.round(half, none, {0, 1}).exponents[0] == 1, "up: 1.58 >= 1.41");
+  check(sums.round(all, none, {0, 1}).exponents[0] == 0, "not up: 1.58 < 2");
+  check(sums.round(none, none, {0, 1}).centres[0] == -4.0, "-1.5 down");
+  check(sums.round(none, half, {0, 1}).centres[0] == -2.0, "-1.5 + 0.5");
+  check(sums.round(none, none, {1, 1}).centres[0] == -3.0, "a finer grid");
+  check(sums_of({0.1, 0.1, 0.1}).round(half, half, {0, 1}).centres[0] == 0.1, "a constant");
+  check(sums.round(all, none, {0, 2}).exponents[0] == 0, "steps of 2: 2.5 < 16");
+  check(sums.round(none, none, {0, 2}).exponents[0] == 2, "steps of 2: 2.5 >= 1");
+  check(sums.round(none, none, {-3, 1}).centres[0] == -16.0, "a coarser grid");
+  check_refused([&] { static_cast<void>(sums.round(none, none, {0, 0})); }, "no step");
+  const auto wide = sums_of({kLargest, -kLargest}).round(none, all, {0, 1});
   check(wide.exponents[0] == 1022 && wide.centres[0] == 0.0, "the largest scale");
-  check(sums_of({kSmallest, 0.0}).round(none, all, 0).exponents[0] == -1022, "the smallest scale");
+  check(sums_of({kSmallest, 0.0}).round(none, all, {0, 1}).exponents[0] == -1022, "the smallest scale");
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ class ColumnSums:
         scale_dithers: npt.NDArray[np.uint64],
         centre_dithers: npt.NDArray[np.uint64],
         centre_bits: int,
+        scale_step: int,
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]: ...
 
 class ForestSpec:

@@ -103,13 +103,14 @@ METHODS: tuple[Method, ...] = (
         is_candidate=False,
         is_exported=False,
     ),
+    Method("keyed-sample", "letheon.preprocessing", "KeyedSample", "exact", is_candidate=False),
     Method("forget-search", "letheon.search", "ForgetSearchCV", "exact", is_candidate=False),
     Method("pipeline", "letheon.compose", "ForgetPipeline", "exact", is_candidate=False),
     Method(
         "stable-preprocessing",
         "letheon.preprocessing",
-        "ForgetColumnTransformer OneHotEncoder OrdinalEncoder RobustScaler SimpleImputer "
-        "StandardScaler",
+        "ForgetColumnTransformer OneHotEncoder OrdinalEncoder QuantileBinner RobustScaler "
+        "SimpleImputer StandardScaler TargetEncoder",
         "exact",
         is_candidate=False,
         is_exported=False,

@@ -1,6 +1,7 @@
 """StandardScaler and RobustScaler: results, rounding, changes, planted bugs."""
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from sklearn import preprocessing as sk
 from sklearn.base import clone
 
 from letheon.delta import Delta, RowSource, take_block
-from letheon.preprocessing import RobustScaler, StandardScaler
+from letheon.preprocessing import RobustScaler, SimpleImputer, StandardScaler
+from letheon.preprocessing import _quantiles as quantiles
 from letheon.preprocessing import _scale as scale
 from letheon.sums import round_location_scale as round_columns
 from tests.preprocessing.plans import check_plan, prepare_removal
@@ -33,6 +35,17 @@ def test_after_requests_it_is_a_fresh_fit(estimator: Any, drawn: Any) -> None:
     seed, steps = drawn
     ids = np.random.default_rng(seed).integers(0, 24, 40).tolist()
     run_requests(estimator, numbers(seed, 40), None, ids, steps)
+
+
+@pytest.mark.parametrize("estimator", [RobustScaler(), SimpleImputer(strategy="median")], ids=repr)
+@pytest.mark.parametrize("n_sampled", [3, 10])
+@given(requests())
+def test_small_samples(estimator: Any, n_sampled: int, drawn: Any) -> None:
+    """Most people are not sampled: grids stay, and few sampled values are replaced by all."""
+    seed, steps = drawn
+    ids = np.random.default_rng(seed).integers(0, 24, 40).tolist()
+    with patch.multiple(quantiles, _N_SAMPLED=n_sampled, _FEW_VALUES=2):
+        run_requests(estimator, numbers(seed, 40), None, ids, steps)
 
 
 @given(requests())

@@ -60,12 +60,13 @@ def rounded_log2(value: Fraction, dither: int) -> int:
     return exponent
 
 
-def rounded_root_log2(square: Fraction, dither: int) -> int:
-    """Return `rounded_log2` of the root of a number."""
-    threshold = Fraction(power_of_two(dither), 2**63) ** 2
-    exponent = (square.numerator.bit_length() - square.denominator.bit_length()) // 2 + 2
-    while square < Fraction(4) ** (exponent - 1) * threshold:
-        exponent -= 1
+def rounded_root_log2(square: Fraction, dither: int, step: int) -> int:
+    """Return the largest multiple e of g with root >= 2**(e - g) * (P(dither) / 2**63)**g."""
+    threshold = Fraction(power_of_two(dither), 2**63) ** (2 * step)
+    guess = (square.numerator.bit_length() - square.denominator.bit_length()) // 2
+    exponent = (guess // step + 3) * step
+    while square < Fraction(4) ** (exponent - step) * threshold:
+        exponent -= step
     return exponent
 
 

@@ -146,4 +146,4 @@ def test_any_integers_in_a_file_are_safe(data: bytes, count: int) -> None:
     sums = ColumnSums._from_state(state)
     assert all(np.array_equal(sums._to_state()[name], value) for name, value in state.items())
     dither = np.array([12345], dtype=np.uint64)
-    assert sums._core.round(dither, dither, 52)[1].shape == sums.variances.shape == (1,)
+    assert sums._core.round(dither, dither, 52, 3)[1].shape == sums.variances.shape == (1,)

@@ -42,7 +42,9 @@ def to_words(*values: int) -> Any:
     return np.array(values, dtype=np.uint64)
 
 
-def round_reference(column: Any, seed: int, number: int, bits: int) -> tuple[float, float]:
+def round_reference(
+    column: Any, seed: int, number: int, bits: int, step: int
+) -> tuple[float, float]:
     """Return centre and scale by their definition."""
     values = values_of(column)
     if not values:
@@ -50,7 +52,8 @@ def round_reference(column: Any, seed: int, number: int, bits: int) -> tuple[flo
     mean, variance = mean_of(column), variance_of(column)
     if variance == 0:
         return float(mean), 1.0
-    exponent = rounded_root_log2(variance, keyed_hash(seed, Purpose.ROUND_SCALE, number))
+    dither = keyed_hash(seed, Purpose.ROUND_SCALE, number)
+    exponent = rounded_root_log2(variance, dither, step)
     exponent = min(max(exponent, -1022), 1022)
     grid = Fraction(2) ** (exponent - bits)
     centre = grid * dithered(mean / grid, keyed_hash(seed, Purpose.ROUND_CENTRE, number))
@@ -58,12 +61,17 @@ def round_reference(column: Any, seed: int, number: int, bits: int) -> tuple[flo
     return float(min(max(centre, -largest), largest)), 2.0**exponent
 
 
-@given(draw_matrix(), st.integers(0, 2**128 - 1), st.sampled_from([0, 3, 52]))
-def test_location_and_scale_are_those_of_fractions(X: Any, seed: int, bits: int) -> None:
+@given(
+    draw_matrix(),
+    st.integers(0, 2**128 - 1),
+    st.sampled_from([-3, 0, 3, 52]),
+    st.integers(1, 3),
+)
+def test_location_and_scale_are_those_of_fractions(X: Any, seed: int, bits: int, step: int) -> None:
     sums = ColumnSums(X.shape[1])
     sums.add(X)
-    centre, scale = round_location_scale(sums, seed, centre_bits=bits)
-    expected = [round_reference(column, seed, j, bits) for j, column in enumerate(X.T)]
+    centre, scale = round_location_scale(sums, seed, centre_bits=bits, scale_step=step)
+    expected = [round_reference(column, seed, j, bits, step) for j, column in enumerate(X.T)]
     assert list(zip(centre.tolist(), scale.tolist(), strict=True)) == expected
     assert not np.signbit(centre[centre == 0]).any()
 

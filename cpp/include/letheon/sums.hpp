@@ -32,6 +32,11 @@ struct LocationScale {
   std::vector<std::int32_t> exponents;  // the scale of a column is 2^exponent
 };
 
+struct RoundingGrid {
+  int centre_bits = 0;
+  int scale_step = 1;
+};
+
 class ColumnSums {
  public:
   explicit ColumnSums(std::size_t n_columns);
@@ -64,13 +69,15 @@ class ColumnSums {
   [[nodiscard]] std::vector<double> means() const;
   [[nodiscard]] std::vector<double> variances() const;
 
-  // Scale 2^e, e the largest integer with sd >= 2^(e - 1) * power_of_two(scale_dither) / 2^63,
-  // within -1022 .. 1022. Centre D * floor(mean / D + centre_dither / 2^64), D = 2^(e - centre_bits),
-  // rounded to the nearest double. A constant column has scale 1 and its value as the centre, a
-  // column without values scale 1 and centre 0. Throws std::invalid_argument for other sizes.
+  // Scale 2^e, e the largest multiple of g = grid.scale_step with
+  // sd >= 2^(e - g) * (power_of_two(scale_dither) / 2^63)^g, within -1022 .. 1022.
+  // Centre D * floor(mean / D + centre_dither / 2^64), D = 2^(e - grid.centre_bits), rounded to the
+  // nearest double. A constant column has scale 1 and its value as the centre, a column without
+  // values scale 1 and centre 0. Throws std::invalid_argument for other sizes, and for grids
+  // beyond -16 <= centre_bits <= 52, 1 <= scale_step <= 8.
   [[nodiscard]] LocationScale round(std::span<const std::uint64_t> scale_dithers,
                                     std::span<const std::uint64_t> centre_dithers,
-                                    int centre_bits) const;
+                                    RoundingGrid grid) const;
 
  private:
   template <bool kAdd>

@@ -18,19 +18,25 @@ Examples
 ['city_Rome', 'sex_f', 'sex_nan']
 """
 
+from letheon.preprocessing._bins import QuantileBinner
 from letheon.preprocessing._columns import ForgetColumnTransformer
 from letheon.preprocessing._encode import OneHotEncoder, OrdinalEncoder
 from letheon.preprocessing._impute import SimpleImputer
+from letheon.preprocessing._keyed_sample import KeyedSample
 from letheon.preprocessing._scale import RobustScaler, StandardScaler
+from letheon.preprocessing._target import TargetEncoder
 from letheon.preprocessing._text import CountVectorizer, TfidfVectorizer
 
 __all__ = [
     "CountVectorizer",
     "ForgetColumnTransformer",
+    "KeyedSample",
     "OneHotEncoder",
     "OrdinalEncoder",
+    "QuantileBinner",
     "RobustScaler",
     "SimpleImputer",
     "StandardScaler",
+    "TargetEncoder",
     "TfidfVectorizer",
 ]

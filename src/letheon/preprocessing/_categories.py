@@ -92,18 +92,27 @@ def count_column(X: Table, column: int) -> Counts:
     return {value if value == value else None: count for value, count in pairs}  # noqa: PLR0124
 
 
-def map_column(X: Table, column: int, numbers: Mapping[Any, int], default: int) -> NDArray[Any]:
-    """Return the number of the key of each row; `default` for other keys."""
+def number_column(X: Table, column: int) -> tuple[list[Key], NDArray[np.int64]]:
+    """Return distinct keys of a column, and the number of the key of each row."""
     if isinstance(X, Frame):
         place = X.schema.places[column]
         if not X.schema.is_number[column]:
-            return X.map_codes(place, dict(numbers), default)
+            codes = X.codes[:, place].astype(np.int64)
+            return [*X.values[place], None], np.where(codes < 0, len(X.values[place]), codes)
         values = X.numbers[:, place]
     else:
         values = X[:, column]
     distinct, inverse = np.unique(values, return_inverse=True)
     keys = [value if value == value else None for value in distinct.tolist()]  # noqa: PLR0124
-    return np.array([numbers.get(key, default) for key in keys], np.int64)[inverse.ravel()]
+    return keys, inverse.ravel()
+
+
+def map_column(X: Table, column: int, numbers: Mapping[Any, int], default: int) -> NDArray[Any]:
+    """Return the number of the key of each row; `default` for other keys."""
+    if isinstance(X, Frame) and not X.schema.is_number[column]:
+        return X.map_codes(X.schema.places[column], dict(numbers), default)
+    keys, places = number_column(X, column)
+    return np.array([numbers.get(key, default) for key in keys], np.int64)[places]
 
 
 def sort_keys(keys: Iterable[Key], name: str) -> tuple[Key, ...]:
@@ -216,13 +225,13 @@ class CategoryCounts:
         for kind, counts in zip(self.kinds, self.counts, strict=True):
             keys = sort_keys(counts, "a column")
             numbers = np.array([counts[key] for key in keys], np.int64)
-            columns.append([_hold_keys(keys, kind), numbers])
+            columns.append([hold_keys(keys, kind), numbers])
         return {"n_rows": self.n_rows, "kinds": list(self.kinds), "columns": columns}
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Self:
         counts = [
-            dict(zip(_read_keys(keys), numbers.tolist(), strict=True))
+            dict(zip(read_keys(keys), numbers.tolist(), strict=True))
             for keys, numbers in state["columns"]
         ]
         return cls(state["n_rows"], counts, tuple(state["kinds"]))
@@ -243,14 +252,14 @@ def _count_block(X: Table) -> Iterator[tuple[tuple[int, Key], int]]:
             yield (column, key), count
 
 
-def _hold_keys(keys: tuple[Key, ...], kind: str) -> Any:
+def hold_keys(keys: tuple[Key, ...], kind: str) -> Any:
     """Return keys in canonical form: one array for a column of numbers, else a list."""
     if kind == "text":
         return list(keys)
     return np.array([math.nan if key is None else key for key in keys], np.float64)
 
 
-def _read_keys(keys: Any) -> list[Key]:
+def read_keys(keys: Any) -> list[Key]:
     values = keys.tolist() if isinstance(keys, np.ndarray) else keys
     return [None if value != value else value for value in values]  # noqa: PLR0124
 
@@ -326,7 +335,7 @@ class CategoryLists:
         pairs = zip(self.categories, self.kinds, strict=True)
         return {
             "kinds": list(self.kinds),
-            "categories": [_hold_keys(keys, kind) for keys, kind in pairs],
+            "categories": [hold_keys(keys, kind) for keys, kind in pairs],
             "infrequent": [list(rare) for rare in self.infrequent],
             "dropped": list(self.dropped),
         }
@@ -335,7 +344,7 @@ class CategoryLists:
     def _from_state(cls, state: dict[str, Any]) -> Self:
         return cls(
             tuple(state["kinds"]),
-            tuple(tuple(_read_keys(keys)) for keys in state["categories"]),
+            tuple(tuple(read_keys(keys)) for keys in state["categories"]),
             tuple(tuple(rare) for rare in state["infrequent"]),
             tuple(state["dropped"]),
         )

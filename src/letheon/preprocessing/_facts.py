@@ -1,9 +1,11 @@
 """Facts about the methods of this package."""
 
-from letheon.guarantee import MethodFacts
+from letheon.guarantee import MethodFacts, Replay
 
 
-def make_facts(applicability: str, method: str = "stable-preprocessing") -> MethodFacts:
+def make_facts(
+    applicability: str, method: str = "stable-preprocessing", replay: Replay = "bitwise"
+) -> MethodFacts:
     """Return the facts of a transformer made of exact counts or sums."""
     return MethodFacts(
         method=method,
@@ -12,5 +14,5 @@ def make_facts(applicability: str, method: str = "stable-preprocessing") -> Meth
         strength="strong",
         definition_name=method,
         batches=True,
-        replay="bitwise",
+        replay=replay,
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from letheon.data import Ids
 from letheon.delta import Delta, RowSource, Table
 from letheon.seeds import Purpose
-from letheon.sums import keyed_dither, round_exponents, round_values, rounded_count
+from letheon.sums import keyed_dither, round_exponents, round_values, sample_border
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -49,14 +49,6 @@ class QuantileRule(NamedTuple):
     low: Fraction = Fraction(1, 4)
     high: Fraction = Fraction(3, 4)
     step_bits: int = 6
-
-
-def sample_border(n_people: int, size: int) -> int:
-    """Return the border of hashes below which people are sampled: about `size` people.
-
-    It depends on the rounded number of people only, so it rarely changes.
-    """
-    return min(2**64, (size << 64) // max(1, rounded_count(n_people)))
 
 
 def find_sampled(ids: Ids, seed: int, purpose: Purpose, border: int) -> NDArray[np.bool_]:
@@ -152,7 +144,7 @@ class QuantileSums:
     @classmethod
     def from_source(cls, source: RowSource, read: Read, rule: QuantileRule, seed: int) -> Self:
         """Sample people, choose the grids and count all values."""
-        border = sample_border(source.n_people, _N_SAMPLED)
+        border = sample_border(_N_SAMPLED, source.n_people)
         samples, n_sampled = _collect_samples(source, read, border, seed)
         grid = choose_grid(samples, rule, seed)
         counts = np.zeros((len(samples), _N_CELLS), np.int64)
@@ -199,7 +191,7 @@ class QuantileSums:
         self, delta: Delta, read: Read, rule: QuantileRule, seed: int
     ) -> QuantileChange | None:
         """Return what a change of rows does, or None if all rows must be counted again."""
-        if sample_border(delta.source.n_people, _N_SAMPLED) != self.border:
+        if sample_border(_N_SAMPLED, delta.source.n_people) != self.border:
             return None
         samples, n_sampled = self._update_samples(delta, read, seed)
         if samples is not self.samples and not self._keeps_grid(samples, n_sampled, rule, seed):
@@ -250,7 +242,7 @@ class QuantileSums:
                 samples = list(samples)
             for column in np.flatnonzero(is_taken.any(axis=0)).tolist():
                 own = np.sort(X[is_taken[:, column], column])
-                samples[column] = _change_sorted(samples[column], own, sign)
+                samples[column] = change_sorted(samples[column], own, sign)
         return samples, n_sampled
 
     def _is_full(self, n_sampled: Ints) -> NDArray[np.bool_]:
@@ -356,7 +348,7 @@ def _find_moved(cells: Ints, below: Ints, at: Ints, n_values: Ints, fractions: F
     return np.flatnonzero(has_moved)
 
 
-def _change_sorted(values: Floats, own: Floats, sign: int) -> Floats:
+def change_sorted(values: Floats, own: Floats, sign: int) -> Floats:
     """Return sorted values with some added or removed, still sorted."""
     if sign > 0:
         return np.sort(np.concatenate([values, own]))

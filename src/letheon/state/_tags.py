@@ -93,6 +93,12 @@ _TABLE: dict[str, tuple[str, str]] = {
         "letheon.preprocessing._categories",
         "CategoryCounts CategoryLists",
     ),
+    "letheon.preprocessing._bins": ("letheon.preprocessing._bins", "BinEdges BinSample"),
+    "letheon.preprocessing._keyed_sample": (
+        "letheon.preprocessing._keyed_sample",
+        "SampleBorder SampledFit",
+    ),
+    "letheon.preprocessing._target": ("letheon.preprocessing._target", "TargetCodes TargetSums"),
     "letheon.preprocessing._impute": (
         "letheon.preprocessing._impute",
         "FillValues MeanSums MedianSums MissingCounts ModeSums",

@@ -188,29 +188,52 @@ class SumsModel(DeltaMixin, BaseEstimator):
         added = [part for sign, part in changes if sign > 0]
         for part in added:
             sums.count_columns(part, 1)
-        if stale.any():
-            sums.recount_columns(delta.source, np.flatnonzero(stale))
+        grid, n_recounted = self._recount(sums, delta, added, old_grid, stale)
         sums.require_values()
         self._check_size(sums.n_rows, sums.n_features, sums.class_rows)
-        grid = sums.make_grid(self.seed_)
-        stale |= grid.stale_features(old_grid)
-        columns = np.flatnonzero(np.concatenate([stale, grid.stale_targets(old_grid)]))
-        if grid.root_scale != old_grid.root_scale or len(columns) > len(stale) // 2:
-            sums.recount_all(delta.source, grid)
-            columns = np.arange(len(stale))
-        else:
-            for part in added:
-                sums.count_products(sums.slice_groups(part, grid), 1)
-            if len(columns):
-                sums.recount_products(delta.source, grid, columns)
 
         def apply() -> None:
             self.sums_ = sums
 
-        work = min(1.0, len(columns) / max(1, len(stale)))
-        rebuilt = {"columns": len(columns)} if len(columns) else {}
+        work = min(1.0, n_recounted / max(1, len(stale)))
+        rebuilt = {"columns": n_recounted} if n_recounted else {}
         plan = StepPlan(published=grid, apply=apply, work=work, rebuilt=rebuilt)
         return self._make_plan(sums, grid, plan)
+
+    def _recount(
+        self,
+        sums: TableSums,
+        delta: Delta,
+        added: list[RowPart],
+        old_grid: Grid,
+        stale: npt.NDArray[np.bool_],
+    ) -> tuple[Grid, int]:
+        """Add new rows and count stale columns again; return the grid, and how many they were.
+
+        A feature whose values changed has no sums yet. Its grid is guessed from some rows, so that
+        usually one pass counts its sums and its products.
+        """
+        source, uncounted = delta.source, np.flatnonzero(stale)
+        grid = sums.guess_grid(source, uncounted, self.seed_)
+        for part in added:
+            sums.count_products(sums.slice_groups(part, grid), 1)
+        n_recounted = 0
+        while True:
+            stale = stale | grid.stale_features(old_grid)
+            columns = np.flatnonzero(np.concatenate([stale, grid.stale_targets(old_grid)]))
+            if grid.root_scale != old_grid.root_scale or len(columns) > len(stale) // 2:
+                if len(uncounted):
+                    sums.recount_columns(source, uncounted)
+                grid = sums.make_grid(self.seed_)
+                sums.recount_all(source, grid)
+                return grid, len(stale)
+            if len(columns):
+                sums.recount_products(source, grid, columns, uncounted)
+            n_recounted = max(n_recounted, len(columns))
+            old_grid, grid = grid, sums.make_grid(self.seed_)
+            stale, uncounted = np.zeros_like(stale), uncounted[:0]
+            if grid.equals(old_grid):
+                return grid, n_recounted
 
     def _change_layout(
         self, delta: Delta, changes: Signed

@@ -65,7 +65,12 @@ def keyed_dither(seed: int, purpose: str, columns: int | Ints, *parts: int | str
 
 
 def round_location_scale(
-    sums: ColumnSums, seed: int, *, centre_bits: int = 0, columns: Ints | None = None
+    sums: ColumnSums,
+    seed: int,
+    *,
+    centre_bits: int = 0,
+    scale_step: int = 1,
+    columns: Ints | None = None,
 ) -> LocationScale:
     """Return the published centre (mean) and scale (standard deviation) of each column.
 
@@ -83,7 +88,10 @@ def round_location_scale(
     seed : int
         Seed of the model.
     centre_bits : int, default=0
-        Finer grid of the centre, 0 to 52; a removal changes it 2**centre_bits times as often.
+        Finer grid of the centre, -16 to 52; a removal changes it 2**centre_bits times as often.
+    scale_step : int, default=1
+        The exponent of the scale is a multiple of this number, 1 to 8; a removal changes the scale
+        more rarely by this factor.
     columns : ndarray of int64, optional
         Numbers of the columns for the dither; default ``0, 1, 2, ...``.
 
@@ -104,7 +112,7 @@ def round_location_scale(
     """
     numbers = np.arange(sums.n_columns) if columns is None else columns
     dithers = _cached_dithers(seed, numbers.tobytes())
-    centre, exponents = sums._core.round(*dithers, centre_bits)
+    centre, exponents = sums._core.round(*dithers, centre_bits, scale_step)
     return LocationScale(centre, np.ldexp(1.0, exponents))
 
 

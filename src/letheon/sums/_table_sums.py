@@ -31,6 +31,8 @@ Ints = npt.NDArray[np.int64]
 # matrix per class (of all pairs, or of squares only).
 Role = Literal["none", "numbers", "indicators", "groups", "squares"]
 
+# The grid needs no precision: means to 8 scales, scales within a factor of 4 of the deviation.
+_COARSE: dict[str, int] = {"centre_bits": -3, "scale_step": 2}
 # Values of one part of the rows: their slices then stay in the cache.
 _PART_VALUES = 2**19
 _MIN_PART_ROWS = 256
@@ -247,11 +249,12 @@ class TableSums:
         # All columns share one dither: then a column that vanishes does not move the grids of the
         # columns after it.
         columns = np.zeros(self.n_features, np.int64)
-        centre, scale = round_location_scale(self.features, seed, columns=columns)
+        centre, scale = round_location_scale(self.features, seed, columns=columns, **_COARSE)
         if self.is_sparse:
             centre = np.zeros_like(centre)  # zeros stay zeros
         numbers = -1 - np.arange(self.targets.n_columns)
-        target_centre, target_scale = round_location_scale(self.targets, seed, columns=numbers)
+        rounded = round_location_scale(self.targets, seed, columns=numbers, **_COARSE)
+        target_centre, target_scale = rounded
         root_scale = 1.0
         if self.is_weighted:
             exponent = np.frexp(target_centre[-1] + 2.0 * target_scale[-1])[1]
@@ -319,11 +322,31 @@ class TableSums:
             fresh.add(np.ascontiguousarray(part.dense[:, columns]))
         self.features.put(columns, fresh)
 
-    def recount_products(self, source: RowSource, grid: Grid, columns: Ints) -> None:
-        """Count all products with some columns again."""
+    def guess_grid(self, source: RowSource, columns: Ints, seed: int) -> Grid:
+        """Return the grid, with that of some features guessed from the first block of rows."""
+        if not len(columns):
+            return self.make_grid(seed)
+        first = ColumnSums(len(columns))
+        for part in split_block(next(source.blocks()), self.role):
+            first.add(np.ascontiguousarray(part.dense[:, columns]))
+        exact, guess = self.features, self.features.copy()
+        guess.put(columns, first)
+        try:
+            self.features = guess
+            return self.make_grid(seed)
+        finally:
+            self.features = exact
+
+    def recount_products(
+        self, source: RowSource, grid: Grid, columns: Ints, uncounted: Ints
+    ) -> None:
+        """Count all products with some columns again, and the sums of uncounted features."""
         fresh: list[Any] = [0] * len(self.grams)
         n_clipped: list[Any] = [0] * len(self.grams)
+        features = ColumnSums(len(uncounted))
         for part in self.read_parts(source):
+            if len(uncounted):
+                features.add(np.ascontiguousarray(part.dense[:, uncounted]))
             for number, rows in self.slice_groups(part, grid):
                 gram = self.grams[number]
                 if gram.lead is None:
@@ -332,6 +355,7 @@ class TableSums:
                 else:
                     fresh[number] = fresh[number] + multiply_diagonal(rows, gram.lead)
                 n_clipped[number] = n_clipped[number] + rows.n_clipped
+        self.features.put(uncounted, features)
         for gram, products, clipped in zip(self.grams, fresh, n_clipped, strict=True):
             gram.put(columns, products, clipped)
 
