@@ -9,6 +9,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,7 +150,7 @@ def stable_columns(table: MixedTable, *, scale: bool) -> ForgetColumnTransformer
     if scale:
         numbers.append(("scale", StandardScaler(random_state=2)))
     texts = [
-        ("fill", SimpleImputer(strategy="most_frequent")),
+        ("fill", SimpleImputer(strategy="most_frequent", random_state=3)),
         ("encode", OneHotEncoder(handle_unknown="ignore", sparse_output=False)),
     ]
     return ForgetColumnTransformer(
@@ -207,7 +208,7 @@ def influence_section(report: BenchmarkReport, scale: PipelineScale) -> None:
         plain_columns(table, scale=True), sklearn.linear_model.LogisticRegression(max_iter=1000)
     )
     _, refit = time_fit(lambda: plain.fit(table.X, table.y))
-    classifier = InfluenceClassifier(l2=1e-4, sigma=0.01, rows="normalize", random_state=0)
+    classifier = InfluenceClassifier(l2=1e-4, sigma=0.1, random_state=0)
     model = ForgetPipeline([("columns", stable_columns(table, scale=True)), ("model", classifier)])
     _, fit = time_fit(lambda: model.fit(table.X, table.y, ids=np.arange(len(table.y))))
     plain_auc = roc_auc_score(table.test_y, plain.predict_proba(table.test_X)[:, 1])
@@ -288,13 +289,13 @@ def text_section(report: BenchmarkReport, scale: PipelineScale) -> None:
     for name, (most, plain_model, make_model, least) in cases.items():
         vectoriser = sklearn.feature_extraction.text.TfidfVectorizer(max_features=most)
         plain = sklearn.pipeline.make_pipeline(vectoriser, plain_model)
-        _, refit = time_fit(lambda plain=plain: plain.fit(texts, y))
+        _, refit = time_fit(partial(plain.fit, texts, y))
 
         def make(most: int | None = most, make_model: Any = make_model) -> ForgetPipeline:
             words = TfidfVectorizer(max_features=most, random_state=1)
             return ForgetPipeline([("words", words), ("model", make_model())])
 
-        model, fit = time_fit(lambda make=make: make().fit(texts, y))
+        model, fit = time_fit(partial(make().fit, texts, y))
         times = time_removals(model, range(scale.removals), lambda m: m.predict(texts[:1]))
         rows.append((name, round(refit, 2), round(fit, 2), *times.cells, round(refit / times.mean)))
         checks.append(at_least(f"refit / removal, tf-idf to {name}", refit / times.mean, least))
@@ -324,14 +325,14 @@ def sample_section(report: BenchmarkReport, scale: PipelineScale) -> None:
 
     rows, checks = [], []
     for name, make in (("KeyedSample(PCA), DaRE", make_pca), ("ForgetSearchCV, DaRE", make_search)):
-        _, refit = time_fit(lambda make=make: make().fit(X, labels, ids=ids))
+        _, refit = time_fit(partial(make().fit, X, labels, ids=ids))
         model = make().fit(X, labels, ids=ids)
         n_removed = min(scale.removals, 100)
         times = time_removals(model, range(n_removed))
         checks.append(at_most(f"one person / refit, mean, {name}", times.mean / refit, 0.08))
         checks.append(check_exact(model, make(), (X, labels), n_removed))
         later = np.arange(n_removed, n_removed + 50)
-        _, batch = time_fit(lambda model=model, later=later: model.forget(later))
+        _, batch = time_fit(partial(model.forget, later))
         rows.append((name, round(refit, 2), *times.cells, round(batch / refit, 3)))
     columns = ("model", "refit, s", *TIME_COLUMNS, "batch of 50 / refit")
     note = f"{scale.search:,} people, n_people = {n_people:,}; the refit is one of this estimator."
