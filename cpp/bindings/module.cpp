@@ -562,7 +562,7 @@ using Strided = nb::ndarray<T, nb::ndim<2>, nb::device::cpu>;
 
 template <typename T>
 letheon::sums::Columns<T> columns_of(const Strided<T>& array) {
-  if (array.shape(1) > 1 && array.stride(1) != 1) {
+  if (array.shape(0) > 0 && array.shape(1) > 1 && array.stride(1) != 1) {
     throw std::invalid_argument("the values of a row must follow each other");
   }
   return {array.data(), array.shape(0), array.shape(1), static_cast<std::size_t>(array.stride(0))};

@@ -138,7 +138,7 @@ def test_a_category_that_never_vanishes_is_caught(monkeypatch: pytest.MonkeyPatc
         for (column, key), cell in touched.items():
             cells[column][key] = cell
 
-    monkeypatch.setattr(target_module, "_write_cells", write)
+    monkeypatch.setattr(target_module, "write_cells", write)
     X, y = np.array([["a"], ["b"], ["b"]], object), np.array([0, 1, 0])
     model = TargetEncoder(random_state=0).fit(X, y)
     model.forget([0])

@@ -306,14 +306,22 @@ def _has_seed(model: Any, seed: int) -> bool:
     """
     if "random_state" in model.get_params(deep=False):
         return bool(model.seed_ == seed)
-    steps = getattr(model, "steps_", None)
-    if steps is None:
-        return False
-    copy = fresh_copy(model, seed)
-    return all(
-        _has_seed(fitted, fresh.random_state)
-        for (_, fitted), (_, fresh) in zip(steps, copy.steps, strict=True)
-        if hasattr(fitted, "seed_") and hasattr(fresh, "random_state")
+    return hasattr(model, "steps_") and _has_same_seeds(model, fresh_copy(model, seed))
+
+
+def _has_same_seeds(fitted: Any, fresh: Any) -> bool:
+    """Return whether the parts of a fitted pipeline have the seeds of those of an unfitted one."""
+    if hasattr(fitted, "steps_"):
+        steps, wanted = dict(fitted.steps_), dict(fresh.steps)
+    elif hasattr(fitted, "transformers_"):
+        steps = {name: step for name, step, _ in fitted.transformers_}
+        wanted = {name: step for name, step, _ in fresh.transformers}
+        wanted["remainder"] = fresh.remainder
+    else:
+        is_seeded = hasattr(fitted, "seed_") and "random_state" in fresh.get_params(deep=False)
+        return not is_seeded or bool(fitted.seed_ == fresh.random_state)
+    return steps.keys() <= wanted.keys() and all(
+        _has_same_seeds(step, wanted[name]) for name, step in steps.items()
     )
 
 

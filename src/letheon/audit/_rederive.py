@@ -57,8 +57,8 @@ _MOST_BYTES = 2**48
 _MOST_ROWS = 2**32
 _WORDS = frozenset({"default", "pandas", "polars", "diagram", "text", "spmatrix", "sparray"})
 _DEVICE = re.compile("auto|cpu|mps|cuda(:[0-9]{1,2})?")
-# Fitted steps of a pipeline keep their seed parameter, which may be None.
-_STEPS = ("fitted_", "steps")
+# Paths to parameters, and to fitted steps, which keep their seed parameter.
+_STEPS = re.compile(r"(fitted_/steps/|parts_/step/|[a-z]([a-z0-9_]*[a-z0-9])?/)*")
 
 
 class CannotRederiveError(LetheonError, ValueError):
@@ -561,7 +561,7 @@ def _is_same_seed(audited: Any, fresh: Any, path: tuple[str, ...]) -> bool:
     The fresh fit has `seed_`, the seed drawn when the model was fitted, as its parameter.
     """
     if audited is None:
-        return _is_declared(path) or path == _STEPS
+        return _STEPS.fullmatch("".join(f"{name}/" for name in path)) is not None
     return type(audited) is Scalar and _is_declared(path) and _read_integer(audited) == fresh
 
 

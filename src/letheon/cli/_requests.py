@@ -24,12 +24,13 @@ Ground = Annotated[str, value("CODE", "Legal ground.")]
 @ledger_command(models, "add")
 def add_model(
     ledger: "Ledger",
-    file: Path,
+    file: Path | None = None,
     *,
     rows: Path,
     name: str,
     target: str | None = None,
     ids: str | None = None,
+    method: Literal["dare", "influence", "ridge"] | None = None,
     tenant: _command.Tenant = "default",
     dataset: str | None = None,
     trusted: Annotated[list[str] | None, typer.Option("--trust")] = None,
@@ -37,16 +38,19 @@ def add_model(
     releases: Literal["labels-only", "latest-only", "every-version"] | None = None,
     max_memory: Annotated[int | None, typer.Option(min=1)] = None,
 ) -> CommandOutput:
-    """Register a saved model with its training rows.
+    """Register a saved model with its training rows, or train a new model on them.
 
-    An exact model is trained again to check that the rows are those passed to fit.
+    A saved model that is exact is trained again to check that the rows are those passed to fit.
+    Without FILE a new model is trained. Its preprocessing depends on the types of the columns, and
+    is printed: missing numbers are replaced by the mean, texts and categories are one-hot encoded,
+    and numbers are scaled unless the model is a forest.
 
     Example: letheon model add churn.letheon --name churn --rows train.csv --target churned
     --ids customer
 
     Parameters
     ----------
-    file : FILE
+    file : FILE, by default a new model is trained
         Model that letheon.save wrote.
     rows : FILE
         Training rows: .npz with X, y and ids, .csv or .parquet.
@@ -56,6 +60,8 @@ def add_model(
         Column of the target, for a .csv or .parquet file.
     ids : COLUMN
         Column of the ids, for a .csv or .parquet file.
+    method : {"dare", "influence", "ridge"}, by default dare
+        Method of a new model: a forest (exact), a linear model (certified) or ridge (exact).
     dataset : NAME, by default NAME
         Name of the data set.
     trusted : CLASS
@@ -68,21 +74,32 @@ def add_model(
         Memory limit for loading the model.
     """
     from letheon.ledger import ModelFiles
+    from letheon.table_pipeline import list_treatments
 
+    if file is not None and method is not None:
+        raise UsageError("--method is for a new model; leave out FILE or --method")
     files = ModelFiles(
-        model=_command.require_file(file).read_bytes(),
+        model=None if file is None else _command.require_file(file).read_bytes(),
         rows=_read_table(rows),
         target=target,
         ids=ids,
         test=None if test is None else _read_table(test),
         trusted=tuple(trusted or ()),
         max_memory=max_memory,
+        method=method or "dare",
     )
     options = {"name": name, "tenant": tenant, "dataset": dataset, "releases": releases}
     with _command.wrap_usage_errors(), _command.print_warnings():
         info = _register_model(ledger, files, **options)
     text = f"registered {info.name}: {info.method}, {info.n_rows:,} rows"
-    return CommandOutput(info.to_dict(), text)
+    if file is not None:
+        return CommandOutput(info.to_dict(), text)
+    model = ledger.models.load(name, tenant=tenant)
+    columns = list_treatments(model)
+    listing = Listing(("column", "preprocessing"), columns, empty="no columns", folds="column")
+    trained = f"trained {type(model.steps_[-1][1]).__name__} on these columns:"
+    document = {"columns": [column._asdict() for column in columns]}
+    return CommandOutput(info.to_dict() | document, text, trained, listing)
 
 
 def _register_model(ledger: "Ledger", files: "ModelFiles", **options: Any) -> "Model":

@@ -197,6 +197,25 @@ class Frame:
         numbers = np.concatenate([self.numbers, other.numbers])
         return Frame(self.schema, numbers, codes.astype(np.int32), tuple(values))
 
+    def as_types_of(self, other: "Frame") -> "Frame":
+        """Return the same rows with the library and the column types of another frame.
+
+        In a file without types, such as CSV, categories are texts. Returns this frame if the
+        columns differ in more than that.
+        """
+        theirs = other.schema
+        if (theirs.names, theirs.is_number) != (self.schema.names, self.schema.is_number):
+            return self
+        codes, values = self.codes.copy(), list(self.values)
+        for place, kind, is_number in zip(
+            theirs.places, theirs.kinds, theirs.is_number, strict=True
+        ):
+            if not is_number and kind in ("ordered", "Enum"):
+                known = [value for value in other.values[place] if value is not None]
+                order = {value: code for code, value in enumerate(known)}
+                codes[:, place], values[place] = self.map_codes(place, order, -1), known
+        return Frame(theirs, self.numbers, codes, tuple(values))
+
     def __copy__(self) -> Self:
         values = tuple(list(column) for column in self.values)
         return type(self)(self.schema, self.numbers.copy(), self.codes.copy(), values)

@@ -1,10 +1,9 @@
 """`TargetEncoder`: the mean target of each category, shrunk and rounded, cross-fitted by person."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +18,24 @@ from letheon.preprocessing._categories import (
     Key,
     category_array,
     column_kinds,
-    hold_keys,
     list_rows,
     map_column,
     number_column,
-    read_keys,
     sort_keys,
     to_categories_table,
 )
 from letheon.preprocessing._facts import make_facts
+from letheon.preprocessing._target_sums import (
+    CODE_BITS,
+    UNIT_BITS,
+    Cells,
+    TargetCodes,
+    TargetScale,
+    TargetSums,
+    add_block,
+    leave_out_folds,
+    write_cells,
+)
 from letheon.seeds import Purpose
 from letheon.sums import ColumnSums, keyed_dither, round_location_scale, round_ratios
 from letheon.validation import (
@@ -43,163 +51,8 @@ from letheon.validation import (
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Targets are integers in units of 2**-20 of their scale, and encodings in units of 2**-6.
-_UNIT_BITS, _CODE_BITS = 20, 6
-_LARGEST = 2**40
 # Denominator of `smooth` as a fraction.
 _SMOOTH_PARTS = 1024
-
-
-class TargetScale(NamedTuple):
-    """How targets become integers: classes, or centre and scale of numbers."""
-
-    classes: tuple[Any, ...] | None
-    centre: float
-    scale: float
-
-    @property
-    def n_targets(self) -> int:
-        """Number of encodings of a category: 1, or one for each of more than two classes."""
-        return len(self.classes) if self.classes is not None and len(self.classes) > 2 else 1
-
-    def to_integers(self, y: NDArray[Any]) -> Ints:
-        """Return the targets, shape (n_rows, n_targets)."""
-        if self.classes is None:
-            steps = np.rint((y - self.centre) * (2.0**_UNIT_BITS / self.scale))
-            return np.clip(steps, -_LARGEST, _LARGEST).astype(np.int64)[:, None]
-        labels = np.array(self.classes[1:] if self.n_targets == 1 else self.classes, y.dtype)
-        if len(labels) == 0:
-            return np.zeros((len(y), 1), np.int64)
-        integers: Ints = (y[:, None] == labels).astype(np.int64) << _UNIT_BITS
-        return integers
-
-
-@dataclass(eq=False)
-class TargetSums:
-    """Numbers of rows and sums of targets, for each category and fold.
-
-    Attributes
-    ----------
-    labels : dict
-        Number of rows of each class; empty for a target of numbers.
-    n_fractions : int
-        Number of rows whose target is not a whole number.
-    y_sums : ColumnSums
-        Exact sums of the targets; empty for classes.
-    scale : TargetScale
-        How targets became integers.
-    totals : ndarray of shape (n_folds, 1 + n_targets)
-        Number of rows and sums of targets of each fold.
-    cells : list of dict
-        The same for each category of each column, flat, as a list.
-    kinds : tuple of str
-        Kind of each column.
-    """
-
-    labels: dict[Any, int]
-    n_fractions: int
-    y_sums: ColumnSums
-    scale: TargetScale
-    totals: Ints
-    cells: list[dict[Key, list[int]]]
-    kinds: tuple[str, ...]
-
-    def __copy__(self) -> Self:
-        cells = [{key: list(cell) for key, cell in known.items()} for known in self.cells]
-        return replace(self, labels=dict(self.labels), totals=self.totals.copy(), cells=cells)
-
-    def _to_state(self) -> dict[str, Any]:
-        columns = []
-        for kind, known in zip(self.kinds, self.cells, strict=True):
-            keys = sort_keys(known, "a column")
-            cells = np.array([known[key] for key in keys], np.int64)
-            columns.append([hold_keys(keys, kind), cells.reshape(len(keys), self.totals.size)])
-        return {
-            "labels": sorted(self.labels.items()),
-            "n_fractions": self.n_fractions,
-            "y_sums": self.y_sums,
-            "scale": list(self.scale),
-            "totals": self.totals,
-            "columns": columns,
-            "kinds": list(self.kinds),
-        }
-
-    @classmethod
-    def _from_state(cls, state: dict[str, Any]) -> Self:
-        cells = [
-            dict(zip(read_keys(keys), table.tolist(), strict=True))
-            for keys, table in state["columns"]
-        ]
-        return cls(
-            dict(state["labels"]),
-            state["n_fractions"],
-            state["y_sums"],
-            TargetScale(*state["scale"]),
-            state["totals"],
-            cells,
-            tuple(state["kinds"]),
-        )
-
-    def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
-        """Pickle the canonical state."""
-        return type(self)._from_state, (self._to_state(),)
-
-
-@dataclass(frozen=True, eq=False)
-class TargetCodes:
-    """Published encodings, as integers in units of 2**-6 of the scale.
-
-    Each category has ``(n_folds + 1) * n_targets`` numbers: for the rows of each fold, computed
-    without that fold, and at the end for new rows.
-
-    Attributes
-    ----------
-    scale : TargetScale
-        How encodings become numbers.
-    means : tuple of int
-        Encodings of unknown categories.
-    codes : tuple of dict
-        Encodings of the categories of each column.
-    kinds : tuple of str
-        Kind of each column.
-    """
-
-    scale: TargetScale
-    means: tuple[int, ...]
-    codes: tuple[dict[Key, tuple[int, ...]], ...]
-    kinds: tuple[str, ...]
-
-    @cached_property
-    def tables(self) -> list[tuple[dict[Key, int], Ints]]:
-        """Number of each category, and its encodings; the last row is for unknown categories."""
-        tables = []
-        for known in self.codes:
-            numbers = {key: number for number, key in enumerate(known)}
-            table = np.array([*known.values(), self.means], np.int64)
-            tables.append((numbers, table.reshape(len(table), -1, self.scale.n_targets)))
-        return tables
-
-    def _to_state(self) -> dict[str, Any]:
-        columns = []
-        for kind, known in zip(self.kinds, self.codes, strict=True):
-            keys = sort_keys(known, "a column")
-            table = np.array([known[key] for key in keys], np.int64)
-            columns.append([hold_keys(keys, kind), table.reshape(len(keys), len(self.means))])
-        return {
-            "scale": list(self.scale),
-            "means": list(self.means),
-            "columns": columns,
-            "kinds": list(self.kinds),
-        }
-
-    @classmethod
-    def _from_state(cls, state: dict[str, Any]) -> Self:
-        codes = [
-            dict(zip(read_keys(keys), map(tuple, table.tolist()), strict=True))
-            for keys, table in state["columns"]
-        ]
-        scale = TargetScale(*state["scale"])
-        return cls(scale, tuple(state["means"]), tuple(codes), tuple(state["kinds"]))
 
 
 class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
@@ -339,7 +192,7 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
         scale = self._choose_scale(labels, y_sums, seed)
         width = 1 + scale.n_targets
         totals = np.zeros((self.cv, width), np.int64)
-        cells: list[dict[Key, list[int]]] = []
+        cells: Cells = []
         kinds: tuple[str, ...] = ()
         for block in source.blocks():
             if not cells:
@@ -348,7 +201,7 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
             folds, numbers = self._number_rows(block, scale, seed)
             np.add.at(totals, folds, numbers)
             for column, known in enumerate(cells):
-                _add_block(known, block.X, column, folds, numbers, self.cv)
+                add_block(known, block.X, column, folds, numbers, self.cv)
         sums = TargetSums(labels, n_fractions, y_sums, scale, totals, cells, kinds)
         return sums, self._publish(sums, seed)
 
@@ -373,7 +226,7 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
 
     def _encode_means(self, totals: Ints, seed: int) -> Ints:
         """Return the rounded mean target without each fold, and of all rows."""
-        parts = _leave_out_folds(totals[None])[0]
+        parts = leave_out_folds(totals[None])[0]
         n_rows, targets = parts[:, :1], parts[:, 1:]
         # Without rows in other folds, the mean of all rows.
         targets = np.where(n_rows > 0, targets, targets[-1])
@@ -382,22 +235,22 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
         shape = targets.shape
         return round_ratios(
             targets.ravel(),
-            np.broadcast_to(n_rows << _UNIT_BITS, shape).ravel(),
+            np.broadcast_to(n_rows << UNIT_BITS, shape).ravel(),
             np.broadcast_to(dithers, shape).ravel(),
-            bits=_CODE_BITS,
+            bits=CODE_BITS,
         ).reshape(shape)
 
     def _encode_cells(self, cells: Ints, columns: Ints, means: Ints, seed: int) -> Ints:
         """Return the encodings of categories, shape (n, n_folds + 1, n_targets)."""
-        parts = _leave_out_folds(cells)
+        parts = leave_out_folds(cells)
         smooth = 1 if self.smooth == "auto" else Fraction(float(self.smooth))
         added = round(smooth * _SMOOTH_PARTS)
         n_targets = means.shape[1]
-        shift = _UNIT_BITS - _CODE_BITS
+        shift = UNIT_BITS - CODE_BITS
         tops = parts[:, :, 1:] * _SMOOTH_PARTS + (added * (means << shift))
         bottoms = parts[:, :, :1] * _SMOOTH_PARTS + added
         is_empty = bottoms == 0
-        bottoms = np.where(is_empty, 1, bottoms) << _UNIT_BITS
+        bottoms = np.where(is_empty, 1, bottoms) << UNIT_BITS
         keys = columns[:, None] * n_targets + np.arange(n_targets)
         dithers = keyed_dither(seed, Purpose.ROUND_TARGET, keys.ravel()).reshape(keys.shape)
         shape = tops.shape
@@ -405,7 +258,7 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
             tops.ravel(),
             np.broadcast_to(bottoms, shape).ravel(),
             np.broadcast_to(dithers[:, None], shape).ravel(),
-            bits=_CODE_BITS,
+            bits=CODE_BITS,
         ).reshape(shape)
         # A category without rows in other folds is encoded as an unknown one.
         return np.where(parts[:, :, :1] == 0, means, codes)
@@ -435,7 +288,7 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
         def apply() -> None:
             sums.labels, sums.n_fractions, sums.y_sums = targets
             sums.totals = totals
-            _write_cells(sums.cells, touched, totals.shape[1])
+            write_cells(sums.cells, touched, totals.shape[1])
 
         if flat != old.means:
             return self._plan_new_means(delta, totals, touched, apply)
@@ -451,7 +304,7 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
     def _plan_new_means(self, delta: Delta, totals: Ints, touched: Any, apply: Any) -> StepPlan:
         """Return the plan if the mean target changed, which all encodings use."""
         after = replace(self.sums_, totals=totals, cells=[dict(c) for c in self.sums_.cells])
-        _write_cells(after.cells, touched, totals.shape[1])
+        write_cells(after.cells, touched, totals.shape[1])
         new = self._publish(after, self.seed_)
         return StepPlan(published=new, apply=apply, rows=self._find_rows(delta, new))
 
@@ -538,7 +391,7 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
             places = map_column(X, column, numbers, len(numbers))
             parts.append(table[places, folds])
         codes = np.hstack(parts).astype(np.float64)
-        return _to_numbers(codes, published.scale)
+        return published.scale.to_floats(codes)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return the names of the output columns."""
@@ -564,7 +417,7 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
         tables = []
         for known in published.codes:
             codes = [known[key][-n_targets:] for key in sort_keys(known, "a column")]
-            tables.append(_to_numbers(np.array(codes, np.float64), published.scale))
+            tables.append(published.scale.to_floats(np.array(codes, np.float64)))
         return [table[:, k] for table in tables for k in range(n_targets)]
 
     @property
@@ -573,7 +426,7 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
         check_is_fitted(self)
         published = self.published_
         means = np.array(published.means[-published.scale.n_targets :], np.float64)
-        numbers = _to_numbers(means, published.scale)
+        numbers = published.scale.to_floats(means)
         return float(numbers[0]) if len(numbers) == 1 else numbers
 
     @property
@@ -600,37 +453,3 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
         tags.input_tags.string = True
         tags.input_tags.allow_nan = True
         return tags
-
-
-def _to_numbers(codes: Floats, scale: TargetScale) -> Floats:
-    numbers: Floats = codes * (scale.scale * 2.0**-_CODE_BITS) + scale.centre
-    return numbers
-
-
-def _leave_out_folds(cells: Ints) -> Ints:
-    """Return the sums over all folds except each one, and over all, along the second axis."""
-    total = cells.sum(axis=1, keepdims=True)
-    return np.concatenate([total - cells, total], axis=1)
-
-
-def _add_block(
-    known: dict[Key, list[int]], X: Table, column: int, folds: Ints, numbers: Ints, n_folds: int
-) -> None:
-    """Add rows to the cells of one column."""
-    keys, places = number_column(X, column)
-    table = np.zeros((len(keys) * n_folds, numbers.shape[1]), np.int64)
-    np.add.at(table, places * n_folds + folds, numbers)
-    for key, own in zip(keys, table.reshape(len(keys), -1).tolist(), strict=True):
-        if any(own[:: numbers.shape[1]]):
-            cell = known.get(key)
-            known[key] = own if cell is None else [a + b for a, b in zip(cell, own, strict=True)]
-
-
-def _write_cells(
-    cells: list[dict[Key, list[int]]], touched: dict[tuple[int, Key], list[int]], width: int
-) -> None:
-    for (column, key), cell in touched.items():
-        if any(cell[::width]):
-            cells[column][key] = cell
-        else:
-            cells[column].pop(key, None)

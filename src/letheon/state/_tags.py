@@ -98,7 +98,10 @@ _TABLE: dict[str, tuple[str, str]] = {
         "letheon.preprocessing._keyed_sample",
         "SampleBorder SampledFit",
     ),
-    "letheon.preprocessing._target": ("letheon.preprocessing._target", "TargetCodes TargetSums"),
+    "letheon.preprocessing._target": (
+        "letheon.preprocessing._target_sums",
+        "TargetCodes TargetSums",
+    ),
     "letheon.preprocessing._impute": (
         "letheon.preprocessing._impute",
         "FillValues MeanSums MedianSums MissingCounts ModeSums",

@@ -21,7 +21,7 @@ from sklearn.exceptions import NotFittedError
 import letheon.exceptions as errors
 from letheon import sandbox, state
 from letheon.compose import clone_unfitted
-from letheon.data import Ids, Rows, hold_table, hold_target, row_ids, table_length
+from letheon.data import Frame, Ids, Rows, as_frame, hold_table, hold_target, row_ids, table_length
 from letheon.exceptions import CannotForgetError, LedgerError, LetheonError
 from letheon.guarantee import MethodFacts
 from letheon.inner_estimator import fresh_copy
@@ -35,6 +35,7 @@ from letheon.ledger.models.table_files import (
     read_table_file,
 )
 from letheon.parallel import one_thread
+from letheon.table_pipeline import TableMethod, infer_task, make_model, make_table_pipeline
 
 
 class FreshFit(NamedTuple):
@@ -99,12 +100,12 @@ class ExaminedModel:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a model to register.
+    """The files of a model to register, or to train.
 
     Attributes
     ----------
-    model : bytes
-        File written by `letheon.save`.
+    model : bytes or None
+        File written by `letheon.save`; None trains a new model on the rows.
     rows, test : (str, bytes)
         Name and content of the file with the training rows, and of the file with the test rows.
     target, ids : str or None
@@ -113,15 +114,18 @@ class ModelFiles:
         Additional classes that the model may use.
     max_memory : int or None
         Most bytes of memory that loading the model may use; see `letheon.load`.
+    method : {"dare", "influence", "ridge"}
+        Method of a new model; see `letheon.table_pipeline.make_model`.
     """
 
-    model: bytes
+    model: bytes | None
     rows: tuple[str, bytes]
     target: str | None = None
     ids: str | None = None
     test: tuple[str, bytes] | None = None
     trusted: tuple[str, ...] = ()
     max_memory: int | None = None
+    method: TableMethod = "dare"
 
 
 def examine_model(model: Any, rows: Rows, trusted: tuple[str, ...] = ()) -> ExaminedModel:
@@ -234,14 +238,22 @@ def _require_fit(model: Any, rows: Rows) -> float:
 
 
 def examine_files(
-    files: ModelFiles, *, seconds: float, stop: threading.Event | None = None
+    files: ModelFiles,
+    *,
+    seed: int | None = None,
+    seconds: float,
+    stop: threading.Event | None = None,
 ) -> tuple[ExaminedModel, Rows, JudgementBasis | None]:
     """Read and examine a model and its rows in a sandboxed process.
+
+    Without a model file, a new model is trained there.
 
     Parameters
     ----------
     files : ModelFiles
         The files.
+    seed : int, optional
+        Seed of a new model.
     seconds : float
         Time limit for reading and training.
     stop : Event, optional
@@ -254,13 +266,14 @@ def examine_files(
     SandboxError
         The process exceeded its limits, or failed for another reason.
     """
-    size = len(files.model) + len(files.rows[1]) + (len(files.test[1]) if files.test else 0)
+    saved = files.model or b""
+    size = len(saved) + len(files.rows[1]) + (len(files.test[1]) if files.test else 0)
     start = time.monotonic()
     answer = sandbox.call(
         _examine_files,
-        files,
+        (files, seed),
         limits=sandbox.Limits.for_input(size, seconds=seconds),
-        modules=sandbox.modules_of(files.model, files.trusted),
+        modules=sandbox.modules_of(saved, files.trusted),
         stop=stop,
     )
     if "error" in answer:
@@ -299,36 +312,33 @@ def _make_error(name: str, text: str) -> Exception:
     return kind(text) if is_allowed and kind is not None else LedgerError(text)
 
 
-def _examine_files(files: ModelFiles, _: Any) -> dict[str, Any]:
+def _examine_files(job: tuple[ModelFiles, int | None], _: Any) -> dict[str, Any]:
     """Examine the files; this is the part of `examine_files` that runs in the sandboxed process."""
     try:
         with warnings.catch_warnings():
             # The page of the model shows the limits of the guarantee that warnings would mention.
             warnings.simplefilter("ignore")
-            return _examine_in_sandbox(files)
+            return _examine_in_sandbox(*job)
     except (LetheonError, TableFileError) as error:
         return {"error": type(error).__name__, "text": str(error)[:2000]}
 
 
-def _examine_in_sandbox(files: ModelFiles) -> dict[str, Any]:
-    from letheon.persist import load
-
-    model = load(io.BytesIO(files.model), trusted=files.trusted, max_memory=files.max_memory)
-    require_kind(model)
-    columns = TableColumns(
-        target=files.target,
-        ids=files.ids,
-        has_text_ids=model.ids_.dtype.kind != "i",
-        is_table=hasattr(model, "feature_names_in_"),
-    )
-    name, content = files.rows
-    rows = copy_rows(*read_table_file(Path(name), columns, content=content))
+def _examine_in_sandbox(files: ModelFiles, seed: int | None) -> dict[str, Any]:
+    columns = TableColumns(target=files.target, ids=files.ids, has_text_ids=True, is_table=True)
+    if files.model is None:
+        rows = _read_rows(None, files.rows, columns)
+        model = _train_pipeline(files.method, rows, seed)
+    else:
+        model = _load_model(files)
+        columns = columns._replace(
+            has_text_ids=model.ids_.dtype.kind != "i",
+            is_table=hasattr(model, "feature_names_in_"),
+        )
+        rows = _read_rows(model, files.rows, columns)
     examined = examine_model(model, rows, files.trusted)
     test = None
     if files.test is not None:
-        name, content = files.test
-        X, y, ids = read_table_file(Path(name), columns, content=content)
-        judged = judge_model(model, copy_rows(X, y, make_test_ids(len(y)) if ids is None else ids))
+        judged = judge_model(model, _read_rows(model, files.test, columns, is_test=True))
         test = {"rows": state.encode(judged.test), "then": judged.then}
     return {
         "content": examined.content,
@@ -336,6 +346,43 @@ def _examine_in_sandbox(files: ModelFiles) -> dict[str, Any]:
         "rows": state.encode(rows),
         "test": test,
     }
+
+
+def _load_model(files: ModelFiles) -> Any:
+    from letheon.persist import load
+
+    assert files.model is not None
+    model = load(io.BytesIO(files.model), trusted=files.trusted, max_memory=files.max_memory)
+    require_kind(model)
+    return model
+
+
+def _read_rows(
+    model: Any, file: tuple[str, bytes], columns: TableColumns, *, is_test: bool = False
+) -> Rows:
+    """Read the rows of a model, with the types of its columns: a CSV file has none."""
+    name, content = file
+    X, y, ids = read_table_file(Path(name), columns, content=content)
+    stored = getattr(getattr(getattr(model, "fitted_", None), "rows", None), "X", None)
+    if isinstance(stored, Frame) and columns.is_table and stored.schema.has_names:
+        X = as_frame(X).as_types_of(stored).to_native()
+    return copy_rows(X, y, make_test_ids(len(y)) if ids is None and is_test else ids)
+
+
+def _train_pipeline(method: TableMethod, rows: Rows, seed: int | None) -> Any:
+    """Return a model on the rows, with preprocessing that depends on the types of columns."""
+    X, y = rows.slice(0, len(rows))
+    try:
+        pipeline = make_table_pipeline(make_model(method, infer_task(y)), X)
+        return fresh_fit(pipeline, rows, seed=seed).model
+    except (TypeError, ValueError) as error:
+        if isinstance(error, LetheonError):
+            raise
+        # The text may quote values of rows.
+        raise LedgerError(
+            f"training on these rows failed ({type(error).__name__}); every row needs a target, "
+            "and columns must have numbers, texts or categories"
+        ) from error
 
 
 def make_test_ids(count: int) -> list[str]:

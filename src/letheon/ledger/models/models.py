@@ -17,12 +17,20 @@ from letheon.ledger.certificates.claims import guarantee_section, make_claim, ma
 from letheon.ledger.certificates.statement import choose_releases
 from letheon.ledger.core import Core
 from letheon.ledger.leases import owner_name
-from letheon.ledger.models.examine import ModelFiles, copy_rows, examine_files, examine_model
+from letheon.ledger.models.examine import (
+    ModelFiles,
+    copy_rows,
+    examine_files,
+    examine_model,
+    require_kind,
+)
 from letheon.ledger.models.register import (
+    TrainedModel,
     define_model,
     make_judged,
     register_fitted,
     register_trained,
+    train_model,
 )
 from letheon.ledger.models.versions import (
     ModelRow,
@@ -157,7 +165,7 @@ class Models:
         seconds: float = 3600.0,
         stop: threading.Event | None = None,
     ) -> Model:
-        """Register a model from untrusted files.
+        """Register a model from untrusted files, or train a new model on the rows of a file.
 
         The files are read, and the model is retrained, in a sandboxed process without access to
         other files, the network, keys or the database. Later computations of the model run in a
@@ -181,9 +189,15 @@ class Models:
         SandboxError
             The process exceeded its limits, or failed for another reason.
         """
-        examined, rows, judged = examine_files(files, seconds=seconds, stop=stop)
         origin: Literal["own", "outside"] = "own" if files.trusted else "outside"
         row = define_model(name, tenant, dataset, releases, trusted=files.trusted, origin=origin)
+        if files.model is None:
+
+            def train(seed: int) -> TrainedModel:
+                return examine_files(files, seed=seed, seconds=seconds, stop=stop)
+
+            return self._get_registered(register_trained(self._core, train, row))
+        examined, rows, judged = examine_files(files, seconds=seconds, stop=stop)
         return self._get_registered(register_fitted(self._core, examined, rows, row, judged))
 
     def train(
@@ -220,7 +234,9 @@ class Models:
         row = define_model(
             name, tenant, dataset, releases, preprocessing=preprocessing, trusted=trusted
         )
-        return self._get_registered(register_trained(self._core, estimator, rows, row, test))
+        require_kind(estimator)
+        train = partial(train_model, estimator, rows, trusted=row.trusted, test=test)
+        return self._get_registered(register_trained(self._core, train, row))
 
     def without_blocked(
         self, X: Any, y: Any, ids: Any, *, tenant: str = "default"

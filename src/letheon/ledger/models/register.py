@@ -1,6 +1,7 @@
 """Registration of a model: commit to its rows, write its files, and record it in the log."""
 
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,7 +25,6 @@ from letheon.ledger.models.examine import (
     fresh_fit,
     judge_model,
     make_test_ids,
-    require_kind,
 )
 from letheon.ledger.models.versions import ModelRow, get_inserted_key, write_blobs
 from letheon.ledger.requests.people import compute_person_tags
@@ -32,6 +32,9 @@ from letheon.ledger.schemas import require_name
 from letheon.ledger.tables import blocked, heads, models, versions
 from letheon.ledger.worker.recover import lock_registrations, new_folder
 from letheon.verifier import canonical
+
+TrainedModel = tuple[ExaminedModel, Rows, JudgementBasis | None]
+TrainFunction = Callable[[int], TrainedModel]
 
 # Digest in certificates of models without preprocessing.
 _NO_PREPROCESSING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -92,15 +95,12 @@ def register_fitted(
         )
 
 
-def register_trained(
-    core: Core, estimator: Any, rows: Rows, model: ModelRow, test: tuple[Any, ...] | None
-) -> int:
+def register_trained(core: Core, train: TrainFunction, model: ModelRow) -> int:
     """Train a model with a seed that the operator cannot choose, and register it.
 
     The log commits to a random key, a checkpoint is signed, and the seed is derived from both.
-    Return the key of the model in the database.
+    `train` gets the seed. Return the key of the model in the database.
     """
-    require_kind(estimator)
     with new_folder(core) as folder:
         key = core.keys.new_key("training", label=folder)
         committed = core.keys.commit_to(key)
@@ -110,16 +110,23 @@ def register_trained(
             )
         beacon = take_beacon(core, committed)
         seed = core.keys.derive_seed(key, bytes.fromhex(beacon))
-        fitted = fresh_fit(estimator, rows, seed=seed).model
-        examined = examine_model(fitted, rows, model.trusted)
+        examined, rows, judged = train(seed)
         training = {
             "rule": "hkdf-sha256-epoch-v1",
             "beacon": f"checkpoint:{beacon}",
             "keyCommitment": committed,
             "key": key,
         }
-        judged, model = make_judged(fitted, test, None), replace(model, folder=folder)
+        model = replace(model, folder=folder)
         return _register_model(core, examined, rows, model, judged, training)
+
+
+def train_model(
+    estimator: Any, rows: Rows, seed: int, *, trusted: tuple[str, ...], test: tuple[Any, ...] | None
+) -> TrainedModel:
+    """Train an estimator on rows with a seed, and check the result."""
+    fitted = fresh_fit(estimator, rows, seed=seed).model
+    return examine_model(fitted, rows, trusted), rows, make_judged(fitted, test, None)
 
 
 def make_judged(model: Any, test: tuple[Any, ...] | None, monitor: Any) -> JudgementBasis | None:

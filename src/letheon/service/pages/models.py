@@ -27,11 +27,26 @@ from letheon.service.routes.registration import EXAMPLES, ExampleIn, ModelForm, 
 
 router = APIRouter(include_in_schema=False)
 
-_FIELDS = ("name", "tenant", "target", "ids", "dataset", "releases", "kind", "example_name")
+_FIELDS = (
+    "name",
+    "tenant",
+    "target",
+    "ids",
+    "dataset",
+    "releases",
+    "method",
+    "kind",
+    "example_name",
+)
 _RELEASES = {
     "labels-only": "Predicted labels only",
     "latest-only": "The newest version",
     "every-version": "Every version",
+}
+_METHODS = {
+    "dare": "Train a random forest (exact)",
+    "ridge": "Train a ridge model (exact)",
+    "influence": "Train a linear model (certified)",
 }
 Writer = Annotated[Visitor, Depends(page_allows("models:write", is_long=True))]
 
@@ -95,8 +110,15 @@ def _read_upload(form: FormData) -> ModelUpload:
         raise ApiProblem(
             422, "field", "Unknown value for published outputs", "Choose a value from the list."
         )
-    model, rows = _get_file(form, "model"), _get_file(form, "rows")
-    return ModelUpload(ModelForm.model_construct(**fields), model, rows)
+    if fields["method"] not in (None, *_METHODS):
+        raise ApiProblem(422, "field", "Unknown method", "Choose a value from the list.")
+    model = None
+    if not fields["method"]:
+        model = _get_file(form, "model")
+    elif getattr(form.get("model"), "filename", None):
+        words = "Remove the model file to train a new model."
+        raise ApiProblem(422, "file", "A model file and a method were chosen", words)
+    return ModelUpload(ModelForm.model_construct(**fields), model, _get_file(form, "rows"))
 
 
 def _require_name(name: str) -> None:
@@ -125,6 +147,7 @@ def _new_page(
         form_values=dict.fromkeys(_FIELDS, "") | form_values,
         problem=problem,
         releases=[("", "What the guarantee permits (default)"), *_RELEASES.items()],
+        methods=[("", "Upload a model file"), *_METHODS.items()],
         examples=list(EXAMPLES.items()),
     )
 

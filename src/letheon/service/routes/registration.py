@@ -20,6 +20,7 @@ from letheon.service.errors import ApiProblem
 from letheon.service.forms import multipart_body, read_parts
 from letheon.service.routes.models import ModelOut, Releases, show_model
 from letheon.service.schemas import In, Name
+from letheon.table_pipeline import TableMethod
 
 router = APIRouter(tags=["models"])
 
@@ -58,7 +59,7 @@ class ExampleIn(In):
 
 
 class ModelForm(In):
-    """The fields of a model upload, without the two files."""
+    """The fields of a model upload, without the files."""
 
     name: Name = Field(description="Name of the model in the ledger.")
     target: Column = Field(description="Column with the target.")
@@ -71,13 +72,17 @@ class ModelForm(In):
         default=None,
         description="Which outputs are published; default: those that the guarantee covers.",
     )
+    method: TableMethod | None = Field(
+        default=None,
+        description="Method of a new model, which is trained if no model file is sent.",
+    )
 
 
 class ModelUpload(NamedTuple):
-    """An uploaded model: its fields, the model file, and the training rows as CSV with header."""
+    """An upload: its fields, the model file if any, and the training rows as CSV with header."""
 
     form: ModelForm
-    model_file: BinaryIO
+    model_file: BinaryIO | None
     rows_file: BinaryIO
 
 
@@ -85,10 +90,11 @@ def _describe_body() -> dict[str, Any]:
     schema = ModelForm.model_json_schema()
     binary = {"type": "string", "format": "binary"}
     parts: dict[str, Any] = {
-        "model": binary | {"description": "Model file written by `letheon.save`."},
+        "model": binary
+        | {"description": "Model file written by `letheon.save`. Send this part or `method`."},
         "rows": binary | {"description": "Training rows: CSV in UTF-8 with a header line."},
     }
-    required = [*parts, *schema["required"]]
+    required = ["rows", *schema["required"]]
     for name, part in schema["properties"].items():  # a part is a text or missing, never null
         (only,) = [item for item in part.pop("anyOf", [{}]) if item.get("type") != "null"]
         part.pop("default", None)
@@ -108,12 +114,15 @@ async def _read_upload(request: Request) -> AsyncIterator[ModelUpload]:
 def _parse_upload(form: FormData) -> ModelUpload:
     parts = dict(form.multi_items())
     model, rows = parts.pop("model", None), parts.pop("rows", None)
-    words = "Send the parts `model` and `rows` as files."
-    if len(parts) + 2 < len(form.multi_items()):
+    words = "Send the part `rows` as a file, and either the file `model` or the text `method`."
+    if len(parts) + (model is not None) + (rows is not None) < len(form.multi_items()):
         words = "Send each part of the form only once."
-    elif isinstance(model, UploadFile) and isinstance(rows, UploadFile):
+    elif isinstance(rows, UploadFile) and isinstance(model, UploadFile | None):
         try:
-            return ModelUpload(ModelForm.model_validate(parts), model.file, rows.file)
+            fields = ModelForm.model_validate(parts)
+            if (model is None) == (fields.method is None):
+                raise ApiProblem(422, "form", "the form is not valid", words)
+            return ModelUpload(fields, None if model is None else model.file, rows.file)
         except ValidationError as error:
             errors = [{**details, "loc": ("body", *details["loc"])} for details in error.errors()]
             raise RequestValidationError(errors) from error
@@ -122,24 +131,32 @@ def _parse_upload(form: FormData) -> ModelUpload:
 
 @router.post(
     "/api/v1/models",
-    summary="Register a saved model",
+    summary="Register a saved model, or train a new one",
     status_code=201,
     openapi_extra=_describe_body(),
 )
 def register_model(
     caller: Writer, upload: Annotated[ModelUpload, Depends(_read_upload)]
 ) -> ModelOut:
-    """Register a saved model with its training rows.
+    """Register a saved model with its training rows, or train a new model on them.
 
-    An exact model is retrained on the rows, and must equal the uploaded model. The model file is
-    not a pickle, and may contain only classes of letheon and scikit-learn.
+    A saved model that is exact is retrained on the rows, and must equal the uploaded model. The
+    model file is not a pickle, and may contain only classes of letheon and scikit-learn. With
+    `method` a new model is trained: missing numbers are replaced by the mean, and texts and
+    categories are one-hot encoded.
     """
     # A sandboxed process reads the files and trains, without access to files and network.
     desk, form = caller.desk, upload.form
     tenant = caller.tenant_for(form.tenant)
     _require_protection(desk)
     rows = ("rows.csv", upload.rows_file.read())
-    files = ModelFiles(model=upload.model_file.read(), rows=rows, target=form.target, ids=form.ids)
+    files = ModelFiles(
+        model=None if upload.model_file is None else upload.model_file.read(),
+        rows=rows,
+        target=form.target,
+        ids=form.ids,
+        method=form.method or "dare",
+    )
     with desk.limiter.models.acquire(tenant), _as_problems(_FILE_PROBLEMS):
         desk.ledger.models.register_files(
             files,

@@ -1,0 +1,170 @@
+"""A pipeline that forgets for a table with categories and missing values.
+
+The preprocessing of a column depends on its type only: numbers or not. It must not depend on
+values, such as on whether some row has a missing value, because rows may be removed later.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils.multiclass import type_of_target
+
+from letheon.compose import ForgetPipeline
+from letheon.forest import DaREForestClassifier, DaREForestRegressor
+from letheon.guarantee import Task
+from letheon.linear import InfluenceClassifier, InfluenceRegressor
+from letheon.preprocessing import (
+    ForgetColumnTransformer,
+    OneHotEncoder,
+    SimpleImputer,
+    StandardScaler,
+)
+from letheon.sums import Ridge, RidgeClassifier
+
+__all__ = [
+    "ColumnTreatment",
+    "TableMethod",
+    "infer_task",
+    "list_treatments",
+    "make_model",
+    "make_table_pipeline",
+    "needs_pipeline",
+]
+
+TableMethod = Literal["dare", "influence", "ridge"]
+# The classes of each method, for classification and for regression.
+_MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "dare": (DaREForestClassifier, DaREForestRegressor),
+    "influence": (InfluenceClassifier, InfluenceRegressor),
+    "ridge": (RidgeClassifier, Ridge),
+}
+# Categories with fewer rows share one column.
+_LEAST_ROWS = 10
+# Floats without fractions are class labels if there are few distinct values.
+_MOST_CLASSES = 20
+
+
+class ColumnTreatment(NamedTuple):
+    """A column of a table, and the steps that it passes through before the model."""
+
+    column: str
+    steps: str
+
+
+def infer_task(y: Any) -> Task:
+    """Return the task for a target: regression for fractions and for many different floats."""
+    target = np.asarray(y)
+    is_number = target.dtype.kind == "f" and len(np.unique(target)) > _MOST_CLASSES
+    is_number = is_number or type_of_target(target).startswith("continuous")
+    return "regression" if is_number else "classification"
+
+
+def make_model(method: TableMethod, task: Task) -> Any:
+    """Return an unfitted model.
+
+    Parameters
+    ----------
+    method : {"dare", "influence", "ridge"}
+        A random forest (exact), a linear model with certified removal, or ridge regression (exact).
+    task : {"classification", "regression"}
+        What to predict.
+
+    Examples
+    --------
+    >>> make_model("dare", "regression")
+    DaREForestRegressor()
+    """
+    if method not in _MODELS:
+        raise ValueError(f"method={method!r}; expected one of {get_args(TableMethod)}")
+    return _MODELS[method][task == "regression"]()
+
+
+def needs_pipeline(X: Any) -> bool:
+    """Return whether a table has columns other than numbers, or missing values."""
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        has_missing = any(frame[name].is_null().any() for name in frame.columns)
+        return has_missing or not all(map(_is_number, frame.schema.values()))
+    if sp.issparse(X) or np.ndim(X) != 2:
+        return False
+    array = np.asarray(X)
+    return array.dtype.kind in "OU" or (array.dtype.kind == "f" and bool(np.isnan(array).any()))
+
+
+def make_table_pipeline(model: Any, X: Any) -> ForgetPipeline:
+    """Return an unfitted pipeline that prepares the columns of a table for a model.
+
+    Numbers and booleans: missing values are replaced by the mean. The columns are scaled, except
+    for trees, which do not depend on the scale. Texts, categories and other columns are one-hot
+    encoded; categories with fewer than ten rows share one column.
+
+    Parameters
+    ----------
+    model : forgetting estimator
+        The last step.
+    X : data frame or array of shape (n_rows, n_columns)
+        A table with the columns of the training rows; only their names and types are used.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from letheon import DaREForestClassifier
+    >>> frame = pd.DataFrame({"age": [31.0, None], "city": ["Rome", "Oslo"]})
+    >>> pipeline = make_table_pipeline(DaREForestClassifier(random_state=0), frame)
+    >>> pipeline.fit(frame, [0, 1]).steps_[0][1].get_feature_names_out().tolist()
+    ['number__age', 'category__city_infrequent_sklearn']
+    """
+    numbers, others = _split_columns(X)
+    is_forest = "forest" in model.facts.families
+    number_steps: Any = SimpleImputer(keep_empty_features=True)
+    if not is_forest:
+        steps = [("impute", number_steps), ("scale", StandardScaler())]
+        number_steps = ForgetPipeline(steps)
+    encoder = OneHotEncoder(
+        handle_unknown="infrequent_if_exist", min_frequency=_LEAST_ROWS, sparse_output=False
+    )
+    parts = [("number", number_steps, numbers), ("category", encoder, others)]
+    columns = ForgetColumnTransformer([part for part in parts if part[2]])
+    return ForgetPipeline([("columns", columns), ("model", model)])
+
+
+def list_treatments(pipeline: Any) -> list[ColumnTreatment]:
+    """Return each column of a fitted pipeline that starts with a column transformer.
+
+    An empty list for other models.
+    """
+    fitted = getattr(pipeline, "steps_", None)
+    first = None if fitted is None else fitted[0][1]
+    if not isinstance(first, ForgetColumnTransformer):
+        return []
+    known = getattr(first, "feature_names_in_", None)
+    names = range(first.n_features_in_) if known is None else known
+    treatments = {
+        column: _name_steps(step) for _, step, columns in first.transformers_ for column in columns
+    }
+    return [
+        ColumnTreatment(str(name), treatments.get(column, "dropped"))
+        for column, name in enumerate(names)
+    ]
+
+
+def _name_steps(step: Any) -> str:
+    steps = [part for _, part in step.steps] if hasattr(step, "steps") else [step]
+    return ", ".join(part if isinstance(part, str) else type(part).__name__ for part in steps)
+
+
+def _is_number(dtype: Any) -> bool:
+    return bool(dtype.is_numeric()) or dtype == nw.Boolean
+
+
+def _split_columns(X: Any) -> tuple[list[Any], list[Any]]:
+    """Return the columns with numbers, and all other columns."""
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        numbers = [name for name, dtype in frame.schema.items() if _is_number(dtype)]
+        return numbers, [name for name in frame.columns if name not in numbers]
+    columns = list(range(np.shape(X)[1]))
+    return ([], columns) if np.asarray(X).dtype.kind in "OU" else (columns, [])

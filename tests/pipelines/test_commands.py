@@ -1,0 +1,97 @@
+"""From a CSV file with categories and missing values to a passed audit, by commands alone."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import letheon
+from tests.cli.ledgers import call, done
+from tests.pipelines.people import LEAVING, N, fit_pipeline, mixed_frame, target, write_csv
+
+ROLES = ("--target", "churned", "--ids", "customer")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    done("init", tmp_path / "home", "--name", "shop")
+    write_csv(tmp_path / "train.csv")
+    return tmp_path / "home"
+
+
+def erase_and_audit(home: Path, *models: str) -> dict[str, str]:
+    """Erase people in all models, export a bundle, and return the verdicts of its audit."""
+    here = ("--ledger", home)
+    for model in models:
+        done("request", "add", *LEAVING, "--model", model, "--verified", *here)
+    steps = done("batch", "apply", "--force", *here)
+    assert sum(step["what"] == "purged" for step in steps) == len(models)
+    bundle = home.parent / "bundle"
+    key = done("ledger", "export", bundle, "--tier", "auditor", *here)["public_key"]
+    report = done("audit", "report", bundle, "--key", key)
+    assert report["passed"]
+    checked = {item["model"]: item["level"] for item in report["results"] if item["level"] >= "V4"}
+    assert {item["verdict"] for item in report["results"]} == {"pass"}
+    return checked
+
+
+def test_a_csv_is_trained_forgotten_and_audited(home: Path) -> None:
+    rows = home.parent / "train.csv"
+    for method in ("dare", "influence", "ridge"):
+        words = ("--rows", rows, "--name", method, "--method", method, *ROLES)
+        added = done("model", "add", *words, "--test", rows, "--ledger", home)
+        assert (added["n_rows"], added["method"]) == (N, "pipeline")
+        steps = {column["column"]: column["steps"] for column in added["columns"]}
+        assert list(steps) == list(mixed_frame().columns)
+        assert steps["city"] == steps["plan"] == "OneHotEncoder"
+        scaled = "" if method == "dare" else ", StandardScaler"
+        assert steps["age"] == steps["member"] == f"SimpleImputer{scaled}"
+    checked = erase_and_audit(home, "dare", "influence", "ridge")
+    assert checked == {"dare": "V4", "influence": "V5", "ridge": "V4"}
+
+
+def test_the_preprocessing_is_printed_as_a_table(home: Path) -> None:
+    words = ("--rows", home.parent / "train.csv", "--name", "m", *ROLES, "--ledger", home)
+    result = call("model", "add", *words)
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0] == f"registered m: pipeline, {N} rows"
+    assert "trained DaREForestClassifier" in lines[1]
+    assert lines[3:5] == ["age     SimpleImputer", "city    OneHotEncoder"]
+
+
+def test_numbers_as_target_are_a_regression(home: Path) -> None:
+    words = ("--rows", home.parent / "train.csv", "--name", "m", "--ids", "customer")
+    result = call("model", "add", *words, "--target", "age", "--ledger", home)
+    assert "trained DaREForestRegressor" in result.output
+
+
+@pytest.mark.parametrize("kind", ["dare", "influence"])
+def test_a_saved_pipeline_is_registered_with_its_csv(home: Path, kind: str) -> None:
+    """The frame of the fit has a column of categories; in the CSV file they are texts."""
+    letheon.save(fit_pipeline(kind), home.parent / "model")
+    words = (home.parent / "model", "--rows", home.parent / "train.csv", "--name", "m", *ROLES)
+    assert done("model", "add", *words, "--ledger", home)["n_rows"] == N
+    assert erase_and_audit(home, "m") == {"m": "V4" if kind == "dare" else "V5"}
+
+
+def test_rows_without_a_target_are_refused_without_their_values(home: Path) -> None:
+    frame = mixed_frame()
+    frame["income"] = 4242.4242
+    labels = pd.Series(target(frame), dtype=object)
+    labels[5] = None
+    rows = home.parent / "gaps.csv"
+    frame.assign(churned=labels, customer=range(N)).to_csv(rows, index=False)
+    result = call("model", "add", "--rows", rows, "--name", "m", *ROLES, "--ledger", home)
+    assert result.exit_code != 0
+    assert "every row needs a target" in " ".join(result.output.split())
+    assert "4242" not in result.output
+    assert done("model", "list", "--ledger", home) == []
+
+
+def test_a_method_with_a_model_file_is_refused(home: Path) -> None:
+    letheon.save(fit_pipeline("dare"), home.parent / "model")
+    words = (home.parent / "model", "--rows", home.parent / "train.csv", "--name", "m", *ROLES)
+    result = call("model", "add", *words, "--method", "ridge", "--ledger", home)
+    assert result.exit_code == 2
+    assert "--method" in result.output

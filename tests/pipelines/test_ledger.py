@@ -1,0 +1,153 @@
+"""Pipelines on a mixed data frame in files, in the ledger and in audits, like any other model."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import letheon
+from letheon import state
+from letheon.audit import audit
+from letheon.ledger import Ledger
+from letheon.ledger.worker import compute
+from letheon.persist import inspect
+from tests.audit.bundles import verdicts
+from tests.pipelines.people import LEAVING, MODELS, PEOPLE, fit_pipeline, mixed_frame, target
+from tests.pipelines.people import make_pipeline as unfitted
+
+LEVELS = {"dare": "V4", "ridge": "V4", "influence": "V5"}
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    """A ledger with a registered and a trained pipeline of each kind; three people were erased."""
+    frame = mixed_frame()
+    folder = tmp_path_factory.mktemp("pipelines") / "home"
+    with Ledger.create(folder, name="pipelines") as opened:
+        for kind in MODELS:
+            rows = (frame, target(frame))
+            opened.models.register(fit_pipeline(kind), *rows, ids=PEOPLE, name=kind)
+            opened.models.train(unfitted(kind), *rows, ids=PEOPLE, name=f"{kind}-trained")
+        for model in [*MODELS, *(f"{kind}-trained" for kind in MODELS)]:
+            erase(opened, model)
+        yield opened
+
+
+def erase(ledger: Ledger, model: str) -> None:
+    ledger.requests.submit(LEAVING, model=model, verified=True)
+    steps = ledger.run_once(force=True, model=model)
+    assert [step.what for step in steps] == ["applied", "certified", "purged"]
+
+
+def test_the_whole_audit_passes(ledger: Ledger, tmp_path: Path) -> None:
+    bundle = ledger.export(tmp_path / "bundle", tier="auditor")
+    report = audit(bundle, key=ledger.public_key)
+    assert [str(result) for result in report if result.verdict != "pass"] == []
+    levels = {(result.model, result.level) for result in report}
+    for kind, level in LEVELS.items():
+        assert {(kind, level), (f"{kind}-trained", level)} <= levels
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_served_model_has_forgotten_in_every_step(ledger: Ledger, kind: str) -> None:
+    model = ledger.models.load(kind)
+    assert model.n_rows_ == len(PEOPLE) - len(LEAVING)
+    encoder = model["columns"].named_transformers_["category"]
+    assert encoder.sums_.n_rows == model.n_rows_
+    assert "Bern" not in encoder.categories_[0].tolist()
+    assert b"Bern" not in state.encode(model)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_ledger_stores_the_frame_with_its_types(ledger: Ledger, kind: str) -> None:
+    rows = ledger.models.load(kind).fitted_.rows._to_state()["X"]
+    expected = mixed_frame().drop(index=[3, 17, 40]).reset_index(drop=True)
+    assert rows.dtypes.astype(str).tolist() == expected.dtypes.astype(str).tolist()
+    assert rows["income"].isna().tolist() == expected["income"].isna().tolist()
+    assert rows["city"].isna().tolist() == expected["city"].isna().tolist()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_file_gives_the_same_model_that_still_forgets(kind: str, tmp_path: Path) -> None:
+    model, frame = fit_pipeline(kind), mixed_frame()
+    letheon.save(model, tmp_path / "model")
+    loaded = letheon.load(tmp_path / "model")
+    assert loaded.digest() == model.digest()
+    assert np.array_equal(loaded.predict(frame), model.predict(frame))
+    assert "ForgetPipeline" in str(inspect(tmp_path / "model"))
+    for forgetting in (model, loaded):
+        forgetting.forget(LEAVING)
+    if kind != "influence":
+        assert loaded.digest() == model.digest()
+
+
+def spoiled(patch: pytest.MonkeyPatch, spoil: Callable[[Any, Any], None]) -> None:
+    """Let the ledger compute honestly, and then spoil the model before it is published."""
+    honest = compute._erase_rows
+
+    def erase_and_spoil(job: Any, work: Any, *rest: Any) -> None:
+        before = copy.deepcopy(work.model)
+        honest(job, work, *rest)
+        spoil(work.model, before)
+
+    patch.setattr(compute, "_erase_rows", erase_and_spoil)
+
+
+def parts_of(model: Any) -> dict[str, Any]:
+    transformers: dict[str, Any] = model["columns"].named_transformers_
+    return transformers
+
+
+def keep_the_counts(model: Any, before: Any) -> None:
+    """The forest forgets, but the encoder still counts the people."""
+    parts_of(model)["category"].sums_ = parts_of(before)["category"].sums_
+
+
+def keep_the_categories(model: Any, before: Any) -> None:
+    """Keep the column of the rare city in the published list."""
+    parts_of(model)["category"].published_ = parts_of(before)["category"].published_
+
+
+def keep_the_sums(model: Any, before: Any) -> None:
+    """Keep the sums of the imputer, alone or in front of a scaler."""
+    for step, old in zip(imputers(model), imputers(before), strict=True):
+        step.sums_ = old.sums_
+
+
+def imputers(model: Any) -> list[Any]:
+    step = parts_of(model)["number"]
+    return [part for _, part in step.steps_] if hasattr(step, "steps_") else [step]
+
+
+def keep_the_rows(model: Any, before: Any) -> None:
+    model.fitted_ = dataclasses.replace(model.fitted_, rows=before.fitted_.rows)
+
+
+def note_the_people(model: Any, before: Any) -> None:
+    """Write the ids into another attribute."""
+    gone = sorted(set(before.ids_.tolist()) - set(model.ids_.tolist()))
+    model["columns"].secret_ = gone
+
+
+CHEATS = [keep_the_counts, keep_the_categories, keep_the_sums, keep_the_rows, note_the_people]
+
+
+@pytest.mark.parametrize("spoil", CHEATS)
+@pytest.mark.parametrize("kind", ["dare", "influence"])
+def test_an_operator_who_did_not_forget_in_the_preprocessing_is_caught(
+    kind: str, spoil: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoiled(monkeypatch, spoil)
+    frame = mixed_frame()
+    with Ledger.create(tmp_path / "home", name="cheat") as opened:
+        opened.models.register(fit_pipeline(kind), frame, target(frame), ids=PEOPLE, name=kind)
+        opened.requests.submit(LEAVING, model=kind, verified=True)
+        opened.run_once(force=True, model=kind)
+        bundle = opened.export(tmp_path / "bundle", tier="auditor")
+        report = audit(bundle, key=opened.public_key, levels=["V4", "V5"])
+    assert verdicts(report) == {"V4": "fail", "V5": "fail"}
+    assert all("fitted_." in result.reason for result in report)
