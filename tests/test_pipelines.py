@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.preprocessing import MaxAbsScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from letheon import DaREForestClassifier, ForgetPipeline, SISAClassifier
@@ -14,6 +15,7 @@ from letheon.compose import clone_unfitted
 from letheon.exceptions import EmptyModelError
 from letheon.preprocessing import (
     ForgetColumnTransformer,
+    KeyedSample,
     OneHotEncoder,
     OrdinalEncoder,
     QuantileBinner,
@@ -76,7 +78,8 @@ TEXTS = ["city", "rare"]
 SCALERS: list[Callable[[], Any]] = [
     lambda: StandardScaler(random_state=1),
     lambda: RobustScaler(random_state=2),
-    lambda: QuantileBinner(n_bins=5, random_state=3),
+    lambda: QuantileBinner(n_bins=4, random_state=3),
+    lambda: KeyedSample(MaxAbsScaler(), n_people=12, random_state=3),
     lambda: "passthrough",
 ]
 IMPUTERS: list[Callable[[], Any]] = [
@@ -88,8 +91,8 @@ IMPUTERS: list[Callable[[], Any]] = [
 ENCODERS: list[Callable[[], Any]] = [
     lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore"),
     lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore", min_frequency=2),
-    lambda: TargetEncoder(cv=2, random_state=6),
     lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
+    lambda: TargetEncoder(cv=3, random_state=6),
 ]
 MODELS: list[Callable[[], Any]] = [
     lambda: RidgeClassifier(random_state=7),

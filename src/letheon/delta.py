@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from letheon.base import ForgetMixin, Outcome, Removal, locate_in, lock_model
+from letheon.base import ForgetMixin, InPlaceMixin, Outcome, Removal, locate_in, lock_model
 from letheon.data import (
     Frame,
     Ids,
@@ -173,6 +173,12 @@ class RowSource:
         """Return stored rows by their rank among the rows that remain, in stored order."""
         return self._look(take_block(self.rows, self._slots[ranks]))
 
+    def take_first(self) -> Block:
+        """Return one row, or the new rows if no other row is stored; cheap."""
+        if self._n_stored:
+            return self.take(np.zeros(1, np.int64))
+        return next(self.blocks())
+
     def through(self, view: View) -> "RowSource":
         """Return the source behind one more transform."""
         return RowSource(self.rows, self.without, self.added, (*self.views, view))
@@ -279,7 +285,7 @@ class _StoredChange(NamedTuple):
     joined: SlotRows | None
 
 
-class DeltaMixin(ForgetMixin):
+class DeltaMixin(InPlaceMixin, ForgetMixin):
     """Mixin for estimators made of sums. Alone they store their rows; in a pipeline they do not.
 
     A subclass implements `_count` and `_prepare_delta`, and calls `_fit_table` in `fit`.
@@ -374,6 +380,9 @@ class DeltaMixin(ForgetMixin):
         vars(self).update(sums_=sums, published_=published, seed_=seed, **settings, **more)
         self._after_change()
 
+    def _in_place_attributes(self) -> tuple[str, ...]:
+        return ("sums_", "rows_")
+
     def _after_change(self) -> None:
         """Drop caches that depend on the sums; called after every change."""
 
@@ -460,7 +469,7 @@ class DeltaMixin(ForgetMixin):
 
 def _describe_features(source: RowSource) -> dict[str, Any]:
     """Return the attributes that describe the columns of the rows of a source."""
-    table = next(iter(source.blocks())).X
+    table = source.take_first().X
     described: dict[str, Any] = {}
     if len(table.shape) == 2:
         described["n_features_in_"] = int(table.shape[1])

@@ -116,6 +116,14 @@ METHODS: tuple[Method, ...] = (
         is_exported=False,
     ),
     Method(
+        "exact-head",
+        "letheon.deep",
+        "ExactHeadClassifier",
+        "exact",
+        is_candidate=False,
+        is_exported=False,
+    ),
+    Method(
         "naive-bayes",
         "letheon.sums",
         "MultinomialNB ComplementNB BernoulliNB CategoricalNB",

@@ -299,9 +299,19 @@ def test_few_rows_change() -> None:
 # Files and copies
 
 
-def test_files_and_copies(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"min_df": 2, "max_features": 40},
+        {"analyzer": "char_wb", "norm": "l1", "strip_accents": "unicode", "ngram_range": (2, 3)},
+        {"stop_words": "english", "token_pattern": r"\w+", "norm": None, "max_df": 0.9},
+        {"vocabulary": {"w0001": 1, "w0000": 0}, "stop_words": ["w0003"]},
+    ],
+    ids=str,
+)
+def test_files_and_copies(tmp_path: Path, parameters: dict[str, Any]) -> None:
     texts = make_texts(50)
-    model = tfidf(min_df=2, max_features=40).fit(texts)
+    model = tfidf(**parameters).fit(texts)
     model.forget([3, 4])
     model.learn(["w0001 w0399 new", ""], ids=[70, 71])
     letheon.save(model, tmp_path / "model")

@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
 
 from letheon.deep._backbone import Backbone
 from letheon.deep._deltagrad import DeltaGradNetClassifier
+from letheon.deep._exact_head import ExactHeadClassifier
 from letheon.deep._fisher import FisherNetClassifier
 from letheon.deep._head import CertifiedHeadClassifier
 from letheon.deep._information import gaussian_kl
@@ -28,6 +29,7 @@ __all__ = [
     "CertifiedHeadClassifier",
     "DeepObliviateClassifier",
     "DeltaGradNetClassifier",
+    "ExactHeadClassifier",
     "FisherNetClassifier",
     "Progress",
     "ResNet",

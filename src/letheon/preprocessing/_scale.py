@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -301,6 +302,13 @@ class StandardScaler(_Scaler):
         return self.sums_.counts
 
 
+@lru_cache
+def _make_rule(begin: float, end: float) -> QuantileRule:
+    """Return the rule for two quantiles, in percent, and the median."""
+    low, high = (Fraction(repr(float(percent))) / 100 for percent in (begin, end))
+    return QuantileRule((low, Fraction(1, 2), high), low, high)
+
+
 class RobustScaler(_Scaler):
     """Scaler that subtracts the median and divides by the distance of two quantiles, both rounded.
 
@@ -376,8 +384,7 @@ class RobustScaler(_Scaler):
 
     @property
     def _rule(self) -> QuantileRule:
-        low, high = (Fraction(repr(float(end))) / 100 for end in self.quantile_range)
-        return QuantileRule((low, Fraction(1, 2), high), low, high)
+        return _make_rule(*self.quantile_range)
 
     def _count(self, source: RowSource, seed: int) -> tuple[QuantileSums, Scaling]:
         sums = QuantileSums.from_source(source, read_numbers, self._rule, seed)

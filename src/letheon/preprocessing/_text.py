@@ -1,6 +1,5 @@
 """Text vectorisers that forget: exact counts of terms, and rounded inverse document frequencies."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from math import ceil, floor
 from numbers import Integral
@@ -444,7 +443,10 @@ class CountVectorizer(StableTransformer):
             norms = sums.astype(np.float64)
             norms = norms if self.norm == "l1" else np.sqrt(norms)
             values /= np.repeat(norms, np.diff(matrix.indptr))
-        result = sp.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+        indices, starts = matrix.indices, matrix.indptr
+        if len(indices) < 2**31:  # many estimators of scikit-learn take only 32-bit indices
+            indices, starts = indices.astype(np.int32), starts.astype(np.int32)
+        result = sp.csr_array((values, indices, starts), shape=matrix.shape)
         result.has_canonical_format = True
         return result
 
@@ -459,13 +461,9 @@ class CountVectorizer(StableTransformer):
 
     def __copy__(self) -> Self:
         """Return a copy with its own counts."""
-        duplicate = type(self).__new__(type(self))
-        with lock_model(self):
-            vars(duplicate).update(vars(self))
-            for name in {"sums_", "rows_"} & vars(self).keys():
-                vars(duplicate)[name] = copy.copy(vars(self)[name])
-            if "published_" in vars(self):
-                duplicate.published_ = self.published_.link(duplicate.sums_.numbers)
+        duplicate = super().__copy__()
+        if "published_" in vars(duplicate):
+            duplicate.published_ = self.published_.link(duplicate.sums_.numbers)
         return duplicate
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -297,7 +297,8 @@ SIZE: history iterations lane_width n_blocks n_checkpoints n_copies n_shards n_s
 ARRAYS: Scaling.scale arguments channels mean risk_edges std widths
 ARRAYS SIZE: epochs hidden
 ARRAYS LABELS all sampled: labels
-ARRAYS OBJECTS: backbone head steps_
+ARRAYS OBJECTS: backbone steps_
+ARRAYS OBJECTS lda ridge: head
 ARRAYS OBJECTS clip keep normalize refuse: rows
 ARRAYS OBJECTS TEXT: classes index method score weights link features scores state_
 OBJECTS passthrough: ColumnPart.step
