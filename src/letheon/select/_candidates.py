@@ -253,11 +253,11 @@ def add_preprocessing(candidates: Named, X: Any, size: TrainingSize) -> Named:
 
 
 def _with_preprocessing(candidate: Candidate, X: Any, size: TrainingSize) -> Candidate:
-    ranges = (
+    efficiency, certifiability = (
         {f"model__{name}": options for name, options in values.items()}
         for values in candidate.ranges(size)
     )
-    return Candidate(make_table_pipeline(candidate.estimator, X), *ranges)
+    return Candidate(make_table_pipeline(candidate.estimator, X), efficiency, certifiability)
 
 
 def short_name(estimator: Any) -> str:
