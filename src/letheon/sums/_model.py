@@ -14,6 +14,7 @@ from letheon.base import lock_model
 from letheon.data import Frame, hold_labels, numbers_of
 from letheon.delta import Block, Delta, DeltaMixin, RowSource, StepPlan
 from letheon.guarantee import Guarantee, MethodFacts
+from letheon.parallel import one_thread
 from letheon.removal import Cache
 from letheon.sums._table_sums import Grid, Role, RowPart, TableSums, count_labels, split_block
 from letheon.validation import Rules, validate_parameters
@@ -71,7 +72,8 @@ class SumsModel(DeltaMixin, BaseEstimator):
                 cache = vars(self)["solution_"]
                 content = cache.content
                 if content is None:
-                    content = self._solve(self.sums_, self._get_grid())
+                    with one_thread():
+                        content = self._solve(self.sums_, self._get_grid())
                     cache.content = content
         return content
 
