@@ -603,14 +603,15 @@ void bind_sums(nb::module_& m) {
         "products"_a.noconvert(), "Add the products of the columns of some rows to integers.");
   m.def("powers_of_two", &powers_of_two, "dithers"_a.noconvert(),
         "2^(dither / 2^64) of each value, in units of 2^-63, by integer arithmetic.");
+  m.def("read_column_sums",
+        [](const Input<std::int64_t>& counts, const Input<std::uint8_t>& sums,
+           const Input<std::uint8_t>& squares) {
+          return ColumnSums(view(counts), view(sums), view(squares));
+        },
+        "counts"_a.noconvert(), "sums"_a.noconvert(), "squares"_a.noconvert(),
+        "Read what `sum_bytes` and `square_bytes` wrote.");
   nb::class_<ColumnSums>(m, "ColumnSums", "Exact sums of columns; see letheon.sums.")
       .def(nb::init<std::size_t>(), "n_columns"_a)
-      .def_static("from_bytes",
-                  [](const Input<std::int64_t>& counts, const Input<std::uint8_t>& sums,
-                     const Input<std::uint8_t>& squares) {
-                    return ColumnSums(view(counts), view(sums), view(squares));
-                  },
-                  "counts"_a.noconvert(), "sums"_a.noconvert(), "squares"_a.noconvert())
       .def("add", &add_rows, "X"_a.noconvert())
       .def("subtract", &subtract_rows, "X"_a.noconvert())
       .def("select",

@@ -175,5 +175,5 @@ def test_an_unkeyed_dither_would_be_found(monkeypatch: pytest.MonkeyPatch) -> No
         return changed
 
     assert count_changes() < 20
-    monkeypatch.setattr("letheon.sums._rounding._cached_dithers", without_key)
+    monkeypatch.setattr("letheon.sums._rounding._get_dithers", without_key)
     assert count_changes() == 200

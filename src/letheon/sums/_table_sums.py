@@ -350,7 +350,7 @@ class TableSums:
             for number, rows in self.slice_groups(part, grid):
                 gram = self.grams[number]
                 if gram.lead is None:
-                    chosen = Slices(rows.high[:, columns], rows.low[:, columns], rows.n_clipped)
+                    chosen = Slices(rows.upper[:, columns], rows.lower[:, columns], rows.n_clipped)
                     fresh[number] = fresh[number] + multiply_slices(rows, chosen)
                 else:
                     fresh[number] = fresh[number] + multiply_diagonal(rows, gram.lead)
