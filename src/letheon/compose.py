@@ -112,7 +112,7 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
 
 
 class _DeltaChange(NamedTuple):
-    """A change of a pipeline whose steps pass changes on."""
+    """A change to a pipeline whose steps pass changes on."""
 
     chain: ChainPlan
     model: Any
