@@ -72,7 +72,7 @@ class FrameSchema:
         return {}
 
     def select(self, columns: tuple[int, ...]) -> ColumnSelection:
-        """Return the schema and places of some columns; remembered for the next call."""
+        """Return the schema and places of some columns. The result is cached."""
         if columns not in self._selections:
             schema = FrameSchema(
                 self.backend,

@@ -42,7 +42,7 @@ class WhatIfOrder:
     """The input of the measuring process: a model, its rows, and the number of people to remove.
 
     `done` lists the names of methods to skip. `baseline` is the time of a retrain in seconds, None
-    if it is not measured yet.
+    if it has not been measured yet.
     """
 
     model: bytes
