@@ -294,7 +294,7 @@ _OURS = """
     regulariser row_norm sigma step_damping weight_decay burn_in period
 SIZE: history iterations lane_width n_blocks n_checkpoints n_copies n_shards n_slices n_steps
     n_thresholds random_depth
-ARRAYS: Scaling.scale arguments channels mean risk_edges std widths
+ARRAYS: Scaling.scale TargetCodes.scale TargetSums.scale arguments channels mean risk_edges std widths
 ARRAYS SIZE: epochs hidden
 ARRAYS LABELS all sampled: labels
 ARRAYS OBJECTS: backbone steps_
