@@ -256,7 +256,8 @@ def test_answers_during_a_change_are_of_one_state() -> None:
     people = usual_people()
     model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
     scaler = model["columns"].named_transformers_["a"]
-    original, calls = type(scaler)._transform_with, []
+    original = type(scaler)._transform_with
+    calls: list[int] = []
 
     def transform(self: Any, published: Any, X: Any) -> Any:
         if not calls:
