@@ -258,9 +258,7 @@ def _sums() -> Iterator[Any]:
         preprocessing.TfidfVectorizer(random_state=0).fit(TEXTS, ids=IDS),
     )
     for strategy in ("mean", "median", "most_frequent", "constant"):
-        imputer = preprocessing.SimpleImputer(
-            strategy=strategy, add_indicator=True, random_state=0
-        )
+        imputer = preprocessing.SimpleImputer(strategy=strategy, add_indicator=True, random_state=0)
         yield imputer.fit(table)
     yield sums.Ridge(random_state=0).fit(X, X[:, :2], ids=IDS)
     for model in (sums.RidgeClassifier, sums.LinearDiscriminantAnalysis, sums.GaussianNB):
