@@ -278,7 +278,7 @@ class StepPlan:
 
 
 class _StoredChange(NamedTuple):
-    """A change of an estimator that stores its rows: plan, slots to wipe, or the joined rows."""
+    """A change to an estimator that stores its rows: plan, slots to wipe, or the joined rows."""
 
     plan: StepPlan
     slots: Ranks | None

@@ -564,7 +564,7 @@ class CategoricalNB(_NaiveBayes):
             codes = X[:, j]
             if len(codes) and codes.max() >= logs.shape[1]:
                 raise IndexError(
-                    f"column {j} has the category {codes.max()}; this model knows the categories "
+                    f"column {j} has the category {codes.max()}; this model has the categories "
                     f"0 to {logs.shape[1] - 1}. Set min_categories"
                 )
             scores += logs[:, codes].T
