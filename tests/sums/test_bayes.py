@@ -203,6 +203,23 @@ def test_pipelines_of_texts(vectorizer: Any) -> None:
     np.testing.assert_array_equal(model.predict_proba(texts), fresh.predict_proba(texts))
 
 
+def test_a_vanishing_column_needs_no_pass_over_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"common only{k}" for k in range(50)]
+    model = ForgetPipeline([("text", CountVectorizer()), ("model", MultinomialNB())])
+    model.fit(texts, np.arange(50) % 2)
+    sizes = []
+    transform = CountVectorizer._transform_training
+
+    def record(self: CountVectorizer, published: Any, block: Any) -> Any:
+        sizes.append(block.n_rows)
+        return transform(self, published, block)
+
+    monkeypatch.setattr(CountVectorizer, "_transform_training", record)
+    model.forget([7])
+    assert model["text"].get_feature_names_out().size == 50
+    assert max(sizes) == 1
+
+
 # Errors and files
 
 
@@ -268,7 +285,7 @@ def test_planted_bug_sums_of_floats(monkeypatch: pytest.MonkeyPatch) -> None:
     assert equals_fresh_fit()
 
     def start(self: FeatureSums, n_columns: int) -> None:
-        self.values = np.zeros((len(self.labels), n_columns))  # type: ignore[assignment]
+        self.values = np.zeros((len(self.classes), n_columns))  # type: ignore[assignment]
 
     monkeypatch.setattr(FeatureSums, "_start", start)
     monkeypatch.setattr(sums_module, "round_to_grid", lambda values: np.asarray(values, float))

@@ -36,7 +36,7 @@ _DENSE_SIZE = 1 << 22
 
 
 def to_numbers(X: Any, *, copy: bool) -> Table:
-    """Return X as a float64 array or CSR array; refuse infinity and other values than numbers."""
+    """Return X as a float64 array or CSR array; refuse infinity and values that are not numbers."""
     if isinstance(X, np.ndarray) and X.dtype.kind == "O":
         X = X.astype(np.float64)
     table = as_table(X, copy=copy)

@@ -283,7 +283,7 @@ def _send_file(
 ) -> Response:
     data = read(caller.ledger.certificates, _find_record(caller, number).sequence)
     if data is None:
-        words = "The purge is not done yet; try again later."
+        words = "The purge has not been completed yet; try again later."
         raise ApiProblem(404, "not-purged-yet", "no attestation yet", words)
     headers = {"Content-Disposition": f'attachment; filename="{name}-{number:06d}.json"'}
     return Response(data, media_type="application/json", headers=headers)
@@ -430,7 +430,7 @@ class _CertificateChecks:
     def check_purge(self) -> str:
         attestation = _find_attestation(self.certificates, self.record.sequence)
         if attestation is None:
-            raise _Absent("the purge is not attested yet")
+            raise _Absent("the purge has not been attested yet")
         claims = verifier.check_purge(attestation, self.open_certificate(), self.trust).predicate
         scanner = claims["scanner"]
         searched = f"{scanner['markers']} markers"
