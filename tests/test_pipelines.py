@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import MaxAbsScaler
@@ -12,7 +13,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from letheon import DaREForestClassifier, ForgetPipeline, SISAClassifier
 from letheon.compose import clone_unfitted
-from letheon.exceptions import EmptyModelError
+from letheon.exceptions import EmptyModelError, LetheonError
 from letheon.preprocessing import (
     ForgetColumnTransformer,
     KeyedSample,
@@ -24,6 +25,7 @@ from letheon.preprocessing import (
     StandardScaler,
     TargetEncoder,
 )
+from letheon.state import encode
 from letheon.sums import GaussianNB, LinearDiscriminantAnalysis, RidgeClassifier
 from tests.sharded.people import examples
 
@@ -168,3 +170,102 @@ def test_any_sequence_ends_in_a_fresh_fit(
     fresh = clone_unfitted(model).fit(remaining.X, remaining.y, ids=remaining.ids)
     assert model.digest() == fresh.digest()
     assert (model.predict(people.X) == fresh.predict(people.X)).all()
+
+
+def usual_people(n_rows: int = 300) -> People:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.normal(size=n_rows), "b": rng.choice(["x", "y"], n_rows)})
+    return People(X, np.array(["no", "yes"])[rng.integers(2, size=n_rows)], np.arange(n_rows))
+
+
+def usual_pipeline(model: Any) -> ForgetPipeline:
+    columns = ForgetColumnTransformer(
+        [
+            ("a", StandardScaler(random_state=1), ["a"]),
+            ("b", OneHotEncoder(sparse_output=False, handle_unknown="ignore"), ["b"]),
+        ]
+    )
+    return ForgetPipeline([("columns", columns), ("model", model)])
+
+
+def test_most_requests_change_nothing_but_the_rows() -> None:
+    people = usual_people()
+    forest = DaREForestClassifier(n_estimators=3, max_depth=4, random_state=0)
+    model = usual_pipeline(forest).fit(*people[:2], ids=people.ids)
+    receipts = [model.forget([k]) for k in range(60)]
+    assert sum("models" in receipt.rebuilt for receipt in receipts) <= 6
+    assert np.median([receipt.work for receipt in receipts]) < 0.2
+
+
+def test_a_vanished_category_is_counted_and_leaves_no_trace() -> None:
+    people = usual_people()
+    people.X.loc[7, "b"] = "rare value"
+    model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
+    names = model["columns"].get_feature_names_out().tolist()
+    assert "b__b_rare value" in names
+    model.forget([7])
+    assert model["columns"].get_feature_names_out().tolist() == ["a__a", "b__b_x", "b__b_y"]
+    assert model["model"].n_features_in_ == 3
+    assert b"rare value" not in encode(model)
+
+
+def test_an_accident_changes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    people = usual_people()
+    model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
+    before = model.digest()
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(RidgeClassifier, "_prepare_delta", fail)
+    with pytest.raises(MemoryError):
+        model.forget([3])
+    with pytest.raises(MemoryError):
+        model.learn(people.X[:2], people.y[:2], ids=[3, 400])
+    assert model.digest() == before
+    assert model.n_rows_ == len(people.y)
+
+
+def test_steps_by_name_and_number() -> None:
+    people = usual_people()
+    model = usual_pipeline(RidgeClassifier(random_state=2))
+    assert model["model"] is model.steps[1][1]
+    model.fit(*people[:2], ids=people.ids)
+    assert model["model"] is model[1] is model.named_steps["model"] is model.steps_[1][1]
+    assert len(model.decision_function(people.X)) == len(people.y)
+
+
+def test_a_step_does_not_forget_alone() -> None:
+    people = usual_people()
+    model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
+    with pytest.raises(LetheonError, match="forget or learn of the pipeline"):
+        model["model"].forget([3])
+
+
+def test_other_columns_are_refused() -> None:
+    people = usual_people()
+    model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(people.X.rename(columns={"a": "c"}))
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.learn(people.X[["b", "a"]][:1], people.y[:1], ids=[1])
+
+
+def test_answers_during_a_change_are_of_one_state() -> None:
+    """A prediction that overlaps a commit is made again, from the state after it."""
+    people = usual_people()
+    model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
+    scaler = model["columns"].named_transformers_["a"]
+    original = type(scaler)._transform_with
+    calls: list[int] = []
+
+    def transform(self: Any, published: Any, X: Any) -> Any:
+        if not calls:
+            calls.append(1)
+            model.forget(list(range(150)))
+        return original(self, published, X)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(scaler), "_transform_with", transform)
+        answer = model.decision_function(people.X)
+    assert np.array_equal(answer, model.decision_function(people.X))

@@ -37,6 +37,15 @@ def add_products(
     sign: int,
     products: npt.NDArray[np.int64],
 ) -> None: ...
+def add_sparse_products(
+    begins: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int64],
+    high: npt.NDArray[np.int64],
+    low: npt.NDArray[np.int64],
+    sign: int,
+    n_columns: int,
+    products: npt.NDArray[np.int64],
+) -> None: ...
 def read_column_sums(
     counts: npt.NDArray[np.int64],
     sums: npt.NDArray[np.uint8],

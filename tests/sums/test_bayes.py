@@ -285,7 +285,7 @@ def test_planted_bug_sums_of_floats(monkeypatch: pytest.MonkeyPatch) -> None:
     assert equals_fresh_fit()
 
     def start(self: FeatureSums, n_columns: int) -> None:
-        self.values = np.zeros((len(self.labels), n_columns))  # type: ignore[assignment]
+        self.values = np.zeros((len(self.classes), n_columns))  # type: ignore[assignment]
 
     monkeypatch.setattr(FeatureSums, "_start", start)
     monkeypatch.setattr(sums_module, "round_to_grid", lambda values: np.asarray(values, float))

@@ -217,7 +217,10 @@ class _Converter:
         name = f"DataIndependent({type(part).__name__})"
         cost = "none: it learns nothing from rows"
         row = ConversionRow(place.step, type(part).__name__, name, "exact equivalent", "", cost)
-        return ConvertedPart(DataIndependent(clone(part)), (row,), prefix_with("transformer"))
+        function = clone(part)
+        if function.feature_names_out is None:
+            function.set_params(feature_names_out="one-to-one")
+        return ConvertedPart(DataIndependent(function), (row,), prefix_with("transformer"))
 
     def _convert_transformer(self, part: Any, place: Place) -> ConvertedPart:
         name, dense = type(part).__name__, {}

@@ -389,6 +389,14 @@ RULES: Mapping[str, ConversionRule] = {
         accepted={"n_components": lambda value: value is None or _is_number(value)},
         unused="copy svd_solver tol iterated_power n_oversamples power_iteration_normalizer",
     ),
+    "sklearn.kernel_approximation.RBFSampler": ConversionRule(
+        "letheon.sums.RandomFeatures",
+        "rounded statistics",
+        "none: it learns nothing from rows",
+        same="gamma n_components",
+        accepted={"gamma": _is_number},
+        notes=("other random features of the same kernel; inputs are rounded to 2**-16",),
+    ),
     "sklearn.neighbors.NearestCentroid": ConversionRule(
         "letheon.centroid.NearestCentroid",
         "exact equivalent",

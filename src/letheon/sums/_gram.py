@@ -65,13 +65,21 @@ def slice_sparse(X: Any, factors: Floats, roots: Floats | None, extra: Slices) -
     slice_columns(values[:, None], one, none, None, data, 0)
     is_clipped = np.abs(values) > LARGEST / 2.0**GRID_BITS
     n_clipped = np.bincount(X.indices[is_clipped], minlength=n_columns).astype(np.int64)
-    parts = []
-    for inner, outer in ((data.upper, extra.upper), (data.lower, extra.lower)):
-        left = sp.csr_array((inner[:, 0].astype(np.int64), X.indices, X.indptr), shape=X.shape)
-        right = sp.csr_array(outer.astype(np.int64))
-        parts.append(sp.hstack([left, right], format="csr") if n_rows else left)
-    high, low = parts
-    return Slices(high, low, np.concatenate([n_clipped, extra.n_clipped]))
+    # Both parts have the same places, also where one of them is zero.
+    n_extra = extra.upper.shape[1]
+    places = np.repeat(X.indptr[1:].astype(np.int64), n_extra)
+    columns = np.tile(n_columns + np.arange(n_extra), n_rows)
+    indices = np.insert(X.indices.astype(np.int64), places, columns)
+    begins = X.indptr.astype(np.int64) + n_extra * np.arange(n_rows + 1)
+    parts = [
+        sp.csr_array(
+            (np.insert(inner[:, 0], places, outer.ravel()).astype(np.int64), indices, begins),
+            shape=(n_rows, n_columns + n_extra),
+        )
+        for inner, outer in ((data.upper, extra.upper), (data.lower, extra.lower))
+    ]
+    upper, lower = parts
+    return Slices(upper, lower, np.concatenate([n_clipped, extra.n_clipped]))
 
 
 def multiply_slices(left: Slices, right: Slices | None = None) -> Ints:
@@ -157,8 +165,8 @@ class Gram:
         n_rows = rows.upper.shape[0]
         if self.lead is not None:
             self.products += sign * multiply_diagonal(rows, self.lead)
-        elif sp.issparse(rows.upper) and n_rows <= _FEW_ROWS:
-            self._change_sparse_rows(rows, sign)
+        elif sp.issparse(rows.upper):
+            self._change_sparse(rows, sign)
         elif n_rows <= _FEW_ROWS:
             _core.add_products(rows.upper, rows.lower, sign, self.products)
         elif sign == 1:
@@ -168,16 +176,17 @@ class Gram:
         if rows.n_clipped.any():
             self.n_clipped += sign * rows.n_clipped
 
-    def _change_sparse_rows(self, rows: Slices, sign: int) -> None:
-        for k in range(rows.upper.shape[0]):
-            high, low = rows.upper[[k]].toarray()[0], rows.lower[[k]].toarray()[0]
-            columns = np.flatnonzero((high != 0) | (low != 0))
-            high, low = high[columns], low[columns]
-            mixed = np.multiply.outer(high, low)
-            places = np.ix_(columns, columns)
-            self.products[0][places] += sign * np.multiply.outer(high, high)
-            self.products[1][places] += sign * (mixed + mixed.T)
-            self.products[2][places] += sign * np.multiply.outer(low, low)
+    def _change_sparse(self, rows: Slices, sign: int) -> None:
+        upper, lower = rows.upper, rows.lower
+        _core.add_sparse_products(
+            upper.indptr.astype(np.int64),
+            upper.indices.astype(np.int64),
+            upper.data,
+            lower.data,
+            sign,
+            upper.shape[1],
+            self.products,
+        )
 
     def put(self, columns: Ints, products: Ints, n_clipped: Ints) -> None:
         """Replace all products with these columns.
