@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -157,6 +158,12 @@ def split_block(block: Block, role: Role) -> Iterator[RowPart]:
         yield rows.take(slice(start, start + step))
 
 
+_STATE_NAMES = {
+    *("role", "is_sparse", "is_weighted", "features", "targets"),
+    *("classes", "class_rows", "n_rows", "grams"),
+}
+
+
 class TableSums:
     """Exact sums of the rows of a table.
 
@@ -214,17 +221,30 @@ class TableSums:
         return Gram(n_columns, self.n_features if self.role == "squares" else None)
 
     def count_columns(self, part: RowPart, sign: int) -> None:
-        """Add (1) or subtract (-1) the columns of some rows; products are counted separately."""
+        """Add (1) or subtract (-1) the columns of some rows; products are counted separately.
+
+        Raises
+        ------
+        ValueError
+            The rows contain infinity, or weights in spite of the other rows. Nothing was changed.
+        """
         if (part.roots is not None) != self.is_weighted:
             raise ValueError(
                 "some rows have weights and some do not; expected sample_weight in all calls or "
                 "in none"
             )
-        for X in part.iter_dense():
-            self.features.add(X) if sign > 0 else self.features.subtract(X)
-        if self.targets.n_columns:
-            X = part.column_targets
-            self.targets.add(X) if sign > 0 else self.targets.subtract(X)
+        n_done = 0
+        try:
+            for X in part.iter_dense():
+                self.features.add(X) if sign > 0 else self.features.subtract(X)
+                n_done += 1
+            if self.targets.n_columns:
+                X = part.column_targets
+                self.targets.add(X) if sign > 0 else self.targets.subtract(X)
+        except ValueError:  # infinity: undo the parts before it
+            for X in islice(part.iter_dense(), n_done):
+                self.features.subtract(X) if sign > 0 else self.features.add(X)
+            raise
         self.n_rows += sign * part.X.shape[0]
 
     @contextmanager
@@ -422,6 +442,8 @@ class TableSums:
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Self:
+        if state.keys() != _STATE_NAMES or not isinstance(state["grams"], list):
+            raise ValueError(f"the sums have the parts {sorted(state)}, which are not complete")
         self = object.__new__(cls)
         vars(self).update(state)
         n_classes = 0 if self.classes is None else len(self.classes)
