@@ -40,7 +40,7 @@ class HostilePeople(NamedTuple):
     y: np.ndarray[Any, Any]
     ids: np.ndarray[Any, Any]
 
-    def take(self, chosen: Any) -> "People":
+    def take(self, chosen: Any) -> "HostilePeople":
         return HostilePeople(
             self.X[chosen].reset_index(drop=True), self.y[chosen], self.ids[chosen]
         )
