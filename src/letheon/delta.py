@@ -40,7 +40,8 @@ Table = Any
 Ranks = NDArray[np.int64]
 Columns = tuple[int, ...]
 
-_BLOCK_ROWS = 1 << 16
+# Small blocks stay in the cache, and their memory is reused.
+_BLOCK_ROWS = 1 << 13
 _WEIGHT = "weight"
 
 
