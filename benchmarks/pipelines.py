@@ -65,7 +65,7 @@ FULL = PipelineScale(100_000, 26_000, (1_000_000, 100), 20_000, 100_000, 400)
 QUICK = PipelineScale(4_000, 3_000, (20_000, 20), 1_500, 6_000, 40)
 
 
-class RemovalTimes(NamedTuple):
+class PersonRemovals(NamedTuple):
     """Times of removals of one person, in seconds."""
 
     seconds: list[float]
@@ -95,7 +95,7 @@ def time_fit(fit: Callable[[], Any]) -> tuple[Any, float]:
 
 def time_removals(
     model: Any, ids: Iterable[Any], finish: Callable[[Any], Any] = lambda _: None
-) -> RemovalTimes:
+) -> PersonRemovals:
     """Forget one person at a time; `finish` is part of every request, such as a solve."""
     seconds, rebuilt = [], 0
     for person in ids:
@@ -104,7 +104,7 @@ def time_removals(
         finish(model)
         seconds.append(time.perf_counter() - start)
         rebuilt += bool({"models", "steps", "columns"} & receipt.rebuilt.keys())
-    return RemovalTimes(seconds, rebuilt)
+    return PersonRemovals(seconds, rebuilt)
 
 
 def check_exact(model: Any, fresh: Any, data: tuple[Any, Any], n_removed: int) -> TargetCheck:

@@ -33,18 +33,20 @@ N_ROWS = 36
 N_PEOPLE = 18
 
 
-class People(NamedTuple):
+class HostilePeople(NamedTuple):
     """A table with its labels and ids."""
 
     X: pd.DataFrame
     y: np.ndarray[Any, Any]
     ids: np.ndarray[Any, Any]
 
-    def take(self, chosen: Any) -> "People":
-        return People(self.X[chosen].reset_index(drop=True), self.y[chosen], self.ids[chosen])
+    def take(self, chosen: Any) -> "HostilePeople":
+        return HostilePeople(
+            self.X[chosen].reset_index(drop=True), self.y[chosen], self.ids[chosen]
+        )
 
 
-def hostile_people(seed: int, n_rows: int = N_ROWS, largest: float = 1e300) -> People:
+def hostile_people(seed: int, n_rows: int = N_ROWS, largest: float = 1e300) -> HostilePeople:
     """Return rows with the columns that break careless statistics."""
     rng = np.random.default_rng(seed)
     number = rng.normal(size=n_rows)
@@ -71,7 +73,7 @@ def hostile_people(seed: int, n_rows: int = N_ROWS, largest: float = 1e300) -> P
     owners[:2] = 0, 1
     y = np.array(["no", "yes"])[rng.integers(2, size=n_rows)]
     y[:4] = "no", "yes", "no", "yes"
-    return People(X, y, np.array([f"p{owner:02d}" for owner in owners]))
+    return HostilePeople(X, y, np.array([f"p{owner:02d}" for owner in owners]))
 
 
 NUMBERS = ["number", "gaps", "outlier", "constant", "time", "flag"]
@@ -133,13 +135,15 @@ REQUESTS = st.lists(
 )
 
 
-def apply_requests(model: Any, people: People, requests: list[Any], largest: float) -> People:
+def apply_requests(
+    model: Any, people: HostilePeople, requests: list[Any], largest: float
+) -> HostilePeople:
     """Forget and learn; return the rows that the model should have now, in stored order."""
     for request in requests:
         if isinstance(request, int):
             new = hostile_people(request, 4, largest)
             model.learn(new.X, new.y, ids=new.ids)
-            people = People(
+            people = HostilePeople(
                 pd.concat([people.X, new.X], ignore_index=True),
                 np.concatenate([people.y, new.y]),
                 np.concatenate([people.ids, new.ids]),
@@ -172,10 +176,12 @@ def test_any_sequence_ends_in_a_fresh_fit(
     assert (model.predict(people.X) == fresh.predict(people.X)).all()
 
 
-def usual_people(n_rows: int = 300) -> People:
+def usual_people(n_rows: int = 300) -> HostilePeople:
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"a": rng.normal(size=n_rows), "b": rng.choice(["x", "y"], n_rows)})
-    return People(X, np.array(["no", "yes"])[rng.integers(2, size=n_rows)], np.arange(n_rows))
+    return HostilePeople(
+        X, np.array(["no", "yes"])[rng.integers(2, size=n_rows)], np.arange(n_rows)
+    )
 
 
 def usual_pipeline(model: Any) -> ForgetPipeline:
