@@ -233,8 +233,9 @@ def influence_section(report: BenchmarkReport, scale: PipelineScale) -> None:
 
 def ridge_section(report: BenchmarkReport, scale: PipelineScale) -> None:
     """Scaler and ridge regression on many rows: fit, memory, one removal with a solve."""
-    X, y = make_numbers(*scale.numbers)
-    test_X, test_y = make_numbers(20_000, scale.numbers[1])
+    n_rows, n_columns = scale.numbers
+    X, y = make_numbers(n_rows + 20_000, n_columns)
+    test_X, test_y, X, y = X[n_rows:], y[n_rows:], X[:n_rows].copy(), y[:n_rows]
     plain = sklearn.pipeline.make_pipeline(
         sklearn.preprocessing.StandardScaler(), sklearn.linear_model.Ridge()
     )
