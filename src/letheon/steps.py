@@ -409,13 +409,18 @@ class InnerFacts:
     def __get__(self, model: Any, owner: type) -> MethodFacts:
         if model is None:
             return self._general
-        steps = [part.facts for part in self._list_parts(model)]
+        parts = self._list_parts(model)
+        steps = [part.facts for part in parts]
         last = steps[-1] if steps else self._general
         # The whole can claim no more than its weakest part.
         kinds: list[Kind] = [facts.certificate for facts in steps]
         weakest: Kind = max(kinds, key=KINDS.index, default="exact")
+        is_fast = all(map(passes_deltas, parts[:-1]))
         return replace(
             self._general,
+            applicability=last.applicability,
+            # A step in front that is refitted takes longest, whatever the last one does.
+            strength=last.strength if is_fast else self._general.strength,
             exact=weakest == "exact",
             certificate=weakest,
             requests=last.requests,
