@@ -65,10 +65,13 @@ class PipelineScale(NamedTuple):
     removals: int
     accuracy: int
     frequency: int
+    digits: int
 
 
-FULL = PipelineScale(100_000, 26_000, (1_000_000, 100), 20_000, 100_000, 400, 8_000, 100_000)
-QUICK = PipelineScale(4_000, 3_000, (20_000, 20), 1_500, 6_000, 40, 1_500, 4_000)
+FULL = PipelineScale(
+    100_000, 26_000, (1_000_000, 100), 20_000, 100_000, 400, 8_000, 100_000, 60_000
+)
+QUICK = PipelineScale(4_000, 3_000, (20_000, 20), 1_500, 6_000, 40, 1_500, 4_000, 1_200)
 
 
 class PersonRemovals(NamedTuple):
@@ -454,7 +457,29 @@ def frequency_section(report: BenchmarkReport, scale: PipelineScale) -> None:
     )
 
 
+def head_section(report: BenchmarkReport, scale: PipelineScale) -> None:
+    """An exact ridge head on a frozen network, next to fine-tuning the whole network."""
+    from benchmarks._pipeline_head import compare_heads
+
+    head, accuracy, tuned, is_real = compare_heads(scale.digits, 5)
+    times = time_removals(head, range(scale.removals), lambda m: m._finish_pending())
+    rows = [("exact head", *times.cells, f"{accuracy:.2%}", f"{tuned:.2%}")]
+    note = (
+        f"{scale.digits:,} digits, real data: {is_real}. A convolutional network is trained on "
+        "half of them; the head (ridge, 256 random features) on the other half. Fine-tuning trains the "
+        "whole network on the other half. The solve is part of every request."
+    )
+    report.add(
+        Table("Exact head", ("model", *TIME_COLUMNS, "accuracy", "fine-tuning"), rows, note),
+        [
+            at_most("points below fine-tuning", 100 * (tuned - accuracy), 0.5),
+            at_most("one person, mean, ms", 1000 * times.mean, 5.0),
+        ],
+    )
+
+
 SECTIONS = {
+    "head": head_section,
     "accuracy": accuracy_section,
     "frequency": frequency_section,
     "forest": forest_section,
