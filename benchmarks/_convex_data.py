@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from benchmarks._data import _find_home, _read_covtype, _split_higgs, as_bytes
+from benchmarks._data import _read_covtype, _split_higgs, as_bytes, find_home
 from letheon.datasets import load as load_real
 
 __all__ = ["SETS", "ConvexSet", "load_set"]
@@ -71,16 +71,16 @@ def load_set(name: str) -> ConvexSet:
 
 
 def _load_mnist38() -> ConvexSet:
-    folder = _find_home() / "mnist"
+    folder = find_home() / "mnist"
     if not folder.is_dir():
         return _make_stand_in("mnist38", 11_982, 1_984, 784, l2=1e-3)
-    data: Any = load_real("mnist", variant="3-vs-8", folder=_find_home())
+    data: Any = load_real("mnist", variant="3-vs-8", folder=find_home())
     X, X_test = as_bytes(data.X) / 255.0, as_bytes(data.X_test) / 255.0
     return _normalise_table("mnist38", X, data.y, X_test, data.y_test, 1e-3, "digits 3 and 8")
 
 
 def _load_covtype() -> ConvexSet:
-    folder = _find_home() / "covtype"
+    folder = find_home() / "covtype"
     if not folder.is_dir():
         return _make_stand_in("covtype", 12_000, 3_000, 54, l2=1e-4)
     X, cover = _read_covtype(folder)
@@ -88,7 +88,7 @@ def _load_covtype() -> ConvexSet:
 
 
 def _load_higgs() -> ConvexSet:
-    folder = _find_home() / "higgs"
+    folder = find_home() / "higgs"
     if not folder.is_dir():
         return _make_stand_in("higgs", 8_787, 2_197, 28, l2=1e-4)
     split = _split_higgs(folder)
@@ -128,7 +128,7 @@ def _unit_rows(X: Floats) -> Floats:
 
 
 def _load_cifar2() -> ConvexSet:
-    file = _find_home() / "cifar10" / "cifar10_jpeg.tar.xz"
+    file = find_home() / "cifar10" / "cifar10_jpeg.tar.xz"
     if not file.is_file():
         return _make_stand_in("cifar2", 10_000, 2_000, 3_072, l2=1e-3)
     cached = _cache_home() / f"cifar2_{file.stat().st_size}.npz"
@@ -142,7 +142,7 @@ def _load_cifar2() -> ConvexSet:
 
 def _decode_images() -> dict[str, NDArray[Any]]:
     """Return pixels as bytes and labels; cat 0, ship 1."""
-    data: Any = load_real("cifar-2", folder=_find_home())
+    data: Any = load_real("cifar-2", folder=find_home())
     return {
         "X": _colours_last(data.X),
         "y": data.y,

@@ -38,14 +38,14 @@ class Data(NamedTuple):
 
 def load_data(name: str) -> Data:
     """Return a table by name; a synthetic one of the same shape if its files are missing."""
-    folder = _find_home() / name
+    folder = find_home() / name
     if folder.is_dir():
         X, y = _READERS[name](folder)
         return Data(name, X, y, real=True)
     return _make_synthetic(name)
 
 
-def _find_home() -> Path:
+def find_home() -> Path:
     given = os.environ.get("LETHEON_DATA")
     return Path(given) if given else ROOT.parent / "shared" / "data"
 
@@ -134,7 +134,7 @@ class Split(NamedTuple):
 
 def load_split(name: str) -> Split | None:
     """Return a real table for the forest, or None if its files are missing."""
-    folder = _find_home() / name
+    folder = find_home() / name
     return _SPLITS[name](folder) if folder.is_dir() else None
 
 

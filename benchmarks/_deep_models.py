@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks._data import _find_home, as_bytes
+from benchmarks._data import as_bytes, find_home
 from benchmarks._report import Seconds, time_call
 from letheon import Receipt
 from letheon.datasets import load as load_real
@@ -65,7 +65,7 @@ class ImageSet(NamedTuple):
 def load_images(name: str) -> ImageSet:
     """Return a set by name; a synthetic one of the same shape if its files are missing."""
     readers = {"mnist": _load_mnist, "cifar10": _load_cifar10}
-    return readers[name](_find_home() / name)
+    return readers[name](find_home() / name)
 
 
 def _load_mnist(folder: Path) -> ImageSet:
@@ -79,7 +79,7 @@ def _load_cifar10(folder: Path) -> ImageSet:
 
 
 def _read_images(name: str, real_name: str, shape: tuple[int, ...]) -> ImageSet:
-    data: Any = load_real(real_name, folder=_find_home())
+    data: Any = load_real(real_name, folder=find_home())
     X, X_test = (as_bytes(each).reshape(-1, *shape) for each in (data.X, data.X_test))
     return ImageSet(name, X, data.y, X_test, data.y_test, data.note)
 

@@ -43,7 +43,7 @@ it from the operator through a channel other than the bundle. The *id* of a key 
 | 3 | not found: ledger, model, request, certificate, id, file; `audit`: incomplete |
 | 4 | refused: state of a request, idempotency key, clock, claim, key file, blocked id, access |
 | 5 | try again: another worker or process is running; the disk or the database failed |
-| 70 | internal error: a bug in letheon, please report it; acknowledged requests are not lost |
+| 70 | internal error: a bug in letheon (please report it); acknowledged requests are not lost |
 
 The text of an internal error may contain values of rows, so only its type and place are printed.
 `LETHEON_TRACEBACK=1` prints the whole traceback.

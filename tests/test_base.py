@@ -334,7 +334,8 @@ def test_changed_parameters_are_refused_and_may_be_set_back() -> None:
     model = total()
     model.set_params(scale=2.0)
     with pytest.raises(
-        ChangedParametersError, match=r"Total were changed after fit.*Set them back, or call fit"
+        ChangedParametersError,
+        match=r"Total were changed after fit.*Restore their old values",
     ):
         model.forget(["a"])
     assert model.set_params(scale=1.0).forget(["a"]).n_rows == 2
@@ -415,7 +416,7 @@ def test_a_change_inside_a_change_is_refused(change: Any, monkeypatch: pytest.Mo
     before = model.digest()
     with monkeypatch.context() as patch:
         patch.setattr(Nested, "also", staticmethod(change))
-        with pytest.raises(RuntimeError, match="of this Nested was called during another"):
+        with pytest.raises(RuntimeError, match="of this Nested was called while another"):
             model.forget(["a"])
     assert model.digest() == before
     assert model.forget(["a"]).n_rows == 2

@@ -566,11 +566,11 @@ def test_forget_works_for_whatever_forgets() -> None:
     [
         (
             Pipeline([("m", LogisticRegression())]),
-            r"plain Pipeline cannot forget.*SISAClassifier\(pipeline\).*ForgetPipeline",
+            r"plain Pipeline cannot forget.*convert\(pipeline\).*SISAClassifier\(pipeline\)",
         ),
         (
             LogisticRegression(),
-            r"LogisticRegression cannot forget; wrap it before fitting.*NaiveUnlearner\(Log",
+            r"LogisticRegression cannot forget; convert it before fitting.*NaiveUnlearner\(Log",
         ),
         ({}, "dict cannot forget"),
     ],

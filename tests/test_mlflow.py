@@ -194,7 +194,7 @@ def test_interrupted_calls_purges_and_models(
     assert "purge.json" not in files_of(client, early.run_id)
     assert verify_logged(early.run_id, ledger.public_key, client=client)
 
-    with pytest.warns(GuaranteeWarning, match="no purge of the ledger destroys"):
+    with pytest.warns(GuaranteeWarning, match="not destroyed by a purge of the ledger"):
         later = log_version(ledger, "risk", with_model=True, **given)
     assert (later.run_id, later.is_new) == (early.run_id, False)
     assert {"purge.json", "model.letheon"} <= files_of(client, early.run_id)

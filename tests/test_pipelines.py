@@ -5,21 +5,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.preprocessing import MaxAbsScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from letheon import DaREForestClassifier, ForgetPipeline, SISAClassifier
 from letheon.compose import clone_unfitted
-from letheon.exceptions import EmptyModelError
+from letheon.exceptions import EmptyModelError, LetheonError
 from letheon.preprocessing import (
     ForgetColumnTransformer,
+    KeyedSample,
     OneHotEncoder,
     OrdinalEncoder,
+    QuantileBinner,
     RobustScaler,
     SimpleImputer,
     StandardScaler,
+    TargetEncoder,
 )
+from letheon.state import encode
 from letheon.sums import GaussianNB, LinearDiscriminantAnalysis, RidgeClassifier
 from tests.sharded.people import examples
 
@@ -27,18 +33,20 @@ N_ROWS = 36
 N_PEOPLE = 18
 
 
-class People(NamedTuple):
+class HostilePeople(NamedTuple):
     """A table with its labels and ids."""
 
     X: pd.DataFrame
     y: np.ndarray[Any, Any]
     ids: np.ndarray[Any, Any]
 
-    def take(self, chosen: Any) -> "People":
-        return People(self.X[chosen].reset_index(drop=True), self.y[chosen], self.ids[chosen])
+    def take(self, chosen: Any) -> "HostilePeople":
+        return HostilePeople(
+            self.X[chosen].reset_index(drop=True), self.y[chosen], self.ids[chosen]
+        )
 
 
-def hostile_people(seed: int, n_rows: int = N_ROWS, largest: float = 1e300) -> People:
+def hostile_people(seed: int, n_rows: int = N_ROWS, largest: float = 1e300) -> HostilePeople:
     """Return rows with the columns that break careless statistics."""
     rng = np.random.default_rng(seed)
     number = rng.normal(size=n_rows)
@@ -65,7 +73,7 @@ def hostile_people(seed: int, n_rows: int = N_ROWS, largest: float = 1e300) -> P
     owners[:2] = 0, 1
     y = np.array(["no", "yes"])[rng.integers(2, size=n_rows)]
     y[:4] = "no", "yes", "no", "yes"
-    return People(X, y, np.array([f"p{owner:02d}" for owner in owners]))
+    return HostilePeople(X, y, np.array([f"p{owner:02d}" for owner in owners]))
 
 
 NUMBERS = ["number", "gaps", "outlier", "constant", "time", "flag"]
@@ -74,6 +82,8 @@ TEXTS = ["city", "rare"]
 SCALERS: list[Callable[[], Any]] = [
     lambda: StandardScaler(random_state=1),
     lambda: RobustScaler(random_state=2),
+    lambda: QuantileBinner(n_bins=4, random_state=3),
+    lambda: KeyedSample(MaxAbsScaler(), n_people=12, random_state=3),
     lambda: "passthrough",
 ]
 IMPUTERS: list[Callable[[], Any]] = [
@@ -86,6 +96,7 @@ ENCODERS: list[Callable[[], Any]] = [
     lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore"),
     lambda: OneHotEncoder(sparse_output=False, handle_unknown="ignore", min_frequency=2),
     lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
+    lambda: TargetEncoder(cv=3, random_state=6),
 ]
 MODELS: list[Callable[[], Any]] = [
     lambda: RidgeClassifier(random_state=7),
@@ -124,13 +135,15 @@ REQUESTS = st.lists(
 )
 
 
-def apply_requests(model: Any, people: People, requests: list[Any], largest: float) -> People:
+def apply_requests(
+    model: Any, people: HostilePeople, requests: list[Any], largest: float
+) -> HostilePeople:
     """Forget and learn; return the rows that the model should have now, in stored order."""
     for request in requests:
         if isinstance(request, int):
             new = hostile_people(request, 4, largest)
             model.learn(new.X, new.y, ids=new.ids)
-            people = People(
+            people = HostilePeople(
                 pd.concat([people.X, new.X], ignore_index=True),
                 np.concatenate([people.y, new.y]),
                 np.concatenate([people.ids, new.ids]),
@@ -161,3 +174,104 @@ def test_any_sequence_ends_in_a_fresh_fit(
     fresh = clone_unfitted(model).fit(remaining.X, remaining.y, ids=remaining.ids)
     assert model.digest() == fresh.digest()
     assert (model.predict(people.X) == fresh.predict(people.X)).all()
+
+
+def usual_people(n_rows: int = 300) -> HostilePeople:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.normal(size=n_rows), "b": rng.choice(["x", "y"], n_rows)})
+    return HostilePeople(
+        X, np.array(["no", "yes"])[rng.integers(2, size=n_rows)], np.arange(n_rows)
+    )
+
+
+def usual_pipeline(model: Any) -> ForgetPipeline:
+    columns = ForgetColumnTransformer(
+        [
+            ("a", StandardScaler(random_state=1), ["a"]),
+            ("b", OneHotEncoder(sparse_output=False, handle_unknown="ignore"), ["b"]),
+        ]
+    )
+    return ForgetPipeline([("columns", columns), ("model", model)])
+
+
+def test_most_requests_change_nothing_but_the_rows() -> None:
+    people = usual_people()
+    forest = DaREForestClassifier(n_estimators=3, max_depth=4, random_state=0)
+    model = usual_pipeline(forest).fit(*people[:2], ids=people.ids)
+    receipts = [model.forget([k]) for k in range(60)]
+    assert sum("models" in receipt.rebuilt for receipt in receipts) <= 6
+    assert np.median([receipt.work for receipt in receipts]) < 0.2
+
+
+def test_a_vanished_category_is_counted_and_leaves_no_trace() -> None:
+    people = usual_people()
+    people.X.loc[7, "b"] = "rare value"
+    model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
+    names = model["columns"].get_feature_names_out().tolist()
+    assert "b__b_rare value" in names
+    model.forget([7])
+    assert model["columns"].get_feature_names_out().tolist() == ["a__a", "b__b_x", "b__b_y"]
+    assert model["model"].n_features_in_ == 3
+    assert b"rare value" not in encode(model)
+
+
+def test_an_accident_changes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    people = usual_people()
+    model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
+    before = model.digest()
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(RidgeClassifier, "_prepare_delta", fail)
+    with pytest.raises(MemoryError):
+        model.forget([3])
+    with pytest.raises(MemoryError):
+        model.learn(people.X[:2], people.y[:2], ids=[3, 400])
+    assert model.digest() == before
+    assert model.n_rows_ == len(people.y)
+
+
+def test_steps_by_name_and_number() -> None:
+    people = usual_people()
+    model = usual_pipeline(RidgeClassifier(random_state=2))
+    assert model["model"] is model.steps[1][1]
+    model.fit(*people[:2], ids=people.ids)
+    assert model["model"] is model[1] is model.named_steps["model"] is model.steps_[1][1]
+    assert len(model.decision_function(people.X)) == len(people.y)
+
+
+def test_a_step_does_not_forget_alone() -> None:
+    people = usual_people()
+    model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
+    with pytest.raises(LetheonError, match="forget or learn of the pipeline"):
+        model["model"].forget([3])
+
+
+def test_other_columns_are_refused() -> None:
+    people = usual_people()
+    model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(people.X.rename(columns={"a": "c"}))
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.learn(people.X[["b", "a"]][:1], people.y[:1], ids=[1])
+
+
+def test_answers_during_a_change_are_of_one_state() -> None:
+    """A prediction that overlaps a commit is made again, from the state after it."""
+    people = usual_people()
+    model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
+    scaler = model["columns"].named_transformers_["a"]
+    original = type(scaler)._transform_with
+    calls: list[int] = []
+
+    def transform(self: Any, published: Any, X: Any) -> Any:
+        if not calls:
+            calls.append(1)
+            model.forget(list(range(150)))
+        return original(self, published, X)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(scaler), "_transform_with", transform)
+        answer = model.decision_function(people.X)
+    assert np.array_equal(answer, model.decision_function(people.X))

@@ -613,6 +613,16 @@ void add_products(const Strided<const double>& high, const Strided<const double>
   letheon::sums::add_products(high_rows, low_rows, sign, span_of(products));
 }
 
+void add_sparse_products(
+    const Input<std::int64_t>& begins, const Input<std::int64_t>& columns,
+    const Input<std::int64_t>& high, const Input<std::int64_t>& low, std::int64_t sign,
+    std::size_t n_columns,
+    const nb::ndarray<std::int64_t, nb::c_contig, nb::device::cpu>& products) {
+  nb::gil_scoped_release release;
+  letheon::sums::add_sparse_products(view(begins), view(columns), view(high), view(low), sign,
+                                     n_columns, span_of(products));
+}
+
 void bind_sums(nb::module_& m) {
   m.def("quantise", &quantise, "X"_a.noconvert(), "factors"_a.noconvert(), "shifts"_a.noconvert(),
         "roots"_a.noconvert().none(), "high"_a.noconvert(), "low"_a.noconvert(),
@@ -621,14 +631,19 @@ void bind_sums(nb::module_& m) {
         "products"_a.noconvert(), "Add the products of the columns of some rows to integers.");
   m.def("powers_of_two", &powers_of_two, "dithers"_a.noconvert(),
         "2^(dither / 2^64) of each value, in units of 2^-63, by integer arithmetic.");
+  m.def("add_sparse_products", &add_sparse_products, "begins"_a.noconvert(),
+        "columns"_a.noconvert(), "high"_a.noconvert(), "low"_a.noconvert(), "sign"_a,
+        "n_columns"_a, "products"_a.noconvert(),
+        "Add the products of the columns of some sparse rows to integers.");
+  m.def("read_column_sums",
+        [](const Input<std::int64_t>& counts, const Input<std::uint8_t>& sums,
+           const Input<std::uint8_t>& squares) {
+          return ColumnSums(view(counts), view(sums), view(squares));
+        },
+        "counts"_a.noconvert(), "sums"_a.noconvert(), "squares"_a.noconvert(),
+        "Read what `sum_bytes` and `square_bytes` wrote.");
   nb::class_<ColumnSums>(m, "ColumnSums", "Exact sums of columns; see letheon.sums.")
       .def(nb::init<std::size_t>(), "n_columns"_a)
-      .def_static("from_bytes",
-                  [](const Input<std::int64_t>& counts, const Input<std::uint8_t>& sums,
-                     const Input<std::uint8_t>& squares) {
-                    return ColumnSums(view(counts), view(sums), view(squares));
-                  },
-                  "counts"_a.noconvert(), "sums"_a.noconvert(), "squares"_a.noconvert())
       .def("add", &add_rows, "X"_a.noconvert())
       .def("subtract", &subtract_rows, "X"_a.noconvert())
       .def("select",

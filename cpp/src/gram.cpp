@@ -1,5 +1,6 @@
 #include "letheon/gram.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <vector>
 
@@ -90,6 +91,38 @@ void add_products(Columns<const double> high, Columns<const double> low, std::in
         high_high[j] += a * upper[j];
         mixed[j] += a * lower[j] + b * upper[j];
         low_low[j] += b * lower[j];
+      }
+    }
+  }
+}
+
+void add_sparse_products(std::span<const std::int64_t> begins,
+                         std::span<const std::int64_t> columns, std::span<const std::int64_t> high,
+                         std::span<const std::int64_t> low, std::int64_t sign,
+                         std::size_t n_columns, std::span<std::int64_t> products) {
+  const auto n_values = static_cast<std::int64_t>(columns.size());
+  const bool has_sizes = high.size() == columns.size() && low.size() == columns.size() &&
+                         products.size() == 3 * n_columns * n_columns && !begins.empty() &&
+                         begins.front() == 0 && begins.back() == n_values &&
+                         std::ranges::is_sorted(begins);
+  if (!has_sizes || std::ranges::any_of(columns, [n_columns](std::int64_t column) {
+        return column < 0 || column >= static_cast<std::int64_t>(n_columns);
+      })) {
+    throw std::invalid_argument("the arrays of sparse products do not match");
+  }
+  const std::size_t size = n_columns * n_columns;
+  for (std::size_t row = 0; row + 1 < begins.size(); ++row) {
+    const auto begin = static_cast<std::size_t>(begins[row]);
+    const auto end = static_cast<std::size_t>(begins[row + 1]);
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::int64_t a = sign * high[i];
+      const std::int64_t b = sign * low[i];
+      std::int64_t* line = &products[static_cast<std::size_t>(columns[i]) * n_columns];
+      for (std::size_t j = begin; j < end; ++j) {
+        const auto column = static_cast<std::size_t>(columns[j]);
+        line[column] += a * high[j];
+        line[column + size] += a * low[j] + b * high[j];
+        line[column + 2 * size] += b * low[j];
       }
     }
   }

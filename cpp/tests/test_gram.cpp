@@ -58,9 +58,28 @@ void products() {
       "another size");
 }
 
+void sparse_products() {
+  const std::array<std::int64_t, 3> begins{0, 2, 3};
+  const std::array<std::int64_t, 3> columns{0, 2, 1};
+  const std::array<std::int64_t, 3> high{2, 0, 4};
+  const std::array<std::int64_t, 3> low{1, 3, 0};
+  std::vector<std::int64_t> sums(27);
+  const auto add = [&](std::size_t n_columns) {
+    letheon::sums::add_sparse_products(begins, columns, high, low, 1, n_columns, sums);
+  };
+  add(3);
+  check(sums[0] == 4 && sums[2] == 0 && sums[4] == 16, "high times high");
+  check(sums[9] == 4 && sums[9 + 2] == 6 && sums[9 + 6] == 6, "mixed");
+  check(sums[18] == 1 && sums[18 + 2] == 3 && sums[18 + 8] == 9 && sums[18 + 4] == 0,
+        "low times low");
+  sums.resize(12);
+  check_refused([&] { add(2); }, "a column that is missing");
+}
+
 }  // namespace
 
 int main() {
+  sparse_products();
   slices();
   products();
   return letheon::testing::result();

@@ -19,6 +19,7 @@ from letheon.methods import class_paths
 if TYPE_CHECKING:
     from letheon.base import ForgetMixin
     from letheon.compose import DataIndependent, ForgetPipeline, forget
+    from letheon.conversion import convert
     from letheon.deep import (
         CertifiedHeadClassifier,
         DeepObliviateClassifier,
@@ -75,6 +76,7 @@ __all__ = [
     "SISANetClassifier",
     "SISARegressor",
     "__version__",
+    "convert",
     "evaluate",
     "forget",
     "load",
@@ -92,6 +94,7 @@ _EXPORTS = class_paths(exported_only=True) | {
     "MethodFacts": "letheon.guarantee",
     "Monitor": "letheon.monitor",
     "Receipt": "letheon.receipt",
+    "convert": "letheon.conversion",
     "evaluate": "letheon.evaluation",
     "forget": "letheon.compose",
     "load": "letheon.persist",
@@ -108,6 +111,7 @@ _MODULES = frozenset(
         "checks",
         "client",
         "compose",
+        "conversion",
         "datasets",
         "data",
         "linear",

@@ -37,15 +37,23 @@ def add_products(
     sign: int,
     products: npt.NDArray[np.int64],
 ) -> None: ...
+def add_sparse_products(
+    begins: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int64],
+    high: npt.NDArray[np.int64],
+    low: npt.NDArray[np.int64],
+    sign: int,
+    n_columns: int,
+    products: npt.NDArray[np.int64],
+) -> None: ...
+def read_column_sums(
+    counts: npt.NDArray[np.int64],
+    sums: npt.NDArray[np.uint8],
+    squares: npt.NDArray[np.uint8],
+) -> ColumnSums: ...
 
 class ColumnSums:
     def __init__(self, n_columns: int) -> None: ...
-    @staticmethod
-    def from_bytes(
-        counts: npt.NDArray[np.int64],
-        sums: npt.NDArray[np.uint8],
-        squares: npt.NDArray[np.uint8],
-    ) -> ColumnSums: ...
     @property
     def n_columns(self) -> int: ...
     def add(self, X: npt.NDArray[np.float64]) -> None: ...

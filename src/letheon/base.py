@@ -85,14 +85,15 @@ def lock_for_change(model: object) -> Iterator[None]:
     Raises
     ------
     RuntimeError
-        A change of this model is under way in this thread.
+        Another change to this model is in progress in this thread.
     """
     runtime = _get_runtime_state(model)
     with runtime.lock:
         if runtime.is_changing:
             raise RuntimeError(
-                f"fit, forget or learn of this {type(model).__name__} was called during another "
-                "change, perhaps in a callback; nothing was changed. Call it after that change."
+                f"fit, forget or learn of this {type(model).__name__} was called while another "
+                "change was in progress, perhaps in a callback; nothing was changed. Call it after "
+                "that change."
             )
         runtime.is_changing = True
         try:
@@ -294,7 +295,7 @@ class ForgetMixin:
         if self._digest_parameters() != recorded:
             raise ChangedParametersError(
                 f"parameters of this {type(self).__name__} were changed after fit; a retrained "
-                "part would not match the rest. Set them back, or call fit again."
+                "part would not match the rest. Restore their old values, or call fit again."
             )
         _note_verified(self, recorded)
 

@@ -176,8 +176,9 @@ class HomeMixin:
         home = self.checkpoint_home_
         if home is not None and home != self._current_home() and Path(home).exists():
             raise ChangedParametersError(
-                f"checkpoint_dir was changed after fit, but states are still in {home}; they may "
-                "contain rows to forget. Move that directory too, or set checkpoint_dir back."
+                "checkpoint_dir was changed after fit, but the saved states of the model are "
+                f"still in {home} and may contain rows to forget. Move that directory into the new "
+                "checkpoint_dir, or restore the old value of checkpoint_dir."
             )
 
     def _describe_home(self, home: str | None) -> dict[str, Any]:

@@ -104,19 +104,19 @@ def forget(model: Any, ids: Any, *, digest: bool = False) -> Receipt:
         return model.forget(ids, digest=digest)
     if isinstance(model, Pipeline):
         raise CannotForgetError(
-            "a plain Pipeline cannot forget: its steps keep what they learned from the rows. Wrap "
-            "the whole pipeline (SISAClassifier(pipeline) or NaiveUnlearner(pipeline)), or build "
-            "a letheon.ForgetPipeline from steps that can forget."
+            "a plain Pipeline cannot forget: its steps keep what they learned from the rows. "
+            "Convert it before fitting, letheon.convert(pipeline), or wrap it, "
+            "SISAClassifier(pipeline) or NaiveUnlearner(pipeline)"
         )
     kind = type(model).__name__
     raise CannotForgetError(
-        f"{kind} cannot forget; wrap it before fitting, for example SISAClassifier({kind}(...)) "
-        f"or NaiveUnlearner({kind}(...))"
+        f"{kind} cannot forget; convert it before fitting, letheon.convert({kind}(...)), or wrap "
+        f"it, SISAClassifier({kind}(...)) or NaiveUnlearner({kind}(...))"
     )
 
 
 class _DeltaChange(NamedTuple):
-    """A change of a pipeline whose steps pass changes on."""
+    """A change to a pipeline whose steps pass changes on."""
 
     chain: ChainPlan
     model: Any

@@ -40,7 +40,8 @@ Table = Any
 Ranks = NDArray[np.int64]
 Columns = tuple[int, ...]
 
-_BLOCK_ROWS = 1 << 16
+# Small blocks stay in the cache, and their memory is reused.
+_BLOCK_ROWS = 1 << 13
 _WEIGHT = "weight"
 
 
@@ -173,6 +174,12 @@ class RowSource:
         """Return stored rows by their rank among the rows that remain, in stored order."""
         return self._look(take_block(self.rows, self._slots[ranks]))
 
+    def take_first(self) -> Block:
+        """Return one row, or the new rows if no other row is stored; cheap."""
+        if self._n_stored:
+            return self.take(np.zeros(1, np.int64))
+        return next(self.blocks())
+
     def through(self, view: View) -> "RowSource":
         """Return the source behind one more transform."""
         return RowSource(self.rows, self.without, self.added, (*self.views, view))
@@ -272,7 +279,7 @@ class StepPlan:
 
 
 class _StoredChange(NamedTuple):
-    """A change of an estimator that stores its rows: plan, slots to wipe, or the joined rows."""
+    """A change to an estimator that stores its rows: plan, slots to wipe, or the joined rows."""
 
     plan: StepPlan
     slots: Ranks | None
@@ -463,7 +470,7 @@ class DeltaMixin(InPlaceMixin, ForgetMixin):
 
 def _describe_features(source: RowSource) -> dict[str, Any]:
     """Return the attributes that describe the columns of the rows of a source."""
-    table = next(iter(source.blocks())).X
+    table = source.take_first().X
     described: dict[str, Any] = {}
     if len(table.shape) == 2:
         described["n_features_in_"] = int(table.shape[1])

@@ -48,7 +48,8 @@
     ├── GuaranteeWarning      a guarantee is weaker than requested
     ├── PrecisionWarning      numbers are rounded coarsely because a bound is too large
     ├── EnvironmentWarning    the model was trained with other library versions
-    └── SearchWarning         files of a store cannot be searched for erased ids
+    ├── SearchWarning         files of a store cannot be searched for erased ids
+    └── ConversionWarning     parts of a converted estimator are not the same
 
 `NotFittedError` is the class of scikit-learn.
 """
@@ -71,6 +72,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointWarning",
     "ClockError",
+    "ConversionWarning",
     "CorruptFileError",
     "DatasetFormatError",
     "DatasetMissingError",
@@ -306,6 +308,10 @@ class EnvironmentWarning(LetheonWarning):
 
 class SearchWarning(LetheonWarning):
     """Files of a registered store cannot be searched for erased ids; the message names some."""
+
+
+class ConversionWarning(LetheonWarning):
+    """Parts of an estimator were converted to parts that are not the same."""
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:

@@ -147,7 +147,7 @@ def log_version(
 def follow(
     ledger: Ledger, *, tenant: str | None = None, client: MlflowClient | None = None
 ) -> tuple[LoggedVersion, ...]:
-    """Log all versions that are not logged yet; return the new ones.
+    """Log all versions that have not been logged yet; return the new ones.
 
     Call it after each batch, or from time to time: it continues where the last call stopped.
 
@@ -363,8 +363,8 @@ def _add_model(registry: _RegistryEntry, run_id: str) -> None:
     from letheon.persist import save
 
     warnings.warn(
-        f"MLflow gets a copy of model {registry.model!r}. It may contain personal data, and no "
-        "purge of the ledger destroys it; log a later version to remove it",
+        f"MLflow receives a copy of model {registry.model!r}, which may contain personal data and "
+        "is not destroyed by a purge of the ledger. To remove the copy, log a later version",
         GuaranteeWarning,
         stacklevel=4,
     )

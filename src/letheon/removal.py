@@ -80,7 +80,7 @@ class Cache(Generic[Content]):
 
 @dataclass(frozen=True, repr=False)
 class Change(Opaque):
-    """The change of a model by a request: attributes to replace, and writes to existing memory.
+    """A prepared change to a model: attributes to replace, and writes to existing memory.
 
     The attributes are replaced at once. Predictions read only attributes, so they use the model
     before or after the change, never a mixture.

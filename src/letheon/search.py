@@ -70,13 +70,29 @@ class SearchScores:
 
 
 class _SearchChange(NamedTuple):
-    """A change: new scores, the inner plan or a new model, slots to wipe or joined rows."""
+    """What a commit will do.
+
+    Attributes
+    ----------
+    search : SearchScores or None
+        New scores, if the search ran again.
+    inner : object
+        The plan of the model, or None.
+    retrained : object
+        Another model, or None.
+    removed : ndarray or None
+        Slots of rows to wipe.
+    rows : SlotRows or None
+        The old and the new rows together.
+    work : float
+        Work done, as a share of a fresh fit.
+    """
 
     search: SearchScores | None
-    plan: Any
-    model: Any
-    slots: Any
-    joined: SlotRows | None
+    inner: Any
+    retrained: Any
+    removed: Any
+    rows: SlotRows | None
     work: float
 
 
@@ -424,18 +440,18 @@ class ForgetSearchCV(ForgetMixin, MetaEstimatorMixin, BaseEstimator):
     def _commit(self, change: _SearchChange) -> Outcome:
         outcome, messages = Outcome(0.0), []
         rebuilt = {} if change.search is None else {"searches": 1}
-        if change.model is not None:
+        if change.retrained is not None:
             messages = self._destroy_files()
-            self.model_ = change.model
+            self.model_ = change.retrained
             rebuilt["models"] = 1
-        elif change.plan is not None:
-            outcome = self.model_._commit(change.plan)
+        elif change.inner is not None:
+            outcome = self.model_._commit(change.inner)
         if change.search is not None:
             self.search_ = change.search
-        if change.joined is not None:
-            self.rows_ = change.joined
-        if change.slots is not None:
-            self.rows_.wipe(change.slots)
+        if change.rows is not None:
+            self.rows_ = change.rows
+        if change.removed is not None:
+            self.rows_.wipe(change.removed)
         warnings = (*outcome.warnings, *map(CheckpointWarning, messages))
         work = max(outcome.work, change.work)
         return Outcome(work, dict(outcome.rebuilt) | rebuilt, warnings, outcome.estimates)

@@ -230,7 +230,7 @@ def join_tables(tables: Sequence[Table]) -> Table:
 
 def count_columns(source: RowSource) -> int:
     """Return the number of columns of the rows of a source."""
-    shape = next(iter(source.blocks())).X.shape
+    shape = source.take_first().X.shape
     return int(shape[1]) if len(shape) == 2 else 1
 
 

@@ -473,7 +473,7 @@ class SignedStatement:
 
 @dataclass(frozen=True)
 class _ParsedEnvelope:
-    """A DSSE envelope in canonical form; its signatures are not checked yet."""
+    """A DSSE envelope in canonical form; its signatures have not been checked yet."""
 
     payload: bytes
     message: bytes
@@ -823,7 +823,7 @@ def check_consistency(
 
 @dataclass(frozen=True)
 class Note:
-    """A checkpoint of the log, whose signatures are not checked yet.
+    """A checkpoint of the log, whose signatures have not been checked yet.
 
     A signature is a tuple (name of the signer, key hash, signature).
     """
@@ -1084,7 +1084,7 @@ class _SkipLevel(Exception):  # noqa: N818
 
 
 class _SkipUnpromised(_SkipLevel):
-    """Raised if a level is skipped that the tier of the bundle does not promise."""
+    """Raised to skip a level that the tier of the bundle does not promise."""
 
 
 @dataclass(frozen=True)

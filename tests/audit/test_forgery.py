@@ -390,7 +390,7 @@ def test_a_request_that_is_left_lying_fails_v1(tmp_path: Path) -> None:
         now[0] += 60 * 86_400
         report = judged(ledger, tmp_path / "late", "V0", "V1")
     [late] = report.failures
-    assert late.reason.startswith("1 recorded request(s) are past the deadline")
+    assert late.reason.startswith("recorded requests that are past the deadline")
     counted = {"on_hold": 1, "purged": 1, "queued": 1, "received": 1}
     assert late.details == {"requests": counted}
 
@@ -409,8 +409,8 @@ def test_unverified_requests_are_reported_and_do_not_fail_v1(tmp_path: Path) -> 
         [_, finding] = judged(ledger, tmp_path / "bundle", "V0", "V1").of("V1")
     assert finding.verdict == "pass"
     assert finding.reason == (
-        "3 recorded request(s); no verified request is past its deadline "
-        "(1 unverified, past the deadline)"
+        "recorded requests: 3; no verified request is past its deadline "
+        "(unverified and past the deadline: 1)"
     )
 
 

@@ -2,13 +2,13 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import letheon
 from letheon import NaiveUnlearner
 from letheon.exceptions import SignerRefusedError
 from letheon.guarantee import Guarantee, MethodFacts
@@ -25,6 +25,7 @@ from letheon.ledger.certificates.claims import (
     weaker_releases,
 )
 from letheon.ledger.certificates.facts import reject_false_claims
+from letheon.methods import METHODS
 from tests.ledger.forgetters import (
     EVERY,
     MAKERS,
@@ -265,10 +266,13 @@ def test_an_unknown_word_for_releases_is_refused() -> None:
 
 @needs_torch
 def test_names_of_letheons_methods_are_reserved() -> None:
-    classes = [getattr(letheon, name) for name in letheon.__all__ if name[0].isupper()]
-    facts = [getattr(each, "facts", None) for each in classes]
-    names = {each.method for each in facts if isinstance(each, MethodFacts)}
-    assert names | {"pipeline"} == OWN_METHODS
+    classes = [
+        getattr(import_module(method.module), name)
+        for method in METHODS
+        for name in method.class_names
+    ]
+    assert {each.facts.method for each in classes} <= OWN_METHODS
+    assert {"naive", "pipeline", "sums", "stable-preprocessing"} <= OWN_METHODS
 
 
 @pytest.mark.parametrize("name", ["retrain", "naive", "dare"])

@@ -69,7 +69,7 @@ def test_a_duplicate_cannot_be_closed_before_its_people_are_erased(
     sqlite_desk: LedgerSetup,
 ) -> None:
     first, second = sqlite_desk.submit(1, verified=True), sqlite_desk.submit(1, verified=True)
-    with pytest.raises(RequestStateError, match="not purged yet"):
+    with pytest.raises(RequestStateError, match="has not been purged yet"):
         requests_of(sqlite_desk.core).answer(second.id)
     erase(sqlite_desk, first.id)
     assert requests_of(sqlite_desk.core).answer(second.id).state == "closed"

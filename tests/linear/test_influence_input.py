@@ -187,7 +187,7 @@ def test_changed_parameters_are_noticed() -> None:
         model = estimator().fit(X, y)
         digest = model.digest()
         setattr(model, name, value)
-        with pytest.raises(ChangedParametersError, match="Set them back, or call fit again"):
+        with pytest.raises(ChangedParametersError, match="Restore their old values, or call fit"):
             model.forget([1])
         setattr(model, name, estimator().get_params()[name])
         assert model.digest() == digest

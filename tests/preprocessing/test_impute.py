@@ -120,7 +120,7 @@ def test_a_mode_with_hysteresis_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     """A planted bug: the most frequent value stays until it has no rows."""
     X = np.array([["a"], ["a"], ["b"], ["b"]], object)
     model = SimpleImputer(strategy="most_frequent", random_state=1).fit(X)
-    monkeypatch.setattr(impute, "_find_mode", lambda _: ("a", 0))
+    monkeypatch.setattr(impute, "_find_mode", lambda *_: ("a", 0))
     model.forget([0])
     monkeypatch.undo()
     fresh = SimpleImputer(strategy="most_frequent", random_state=1).fit(X[1:], ids=[1, 2, 3])

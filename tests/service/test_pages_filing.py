@@ -229,7 +229,7 @@ def test_an_upload_says_what_is_a_duplicate(desk: Desk) -> None:
     client, sheet = desk.browser("operator"), f"model,id\nrisk,{person(1)}\nrisk,{person(2)}\n"
     values = {"csrf": csrf_of(client), "verified": "on"}
     answer = client.post("/requests/upload", data=values, files={"file": ("a.csv", sheet)})
-    assert "2 requests recorded, 1 as duplicate of open requests" in answer.text
+    assert "2 requests recorded, 1 as a duplicate of an open request" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ def test_no_number_of_another_tenant_is_in_an_audit(desk: Desk) -> None:
     desk.clock.now += 70 * 86_400
     desk.ledger.requests.submit(["person-006"], model="risk", verified=True)
     assert {drill: seen(drill) for drill in ("none", "log")} == before
-    assert "1 recorded request(s)" in str(before)
+    assert "recorded requests: 1;" in str(before)
     assert _audited(desk)["passed"] is False, "a token that sees all requests sees the late one"
 
 

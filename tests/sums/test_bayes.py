@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import sklearn.naive_bayes as theirs
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from sklearn.utils.estimator_checks import parametrize_with_checks as sklearn_checks
 
@@ -203,6 +203,71 @@ def test_pipelines_of_texts(vectorizer: Any) -> None:
     np.testing.assert_array_equal(model.predict_proba(texts), fresh.predict_proba(texts))
 
 
+WORDS = st.lists(st.sampled_from(["ash", "elm", "fir", "oak", "yew"]), max_size=5).map(" ".join)
+VECTORIZERS: list[dict[str, Any]] = [
+    {},
+    {"min_df": 2, "norm": None},
+    {"max_features": 2, "norm": "l1"},
+    {"max_df": 0.6, "sublinear_tf": True},
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(WORDS, min_size=4, max_size=12),
+    n_first=st.integers(2, 12),
+    leaving=st.lists(st.integers(0, 11), max_size=6, unique=True),
+    parameters=st.sampled_from(VECTORIZERS),
+    model=st.sampled_from(MODELS[:3]),
+)
+def test_any_sequence_of_a_pipeline_equals_a_fresh_fit(
+    texts: list[str], n_first: int, leaving: list[int], parameters: dict[str, Any], model: Any
+) -> None:
+    y = np.arange(len(texts)) % 3
+
+    def make() -> ForgetPipeline:
+        words = TfidfVectorizer(random_state=5, **parameters)
+        return ForgetPipeline([("text", words), ("model", copy.deepcopy(model))])
+
+    def train(pipeline: Any, method: str, places: list[int]) -> Any:
+        rows = [texts[k] for k in places]
+        return getattr(pipeline, method)(rows, y[places], ids=places)
+
+    first, rest = list(range(len(texts)))[:n_first], list(range(len(texts)))[n_first:]
+    try:
+        current = train(make(), "fit", first)
+        if rest:
+            train(current, "learn", rest)
+    except ValueError:
+        reject()
+    remaining = first + rest
+    for person in leaving:
+        if person in remaining:
+            try:
+                current.forget([person])
+            except EmptyModelError:
+                continue
+            remaining.remove(person)
+    assert current.digest() == train(make(), "fit", remaining).digest()
+
+
+def test_a_vanishing_column_needs_no_pass_over_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"common only{k}" for k in range(50)]
+    model = ForgetPipeline([("text", CountVectorizer()), ("model", MultinomialNB())])
+    model.fit(texts, np.arange(50) % 2)
+    sizes = []
+    transform = CountVectorizer._transform_training
+
+    def record(self: CountVectorizer, published: Any, block: Any) -> Any:
+        sizes.append(block.n_rows)
+        return transform(self, published, block)
+
+    monkeypatch.setattr(CountVectorizer, "_transform_training", record)
+    model.forget([7])
+    assert model["text"].get_feature_names_out().size == 50
+    assert max(sizes) == 1
+
+
 # Errors and files
 
 
@@ -268,7 +333,7 @@ def test_planted_bug_sums_of_floats(monkeypatch: pytest.MonkeyPatch) -> None:
     assert equals_fresh_fit()
 
     def start(self: FeatureSums, n_columns: int) -> None:
-        self.values = np.zeros((len(self.labels), n_columns))  # type: ignore[assignment]
+        self.values = np.zeros((len(self.classes), n_columns))  # type: ignore[assignment]
 
     monkeypatch.setattr(FeatureSums, "_start", start)
     monkeypatch.setattr(sums_module, "round_to_grid", lambda values: np.asarray(values, float))

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from letheon.sums import (
     RidgeClassifier,
     round_location_scale,
 )
-from letheon.sums._table_sums import TableSums, split_block
+from letheon.sums._table_sums import RowPart, TableSums, split_block
 from tests.sums.models import draw_labels
 
 MODELS = [
@@ -104,6 +105,36 @@ def test_missing_values_that_appear_later_are_refused() -> None:
     assert state.digest(model.sums_) == before
 
 
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_infinity_in_some_rows_changes_nothing(is_sparse: bool) -> None:
+    X = np.ones((3_000, 400))
+    y = np.zeros(3_000)
+    table = sp.csr_array(X) if is_sparse else X
+    rows = RowPart(table, y[:, None], None, None)
+    sums = TableSums("numbers", rows)
+    sums.count_columns(rows, 1)
+    before = state.digest(sums)
+    y[2_999] = np.inf
+    with pytest.raises(ValueError, match="infinity"), sums.preview([(1, rows)]):
+        pass
+    y[2_999], table[2_999, 3] = 0.0, np.inf
+    with pytest.raises(ValueError, match="infinity"):
+        sums.count_columns(rows, -1)
+    assert state.digest(sums) == before
+
+
+def test_an_incomplete_state_is_refused() -> None:
+    rows = RowPart(np.ones((3, 2)), np.zeros((3, 0)), None, None)
+    parts = TableSums("none", rows)._to_state()
+    for bad in (
+        {**parts, "grams": []},
+        {**parts, "class_rows": np.zeros(1, np.int64)},
+        {name: value for name, value in parts.items() if name != "n_rows"},
+    ):
+        with pytest.raises(ValueError, match=r"do not match|numbers of rows|not complete"):
+            TableSums._from_state(bad)
+
+
 def count_grid_changes(n_trials: int, n_rows: int) -> int:
     """Remove one row under another seed each time; count changes of the grid."""
     rng = np.random.default_rng(1)
@@ -175,5 +206,5 @@ def test_an_unkeyed_dither_would_be_found(monkeypatch: pytest.MonkeyPatch) -> No
         return changed
 
     assert count_changes() < 20
-    monkeypatch.setattr("letheon.sums._rounding._cached_dithers", without_key)
+    monkeypatch.setattr("letheon.sums._rounding._get_dithers", without_key)
     assert count_changes() == 200

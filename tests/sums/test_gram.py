@@ -59,11 +59,11 @@ def exact_products(gram: Gram) -> list[list[int]]:
 @given(MATRICES)
 def test_slices_are_the_rounded_integers(X: Any) -> None:
     rows = slice_matrix(X)
-    values = rows.high * 2.0**16 + rows.low
+    values = rows.upper * 2.0**16 + rows.lower
     expected = round_integers(X)
     assert values.astype(int).tolist() == expected
-    assert np.abs(rows.low).max() <= 2**15
-    assert rows.n_clipped.tolist() == (np.abs(X) * 2.0**20 > LARGEST).sum(axis=0).tolist()
+    assert np.abs(rows.lower).max() <= 2**15
+    assert rows.n_clipped.tolist() == (np.abs(X) > LARGEST / 2.0**20).sum(axis=0).tolist()
 
 
 @given(MATRICES, st.data())
@@ -126,7 +126,7 @@ def test_put_and_select(X: Any, data: Any) -> None:
     column = data.draw(st.integers(0, n - 1))
     other[:, column] = np.arange(len(X))
     rows = slice_matrix(other)
-    chosen = Slices(rows.high[:, [column]], rows.low[:, [column]], rows.n_clipped)
+    chosen = Slices(rows.upper[:, [column]], rows.lower[:, [column]], rows.n_clipped)
     gram.put(np.array([column]), multiply_slices(rows, chosen), rows.n_clipped)
     expected = Gram(n)
     expected.add(rows)
@@ -152,7 +152,7 @@ def test_float_accumulation_would_be_found(monkeypatch: pytest.MonkeyPatch) -> N
     # Planted bug: plain float64 products instead of two slices. They are not exact.
     def multiply_floats(left: Slices, right: Slices | None = None) -> Any:
         right = left if right is None else right
-        values = (left.high * 2.0**16 + left.low).T @ (right.high * 2.0**16 + right.low)
+        values = (left.upper * 2.0**16 + left.lower).T @ (right.upper * 2.0**16 + right.lower)
         return np.stack([values * 0, values * 0, values]).astype(np.int64)
 
     rng = np.random.default_rng(0)

@@ -16,12 +16,12 @@ from letheon.sums import (
     ColumnSums,
     floor_log2,
     keyed_dither,
+    round_count,
     round_exponents,
     round_location_scale,
     round_logs,
     round_ratios,
     round_values,
-    rounded_count,
 )
 from tests.sums.columns import (
     HOSTILE,
@@ -149,7 +149,7 @@ def test_rounded_logarithms(tops: Any, bottom: int, dithers: list[int], bits: in
 def test_rounded_count() -> None:
     table = sorted({isqrt(isqrt(2**k)) for k in range(80)})
     for n in [*range(1, 3_000), 10**5, 10**6 - 1, 10**6]:
-        assert rounded_count(n) == max(entry for entry in table if entry <= n)
+        assert round_count(n) == max(entry for entry in table if entry <= n)
 
 
 def count_changes(n_trials: int, n_rows: int, keyed: bool) -> tuple[int, int]:

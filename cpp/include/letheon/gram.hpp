@@ -35,4 +35,11 @@ void quantise(Columns<const double> X, std::span<const double> factors,
 void add_products(Columns<const double> high, Columns<const double> low, std::int64_t sign,
                   std::span<std::int64_t> products);
 
+// The same for sparse rows: values `begins[i]` up to `begins[i + 1]` belong to row i. Throws
+// std::invalid_argument when sizes do not match or a column is not below `n_columns`.
+void add_sparse_products(std::span<const std::int64_t> begins,
+                         std::span<const std::int64_t> columns, std::span<const std::int64_t> high,
+                         std::span<const std::int64_t> low, std::int64_t sign,
+                         std::size_t n_columns, std::span<std::int64_t> products);
+
 }  // namespace letheon::sums

@@ -124,12 +124,12 @@ def check_requests(bundle: Bundle, models: Collection[int] | None = None) -> Lev
     states = Counter(history.state for history in histories.values())
     details = {"requests": dict(sorted(states.items()))}
     if late:
-        reason = f"{late} recorded request(s) are past the deadline and were not applied"
+        reason = f"recorded requests that are past the deadline and were not applied: {late}"
         return LevelResult("V1", "", "fail", reason, details)
-    reason = f"{len(histories)} recorded request(s); no verified request is past its deadline"
+    reason = f"recorded requests: {len(histories)}; no verified request is past its deadline"
     unverified = sum(history.is_unverified(today) for history in histories.values())
     if unverified:
-        reason += f" ({unverified} unverified, past the deadline)"
+        reason += f" (unverified and past the deadline: {unverified})"
     return LevelResult("V1", "", "pass", reason, details)
 
 
@@ -169,18 +169,20 @@ def check_residue(stores: Stores, markers: Any) -> LevelResult:
     }
     if result.hits:
         shown = ", ".join(f"{hit.store}: {hit.file!r}" for hit in result.hits[:_SHOWN])
-        reason = f"erased data was found in {len(result.hits)} place(s): {shown}"
+        reason = f"erased data was found (places: {len(result.hits)}): {shown}"
         return LevelResult("V3", "", "fail", reason, details)
     missing = [name for name, path in places if not path.exists()]
     if result.unread or missing:
-        reason = f"{len(result.unread) + len(missing)} place(s) or file(s) could not be read"
+        reason = f"places or files that could not be read: {len(result.unread) + len(missing)}"
         return LevelResult("V3", "", "skipped", reason, details)
     if result.n_not_searched:
         files = result.not_searched[:_SHOWN]
         shown = ", ".join(f"{entry.file!r} ({entry.reason})" for entry in files)
-        reason = f"nothing found, but {result.n_not_searched} file(s) were not searched: {shown}"
+        reason = f"nothing was found; files not searched: {result.n_not_searched}, such as {shown}"
         return LevelResult("V3", "", "skipped", reason, details)
-    reason = f"nothing found in {result.files} files ({result.bytes} bytes) of {len(places)} places"
+    reason = (
+        f"nothing was found; places: {len(places)}, files: {result.files}, bytes: {result.bytes}"
+    )
     return LevelResult("V3", "", "pass", reason, details)
 
 

@@ -273,7 +273,10 @@ def _compare_environments(model: Any, rederived: Any) -> dict[str, list[str]]:
 
 
 def names_another_environment(model: Any, rederived: Any) -> bool:
-    """Return whether a model plausibly claims that it was made with other libraries."""
+    """Return whether a model records a valid environment that differs from the one here.
+
+    Such an environment has, for example, other library versions.
+    """
     other = _compare_environments(model, rederived)
     return bool(other) and _is_environment(vars(model).get("environment_"), rederived)
 
@@ -341,8 +344,9 @@ def check_file_content(
         return FileFindings(f"a fresh fit does not have what the file has at {join_places(wrong)}")
     if undecided:
         return FileFindings(
-            undecided=f"made with other libraries and different at {join_places(undecided)}; "
-            "rounding may be the cause. Repeat the audit with these libraries"
+            undecided="the file was made with other libraries and differs at "
+            f"{join_places(undecided)}; rounding may be the cause. Repeat the audit with these "
+            "libraries"
         )
     return FileFindings()
 

@@ -246,7 +246,8 @@ def _draw_measures(lines: Sequence[ResultLine], figure_type: Any) -> Picture:
         alt="Ranges over data sets for each method and setting; the main table has the numbers",
         note=(
             "Minimum, geometric mean (effectiveness: mean) and maximum over data sets, for the "
-            f"least number of people. Values below {_LEAST_POINTS} points are drawn there."
+            f"smallest number of people. Values below {_LEAST_POINTS} points are drawn at "
+            "this value."
         ),
     )
 

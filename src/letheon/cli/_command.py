@@ -415,7 +415,7 @@ def describe_error(error: BaseException) -> str:
     line = errors.find_own_line(error)
     where = "" if line is None else f" in {line[0]}, line {line[1]}"
     return (
-        f"internal error: {type(error).__name__}{where}. This is a bug in letheon, please report "
+        f"internal error: {type(error).__name__}{where}. This is a bug in letheon; please report "
         "it. Acknowledged requests are not lost. LETHEON_TRACEBACK=1 shows the traceback, which "
         "may contain personal data"
     )

@@ -72,7 +72,7 @@ class FrameSchema:
         return {}
 
     def select(self, columns: tuple[int, ...]) -> ColumnSelection:
-        """Return the schema and places of some columns; remembered for the next call."""
+        """Return the schema and places of some columns. The result is cached."""
         if columns not in self._selections:
             schema = FrameSchema(
                 self.backend,
@@ -377,9 +377,10 @@ def _native_kind(series: "nw.Series[Any]") -> str:
 
 
 def _column_numbers(series: "nw.Series[Any]") -> Floats:
-    if series.dtype.is_integer() and len(series):
-        for extreme in (series.min(), series.max()):
-            if extreme is not None and abs(int(extreme)) > _LARGEST_INTEGER:
+    present = series.drop_nulls() if series.dtype.is_integer() else series.head(0)
+    if len(present):
+        for extreme in (present.min(), present.max()):
+            if abs(int(extreme)) > _LARGEST_INTEGER:
                 raise ValueError(
                     f"column {series.name!r} contains {extreme}; expected integers of at most "
                     "2**53. Pass the column as text or as float"

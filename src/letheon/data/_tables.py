@@ -438,7 +438,7 @@ def _require_same_layout(X: Table, other: Table) -> None:
         ]
         what = "; ".join(wrong[:3]) or f"{len(layout) - 1} columns, not {len(expected) - 1}"
         raise ValueError(
-            f"X has other columns than the rows of the fit: {what}. Pass the same columns in the "
+            f"the columns of X differ from those in fit: {what}. Pass the same columns in the "
             f"same order and with the same dtypes (frame[list(model.feature_names_in_)], astype)"
         )
     raise ValueError(

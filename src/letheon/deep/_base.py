@@ -407,7 +407,7 @@ class NetBase(
                 yield
         except torch.OutOfMemoryError as error:
             raise MemoryError(
-                f"the GPU ran out of memory; the model was not changed: {error}. Use a smaller "
+                f"the GPU ran out of memory ({error}); the model was not changed. Use a smaller "
                 f"batch_size, fewer networks at once, or device='cpu'"
             ) from error
 

@@ -514,7 +514,7 @@ def _concrete_device(device: torch.device | str) -> torch.device:
 class CheckpointedNet(HomeMixin, NetBase):
     """A network with a checkpoint store in memory, in an unnamed file or in a directory.
 
-    `_prepare` returns a `Change` and the open change of the store, or None if the store is
+    `_prepare` returns a `Change` and the open change to the store, or None if the store is
     replaced.
     """
 

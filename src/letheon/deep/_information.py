@@ -30,7 +30,7 @@ from letheon.removal import opaque_repr
 
 
 class FisherBatch(NamedTuple):
-    """Float32 rows, and a uniform number per row that selects its label.
+    """Float32 rows, and for each row a uniform random number that selects its label.
 
     If `draws` is None, all labels are used.
     """
@@ -128,8 +128,8 @@ class FisherInformation:
 def label_terms(logits: Tensor, draws: Tensor | None) -> list[LabelTerm]:
     """Return the terms of an expectation over the labels that the model predicts.
 
-    Without `draws`, these are all labels, weighted by their probabilities. Otherwise it is one
-    label per row, selected by the uniform number of the row.
+    Without `draws`, these are all labels, weighted by their probabilities. Otherwise there is
+    one label per row; `draws` has for each row a uniform random number that selects its label.
     """
     shares = functional.softmax(logits.detach().double(), dim=1)
     n_rows, n_classes = shares.shape

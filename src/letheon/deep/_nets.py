@@ -105,7 +105,7 @@ class _Convolve(torch.autograd.Function):
 class MatmulConv2d(nn.Conv2d):
     """`torch.nn.Conv2d` with the same parameters, computed as one matrix product.
 
-    All windows of the input are copied into a matrix (n h' w', k k c) and multiplied with the
+    All windows of the input are copied into a matrix (n h' w', k k c) and multiplied by the
     kernels (k k c, o). Under `torch.func.vmap` this is one batched product. The gradient of the
     input is the same kind of product; it is skipped if the input needs no gradient. Groups,
     dilation and padding with values other than zero are not supported.

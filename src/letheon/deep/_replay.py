@@ -4,10 +4,13 @@
 the batches of the training loop: slots in keyed order, empty slots masked. For each step it stores
 the parameters and the mean gradient of the batch at these parameters, including weight decay.
 
-The replay (Wu et al. 2020, Algorithm 4) multiplies with an approximate Hessian B that is estimated
-from a few steps: L-BFGS in compact form, see `letheon.removal.secant_matrix`. B is positive
-definite if s.y > 0 for every pair (s, y) of steps. A loss that is not convex does not guarantee
-this, so `LocalChecks` decides which pairs may be used.
+The replay (Wu et al. 2020, Algorithm 4) approximates the gradients of most steps: it multiplies the
+difference between the replayed and the recorded parameters by an approximate Hessian B, and adds
+the product to the recorded gradient. B is estimated from pairs (s, y) of a few steps with L-BFGS in
+compact form, see `letheon.removal.secant_matrix`: s is the difference between the replayed and the
+recorded parameters, and y is the measured change of the gradient. B is positive definite if
+s.y > 0 for every pair. A loss that is not convex does not guarantee this, so `LocalChecks` decides
+which pairs may be used.
 """
 
 from dataclasses import dataclass, replace
@@ -331,7 +334,7 @@ class NetSecants:
     def _invert_middle(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """Return the scaled inverse of the middle matrix of the compact form of L-BFGS.
 
-        Rows and columns of pairs that are not stored yet are zero.
+        Rows and columns of pairs that have not been stored yet are zero.
         """
         history, filled = len(self._ages), np.flatnonzero(self._ages >= 0)
         n, ages = len(filled), self._ages[filled]

@@ -120,8 +120,8 @@ def compare_with_refit(demo: DemoContext) -> None:
     demo.show_table(("model", "after forgetting", "fresh fit", "equal"), rows)
     demo.print_text(
         "A digest is the SHA-256 of everything in the model: rows, states, parameters, seed. Equal "
-        "digests mean: the model is, byte for byte, one that was never trained on the six people. "
-        "Anyone with the remaining rows can make this comparison."
+        "digests mean that the model is, byte for byte, one that was never trained on the six "
+        "people. Anyone with the remaining rows can make this comparison."
     )
 
 
@@ -138,7 +138,8 @@ def save_and_load(demo: DemoContext) -> None:
     fresh = demo.fresh_fit(_context.SLICED).digest()
     demo.print_text(
         f"Saved in the format {info.format}: {size_text(info.size)}, no pickle. The file contains "
-        "rows, so it is personal data. Loaded again, then one more person was forgotten:"
+        "rows, so it is personal data. The model was loaded again, and one more person "
+        "was forgotten:"
     )
     demo.print_quote(str(receipt))
     same = demo.check(loaded.digest() == model.digest(), "a loaded model forgets in the same way")
@@ -233,9 +234,9 @@ def _check_account(
         f"{claim.kind}: indistinguishable from a refit with fresh noise, up to epsilon = "
         f"{claim.epsilon:g} and delta = {claim.delta:g}. The noise hides a gradient of "
         f"{account.limit:.3g}; {account.spent:.3g} of it is spent. Within the budget: {covered}. "
-        f"Measured: {left:.3g}, at most the spent amount: {honest}. It was measured "
-        f"{account.exact} times during the removals, improved by another step {account.polishes} "
-        f"times, and {account.retrains} retrainings were needed. A data set this small needs these "
+        f"Measured: {left:.3g}, at most the spent amount: {honest}. Measurements "
+        f"during the removals: {account.exact}; additional steps: {account.polishes}; "
+        f"retrainings: {account.retrains}. A data set this small needs these "
         "measurements: with more rows a step spends almost nothing and reads no other row."
     )
     demo.print_text(
@@ -277,7 +278,7 @@ def _forget_by_blocks(demo: DemoContext) -> None:
     demo.print_text(
         f"One network, trained on {BLOCKS} blocks of people, one after the other; "
         f"{demo.accuracy_text(model)} accurate. It forgets the six one by one: their block is "
-        "trained again, and later blocks until the difference to the old run is stable. The "
+        "trained again, and later blocks until the difference from the old run is stable. The "
         "changes by the other blocks are taken from the old run:"
     )
     demo.print_quote(str(receipts[-1]))
@@ -287,7 +288,8 @@ def _forget_by_blocks(demo: DemoContext) -> None:
     demo.print_text(
         f"empirical: nothing is proved. Receipts estimate a distance of {model.tail_:.3g} from "
         "retraining all later blocks, as the sum of absolute differences of all parameters. For "
-        f"comparison we did so: the true distance is {_parameter_distance(model, whole):.3g}."
+        "comparison, the demo retrained them: the true distance is "
+        f"{_parameter_distance(model, whole):.3g}."
     )
 
 

@@ -12,6 +12,7 @@ from letheon.evaluation._baselines import (
     choose_best,
     list_ordinary,
     name_model,
+    usual_models,
 )
 from letheon.evaluation._evaluate import evaluate, with_canaries
 from letheon.evaluation._evaluation import Evaluation, make_frame
@@ -33,5 +34,6 @@ __all__ = [
     "make_frame",
     "name_model",
     "require_function",
+    "usual_models",
     "with_canaries",
 ]

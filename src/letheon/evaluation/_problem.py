@@ -230,7 +230,7 @@ def _check_rows(name: str, X: Any, y: Any, ids: Any = None) -> People:
             f"{name}: ids has {len(missing):,} missing value(s), the first in row {missing[0]}; "
             "expected an id for every row"
         )
-    as_ids(owners)  # Raises for other types than int and str.
+    as_ids(owners)  # Raises for types other than int and str.
     if len(owners) != len(labels):
         raise ValueError(f"{name}: ids has {len(owners)} entries, but there are {len(labels)} rows")
     return People(X, labels, owners)

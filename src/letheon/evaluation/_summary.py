@@ -56,7 +56,7 @@ def describe_timing(clock: RequestClock) -> list[str]:
             "and a digest is subtracted."
         )
     unseen = (
-        "Not included: work that is deferred to other calls than predict, predict_proba, "
+        "Not included: work that is deferred to calls other than predict, predict_proba, "
         "decision_function, score, digest and pickle, and work on other machines or in detached "
         "processes. Deferred work below "
         f"{1000 * max(clock.work_resolution, LEAST_LATE_SECONDS):.2g} ms and deferred waits below "

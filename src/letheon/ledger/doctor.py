@@ -245,8 +245,8 @@ def _check_clock(core: Core) -> _CheckResults:
         words = (
             f"the clock of this machine is {ahead / 86_400:.1f} days ahead of the time "
             "measured by machine uptime: it was set ahead, or the machines were off. Until an "
-            "operator confirms it, holds do not end and old tags are not deleted. Compare it with "
-            "another clock; if it is right, run `letheon doctor --accept-clock`"
+            "operator confirms the clock, holds do not end and old tags are not deleted. Compare "
+            "the clock with another one; if it is right, run `letheon doctor --accept-clock`"
         )
         yield "error", words
     if os.environ.get("TZ", "") not in ("", "UTC"):

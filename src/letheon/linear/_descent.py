@@ -387,7 +387,7 @@ class DescentToDeleteClassifier(CertifiedParameters, LinearClassifier):
     def _prepare_update(
         self, update: RowUpdate, attributes: dict[str, Any], *writes: Callable[[], None]
     ) -> Change:
-        """Prepare the change of the model for rows that are removed or added."""
+        """Prepare the change to the model for rows that are removed or added."""
         source, hidden, top = copy.copy(self.source_), self.unperturbed_, self.top_
         size = theory.count_parts(self, update.after.n_remaining)
         prior = PriorState(

@@ -42,7 +42,7 @@ class Design:
             if self.row_norm is not None:
                 raise ValueError(
                     f"row_norm={self.row_norm!r} has no effect with rows='keep'; choose "
-                    "rows='clip', 'normalize' or 'refuse', or leave row_norm=None"
+                    "rows='clip', 'normalize' or 'refuse', or set row_norm=None"
                 )
         elif not POSITIVE.accepts(self.row_norm):
             raise ValueError(

@@ -161,7 +161,7 @@ class RemovalContext(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Proposal(Opaque):
-    """A Newton step that is not applied yet.
+    """A Newton step that has not been applied yet.
 
     `W` are the parameters after the step, `added` bounds the gradient norm that the step adds, and
     `downdate` is the pending removal from the Hessian.

@@ -160,7 +160,7 @@ class ModeSums:
 
     def _fill_cache(self) -> tuple[list[Key], list[int]]:
         if self.values is None or self.others is None:
-            pairs = [_find_mode(known) for known in self.counts.counts]
+            pairs = [_find_mode(*part) for part in zip(self.counts.counts, self.counts.kinds)]  # noqa: B905
             self.values, self.others = [key for key, _ in pairs], [count for _, count in pairs]
         return self.values, self.others
 
@@ -185,7 +185,7 @@ class ModeSums:
         for column in unclear:
             own = [change for change in changes if change[0] == column]
             after = dict(counts.counts[column]) | {key: new for _, key, _, new in own}
-            values[column], others[column] = _find_mode(after)
+            values[column], others[column] = _find_mode(after, counts.kinds[column])
 
         def apply() -> None:
             counts.apply(n_rows, changes, {})
@@ -208,7 +208,7 @@ class ModeSums:
         return type(self)._from_state, (self._to_state(),)
 
 
-def _find_mode(counts: Counts) -> tuple[Key, int]:
+def _find_mode(counts: Counts, kind: str) -> tuple[Key, int]:
     """Return the most frequent value, the smallest one of several, and the next count."""
     present = {key: count for key, count in counts.items() if key is not None and count}
     if not present:
@@ -216,6 +216,8 @@ def _find_mode(counts: Counts) -> tuple[Key, int]:
     most = max(present.values())
     best = [key for key, count in present.items() if count == most]
     mode = sort_keys(best, "a column")[0]
+    if kind != "text" and mode is not None:
+        mode = float(mode)
     if len(best) > 1:
         return mode, most
     return mode, max((count for key, count in present.items() if key != mode), default=0)
@@ -326,7 +328,8 @@ class SimpleImputer(OneToOneFeatureMixin, StableTransformer):
     Differences from scikit-learn: means are rounded to a power of two near 1/8 of the standard
     deviation, medians to one near 1/8 of the interquartile range, so that a removal changes them
     with probability about 8 / n per column for n rows. The most frequent value is exact; of
-    several, the smallest. A data frame with texts stays a data frame.
+    several, the smallest. A data frame with texts stays a data frame. Sparse tables are not
+    supported.
 
     Guarantee: exact. Sums and counts are integers.
 
@@ -445,13 +448,13 @@ class SimpleImputer(OneToOneFeatureMixin, StableTransformer):
         return tuple(np.flatnonzero(statistics.n_missing).tolist()) != old.indicated
 
     def _recount(self, delta: Delta) -> StepPlan:
+        if delta.layout is not None:
+            return self._rebuild_plan(delta)
         sums, published = self._count(delta.source, self.seed_)
 
         def apply() -> None:
             self.sums_ = sums
 
-        if delta.layout is not None:
-            return self._rebuild_plan(delta)
         return self._plan(delta, published, sums.publish(self.seed_), apply, 1.0)
 
     def _plan(

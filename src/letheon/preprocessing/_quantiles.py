@@ -209,13 +209,16 @@ class QuantileSums:
             np.add.at(at[place], columns, signs * (cells == own))
         moved = _find_moved(known, below, at, n_values, fractions)
         if len(moved):
-            values, known = values.copy(), known.copy()
+            known = known.copy()
         for column in moved.tolist():
             counts, is_own = self.counts[column].copy(), columns == column
             np.add.at(counts, cells[is_own], signs[is_own])
-            values[:, column], known[:, column], below[:, column] = self._compute_column(
+            fresh, known[:, column], below[:, column] = self._compute_column(
                 column, counts, fractions
             )
+            if not np.array_equal(fresh, values[:, column], equal_nan=True):
+                values = values.copy()
+                values[:, column] = fresh
         quantiles = Quantiles(values, known, below)
         return QuantileChange(places, signs, n_values, samples, n_sampled, quantiles)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,7 +36,7 @@ _DENSE_SIZE = 1 << 22
 
 
 def to_numbers(X: Any, *, copy: bool) -> Table:
-    """Return X as a float64 array or CSR array; refuse infinity and other values than numbers."""
+    """Return X as a float64 array or CSR array; refuse infinity and values that are not numbers."""
     if isinstance(X, np.ndarray) and X.dtype.kind == "O":
         X = X.astype(np.float64)
     table = as_table(X, copy=copy)
@@ -301,6 +302,13 @@ class StandardScaler(_Scaler):
         return self.sums_.counts
 
 
+@lru_cache
+def _make_rule(begin: float, end: float) -> QuantileRule:
+    """Return the rule for two quantiles, in percent, and the median."""
+    low, high = (Fraction(repr(float(percent))) / 100 for percent in (begin, end))
+    return QuantileRule((low, Fraction(1, 2), high), low, high)
+
+
 class RobustScaler(_Scaler):
     """Scaler that subtracts the median and divides by the distance of two quantiles, both rounded.
 
@@ -376,8 +384,7 @@ class RobustScaler(_Scaler):
 
     @property
     def _rule(self) -> QuantileRule:
-        low, high = (Fraction(repr(float(end))) / 100 for end in self.quantile_range)
-        return QuantileRule((low, Fraction(1, 2), high), low, high)
+        return _make_rule(*self.quantile_range)
 
     def _count(self, source: RowSource, seed: int) -> tuple[QuantileSums, Scaling]:
         sums = QuantileSums.from_source(source, read_numbers, self._rule, seed)

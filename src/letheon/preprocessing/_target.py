@@ -358,23 +358,25 @@ class TargetEncoder(OneToOneFeatureMixin, StableTransformer):
     def _find_rows(self, delta: Delta, new: TargetCodes) -> Ints:
         """Return the ranks of remaining rows whose encoding changes."""
         n_added = 0 if delta.added is None else delta.added.n_rows
-        old, parts = self.published_, []
+        old, parts, begin = self.published_, [], 0
         columns = [j for j, known in enumerate(new.codes) if known is not old.codes[j]]
         columns = columns if new.means == old.means else list(range(len(new.codes)))
         for block in delta.source.blocks():
-            folds = self._find_folds(block.ids, self.seed_)
-            is_changed = np.zeros(block.n_rows, bool)
+            moved = []
             for column in columns:
                 keys, places = number_column(block.X, column)
-                tables = [
+                before, after = (
                     np.array([p.codes[column].get(key, p.means) for key in keys], np.int64)
                     for p in (old, new)
-                ]
-                differs = (tables[0] != tables[1]).reshape(len(keys), self.cv + 1, -1).any(axis=2)
-                is_changed |= differs[places, folds]
-            parts.append(is_changed)
-        flags = np.concatenate(parts)
-        return np.flatnonzero(flags[: len(flags) - n_added])
+                )
+                differs = (before != after).reshape(len(keys), self.cv + 1, -1).any(axis=2)
+                rows = np.flatnonzero(differs.any(axis=1)[places])
+                folds = self._find_folds(block.ids.take(rows), self.seed_)
+                moved.append(rows[differs[places[rows], folds]])
+            parts.append(np.unique(np.concatenate(moved)) + begin)
+            begin += block.n_rows
+        ranks = np.concatenate(parts)
+        return ranks[ranks < begin - n_added]
 
     def _count_outputs(self, published: TargetCodes) -> int:
         return len(published.codes) * published.scale.n_targets

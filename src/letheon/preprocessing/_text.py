@@ -443,7 +443,10 @@ class CountVectorizer(StableTransformer):
             norms = sums.astype(np.float64)
             norms = norms if self.norm == "l1" else np.sqrt(norms)
             values /= np.repeat(norms, np.diff(matrix.indptr))
-        result = sp.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+        indices, starts = matrix.indices, matrix.indptr
+        if len(indices) < 2**31:  # many estimators of scikit-learn take only 32-bit indices
+            indices, starts = indices.astype(np.int32), starts.astype(np.int32)
+        result = sp.csr_array((values, indices, starts), shape=matrix.shape)
         result.has_canonical_format = True
         return result
 

@@ -235,7 +235,10 @@ def _close_all_but(kept: int) -> None:
 
 
 def main(number: int) -> None:
-    """Run the zygote: serve the caller at the other end of the socket with this file number."""
+    """Run the zygote: serve the caller at the other end of a socket.
+
+    `number` is the file descriptor of the socket.
+    """
     # A terminal signals the whole group; the caller ends this process by closing the socket.
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)

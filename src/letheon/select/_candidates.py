@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 
+from letheon.compose import ForgetPipeline
 from letheon.evaluation import name_model
 from letheon.guarantee import (
     FAMILIES,
@@ -27,6 +28,7 @@ from letheon.guarantee import (
 )
 from letheon.methods import METHODS
 from letheon.sharded import SISAClassifier, SISARegressor
+from letheon.table_pipeline import make_table_pipeline, needs_pipeline
 
 # From the weakest to the strongest observer; a claim covers all weaker observers.
 _OBSERVERS: tuple[Releases, ...] = ("labels-only", "latest-only", "every-version")
@@ -230,11 +232,39 @@ class Candidate:
 
 
 Named = dict[str, Candidate]
+# These candidates contain the ordinary model, with its preprocessing.
+_WRAPPERS = (SISAClassifier, SISARegressor)
+
+
+def add_preprocessing(candidates: Named, X: Any, size: TrainingSize) -> Named:
+    """Return the candidates as pipelines if the table has categories or missing values.
+
+    The same parameter values are tried, for the last step. The preprocessing depends on the types
+    of the columns; see `letheon.table_pipeline`.
+    """
+    if not needs_pipeline(X):
+        return candidates
+    return name_candidates(
+        candidate
+        if isinstance(candidate.estimator, _WRAPPERS)
+        else _with_preprocessing(candidate, X, size)
+        for candidate in candidates.values()
+    )
+
+
+def _with_preprocessing(candidate: Candidate, X: Any, size: TrainingSize) -> Candidate:
+    efficiency, certifiability = (
+        {f"model__{name}": options for name, options in values.items()}
+        for values in candidate.ranges(size)
+    )
+    return Candidate(make_table_pipeline(candidate.estimator, X), efficiency, certifiability)
 
 
 def short_name(estimator: Any) -> str:
-    """Return the class name, followed by the name of the inner estimator, if any."""
+    """Return the class name, followed by the name of the inner estimator or last step, if any."""
     inner = estimator.get_params(deep=False).get("estimator")
+    if isinstance(estimator, ForgetPipeline):
+        inner = estimator
     return type(estimator).__name__ + (f" of {name_model(inner)}" if inner is not None else "")
 
 

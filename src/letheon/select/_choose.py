@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.multiclass import type_of_target
 
 from letheon.data import People
 from letheon.datasets import Requests
@@ -34,7 +33,13 @@ from letheon.guarantee import Task, TrainingSize
 from letheon.measures import bootstrap
 from letheon.parallel import one_thread
 from letheon.scoring import balanced_accuracy, is_unbalanced, largest_class
-from letheon.select._candidates import Candidate, Need, default_candidates, name_candidates
+from letheon.select._candidates import (
+    Candidate,
+    Need,
+    add_preprocessing,
+    default_candidates,
+    name_candidates,
+)
 from letheon.select._comparison import Comparison
 from letheon.select._results import (
     CandidateResult,
@@ -44,13 +49,12 @@ from letheon.select._results import (
     name_setting,
     tune_efficiency,
 )
+from letheon.table_pipeline import infer_task
 
 Settings = dict[str, Any]
 _Argument = TypeVar("_Argument")
 # Errors of candidates that do not support the rows or settings; they are reported, not raised.
 _REFUSALS = (LetheonError, ValueError, ArithmeticError)
-# Floats without fractions are class labels if there are few distinct values.
-_MOST_CLASSES = 20
 
 
 @dataclass
@@ -210,7 +214,9 @@ def choose(
     tolerances : Tolerances, optional
         The worst acceptable results.
     candidates : iterable of Candidate or forgetting estimator, optional
-        The methods to compare; by default one candidate per method of letheon.
+        The methods to compare; by default one candidate per method of letheon. For a table with
+        categories or missing values, the default candidates are pipelines: see
+        `letheon.table_pipeline.make_table_pipeline`.
     expected_requests : int, default=1000
         Expected number of people to be forgotten; used to compute the total cost.
     requests : Requests, int or float, optional
@@ -289,6 +295,7 @@ def choose(
         n = min(20 if need.immediate else 100, max(1, n_people // 10))
         deletions = Requests(n=n, batch=1 if need.immediate else max(1, n // 5))
     sizes = deletions.sizes(n_people)
+    size = TrainingSize(n_people, min(sizes))
     # Threads of boosted trees and of BLAS would disturb the timing.
     with one_thread():
         folds = CrossValidation(problem, cv=cv, seed=random_state)
@@ -298,6 +305,7 @@ def choose(
         excluded: dict[str, str] = {}
         if listed is None:
             listed, excluded = default_candidates(need, task, rival.model)
+            listed = add_preprocessing(listed, problem.train.X, size)
         blank = Comparison(
             tried=(),
             excluded={},
@@ -318,7 +326,7 @@ def choose(
         arena = _CandidateSearch(
             blank=blank,
             problem=problem,
-            size=TrainingSize(n_people, min(sizes)),
+            size=size,
             folds=folds,
             rival=rival,
             constant=_ConstantBaseline(problem),
@@ -381,10 +389,7 @@ def _infer_task(data: Any) -> Task:
     if hasattr(data, "task"):
         task: Task = data.task
         return task
-    y = np.asarray(data[1])
-    is_number = y.dtype.kind == "f" and len(np.unique(y)) > _MOST_CLASSES
-    is_number = is_number or type_of_target(y).startswith("continuous")
-    return "regression" if is_number else "classification"
+    return infer_task(data[1])
 
 
 def _check_requests(requests: Any) -> Requests | None:

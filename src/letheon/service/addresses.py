@@ -147,7 +147,8 @@ def _parse_host(entry: str | Mapping[str, object]) -> AllowedHost:
         raise ValueError(f"webhook_hosts: {entry!r}: {error}") from None
     if is_suffix and ("." not in name or _to_ip(name) is not None):
         raise ValueError(
-            f"webhook_hosts: {entry!r} is too broad; expected a host such as '*.example.org'"
+            f"webhook_hosts: {entry!r} is not allowed; after '*.' expected a domain with at least "
+            "two labels, such as '*.example.org', and not an IP address"
         )
     return AllowedHost(scheme, name, port, is_suffix, internal)
 

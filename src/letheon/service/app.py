@@ -136,7 +136,7 @@ async def _respond_to_error(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
     if problem is None:
         middleware.log_internal_error(error)
-        words = "This is a bug in letheon, please report it. Acknowledged requests are not lost."
+        words = "This is a bug in letheon; please report it. Acknowledged requests are not lost."
         problem = ApiProblem(500, "internal", "Internal error", words)
     if request.url.path.startswith(_FOR_PROGRAMS):
         return make_response(request, problem)

@@ -108,10 +108,10 @@ class Limiter:
         }
         # Each long call occupies one of the 40 threads of the server; short calls need free
         # threads.
-        words = "At most 4 per token. Wait for the responses, then continue."
+        words = "At most 4 are permitted per token. Wait for the responses, then continue."
         title = "too many concurrent long calls"
         self.long_calls = ConcurrencyLimit(4, 16, 429, "too-many-long-calls", title, words, "1")
-        words = "At most one per token and 2 in total. Try again later."
+        words = "At most 1 is permitted per token, and 2 in total. Try again later."
         title = "too many concurrent bundle downloads"
         self.bundles = ConcurrencyLimit(1, 2, 429, "too-many-bundles", title, words, "30")
         words, title = "Try again when it is finished.", "another model is being registered"
@@ -196,7 +196,7 @@ class CertificateNumbers:
         return self._ledger.certificates.sequences(tenant=str(self.tenant))
 
     def tenant_number(self, sequence: int | None) -> int | None:
-        """Convert the ledger's number to the tenant's; None for another tenant's certificate."""
+        """Convert the ledger's certificate number to the tenant's; None if not the tenant's own."""
         if sequence is None or self.tenant is None:
             return sequence
         place = bisect_left(self._sequences, sequence)
@@ -204,7 +204,7 @@ class CertificateNumbers:
         return place + 1 if is_own else None
 
     def ledger_number(self, number: int) -> int:
-        """Convert the tenant's number of a certificate to the ledger's number.
+        """Convert a tenant's certificate number to the ledger's.
 
         Raises
         ------
@@ -407,7 +407,7 @@ def require_unbound(caller: Principal) -> None:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return whether the headers of a call are consistent with a page of this desk."""
+    """Return whether, according to its headers, a call may come from a page of this desk."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")

@@ -157,7 +157,7 @@ class JobRunner:
 
         def renew_until_done() -> None:
             while not done.wait(LEASE_SECONDS / 3):
-                # If renewing fails, the next change of the job raises an error.
+                # If renewing fails, the next change to the job raises an error.
                 with contextlib.suppress(Exception):
                     self.jobs.renew(job)
 

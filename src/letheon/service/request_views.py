@@ -388,7 +388,7 @@ _WORDS = {
     "purge": "Purge attestation signed.",
     "purged": "All copies in the ledger were destroyed.",
     f"purged {states.NOT_FULLY_SEARCHED}": "All copies in the ledger were "
-    "destroyed. Some files of the stores could not be searched.",
+    "destroyed. Some files in the stores could not be searched.",
     "closed": "The person was answered{notified}.",
     "rejected": "Rejected: {ground}.",
     "cancelled": "The request was withdrawn.",

@@ -42,7 +42,7 @@ class WhatIfOrder:
     """The input of the measuring process: a model, its rows, and the number of people to remove.
 
     `done` lists the names of methods to skip. `baseline` is the time of a retrain in seconds, None
-    if it is not measured yet.
+    if it has not been measured yet.
     """
 
     model: bytes
@@ -102,7 +102,7 @@ def measure_methods(order: WhatIfOrder, report: Callable[[Any], None]) -> None:
     n_sample = len(inputs.rows)
     sizes = {"rows_held": round(n_sample * inputs.scale), "sample_rows": n_sample}
     report({"sizes": {**sizes, "people": order.people, "sample_people": len(inputs.removed_ids)}})
-    for method in _iterate_methods(inputs.present):
+    for method in _iterate_methods(inputs.present, inputs.rows.X):
         if method.name in order.done:
             continue
         report({"begin": method.name, "method": method.method, "is_current": method.is_current})
@@ -125,26 +125,36 @@ def _prepare_inputs(order: WhatIfOrder) -> _SharedInputs:
     return _SharedInputs(order, present, part, sampled.take(np.arange(n_removed)).to_array(), scale)
 
 
-def _iterate_methods(present: Any) -> Iterator[_Method]:
-    """Yield a retrain, the current method, and then all other methods of letheon."""
+def _iterate_methods(present: Any, X: Any) -> Iterator[_Method]:
+    """Yield a retrain, the current method, and then all other methods of letheon.
+
+    For a table with categories or missing values, the others are pipelines.
+    """
     from letheon.select import Need, default_candidates, short_name
+    from letheon.table_pipeline import make_table_pipeline, needs_pipeline
 
     yield _Method(RETRAIN, "retrain", present, kind="retrain")
     yield _Method(present.facts.method, short_name(present), present, is_current=True)
     task: Task = "regression" if is_regressor(present) else "classification"
     need = Need(task=task)
-    named, _ = default_candidates(need, task, _choose_inner_estimator(present, task))
+    is_mixed = needs_pipeline(X)
+    named, _ = default_candidates(need, task, _choose_inner_estimator(present, task, X, is_mixed))
+    steps = getattr(present, "steps_", None)
+    current = present if steps is None else steps[-1][1]
     for name, candidate in named.items():
-        method = candidate.facts.method
-        if method != present.facts.method:
-            why_not = need.why_not(candidate.estimator, candidate.facts)
-            yield _Method(method, name, candidate.estimator, why_not=why_not)
+        method, estimator = candidate.facts.method, candidate.estimator
+        if method != current.facts.method:
+            why_not = need.why_not(estimator, candidate.facts)
+            if is_mixed and method != "sisa":
+                estimator = make_table_pipeline(estimator, X)
+            yield _Method(method, name, estimator, why_not=why_not)
 
 
-def _choose_inner_estimator(present: Any, task: Task) -> Any:
+def _choose_inner_estimator(present: Any, task: Task, X: Any, is_mixed: bool) -> Any:
     """Return the estimator that SISA wraps.
 
-    It is the estimator inside the current model if there is one, or a linear model.
+    It is the estimator inside the current model if there is one, a forest if the table has
+    categories or missing values, or a linear model.
     """
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
@@ -153,6 +163,11 @@ def _choose_inner_estimator(present: Any, task: Task) -> Any:
     inner = present.get_params(deep=False).get("estimator")
     if inner is not None:
         return inner
+    if is_mixed:
+        from letheon.evaluation import usual_models
+
+        (forest,) = usual_models(X, is_regression=task == "regression", seed=0, family="forest")
+        return forest
     linear = Ridge() if task == "regression" else LogisticRegression(max_iter=1000)
     return make_pipeline(StandardScaler(), linear)
 

@@ -393,14 +393,14 @@ class Ensemble:
 
 
 class ShardChange(NamedTuple):
-    """A change of a shard: the old shard (None if it is new), and the training to run."""
+    """A change to a shard: the old shard (None if it is new), and the training to run."""
 
     old: Shard | None
     job: ShardTraining
 
 
 class Replacement(NamedTuple):
-    """A prepared change of a model: the new ensemble, its directory, and the outcome."""
+    """A prepared change to a model: the new ensemble, its directory, and the outcome."""
 
     ensemble: Ensemble
     home: str | None
@@ -410,7 +410,7 @@ class Replacement(NamedTuple):
 def change_rows(
     old: Shard, rows: Rows, touched: NDArray[np.int64], recipe: ShardRecipe
 ) -> ShardChange:
-    """Return the change of a shard to new rows, which differ only in the slices `touched`.
+    """Return the change that gives a shard new rows, which differ only in the slices `touched`.
 
     The first call of `partial_fit` receives the shard's classes. If these change, the shard is
     retrained from its first stage.

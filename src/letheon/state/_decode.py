@@ -35,7 +35,7 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "fro
 def names_of_trusted(trusted: Trusted) -> dict[str, Any]:
     """Return the classes and functions that a caller trusts, by qualified name.
 
-    The value is None for a name whose class or function is not imported yet.
+    The value is None for a name whose class or function has not been imported yet.
 
     Parameters
     ----------

@@ -30,12 +30,12 @@ from letheon.sums._rounding import (
     LocationScale,
     floor_log2,
     keyed_dither,
+    round_count,
     round_exponents,
     round_location_scale,
     round_logs,
     round_ratios,
     round_values,
-    rounded_count,
 )
 from letheon.sums._sample import draw_sample, sample_border
 
@@ -57,11 +57,11 @@ __all__ = [
     "draw_sample",
     "floor_log2",
     "keyed_dither",
+    "round_count",
     "round_exponents",
     "round_location_scale",
     "round_logs",
     "round_ratios",
     "round_values",
-    "rounded_count",
     "sample_border",
 ]

@@ -10,7 +10,7 @@ from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from letheon.base import KeywordScoreMixin, lock_model
-from letheon.data import Frame, hold_labels, hold_table, numbers_of
+from letheon.data import Frame, hold_table, numbers_of
 from letheon.delta import Block, Delta, DeltaMixin, RowSource, StepPlan, Table
 from letheon.guarantee import Guarantee, MethodFacts
 from letheon.removal import Cache
@@ -28,6 +28,7 @@ from letheon.sums._class_sums import (
     require_weight,
     union_labels,
 )
+from letheon.sums._model import LabelsMixin, ScoresMixin
 from letheon.validation import Boolean, Interval, OrNone, Rules, validate_parameters
 
 _SMALLEST_ALPHA = 1e-10
@@ -46,7 +47,9 @@ def _make_property(name: str, doc: str) -> Any:
     return property(lambda model: getattr(model._load_parameters(), name), doc=doc)
 
 
-class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator):
+class _NaiveBayes(
+    ScoresMixin, LabelsMixin, KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator
+):
     """Base class: a subclass computes logarithms from sums, and scores from logarithms."""
 
     _sums_type: ClassVar[type[ClassSums]] = FeatureSums
@@ -98,27 +101,10 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
         """Add rows; a known id keeps its earlier rows. `sample_weight` as in `fit`."""
         return self._learn_table(X, y, ids, as_weights(sample_weight))
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most likely label of each row."""
-        learned, scores = self._score_rows(X)
-        return np.asarray(learned.classes[np.argmax(scores, axis=1)])
-
     def predict_joint_log_proba(self, X: Any) -> Floats:
         """Return ``log P(x, class)`` of each row, up to a constant of the row."""
-        return self._score_rows(X)[1]
+        return self._score_classes(X)[1]
 
-    def predict_log_proba(self, X: Any) -> Floats:
-        """Return the logarithm of `predict_proba`."""
-        scores = self._score_rows(X)[1]
-        highest = scores.max(axis=1, keepdims=True)
-        totals = np.exp(scores - highest).sum(axis=1, keepdims=True)
-        return np.asarray(scores - highest - np.log(totals))
-
-    def predict_proba(self, X: Any) -> Floats:
-        """Return class probabilities, in the order of `classes_`."""
-        return np.exp(self.predict_log_proba(X))
-
-    classes_ = _make_property("classes", "Labels of the remaining rows, sorted.")
     class_log_prior_ = _make_property("prior", "Logarithm of the probability of each class.")
     feature_log_prob_ = _make_property(
         "features", "Logarithms of the probabilities of the features."
@@ -139,13 +125,6 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
     def _convert_table(self, X: Any, *, copy: bool) -> Table:
         table = check_array(X, accept_sparse="csr", dtype=np.float64, order="C")
         return self._require_values(hold_table(table) if copy else table)
-
-    def _convert_target(self, y: Any) -> NDArray[Any]:
-        if y is None:
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
-        return hold_labels(y, name=type(self).__name__, regressor="letheon.Ridge")
 
     def _require_values(self, X: Table) -> Any:
         """Return a table of allowed numbers, or raise."""
@@ -195,10 +174,10 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
         if 2 * len(changed) > len(layout):
             return self._rebuild_plan(delta)
         blocks = list(delta.iter_signed())
-        labels = union_labels([sums.labels, *(_labels_of(block) for _, block in blocks)])
+        labels = union_labels([sums.classes, *(_labels_of(block) for _, block in blocks)])
         parts = [self._read_block(block, sign, labels) for sign, block in blocks]
         new = None
-        if len(labels) == len(sums.labels) and not len(changed) and delta.layout is None:
+        if len(labels) == len(sums.classes) and not len(changed) and delta.layout is None:
             require_room(sums, parts)
         else:
             new = sums.__copy__()
@@ -238,7 +217,7 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
             with lock_model(self):
                 sums = self.sums_
                 learned = _Parameters(
-                    sums.labels.copy(), self._log_prior(sums), self._log_features(sums)
+                    sums.classes.copy(), self._log_prior(sums), self._log_features(sums)
                 )
                 self.cache_.content = learned
         return learned
@@ -247,7 +226,7 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
         if self.class_prior is not None:
             return np.asarray(np.log(np.asarray(self.class_prior, float)))
         if not self.fit_prior:
-            return np.full(len(sums.labels), -np.log(float(len(sums.labels))))
+            return np.full(len(sums.classes), -np.log(float(len(sums.classes))))
         with np.errstate(divide="ignore"):
             weights = sums.weights / UNIT
             return np.asarray(np.log(weights) - np.log(weights.sum()))
@@ -262,11 +241,11 @@ class _NaiveBayes(KeywordScoreMixin, ClassifierMixin, DeltaMixin, BaseEstimator)
         """Return the logarithms of the probabilities of the features."""
         raise NotImplementedError
 
-    def _score_rows(self, X: Any) -> tuple[_Parameters, Floats]:
+    def _score_classes(self, X: Any) -> tuple[NDArray[Any], Floats]:
         learned = self._load_parameters()
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         values = self._prepare_values(self._require_values(X))
-        return learned, np.asarray(self._join_scores(learned, values))
+        return learned.classes, np.asarray(self._join_scores(learned, values))
 
     def _join_scores(self, learned: _Parameters, X: Any) -> Any:
         """Return the joint log probability of each row and class."""
@@ -585,7 +564,7 @@ class CategoricalNB(_NaiveBayes):
             codes = X[:, j]
             if len(codes) and codes.max() >= logs.shape[1]:
                 raise IndexError(
-                    f"column {j} has the category {codes.max()}; this model knows the categories "
+                    f"column {j} has the category {codes.max()}; this model has the categories "
                     f"0 to {logs.shape[1] - 1}. Set min_categories"
                 )
             scores += logs[:, codes].T

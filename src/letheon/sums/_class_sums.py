@@ -41,7 +41,7 @@ class ClassSums:
 
     Parameters
     ----------
-    labels : ndarray
+    classes : ndarray
         Labels of the remaining rows, sorted.
     n_columns : int
         Number of columns.
@@ -54,10 +54,10 @@ class ClassSums:
         Sum of the weights of each class, in units of 2**-20.
     """
 
-    def __init__(self, labels: NDArray[Any], n_columns: int) -> None:
-        self.labels = labels
-        self.n_rows = np.zeros(len(labels), np.int64)
-        self.weights = np.zeros(len(labels), np.int64)
+    def __init__(self, classes: NDArray[Any], n_columns: int) -> None:
+        self.classes = classes
+        self.n_rows = np.zeros(len(classes), np.int64)
+        self.weights = np.zeros(len(classes), np.int64)
         self._start(n_columns)
 
     @abstractmethod
@@ -123,9 +123,9 @@ class ClassSums:
 
     def set_labels(self, labels: NDArray[Any]) -> None:
         """Replace the sorted labels; labels without rows may disappear."""
-        places = np.minimum(np.searchsorted(self.labels, labels), len(self.labels) - 1)
-        places = np.where(self.labels[places] == labels, places, -1)
-        self.labels = labels
+        places = np.minimum(np.searchsorted(self.classes, labels), len(self.classes) - 1)
+        places = np.where(self.classes[places] == labels, places, -1)
+        self.classes = labels
         self.n_rows, self.weights = (
             np.where(places < 0, 0, sums[places]) for sums in (self.n_rows, self.weights)
         )
@@ -134,19 +134,19 @@ class ClassSums:
     def drop_empty_classes(self) -> None:
         """Remove labels without rows."""
         if not self.n_rows.all():
-            self.set_labels(_narrow_labels(self.labels[self.n_rows > 0]))
+            self.set_labels(_narrow_labels(self.classes[self.n_rows > 0]))
 
     def _to_state(self) -> dict[str, Any]:
         return dict(vars(self))
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Self:
-        sums = cls(state["labels"], 0)
+        sums = cls(state["classes"], 0)
         if state.keys() != vars(sums).keys():
             raise ValueError("not valid sums: attributes are missing")
         # Memory of a decoder may be read-only; sums change in place.
         vars(sums).update({name: _copy_value(value) for name, value in state.items()})
-        if not len(sums.labels) == len(sums.n_rows) == len(sums.weights):
+        if not len(sums.classes) == len(sums.n_rows) == len(sums.weights):
             raise ValueError("not valid sums: numbers of classes differ")
         return sums
 
@@ -175,7 +175,7 @@ class FeatureSums(ClassSums):
     values: Integers
 
     def _start(self, n_columns: int) -> None:
-        self.values = np.zeros((len(self.labels), n_columns), np.int64)
+        self.values = np.zeros((len(self.classes), n_columns), np.int64)
 
     @property
     def n_columns(self) -> int:
@@ -256,7 +256,7 @@ class CategorySums(ClassSums):
         return len(self.tables)
 
     def _empty_table(self) -> Integers:
-        return np.zeros((len(self.labels), 0), np.int64)
+        return np.zeros((len(self.classes), 0), np.int64)
 
     def add_columns(self, part: ClassRows, columns: Integers | None = None) -> None:
         """Add rows to the tables of some columns, or of all."""
@@ -314,7 +314,7 @@ def _narrow_labels(labels: NDArray[Any]) -> NDArray[Any]:
 def count_classes(sums: ClassSums, labels: NDArray[Any], parts: Sequence[ClassRows]) -> int:
     """Return the number of classes with rows after a change."""
     counts = np.zeros(len(labels), np.int64)
-    counts[np.searchsorted(labels, sums.labels)] = sums.n_rows
+    counts[np.searchsorted(labels, sums.classes)] = sums.n_rows
     for part in parts:
         counts += part.sign * np.bincount(part.codes, minlength=len(labels))
     return int(np.count_nonzero(counts))

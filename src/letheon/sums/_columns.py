@@ -169,7 +169,7 @@ class ColumnSums:
             raise ValueError("a count is negative; expected counts of 0 or more")
         self = cls(0)
         flat_sums, flat_squares = np.ascontiguousarray(sums).ravel(), squares.ravel()
-        core = _core.ColumnSums.from_bytes(
+        core = _core.read_column_sums(
             np.ascontiguousarray(counts), flat_sums, np.ascontiguousarray(flat_squares)
         )
         self._core = core

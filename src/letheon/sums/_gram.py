@@ -11,7 +11,7 @@ from letheon import _core
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# Values are multiples of 2**-20 below 2**10, in two slices: value = high * 2**16 + low.
+# Values are multiples of 2**-20 below 2**10, in two slices: value = upper * 2**16 + lower.
 GRID_BITS = 20
 LARGEST = 2**30 - 1
 _SLICE = 2**16
@@ -22,14 +22,14 @@ _FEW_ROWS = 4
 
 
 class Slices(NamedTuple):
-    """Rows on the grid: high and low parts of the integers, and how many values were clipped.
+    """Rows on the grid: upper and lower parts of the integers, and how many values were clipped.
 
-    `high` and `low` are float64 arrays, or sparse arrays of int64, of shape (n_rows, n_columns);
+    `upper` and `lower` are float64 arrays, or sparse arrays of int64, of shape (n_rows, n_columns);
     `n_clipped` are integers of shape (n_columns,).
     """
 
-    high: Any
-    low: Any
+    upper: Any
+    lower: Any
     n_clipped: Ints
 
 
@@ -43,7 +43,7 @@ def slice_columns(
     """
     part = slice(start, start + X.shape[1])
     _core.quantise(
-        X, factors, shifts, roots, out.high[:, part], out.low[:, part], out.n_clipped[part]
+        X, factors, shifts, roots, out.upper[:, part], out.lower[:, part], out.n_clipped[part]
     )
 
 
@@ -56,41 +56,50 @@ def empty_slices(n_rows: int, n_columns: int) -> Slices:
 def slice_sparse(X: Any, factors: Floats, roots: Floats | None, extra: Slices) -> Slices:
     """Return the slices of a CSR array, followed by dense columns that are already in slices."""
     n_rows, n_columns = X.shape
-    values = X.data * factors[X.indices]
-    if roots is not None:
-        values = values * np.repeat(roots, np.diff(X.indptr))
+    with np.errstate(over="ignore"):
+        values = X.data * factors[X.indices]
+        if roots is not None:
+            values = values * np.repeat(roots, np.diff(X.indptr))
     data = empty_slices(len(values), 1)
     one, none = np.full(1, 1.0), np.zeros(1)
     slice_columns(values[:, None], one, none, None, data, 0)
-    is_clipped = np.abs(values) * 2.0**GRID_BITS > LARGEST
+    is_clipped = np.abs(values) > LARGEST / 2.0**GRID_BITS
     n_clipped = np.bincount(X.indices[is_clipped], minlength=n_columns).astype(np.int64)
-    parts = []
-    for inner, outer in ((data.high, extra.high), (data.low, extra.low)):
-        left = sp.csr_array((inner[:, 0].astype(np.int64), X.indices, X.indptr), shape=X.shape)
-        right = sp.csr_array(outer.astype(np.int64))
-        parts.append(sp.hstack([left, right], format="csr") if n_rows else left)
-    high, low = parts
-    return Slices(high, low, np.concatenate([n_clipped, extra.n_clipped]))
+    # Both parts have the same places, also where one of them is zero.
+    n_extra = extra.upper.shape[1]
+    places = np.repeat(X.indptr[1:].astype(np.int64), n_extra)
+    columns = np.tile(n_columns + np.arange(n_extra), n_rows)
+    indices = np.insert(X.indices.astype(np.int64), places, columns)
+    begins = X.indptr.astype(np.int64) + n_extra * np.arange(n_rows + 1)
+    parts = [
+        sp.csr_array(
+            (np.insert(inner[:, 0], places, outer.ravel()).astype(np.int64), indices, begins),
+            shape=(n_rows, n_columns + n_extra),
+        )
+        for inner, outer in ((data.upper, extra.upper), (data.lower, extra.lower))
+    ]
+    upper, lower = parts
+    return Slices(upper, lower, np.concatenate([n_clipped, extra.n_clipped]))
 
 
 def multiply_slices(left: Slices, right: Slices | None = None) -> Ints:
     """Return the three matrices of products of all columns of `left` and of `right`.
 
-    Shape (3, n_left, n_right): products of high parts, mixed products (both orders together), and
-    products of low parts. Without `right`, it is `left`. Sums of up to 2**20 rows are exact.
+    Shape (3, n_left, n_right): products of upper parts, mixed products (both orders together), and
+    products of lower parts. Without `right`, it is `left`. Sums of up to 2**20 rows are exact.
     """
     right = left if right is None else right
-    if sp.issparse(left.high):
-        high, low = left.high.T @ right.high, left.low.T @ right.low
-        both = (left.high + left.low).T @ (right.high + right.low)
+    if sp.issparse(left.upper):
+        high, low = left.upper.T @ right.upper, left.lower.T @ right.lower
+        both = (left.upper + left.lower).T @ (right.upper + right.lower)
         parts = [part.toarray() for part in (high, both - high - low, low)]
         return np.stack(parts).astype(np.int64)
     # The sum of both parts has 16 bits, too: three products instead of four (Karatsuba).
-    total = left.high + left.low
-    other = total if right is left else right.high + right.low
-    products = np.empty((3, left.high.shape[1], right.high.shape[1]), np.int64)
-    products[0] = left.high.T @ right.high
-    products[2] = left.low.T @ right.low
+    total = left.upper + left.lower
+    other = total if right is left else right.upper + right.lower
+    products = np.empty((3, left.upper.shape[1], right.upper.shape[1]), np.int64)
+    products[0] = left.upper.T @ right.upper
+    products[2] = left.lower.T @ right.lower
     products[1] = total.T @ other
     products[1] -= products[0] + products[2]
     return products
@@ -110,7 +119,7 @@ class Gram:
     Attributes
     ----------
     products : ndarray of int64, shape (3, n_columns, n_columns) or (3, 2, n_columns)
-        Sums of the products of high parts, of mixed products, and of products of low parts. With
+        Sums of the products of upper parts, of mixed products, and of products of lower parts. With
         `lead`, the first row has the products with that column and the second one the squares.
     n_clipped : ndarray of int64, shape (n_columns,)
         Number of values beyond the range of the grid, for each column.
@@ -153,13 +162,13 @@ class Gram:
         self._change(rows, -1)
 
     def _change(self, rows: Slices, sign: int) -> None:
-        n_rows = rows.high.shape[0]
+        n_rows = rows.upper.shape[0]
         if self.lead is not None:
             self.products += sign * multiply_diagonal(rows, self.lead)
-        elif sp.issparse(rows.high) and n_rows <= _FEW_ROWS:
-            self._change_sparse_rows(rows, sign)
+        elif sp.issparse(rows.upper):
+            self._change_sparse(rows, sign)
         elif n_rows <= _FEW_ROWS:
-            _core.add_products(rows.high, rows.low, sign, self.products)
+            _core.add_products(rows.upper, rows.lower, sign, self.products)
         elif sign == 1:
             self.products += multiply_slices(rows)
         else:
@@ -167,16 +176,17 @@ class Gram:
         if rows.n_clipped.any():
             self.n_clipped += sign * rows.n_clipped
 
-    def _change_sparse_rows(self, rows: Slices, sign: int) -> None:
-        for k in range(rows.high.shape[0]):
-            high, low = rows.high[[k]].toarray()[0], rows.low[[k]].toarray()[0]
-            columns = np.flatnonzero((high != 0) | (low != 0))
-            high, low = high[columns], low[columns]
-            mixed = np.multiply.outer(high, low)
-            places = np.ix_(columns, columns)
-            self.products[0][places] += sign * np.multiply.outer(high, high)
-            self.products[1][places] += sign * (mixed + mixed.T)
-            self.products[2][places] += sign * np.multiply.outer(low, low)
+    def _change_sparse(self, rows: Slices, sign: int) -> None:
+        upper, lower = rows.upper, rows.lower
+        _core.add_sparse_products(
+            upper.indptr.astype(np.int64),
+            upper.indices.astype(np.int64),
+            upper.data,
+            lower.data,
+            sign,
+            upper.shape[1],
+            self.products,
+        )
 
     def put(self, columns: Ints, products: Ints, n_clipped: Ints) -> None:
         """Replace all products with these columns.
@@ -256,7 +266,7 @@ class Gram:
 
 def multiply_diagonal(rows: Slices, lead: int) -> Ints:
     """Return products with one column and squares, shape (3, 2, n_columns)."""
-    high, low = rows.high, rows.low
+    high, low = rows.upper, rows.lower
     if sp.issparse(high):
         high, low = high.toarray().astype(np.float64), low.toarray().astype(np.float64)
     first_high, first_low = high[:, [lead]], low[:, [lead]]

@@ -14,6 +14,7 @@ from letheon.base import lock_model
 from letheon.data import Frame, hold_labels, numbers_of
 from letheon.delta import Block, Delta, DeltaMixin, RowSource, StepPlan
 from letheon.guarantee import Guarantee, MethodFacts
+from letheon.parallel import one_thread
 from letheon.removal import Cache
 from letheon.sums._table_sums import Grid, Role, RowPart, TableSums, count_labels, split_block
 from letheon.validation import Rules, validate_parameters
@@ -71,7 +72,8 @@ class SumsModel(DeltaMixin, BaseEstimator):
                 cache = vars(self)["solution_"]
                 content = cache.content
                 if content is None:
-                    content = self._solve(self.sums_, self._get_grid())
+                    with one_thread():  # the solution must not depend on the number of threads
+                        content = self._solve(self.sums_, self._get_grid())
                     cache.content = content
         return content
 
@@ -153,7 +155,7 @@ class SumsModel(DeltaMixin, BaseEstimator):
             for sign, block in delta.iter_signed()
             for part in split_block(block, self._role)
         ]
-        if delta.only_rows:
+        if not delta.columns and delta.layout is None:
             plan = self._plan_same_grid(changes)
             if plan is not None:
                 return plan
@@ -249,8 +251,9 @@ class SumsModel(DeltaMixin, BaseEstimator):
                 sums.count_columns(part, -1)
                 sums.count_products(sums.slice_groups(part, grid), -1)
         classes, class_rows = _classes_after(self.sums_, changes)
-        if classes is not None:
+        if classes is not None and classes is not self.sums_.classes:
             sums = sums.with_classes(classes, class_rows)
+        sums.class_rows = class_rows
         if layout is not None:
             sums, grid = sums.with_features(layout), grid.select(layout)
         stale = np.zeros(sums.n_features, bool) if layout is None else layout < 0

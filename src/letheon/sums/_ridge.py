@@ -5,10 +5,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import check_array, check_is_fitted
 
-from letheon.base import KeywordScoreMixin
+from letheon.base import KeywordScoreMixin, lock_model
 from letheon.guarantee import MethodFacts
+from letheon.parallel import one_thread
 from letheon.sums._model import Ints, LabelsMixin, SumsModel, make_facts, require_classes
 from letheon.sums._solve import Moments, read_moments, scale_penalty, solve_positive
 from letheon.sums._table_sums import Grid, Role, TableSums
@@ -136,11 +137,15 @@ class RidgeBase(SumsModel):
         coefs : ndarray of shape (n_alphas, n_targets, n_features)
         intercepts : ndarray of shape (n_alphas, n_targets)
         """
-        self._get_solution()  # raises if the model is not fitted
-        sums, grid = self.sums_, self._get_grid()
+        check_is_fitted(self)
         values = np.asarray(alphas, np.float64).ravel()
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise ValueError(f"alphas={alphas!r}; expected positive finite numbers")
+        with lock_model(self), one_thread():
+            return self._solve_path(self.sums_, self._get_grid(), values)
+
+    def _solve_path(self, sums: TableSums, grid: Grid, alphas: Floats) -> tuple[Floats, Floats]:
+        """Return the coefficients and intercepts of all penalties."""
         problem = self._pose_problem(sums, grid)
         n = sums.n_features
         # With w = coef / penalty**(1/2), the penalty is alpha times the identity.
@@ -154,7 +159,7 @@ class RidgeBase(SumsModel):
                 problem,
                 grid,
             )
-            for alpha in values
+            for alpha in alphas
         ]
         return np.array([coef for coef, _ in path]), np.array([value for _, value in path])
 

@@ -111,13 +111,13 @@ def round_location_scale(
     ([1.0, 5.0], [1.0, 1.0])
     """
     numbers = np.arange(sums.n_columns) if columns is None else columns
-    dithers = _cached_dithers(seed, numbers.tobytes())
+    dithers = _get_dithers(seed, numbers.tobytes())
     centre, exponents = sums._core.round(*dithers, centre_bits, scale_step)
     return LocationScale(centre, np.ldexp(1.0, exponents))
 
 
 @lru_cache(maxsize=32)
-def _cached_dithers(seed: int, columns: bytes) -> tuple[Dithers, Dithers]:
+def _get_dithers(seed: int, columns: bytes) -> tuple[Dithers, Dithers]:
     numbers = np.frombuffer(columns, np.int64)
     purposes = (Purpose.ROUND_SCALE, Purpose.ROUND_CENTRE)
     scale, centre = (keyed_dither(seed, purpose, numbers) for purpose in purposes)
@@ -258,7 +258,7 @@ def round_logs(
     return rounded
 
 
-def rounded_count(n: int) -> int:
+def round_count(n: int) -> int:
     """Return the largest ``floor(2**(k / 4))`` that is at most `n`; 0 for 0.
 
     A number that depends on the size of a data set, such as the size of a sample, is computed from
@@ -266,8 +266,8 @@ def rounded_count(n: int) -> int:
 
     Examples
     --------
-    >>> from letheon.sums import rounded_count
-    >>> [rounded_count(n) for n in (0, 1, 7, 100, 10**6)]
+    >>> from letheon.sums import round_count
+    >>> [round_count(n) for n in (0, 1, 7, 100, 10**6)]
     [0, 1, 6, 90, 881743]
     """
     if n < 1:

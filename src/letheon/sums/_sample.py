@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from letheon.data import Ids
 from letheon.purposes import Purpose
-from letheon.sums._rounding import rounded_count
+from letheon.sums._rounding import round_count
 
 _RANGE = 1 << 64
 
@@ -16,7 +16,7 @@ def sample_border(n_people: int, n_total: int) -> int:
     It depends on the rounded number of people in total, so it rarely changes when people are
     removed. The expected size of the sample is `n_people` to 1.2 times `n_people`, or everyone.
     """
-    return min(_RANGE, n_people * _RANGE // max(1, rounded_count(n_total)))
+    return min(_RANGE, n_people * _RANGE // max(1, round_count(n_total)))
 
 
 def draw_sample(
@@ -43,7 +43,7 @@ def draw_sample(
     >>> from letheon.sums import draw_sample
     >>> everyone = as_ids(np.arange(10_000))
     >>> int(draw_sample(everyone, 7, Purpose.SEARCH_SAMPLE, 500, 10_000).sum())
-    531
+    522
     """
     border = sample_border(n_people, n_total)
     hashes = ids.hashes(seed, purpose)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -35,7 +36,8 @@ Role = Literal["none", "numbers", "indicators", "groups", "squares"]
 _COARSE: dict[str, int] = {"centre_bits": -3, "scale_step": 2}
 # Values of one part of the rows: their slices then stay in the cache.
 _PART_VALUES = 2**19
-_MIN_PART_ROWS = 256
+_MIN_PART_ROWS = 1024
+_SPARSE_PART_ROWS = 2**14
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +115,19 @@ class RowPart(NamedTuple):
             None if roots is None else roots[rows],
         )
 
-    @property
-    def dense(self) -> Floats:
-        """The features as a dense array in C order."""
-        X: Floats = self.X.toarray() if sp.issparse(self.X) else self.X
-        return X
+    def iter_dense(self) -> Iterator[Floats]:
+        """Iterate over the features as dense arrays in C order; sparse rows in small parts."""
+        if not sp.issparse(self.X):
+            yield self.X
+            return
+        step = max(1, _PART_VALUES // max(1, self.X.shape[1]))
+        for start in range(0, self.X.shape[0], step):
+            yield self.X[start : start + step].toarray()
+
+    def take_columns(self, columns: Ints) -> Floats:
+        """Return some features as a dense array in C order."""
+        X = self.X[:, columns]
+        return X.toarray() if sp.issparse(X) else np.ascontiguousarray(X)
 
     @property
     def column_targets(self) -> Floats:
@@ -140,11 +150,18 @@ def split_block(block: Block, role: Role) -> Iterator[RowPart]:
     roots = None if block.weights is None else np.sqrt(block.weights)
     rows = RowPart(X, numbers, labels, roots)
     step = max(_MIN_PART_ROWS, _PART_VALUES // (n_columns + 1))
+    step = _SPARSE_PART_ROWS if sp.issparse(X) else step
     if n_rows <= step:
         yield rows
         return
     for start in range(0, n_rows, step):
         yield rows.take(slice(start, start + step))
+
+
+_STATE_NAMES = {
+    *("role", "is_sparse", "is_weighted", "features", "targets"),
+    *("classes", "class_rows", "n_rows", "grams"),
+}
 
 
 class TableSums:
@@ -204,17 +221,30 @@ class TableSums:
         return Gram(n_columns, self.n_features if self.role == "squares" else None)
 
     def count_columns(self, part: RowPart, sign: int) -> None:
-        """Add (1) or subtract (-1) the columns of some rows; products are counted separately."""
+        """Add (1) or subtract (-1) the columns of some rows; products are counted separately.
+
+        Raises
+        ------
+        ValueError
+            The rows contain infinity, or weights in spite of the other rows. Nothing was changed.
+        """
         if (part.roots is not None) != self.is_weighted:
             raise ValueError(
                 "some rows have weights and some do not; expected sample_weight in all calls or "
                 "in none"
             )
-        for sums, X in ((self.features, part.dense), (self.targets, part.column_targets)):
-            if sign > 0:
-                sums.add(X)
-            elif X.shape[1]:
-                sums.subtract(X)
+        n_done = 0
+        try:
+            for X in part.iter_dense():
+                self.features.add(X) if sign > 0 else self.features.subtract(X)
+                n_done += 1
+            if self.targets.n_columns:
+                X = part.column_targets
+                self.targets.add(X) if sign > 0 else self.targets.subtract(X)
+        except ValueError:  # infinity: undo the parts before it
+            for X in islice(part.iter_dense(), n_done):
+                self.features.subtract(X) if sign > 0 else self.features.add(X)
+            raise
         self.n_rows += sign * part.X.shape[0]
 
     @contextmanager
@@ -319,7 +349,7 @@ class TableSums:
         """Count the sums of some features again."""
         fresh = ColumnSums(len(columns))
         for part in self.read_parts(source):
-            fresh.add(np.ascontiguousarray(part.dense[:, columns]))
+            fresh.add(part.take_columns(columns))
         self.features.put(columns, fresh)
 
     def guess_grid(self, source: RowSource, columns: Ints, seed: int) -> Grid:
@@ -328,7 +358,7 @@ class TableSums:
             return self.make_grid(seed)
         first = ColumnSums(len(columns))
         for part in split_block(next(source.blocks()), self.role):
-            first.add(np.ascontiguousarray(part.dense[:, columns]))
+            first.add(part.take_columns(columns))
         exact, guess = self.features, self.features.copy()
         guess.put(columns, first)
         try:
@@ -346,11 +376,11 @@ class TableSums:
         features = ColumnSums(len(uncounted))
         for part in self.read_parts(source):
             if len(uncounted):
-                features.add(np.ascontiguousarray(part.dense[:, uncounted]))
+                features.add(part.take_columns(uncounted))
             for number, rows in self.slice_groups(part, grid):
                 gram = self.grams[number]
                 if gram.lead is None:
-                    chosen = Slices(rows.high[:, columns], rows.low[:, columns], rows.n_clipped)
+                    chosen = Slices(rows.upper[:, columns], rows.lower[:, columns], rows.n_clipped)
                     fresh[number] = fresh[number] + multiply_slices(rows, chosen)
                 else:
                     fresh[number] = fresh[number] + multiply_diagonal(rows, gram.lead)
@@ -412,6 +442,8 @@ class TableSums:
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Self:
+        if state.keys() != _STATE_NAMES or not isinstance(state["grams"], list):
+            raise ValueError(f"the sums have the parts {sorted(state)}, which are not complete")
         self = object.__new__(cls)
         vars(self).update(state)
         n_classes = 0 if self.classes is None else len(self.classes)

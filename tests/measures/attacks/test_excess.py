@@ -1,4 +1,4 @@
-"""The difference to the floor, and its false alarm rate on retrained models."""
+"""The difference from the floor, and its false alarm rate on retrained models."""
 
 from typing import Any
 

@@ -70,7 +70,7 @@ NOT_CLAIMED: Mapping[str, str] = {
     "backups-expired": "That backups have expired. The purge attestation lists them.",
     "downstream-copies": "Anything about copies or earlier versions that others have.",
     "purge-of-earlier-versions": (
-        "That earlier versions are purged. The purge follows later, with its own attestation."
+        "That earlier versions have been purged. The purge follows later, with its own attestation."
     ),
     "hyper-parameters-chosen-without-erased-rows": (
         "That hyper-parameters were chosen without the erased rows."

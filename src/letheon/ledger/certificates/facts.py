@@ -405,7 +405,10 @@ def reject_false_claims(model: Any, claims: Mapping[str, Any]) -> None:
         limits.append(ONE_PERSON)
     hidden = sorted(set(limits) - set(claims["notClaimed"]))
     if hidden:
-        raise SignerRefusedError(f"notClaimed must also list {', '.join(hidden)}")
+        raise SignerRefusedError(
+            "the certificate does not state all its limits: notClaimed must also list "
+            f"{', '.join(hidden)}"
+        )
 
 
 def _list_limits(

@@ -429,7 +429,7 @@ _LINE = re.compile(r"([1-9][0-9]{0,17}) ([0-9a-f]{64})\n")
 _REMEDY = (
     "Nothing was changed. Restore the newer database: the newest copy, or the primary that this "
     "replica lagged behind. If it is lost, `letheon ledger adopt` lists what is lost with it, and "
-    "with --yes continues with this one"
+    "with --yes continues with this database"
 )
 
 

@@ -374,7 +374,7 @@ def write_body(message_id: str, kind: str, at: int, data: dict[str, Any]) -> str
 
 
 def _has_work(conn: Connection, *, overdue: bool) -> bool:
-    """Return whether an enabled webhook may have events that are not reported yet.
+    """Return whether an enabled webhook may have unreported events.
 
     If `overdue`, every enabled webhook may have overdue requests to report.
     """

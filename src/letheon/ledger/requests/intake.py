@@ -74,7 +74,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """A checked request that is not stored yet.
+    """A checked request that has not been stored yet.
 
     Attributes
     ----------
@@ -309,8 +309,9 @@ def _find_unknown(connection: Connection, items: Sequence[PreparedRequest]) -> d
         count = sum((item.model.id, tag) not in known for tag in item.missing)
         if count:
             refused[item.id] = UnknownIdError(
-                f"{count} of {len(item.tags)} ids are not in model {item.model.name!r}; give the "
-                "ids that it was trained with, as int or as str. No request was recorded"
+                f"{count} of {len(item.tags)} ids {'is' if count == 1 else 'are'} not in model "
+                f"{item.model.name!r}; give the ids that it was trained with, as int or as str. "
+                "No request was recorded"
             )
     return refused
 

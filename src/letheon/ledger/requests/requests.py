@@ -1,6 +1,6 @@
 """`Ledger.requests`: file and handle erasure requests.
 
-Each change of a request is one transaction, which also records an event in the log.
+Each change to a request is one transaction, which also records an event in the log.
 """
 
 import builtins
@@ -267,7 +267,7 @@ class LedgerRequests(RequestLists):
         return self._change_request("await-identity", request_id, tenant, apply_change)
 
     def cancel(self, request_id: str, *, tenant: str | None = None) -> Request:
-        """Withdraw a request that is not applied yet; other requests take over its people."""
+        """Withdraw a request that has not been applied; other requests take over its people."""
 
         def apply_change(connection: Connection, row: Row[Any], now: int) -> None:
             _require_not_applied(row)
@@ -400,7 +400,7 @@ class LedgerRequests(RequestLists):
             if row.state == "duplicate" and not is_covered(connection, row.id):
                 raise RequestStateError(
                     f"request {row.id} cannot be answered yet: it is a duplicate of request "
-                    f"{row.duplicate_of}, which is not purged yet"
+                    f"{row.duplicate_of}, which has not been purged yet"
                 )
             n_notified = (row.recipients or 0) + recipients
             columns = {"recipients": n_notified, "closed_at": now, **NO_BODY}

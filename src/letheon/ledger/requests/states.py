@@ -125,7 +125,7 @@ REQUEST_STATES = {
     "applied": RequestState(
         "Applied",
         "info",
-        "The rows are removed from the model; the certificate is not issued yet.",
+        "The rows were removed from the model; the certificate has not been issued yet.",
         actions=_NOTES,
         successors=("certified",),
     ),

@@ -33,8 +33,8 @@ _RESAMPLES = 500
 _KLOM_NOTE = (
     "Distribution of the margin over training seeds, on the full training set. A deterministic "
     "learner has one margin for each row; any difference then gives the maximum of about 11.5. The "
-    "estimate is biased upwards: only its difference to the floor is meaningful. A low value does "
-    "not prove forgetting."
+    "estimate is biased upwards: only its difference from the floor is meaningful. A low value "
+    "does not prove forgetting."
 )
 
 

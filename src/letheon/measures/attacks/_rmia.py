@@ -296,7 +296,7 @@ class RMIA(Attack):
         -------
         AttackResult
             The floor is the same attack on each reference model, with the others as its references,
-            because forgotten and unseen people may differ for other reasons than membership. A
+            because forgotten and unseen people may differ for reasons other than membership. A
             single model has no pairs, so `found` requires disjoint intervals, which is
             conservative.
         """

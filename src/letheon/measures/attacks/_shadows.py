@@ -459,9 +459,14 @@ def as_array(X: Any) -> NDArray[Any]:
     if issparse(X):
         raise TypeError("this attack needs an array, not a sparse matrix: pass X.toarray()")
     rows = np.asarray(X)
-    if rows.dtype.kind not in "biuf" or rows.ndim < 2:
+    if rows.dtype.kind not in "biuf":
         raise TypeError(
-            f"this attack needs a numeric table or numeric images, not dtype {rows.dtype} with "
-            f"{rows.ndim} dimension(s); encode strings and categories first"
+            f"this attack needs numbers, not dtype {rows.dtype}; encode strings and categories "
+            "first"
+        )
+    if rows.ndim < 2:
+        raise TypeError(
+            f"this attack needs a table or images: X has shape {rows.shape}; expected at least 2 "
+            "dimensions, with one row per training row"
         )
     return rows

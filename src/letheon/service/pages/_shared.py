@@ -230,16 +230,16 @@ FLASHES: dict[str, tuple[str, str]] = {
     "retry": ("good", "Retry scheduled."),
     "cancel": ("good", "Request withdrawn."),
     "reject": ("good", "Request rejected."),
-    "tell": ("good", "Notified recipients recorded."),
+    "tell": ("good", "Number of notified recipients recorded."),
     "answer": ("good", "Marked as answered."),
     "filed": ("good", "Request recorded."),
     "filed-many": (
         "warn",
-        "Request for {number} people recorded without a receipt code, which is for one person.",
+        "Request for {number} people recorded without a receipt code: a code is for one person.",
     ),
     "filed-no-code": (
         "warn",
-        "Request recorded without a receipt code, because this person's data is already erased.",
+        "Request recorded without a receipt code, because this person's data was already erased.",
     ),
     "filed-before": ("warn", "This request was recorded earlier; its receipt code was shown then."),
     "many-done": ("good", "Requests changed: {number}."),
@@ -471,7 +471,7 @@ def redirect(request: Request, path: str) -> Response:
 
 
 def problem_page(request: Request, problem: ApiProblem) -> Response:
-    """Return the page that shows a problem; a redirect if the problem is one (status 303)."""
+    """Return the page that shows a problem, or a redirect if its status is 303."""
     headers = dict(problem.headers or {})
     if problem.status_code == 303:
         return redirect(request, headers["Location"])

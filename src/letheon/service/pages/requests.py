@@ -11,7 +11,13 @@ from letheon.service.auth import Principal
 from letheon.service.errors import ApiProblem
 from letheon.service.forms import check_form, key_of, text_of
 from letheon.service.pages import _shared
-from letheon.service.request_views import ACTIONS, ActionName, RequestOut, raise_problems
+from letheon.service.request_views import (
+    ACTIONS,
+    ActionName,
+    RequestOut,
+    count_words,
+    raise_problems,
+)
 from letheon.service.routes import evidence, filing
 from letheon.service.routes import requests as routes
 
@@ -427,6 +433,6 @@ def _describe_schedule(visitor: Principal, request: RequestOut) -> str:
     model = ledger.models.get(request.model, tenant=request.tenant)
     rows = ledger.settings.policy.enough_rows(model.releases)
     return (
-        f"The next batch starts when {rows} rows are waiting (now {plan.n_rows}), at the latest "
-        f"on {_shared.format_moment(latest)}."
+        f"The next batch starts when {count_words(rows, 'row')} {'is' if rows == 1 else 'are'} "
+        f"waiting (now {plan.n_rows}), at the latest on {_shared.format_moment(latest)}."
     )

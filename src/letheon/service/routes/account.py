@@ -106,7 +106,7 @@ def make_token(caller: Manager, wanted: TokenIn) -> TokenMade:
             401,
             "no-token",
             "your token is not valid",
-            "It expired or was revoked. Use another one.",
+            "The token has expired or was revoked. Use another token.",
         )
     days = wanted.days if wanted.days is not None else desk.settings.token_days
     text, token = desk.tokens.create(

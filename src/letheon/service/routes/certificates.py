@@ -283,7 +283,7 @@ def _send_file(
 ) -> Response:
     data = read(caller.ledger.certificates, _find_record(caller, number).sequence)
     if data is None:
-        words = "The purge is not done yet; try again later."
+        words = "The purge has not been completed yet; try again later."
         raise ApiProblem(404, "not-purged-yet", "no attestation yet", words)
     headers = {"Content-Disposition": f'attachment; filename="{name}-{number:06d}.json"'}
     return Response(data, media_type="application/json", headers=headers)
@@ -424,20 +424,20 @@ class _CertificateChecks:
         )
         require(before.hex() == data["rootBefore"], "the proof does not start at rootBefore")
         require(after.hex() == data["rootAfter"], "the proof does not end at rootAfter")
-        require(n_erased == rows, f"{n_erased} slots were erased, expected {rows}")
-        return f"{n_erased} of {data['slots']} slots were erased, no other slot changed"
+        require(n_erased == rows, f"erased slots: {n_erased}, expected {rows}")
+        return f"erased slots: {n_erased} of {data['slots']}; no other slot changed"
 
     def check_purge(self) -> str:
         attestation = _find_attestation(self.certificates, self.record.sequence)
         if attestation is None:
-            raise _Absent("the purge is not attested yet")
+            raise _Absent("the purge has not been attested yet")
         claims = verifier.check_purge(attestation, self.open_certificate(), self.trust).predicate
         scanner = claims["scanner"]
-        searched = f"{scanner['markers']} markers"
-        searched += f" in {scanner['files']} files" if self.shows_sizes else ""
+        searched = f"markers: {scanner['markers']}"
+        searched += f", files: {scanner['files']}" if self.shows_sizes else ""
         if gaps := verifier.search_gaps(claims):
-            raise _Absent(f"purged, but not fully searched: {gaps}; none of {searched} was found")
-        return f"{len(claims['stores'])} stores covered; searched for {searched}, none found"
+            raise _Absent(f"purged, but not fully searched: {gaps}; nothing was found ({searched})")
+        return f"nothing was found (stores: {len(claims['stores'])}, {searched})"
 
 
 CheckpointOut = Annotated[

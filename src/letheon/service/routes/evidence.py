@@ -51,7 +51,7 @@ verifiable = APIRouter(tags=["certificates"])
 
 _NOT_YET = (
     "No certificate covers this code yet. Check again after the due date of your request. If you "
-    "filed more than one request, try the code of the first one."
+    "filed more than one request, try the code of the first request."
 )
 
 

@@ -54,7 +54,7 @@ class ModelOut(Out):
     budget : BudgetOut or None
         Privacy budget; null if the method has none.
     pending_requests : int or None
-        Number of requests that are not applied yet.
+        Number of requests that have not been applied yet.
     monitor : {"keep", "retrain-due", "retrained"} or None
         Last decision of the monitor.
     """

@@ -418,8 +418,9 @@ def cancel_opendsr_request(caller: Filer, subject_request_id: Id, key: Key) -> R
     if not caller.may("requests:handle") and any(
         request.filed_by != caller.id for request in requests
     ):
-        words = "Use that token, or a token with the scope requests:handle."
-        raise ApiProblem(403, "not-allowed", "the request was sent with another token", words)
+        title = "this erasure request was filed with another token"
+        words = "Use the token that filed it, or a token with the scope requests:handle."
+        raise ApiProblem(403, "not-allowed", title, words)
     if not caller.sees_all_requests:
         # The filer may not learn the state of requests that it cannot cancel.
         requests = [request for request in requests if not _has_withdrawn(caller, request.id)]

@@ -340,7 +340,7 @@ class TellIn(In):
 
 
 class AnswerIn(In):
-    """The number of notified recipients that are not recorded yet."""
+    """The number of notified recipients that have not been recorded yet."""
 
     recipients: StrictInt = Field(default=0, ge=0, le=_MOST_RECIPIENTS)
 

@@ -1,0 +1,367 @@
+"""Benchmarks of pipelines that forget: time of one removal against a refit of scikit-learn's.
+
+Run ``python benchmarks/pipelines.py`` (about 20 minutes on one core) or, for a first look,
+``python benchmarks/pipelines.py --quick``, or only some sections: ``--only ridge,text``. Every
+ratio compares two times of the same run, with one thread. Results go to ``benchmarks/results``.
+"""
+
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import sklearn.compose
+import sklearn.decomposition
+import sklearn.ensemble
+import sklearn.feature_extraction.text
+import sklearn.impute
+import sklearn.linear_model
+import sklearn.naive_bayes
+import sklearn.pipeline
+import sklearn.preprocessing
+import threadpoolctl
+import typer
+from sklearn.metrics import r2_score, roc_auc_score
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
+
+from benchmarks._pipeline_data import MixedTable, load_mixed, make_numbers, make_texts
+from benchmarks._report import BenchmarkReport, Table, TargetCheck
+from letheon import (
+    DaREForestClassifier,
+    ForgetPipeline,
+    ForgetSearchCV,
+    InfluenceClassifier,
+)
+from letheon.preprocessing import (
+    ForgetColumnTransformer,
+    KeyedSample,
+    OneHotEncoder,
+    SimpleImputer,
+    StandardScaler,
+    TfidfVectorizer,
+)
+from letheon.sums import MultinomialNB, Ridge, RidgeClassifier
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+class PipelineScale(NamedTuple):
+    """Sizes and repetitions of a run."""
+
+    census: int
+    adult: int
+    numbers: tuple[int, int]
+    texts: int
+    search: int
+    removals: int
+
+
+FULL = PipelineScale(100_000, 26_000, (1_000_000, 100), 20_000, 100_000, 400)
+QUICK = PipelineScale(4_000, 3_000, (20_000, 20), 1_500, 6_000, 40)
+
+
+class PersonRemovals(NamedTuple):
+    """Times of removals of one person, in seconds."""
+
+    seconds: list[float]
+    n_rebuilt: int
+
+    @property
+    def mean(self) -> float:
+        """Mean time."""
+        return float(np.mean(self.seconds))
+
+    @property
+    def cells(self) -> tuple[Any, ...]:
+        """Mean, median, 99th percentile in milliseconds, and number of rebuilding requests."""
+        points = [1000 * float(np.percentile(self.seconds, q)) for q in (50, 99)]
+        return (*(round(value, 3) for value in (1000 * self.mean, *points)), self.n_rebuilt)
+
+
+TIME_COLUMNS = ("mean, ms", "p50, ms", "p99, ms", "requests that rebuilt")
+
+
+def time_fit(fit: Callable[[], Any]) -> tuple[Any, float]:
+    """Return the result of a fit and its seconds."""
+    start = time.perf_counter()
+    fitted = fit()
+    return fitted, time.perf_counter() - start
+
+
+def time_removals(
+    model: Any, ids: Iterable[Any], finish: Callable[[Any], Any] = lambda _: None
+) -> PersonRemovals:
+    """Forget one person at a time; `finish` is part of every request, such as a solve."""
+    seconds, rebuilt = [], 0
+    for person in ids:
+        start = time.perf_counter()
+        receipt = model.forget([person])
+        finish(model)
+        seconds.append(time.perf_counter() - start)
+        rebuilt += bool({"models", "steps", "columns"} & receipt.rebuilt.keys())
+    return PersonRemovals(seconds, rebuilt)
+
+
+def check_exact(model: Any, fresh: Any, data: tuple[Any, Any], n_removed: int) -> TargetCheck:
+    """Compare the digest after the first `n_removed` people with that of a fresh fit."""
+    X, y = data
+    keep = np.arange(n_removed, len(y))
+    rows = X.iloc[keep] if hasattr(X, "iloc") else X[keep]
+    fresh.fit(rows, y[keep], ids=keep)
+    equal = model.digest() == fresh.digest()
+    return TargetCheck("digest equals a fresh fit", str(equal), "True", equal)
+
+
+def at_least(what: str, ratio: float, least: float) -> TargetCheck:
+    """Return the check of a speed-up."""
+    return TargetCheck(what, f"{ratio:,.0f}x", f">= {least:,.0f}x", ratio >= least)
+
+
+def at_most(what: str, value: float, most: float) -> TargetCheck:
+    """Return the check of a ratio."""
+    return TargetCheck(what, f"{value:.3g}", f"<= {most:g}", value <= most)
+
+
+def plain_columns(table: MixedTable, *, scale: bool) -> Any:
+    """Return scikit-learn's usual preprocessing of a mixed frame."""
+    numbers: list[Any] = [sklearn.impute.SimpleImputer()]
+    if scale:
+        numbers.append(sklearn.preprocessing.StandardScaler())
+    texts = sklearn.pipeline.make_pipeline(
+        sklearn.impute.SimpleImputer(strategy="most_frequent"),
+        sklearn.preprocessing.OneHotEncoder(handle_unknown="ignore", sparse_output=False),
+    )
+    return sklearn.compose.ColumnTransformer(
+        [
+            ("numbers", sklearn.pipeline.make_pipeline(*numbers), table.numbers),
+            ("texts", texts, table.texts),
+        ]
+    )
+
+
+def stable_columns(table: MixedTable, *, scale: bool) -> ForgetColumnTransformer:
+    """Return the same preprocessing, made to forget."""
+    numbers: list[Any] = [("fill", SimpleImputer(random_state=1))]
+    if scale:
+        numbers.append(("scale", StandardScaler(random_state=2)))
+    texts = [
+        ("fill", SimpleImputer(strategy="most_frequent", random_state=3)),
+        ("encode", OneHotEncoder(handle_unknown="ignore", sparse_output=False)),
+    ]
+    return ForgetColumnTransformer(
+        [
+            ("numbers", ForgetPipeline(numbers), table.numbers),
+            ("texts", ForgetPipeline(texts), table.texts),
+        ]
+    )
+
+
+def forest_section(report: BenchmarkReport, scale: PipelineScale) -> None:
+    """Mixed frame to a DaRE forest: one person, next to the forest alone and to a refit."""
+    table = load_mixed("census", scale.census)
+    plain = sklearn.pipeline.make_pipeline(
+        plain_columns(table, scale=True), sklearn.ensemble.RandomForestClassifier(random_state=0)
+    )
+    _, refit = time_fit(lambda: plain.fit(table.X, table.y))
+    ids = np.arange(len(table.y))
+
+    def make() -> ForgetPipeline:
+        forest = DaREForestClassifier(n_estimators=100, random_state=0)
+        return ForgetPipeline([("columns", stable_columns(table, scale=False)), ("model", forest)])
+
+    model, fit = time_fit(lambda: make().fit(table.X, table.y, ids=ids))
+    matrix = stable_columns(table, scale=False).fit(table.X, table.y, ids=ids).transform(table.X)
+    alone = DaREForestClassifier(n_estimators=100, random_state=0).fit(matrix, table.y, ids=ids)
+    scores = [
+        roc_auc_score(table.test_y, m.predict_proba(table.test_X)[:, 1]) for m in (plain, model)
+    ]
+    whole = time_removals(model, range(scale.removals))
+    single = time_removals(alone, range(scale.removals))
+    rows = [
+        ("pipeline", *whole.cells, round(refit / whole.mean)),
+        ("forest alone", *single.cells, round(refit / single.mean)),
+    ]
+    note = (
+        f"Census, {len(ids):,} rows, {table.X.shape[1]} columns, real data: {table.is_real}. Refit "
+        f"of scikit-learn's pipeline with a scaler and 100 trees: {refit:.1f} s; fit of this "
+        f"pipeline: {fit:.1f} s. AUC {scores[0]:.4f} and {scores[1]:.4f}."
+    )
+    report.add(
+        Table("Imputer, one-hot, DaRE", ("model", *TIME_COLUMNS, "refit / mean"), rows, note),
+        [
+            at_most("pipeline / forest alone, mean of one removal", whole.mean / single.mean, 2.0),
+            at_least("refit / removal, Census to DaRE", refit / whole.mean, 5_000),
+            check_exact(model, make(), (table.X, table.y), scale.removals),
+        ],
+    )
+
+
+def influence_section(report: BenchmarkReport, scale: PipelineScale) -> None:
+    """Mixed frame to a certified linear model."""
+    table = load_mixed("adult", scale.adult)
+    plain = sklearn.pipeline.make_pipeline(
+        plain_columns(table, scale=True), sklearn.linear_model.LogisticRegression(max_iter=1000)
+    )
+    _, refit = time_fit(lambda: plain.fit(table.X, table.y))
+    classifier = InfluenceClassifier(l2=1e-4, sigma=0.1, random_state=0)
+    model = ForgetPipeline([("columns", stable_columns(table, scale=True)), ("model", classifier)])
+    _, fit = time_fit(lambda: model.fit(table.X, table.y, ids=np.arange(len(table.y))))
+    plain_auc = roc_auc_score(table.test_y, plain.predict_proba(table.test_X)[:, 1])
+    auc = roc_auc_score(table.test_y, model.predict_proba(table.test_X)[:, 1])
+    times = time_removals(model, range(scale.removals))
+    note = (
+        f"Adult, {len(table.y):,} rows, real data: {table.is_real}. Refit {refit:.2f} s, fit of "
+        f"this pipeline {fit:.2f} s. AUC {plain_auc:.4f} and {auc:.4f}. After the requests: "
+        f"{model.guarantee_}."
+    )
+    rows = [("pipeline", *times.cells, round(refit / times.mean))]
+    report.add(
+        Table(
+            "Imputer, scaler, one-hot, Influence",
+            ("model", *TIME_COLUMNS, "refit / mean"),
+            rows,
+            note,
+        ),
+        [at_least("refit / removal, Adult to Influence", refit / times.mean, 40)],
+    )
+
+
+def ridge_section(report: BenchmarkReport, scale: PipelineScale) -> None:
+    """Scaler and ridge regression on many rows: fit, memory, one removal with a solve."""
+    X, y = make_numbers(*scale.numbers)
+    test_X, test_y = make_numbers(20_000, scale.numbers[1])
+    plain = sklearn.pipeline.make_pipeline(
+        sklearn.preprocessing.StandardScaler(), sklearn.linear_model.Ridge()
+    )
+    _, refit = time_fit(lambda: plain.fit(X, y))
+
+    def make() -> ForgetPipeline:
+        return ForgetPipeline(
+            [("scale", StandardScaler(random_state=1)), ("model", Ridge(random_state=2))]
+        )
+
+    model, fit = time_fit(lambda: make().fit(X, y))
+    times = time_removals(model, range(scale.removals), lambda m: m["model"].coef_)
+    exact = check_exact(model, make(), (X, y), scale.removals)
+    scores = [r2_score(test_y, m.predict(test_X)) for m in (plain, model)]
+    del model
+    tracemalloc.start()
+    held_model = make().fit(X, y)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    del held_model
+    note = (
+        f"{X.shape[0]:,} x {X.shape[1]}. Refit of scikit-learn's pipeline {refit:.2f} s, fit "
+        f"{fit:.2f} s. Memory of the fitted pipeline {held / X.nbytes:.2f} and peak of its fit "
+        f"{peak / X.nbytes:.2f} times the rows. R2 {scores[0]:.6f} and {scores[1]:.6f}."
+    )
+    rows = [("pipeline, one solve per request", *times.cells, round(refit / times.mean))]
+    report.add(
+        Table("Scaler, Ridge", ("model", *TIME_COLUMNS, "refit / mean"), rows, note),
+        [
+            at_least("refit / removal, scaler to Ridge", refit / times.mean, 8_000),
+            at_most("fit / scikit-learn's fit", fit / refit, 3.0),
+            at_most("memory of the fitted pipeline / rows", held / X.nbytes, 1.2),
+            at_most("loss of R2", scores[0] - scores[1], 0.001),
+            exact,
+        ],
+    )
+
+
+def text_section(report: BenchmarkReport, scale: PipelineScale) -> None:
+    """Texts to naive Bayes and to ridge classification."""
+    texts, y = make_texts(scale.texts)
+    cases = {
+        "MultinomialNB": (None, sklearn.naive_bayes.MultinomialNB(), MultinomialNB, 50),
+        "RidgeClassifier, 1,000 terms": (
+            1_000,
+            sklearn.linear_model.RidgeClassifier(),
+            lambda: RidgeClassifier(random_state=2),
+            20,
+        ),
+    }
+    rows, checks = [], []
+    for name, (most, plain_model, make_model, least) in cases.items():
+        vectoriser = sklearn.feature_extraction.text.TfidfVectorizer(max_features=most)
+        plain = sklearn.pipeline.make_pipeline(vectoriser, plain_model)
+        _, refit = time_fit(partial(plain.fit, texts, y))
+
+        def make(most: int | None = most, make_model: Any = make_model) -> ForgetPipeline:
+            words = TfidfVectorizer(max_features=most, random_state=1)
+            return ForgetPipeline([("words", words), ("model", make_model())])
+
+        model, fit = time_fit(partial(make().fit, texts, y))
+        times = time_removals(model, range(scale.removals), lambda m: m.predict(texts[:1]))
+        rows.append((name, round(refit, 2), round(fit, 2), *times.cells, round(refit / times.mean)))
+        checks.append(at_least(f"refit / removal, tf-idf to {name}", refit / times.mean, least))
+        checks.append(check_exact(model, make(), (texts, y), scale.removals))
+    columns = ("model", "refit, s", "fit, s", *TIME_COLUMNS, "refit / mean")
+    note = f"{scale.texts:,} texts from a Zipf law, about 100 words each; one predict per request."
+    report.add(Table("Texts", columns, rows, note), checks)
+
+
+def sample_section(report: BenchmarkReport, scale: PipelineScale) -> None:
+    """Keyed samples: PCA on a sample of people, and a search on a sample of people."""
+    X, y = make_numbers(scale.search, 30)
+    labels = (y > np.median(y)).astype(int)
+    n_people = scale.search // 20
+    ids = np.arange(len(y))
+
+    def make_pca() -> ForgetPipeline:
+        pca = KeyedSample(
+            sklearn.decomposition.PCA(10, svd_solver="full"), n_people=n_people, random_state=1
+        )
+        forest = DaREForestClassifier(n_estimators=20, max_depth=8, random_state=2)
+        return ForgetPipeline([("pca", pca), ("model", forest)])
+
+    def make_search() -> ForgetSearchCV:
+        forest = DaREForestClassifier(n_estimators=20, random_state=2)
+        return ForgetSearchCV(forest, {"max_depth": [4, 8]}, n_people=n_people, random_state=3)
+
+    rows, checks = [], []
+    for name, make in (("KeyedSample(PCA), DaRE", make_pca), ("ForgetSearchCV, DaRE", make_search)):
+        _, refit = time_fit(partial(make().fit, X, labels, ids=ids))
+        model = make().fit(X, labels, ids=ids)
+        n_removed = min(scale.removals, 100)
+        times = time_removals(model, range(n_removed))
+        checks.append(at_most(f"one person / refit, mean, {name}", times.mean / refit, 0.08))
+        checks.append(check_exact(model, make(), (X, labels), n_removed))
+        later = np.arange(n_removed, n_removed + 50)
+        _, batch = time_fit(partial(model.forget, later))
+        rows.append((name, round(refit, 2), *times.cells, round(batch / refit, 3)))
+    columns = ("model", "refit, s", *TIME_COLUMNS, "batch of 50 / refit")
+    note = f"{scale.search:,} people, n_people = {n_people:,}; the refit is one of this estimator."
+    report.add(Table("Samples of people", columns, rows, note), checks)
+
+
+SECTIONS = {
+    "forest": forest_section,
+    "influence": influence_section,
+    "ridge": ridge_section,
+    "text": text_section,
+    "sample": sample_section,
+}
+
+
+def main(
+    quick: bool = typer.Option(False, help="Small numbers, as a smoke test."),
+    only: str = typer.Option("", help="Sections to run, separated by commas."),
+) -> None:
+    """Measure and write the report."""
+    scale = QUICK if quick else FULL
+    name = "pipelines_quick" if quick else "pipelines"
+    chosen = only.split(",") if only else list(SECTIONS)
+    report = BenchmarkReport("Pipelines that forget", dict(scale._asdict()), file=RESULTS / name)
+    with threadpoolctl.threadpool_limits(1):
+        for section in chosen:
+            SECTIONS[section](report, scale)
+    raise typer.Exit(0 if report.passed or quick else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
