@@ -487,8 +487,8 @@ class ForgetPipeline(
         if takes_deltas(model):
             return _DeltaChange(chain, model, prepare_step(model, output), None, slots, joined)
         if not output.only_rows or (output.added is not None and not hasattr(model, "learn")):
-            names = name_inputs(delta.source.rows.X)
-            names = name_outputs(self.fitted_.early, chain.published, names)
+            raw = name_inputs(delta.source.rows.X)
+            names = name_outputs(self.fitted_.early, chain.published, raw)
             plan = prepare_columns(model, output, names)
             if plan is not None:
                 return _DeltaChange(chain, model, plan, None, slots, joined)

@@ -589,19 +589,3 @@ class StableTransformer(DeltaMixin, TransformerMixin, BaseEstimator):
     def _transform_training(self, published: Any, block: Block) -> Table:
         """Return the transformed training rows; another table than for new rows if cross-fitted."""
         return self._transform_with(published, block.X)
-
-    def _name_outputs(self, published: Any, names: list[str]) -> list[str] | None:
-        """Return the names of the output columns, or None if they have no names."""
-        preview = type(self).__new__(type(self))
-        described = {"published_": published, "n_features_in_": len(names)}
-        vars(preview).update(vars(self) | described)
-        vars(preview).pop("feature_names_in_", None)
-        return ask_names(preview, names)
-
-
-def ask_names(transformer: Any, names: list[str]) -> list[str] | None:
-    """Return the names of the output columns of a transformer, or None if it has none."""
-    try:
-        return list(map(str, transformer.get_feature_names_out(np.array(names, object))))
-    except (AttributeError, ValueError):
-        return None

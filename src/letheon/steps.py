@@ -26,7 +26,6 @@ from letheon.delta import (
     StepPlan,
     Table,
     View,
-    ask_names,
     prepare_step,
 )
 from letheon.guarantee import KINDS, Kind, MethodFacts
@@ -190,7 +189,7 @@ class FixedStep:
         """Do nothing: this step has no state."""
 
     def _name_outputs(self, published: Any, names: list[str]) -> list[str] | None:  # noqa: ARG002
-        return names if passes_through(self.transformer) else ask_names(self.transformer, names)
+        return names if passes_through(self.transformer) else _ask_names(self.transformer, names)
 
 
 def as_delta_step(step: Any) -> Any:
@@ -316,8 +315,23 @@ def name_outputs(
     `published` are values of the steps, which may not be committed yet.
     """
     for step, values in zip(steps, published, strict=True):
-        names = None if names is None else step._name_outputs(values, names)
+        if names is None:
+            return None
+        if hasattr(step, "_name_outputs"):
+            names = step._name_outputs(values, names)
+            continue
+        preview = object.__new__(type(step))
+        vars(preview).update(vars(step) | {"published_": values, "n_features_in_": len(names)})
+        vars(preview).pop("feature_names_in_", None)
+        names = _ask_names(preview, names)
     return names
+
+
+def _ask_names(transformer: Any, names: list[str]) -> list[str] | None:
+    try:
+        return list(map(str, transformer.get_feature_names_out(np.array(names, object))))
+    except (AttributeError, ValueError):
+        return None
 
 
 def prepare_chain(steps: Sequence[Any], delta: Delta) -> ChainPlan:

@@ -30,6 +30,7 @@ from letheon.steps import (
     clone_unfitted,
     clone_with_seeds,
     count_columns,
+    name_outputs,
     passes_deltas,
     sum_counts,
 )
@@ -271,7 +272,7 @@ class ForgetColumnTransformer(NamedStepsMixin, StableTransformer):
         out: list[str] = []
         for view in published:
             own = [names[j] for j in view.part.columns]
-            named = as_delta_step(view.part.step)._name_outputs(view.published, own)
+            named = name_outputs([as_delta_step(view.part.step)], [view.published], own)
             if named is None:
                 return None
             out += [f"{view.part.name}__{name}" for name in named]
