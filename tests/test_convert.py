@@ -375,6 +375,28 @@ def test_estimators_that_forget_stay() -> None:
     assert model.steps[-1][1] is not pipeline.steps[-1][1]
 
 
+def test_a_fitted_model_that_forgets_stays_fitted() -> None:
+    model = DaREForestClassifier(n_estimators=2).fit(IRIS, SPECIES)
+    assert convert_alone(model)[0] is model
+
+
+def test_texts_and_targets_in_columns() -> None:
+    X, y, _ = make_people(150)
+    X = X.assign(words=[f"{city} {job}" for city, job in zip(X.city, X.job, strict=True)])
+    columns = ColumnTransformer(
+        [
+            ("words", TfidfVectorizer(token_pattern=r"(?u)\b\w+\b"), "words"),
+            ("job", TargetEncoder(), ["job"]),
+            ("age", SimpleImputer(missing_values=pd.NA), ["age"]),
+        ]
+    )
+    pipeline = make_pipeline(columns, RidgeClassifier())
+    ours, fresh = (convert(pipeline, strict=True)[0] for _ in range(2))
+    ours.fit(X, y).forget([0, 1])
+    assert fresh.fit(X[2:], y[2:], ids=range(2, 150)).digest() == ours.digest()
+    assert (ours.predict(X) == pipeline.fit(X, y).predict(X)).mean() > 0.85
+
+
 def kinds_of(pipeline: Any) -> dict[str, str]:
     return {row.step: row.kind for row in convert(pipeline)[1] if row.kind != "container"}
 

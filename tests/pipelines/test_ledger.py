@@ -8,13 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.impute import SimpleImputer as SkImputer
+from sklearn.linear_model import LogisticRegression
 
 import letheon
-from letheon import state
+from letheon import ForgetPipeline, NaiveUnlearner, state
 from letheon.audit import audit
+from letheon.audit._rederive import check_file_content, check_rederivation
+from letheon.data import as_ids
 from letheon.ledger import Ledger
+from letheon.ledger.certificates.facts import replay_of
+from letheon.ledger.models.examine import copy_rows
 from letheon.ledger.worker import compute
 from letheon.persist import inspect
+from letheon.preprocessing import KeyedSample
 from tests.audit.bundles import verdicts
 from tests.pipelines.people import LEAVING, MODELS, PEOPLE, fit_pipeline, mixed_frame, target
 from tests.pipelines.people import make_pipeline as unfitted
@@ -151,3 +158,48 @@ def test_an_operator_who_did_not_forget_in_the_preprocessing_is_caught(
         report = audit(bundle, key=opened.public_key, levels=["V4", "V5"])
     assert verdicts(report) == {"V4": "fail", "V5": "fail"}
     assert all("fitted_." in result.reason for result in report)
+
+
+def claim_other_libraries(model: Any) -> None:
+    """Write another version of NumPy into every part."""
+    parts = [model, *(step for _, step in model.steps_), *parts_of(model).values()]
+    parts += [step for part in parts for step in imputers_in(part)]
+    for part in parts:
+        if "environment_" in vars(part):
+            part.environment_ = {**part.environment_, "numpy": "1.0"}
+
+
+def imputers_in(part: Any) -> list[Any]:
+    return [step for _, step in part.steps_] if isinstance(part, ForgetPipeline) else []
+
+
+@pytest.mark.parametrize("kind", ["influence", "naive"])
+@pytest.mark.parametrize("spoil", [None, keep_the_counts, keep_the_sums])
+def test_other_libraries_do_not_excuse_integers(kind: str, spoil: Any) -> None:
+    """Sums are the same with every library, whatever the model behind them."""
+    frame = mixed_frame()
+    y = target(frame)
+    model = unfitted("influence")
+    if kind == "naive":
+        model.set_params(model=NaiveUnlearner(LogisticRegression(), random_state=0))
+    model.fit(frame, y, ids=PEOPLE)
+    before = copy.deepcopy(model)
+    model.forget(LEAVING)
+    claim_other_libraries(model)
+    if spoil is not None:
+        spoil(model, before)
+    rows = copy_rows(frame, y, PEOPLE)
+    rows = rows.without(rows.find(as_ids(LEAVING)).positions)
+    if kind == "influence":
+        findings = check_file_content(model, rows)
+        assert (findings.wrong is None) == (spoil is None), findings
+    else:
+        verdict = check_rederivation(model, rows)[0].verdict
+        assert verdict == ("fail" if spoil else "pass")
+
+
+def test_the_certificate_says_how_closely_a_pipeline_is_reproduced() -> None:
+    assert replay_of(fit_pipeline("dare")) == replay_of(fit_pipeline("ridge")) == "bitwise"
+    frame = mixed_frame()
+    sampled = unfitted("ridge").set_params(columns__number=KeyedSample(SkImputer(), random_state=0))
+    assert replay_of(sampled.fit(frame, target(frame))) == "bitwise-same-kernel"

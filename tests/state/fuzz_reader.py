@@ -132,6 +132,8 @@ def use(value: Any) -> None:
         for method in ("predict", "transform")
         if hasattr(type(value), method)
     ]
+    if hasattr(type(value), "forget"):
+        calls.append(lambda: value.forget(value.ids_[:1]))
     if isinstance(value, Rows):
         calls += [lambda: value.take(np.array([0])), lambda: value.find(value.ids)]
     for call in calls:

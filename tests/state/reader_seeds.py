@@ -236,6 +236,46 @@ def _ours() -> Iterator[Any]:
     yield {"slots": places, "salts": salts, "places": places, "ranks": np.zeros((24, 0), np.int64)}
 
 
+def _sums() -> Iterator[Any]:
+    """Yield transformers and models made of sums, and pipelines of them on a mixed frame."""
+    import pandas as pd
+
+    import letheon
+    from letheon import preprocessing, sums
+    from letheon.table_pipeline import make_table_pipeline
+
+    table = X.copy()
+    table[3, 1] = np.nan
+    letters = np.array([list("abcabd" * 4), list("xyxx" * 6)], object).T
+    yield from (
+        preprocessing.OneHotEncoder(min_frequency=5, drop="first").fit(letters, ids=IDS),
+        preprocessing.OrdinalEncoder().fit(letters),
+        preprocessing.StandardScaler(random_state=0).fit(table, ids=IDS),
+        preprocessing.RobustScaler(random_state=0).fit(table),
+        preprocessing.QuantileBinner(random_state=0).fit(X),
+        preprocessing.TargetEncoder(random_state=0).fit(letters, Y),
+        preprocessing.CountVectorizer().fit(TEXTS, ids=IDS),
+        preprocessing.TfidfVectorizer(random_state=0).fit(TEXTS, ids=IDS),
+    )
+    for strategy in ("mean", "median", "most_frequent", "constant"):
+        imputer = preprocessing.SimpleImputer(strategy=strategy, add_indicator=True, random_state=0)
+        yield imputer.fit(table)
+    yield sums.Ridge(random_state=0).fit(X, X[:, :2], ids=IDS)
+    for model in (sums.RidgeClassifier, sums.LinearDiscriminantAnalysis, sums.GaussianNB):
+        yield model(random_state=0).fit(X, Y)
+    yield sums.PCA(n_components=2, random_state=0).fit(X)
+    yield sums.QuadraticDiscriminantAnalysis(random_state=0).fit(X, Y)
+    yield sums.RandomFeatures(n_components=4, random_state=0).fit(X)
+    counts = np.abs(X).round()
+    for name in ("MultinomialNB", "ComplementNB", "BernoulliNB", "CategoricalNB"):
+        yield getattr(sums, name)().fit(counts, Y)
+    frame = pd.DataFrame({"n": table[:, 1], "c": letters[:, 0], "b": Y > 0})
+    forest = letheon.DaREForestClassifier(n_estimators=2, max_depth=2, random_state=0)
+    for last in (forest, sums.RidgeClassifier(random_state=0)):
+        pipeline = make_table_pipeline(last, frame)
+        yield pipeline.set_params(columns__category__min_frequency=3).fit(frame, Y, ids=IDS)
+
+
 def _deep() -> Iterator[Any]:
     import letheon
 
@@ -253,6 +293,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "machines": _machines,
     "transformers": _transformers,
     "ours": _ours,
+    "ours-sums": _sums,
     "deep": _deep,
 }
 

@@ -3,7 +3,7 @@ r"""How far two correct fits on the same rows may differ if libraries or kernels
 Then bytes may differ, and an operator could blame the libraries for a model that forgot nothing. So
 a difference is compared with a bound that follows from the method and the remaining rows:
 
-- *exact*: values that do not depend on rounding (rows, ids, counts, settings, forests);
+- *exact*: values that do not depend on rounding (rows, ids, counts, sums, settings, forests);
 - *closed form* (means, variances, least squares): rounding bounds for sums in any order, with the
   condition number of the problem (Higham 2002, sections 3.1, 4.2 and 20.1);
 - *convex solver* (logistic regression): a solver stops when no entry of the gradient is above
@@ -28,6 +28,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
+from letheon.ledger.certificates.facts import list_fitted_steps, replay_of
 from letheon.naive import NaiveUnlearner
 from letheon.sharded import SISAClassifier, SISARegressor
 from letheon.state import Array, Coded, Instance, Items, Objects, Record, to_bytes
@@ -220,12 +221,20 @@ def _is_inside(place: str, outer: str) -> bool:
 
 
 def iter_fitted_parts(model: Any, fresh: Any, place: str = "") -> Iterator[FittedPart]:
-    """Yield each fitted estimator of a model together with the same one of the re-derived model."""
+    """Yield each fitted estimator of a model together with the same one of the re-derived model.
+
+    Steps that other libraries cannot change have no tolerance and are omitted.
+    """
     prefix = f"{place}." if place else ""
-    if hasattr(fresh, "steps_"):
-        pairs = zip(model.steps_, fresh.steps_, strict=True)
-        for number, ((_, audited), (_, step)) in enumerate(pairs):
-            yield from iter_fitted_parts(audited, step, f"{prefix}fitted_.steps[{number}][1]")
+    steps = list_fitted_steps(fresh)
+    if steps is not None:
+        audited_steps = list_fitted_steps(model) or {}
+        for where, step in steps.items():
+            audited = audited_steps.get(where)
+            if type(audited) is type(step):
+                yield from iter_fitted_parts(audited, step, f"{prefix}{where}")
+    elif place and hasattr(fresh, "forget") and replay_of(fresh) == "bitwise":
+        return
     elif type(fresh) is NaiveUnlearner:
         X, y = fresh.rows_.slice(0, len(fresh.rows_))
         yield from _iter_estimators(model.estimator_, fresh.estimator_, X, y, f"{prefix}estimator_")

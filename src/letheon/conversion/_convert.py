@@ -205,7 +205,8 @@ class _Converter:
         name = type(part).__name__
         cost = "" if guarantee else "none: it learns nothing from rows"
         row = ConversionRow(place.step, name, name, "unchanged", guarantee, cost)
-        return ConvertedPart(clone(part), (row,), lambda key, value: {key: value})
+        model = clone(part) if place.step else part
+        return ConvertedPart(model, (row,), lambda key, value: {key: value})
 
     def _convert_function(self, part: Any, place: Place) -> ConvertedPart:
         if not (part.func is None or (isinstance(part.func, np.ufunc) and part.func.nin == 1)):

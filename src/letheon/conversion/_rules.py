@@ -136,7 +136,8 @@ _is_false = _is_one_of(False)
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return value is None or is_nan or type(value).__name__ == "NAType"  # pandas.NA
 
 
 def _invert_strength(strength: float) -> Parameters:

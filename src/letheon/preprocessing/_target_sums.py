@@ -93,7 +93,7 @@ class TargetSums:
             "labels": sorted(self.labels.items()),
             "n_fractions": self.n_fractions,
             "y_sums": self.y_sums,
-            "scale": list(self.scale),
+            "units": list(self.scale),
             "totals": self.totals,
             "columns": columns,
             "kinds": list(self.kinds),
@@ -109,7 +109,7 @@ class TargetSums:
             dict(state["labels"]),
             state["n_fractions"],
             state["y_sums"],
-            TargetScale(*state["scale"]),
+            TargetScale(*state["units"]),
             state["totals"],
             cells,
             tuple(state["kinds"]),
@@ -161,7 +161,7 @@ class TargetCodes:
             table = np.array([known[key] for key in keys], np.int64)
             columns.append([hold_keys(keys, kind), table.reshape(len(keys), len(self.means))])
         return {
-            "scale": list(self.scale),
+            "units": list(self.scale),
             "means": list(self.means),
             "columns": columns,
             "kinds": list(self.kinds),
@@ -173,7 +173,7 @@ class TargetCodes:
             dict(zip(read_keys(keys), map(tuple, table.tolist()), strict=True))
             for keys, table in state["columns"]
         ]
-        scale = TargetScale(*state["scale"])
+        scale = TargetScale(*state["units"])
         return cls(scale, tuple(state["means"]), tuple(codes), tuple(state["kinds"]))
 
 

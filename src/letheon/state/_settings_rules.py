@@ -73,6 +73,7 @@ _DESCRIPTIONS = {
     "CLASSES": "known networks and optimisers",
     "FUNCTIONS": "known functions",
     "JOBS": f"from -{_MOST_JOBS} to {_MOST_JOBS}",
+    "GRID": "a dict of lists of allowed settings",
     "KEYWORDS": "a dict of plain values",
     "OBJECTS": "known objects",
     "SIZE": "up to 10^9",
@@ -96,6 +97,8 @@ _FITTED = SettingRule(frozenset({"ARRAYS", "OBJECTS", "TEXT", "TYPES"}))
 _UNKNOWN = SettingRule(frozenset({"NOTHING"}))
 _NUMBERS = SettingRule(frozenset({"ARRAYS"}))
 _KEYWORDS = SettingRule(frozenset({"ARRAYS", "KEYWORDS"}))
+# Whole steps in a grid of parameters.
+_STEPS = SettingRule(frozenset({"ARRAYS", "OBJECTS"}), frozenset({"drop", "passthrough"}))
 
 
 @lru_cache(maxsize=1024)
@@ -104,7 +107,7 @@ def _parse_rule(text: str) -> SettingRule:
     patterns = tokens & PATTERNS.keys()
     words = frozenset(word.replace("~", " ") for word in tokens - KINDS - patterns)
     kinds = tokens & KINDS
-    if "LABELS" in kinds or "KEYWORDS" in kinds:
+    if kinds & {"LABELS", "KEYWORDS", "GRID"}:
         kinds |= {"ARRAYS"}
     return SettingRule(kinds, words, next(iter(patterns), ""))
 
@@ -199,7 +202,18 @@ class _Checker:
         if type(node) is nodes.Objects:
             self._number_node(node)
 
+    def _check_grid(self, node: nodes.Record) -> None:
+        for key, options in node.items:
+            name = key.rpartition("__")[2]
+            text = RULES.get(name, OUR_RULES.get(name))
+            rule = _STEPS if text is None else _parse_rule(text)
+            for option in options.items if type(options) is nodes.Items else (options,):
+                self.check_node(option, rule)
+
     def _check_record(self, node: nodes.Record, rule: SettingRule) -> None:
+        if rule.allows("GRID"):
+            self._check_grid(node)
+            return
         inside = _inner_rule(rule)
         for key, item in node.items:
             text = RULES.get(key, OUR_RULES.get(key)) if rule.allows("KEYWORDS") else None

@@ -13,6 +13,7 @@ and numbers.
 ARRAYS     lists, tuples, dicts and arrays of allowed values; sparse matrices, generators
 CLASSES    the networks and optimisers on the allow-list, and `functools.partial` of them
 FUNCTIONS  the functions on the allow-list, and `functools.partial` of them
+GRID       a dict of lists of options; each option obeys the rule of the parameter that it names
 JOBS       a number of workers: a whole number from -128 to 128
 KEYWORDS   a dict whose values obey the rules of their keys; unknown keys take numbers and arrays
 LABELS     any text, but only inside a container: names of columns, labels, words
@@ -28,7 +29,9 @@ TYPES      types and dtypes of NumPy, and built-in ones
 
 from letheon.state._allowed import read_table
 
-_KINDS = "ARRAYS CLASSES FUNCTIONS JOBS KEYWORDS LABELS NONE OBJECTS OFF SIZE TEXT THREADS TYPES"
+_KINDS = (
+    "ARRAYS CLASSES FUNCTIONS GRID JOBS KEYWORDS LABELS NONE OBJECTS OFF SIZE TEXT THREADS TYPES"
+)
 KINDS = frozenset(_KINDS.split())
 
 # Regular expressions that take time in proportion to the text. Only the last character may repeat,
@@ -293,8 +296,10 @@ _OURS = """
     max_memory max_smoothness measure_distance min_curvature newton_step noise_seed patience
     regulariser row_norm sigma step_damping weight_decay burn_in period
 SIZE: history iterations lane_width n_blocks n_checkpoints n_copies n_shards n_slices n_steps
-    n_thresholds random_depth
-ARRAYS: Scaling.scale arguments channels mean risk_edges std widths
+    n_people n_thresholds random_depth
+GRID: param_grid
+ARRAYS: Scaling.scale TargetCodes.scale TargetSums.scale arguments channels mean risk_edges std
+    widths
 ARRAYS SIZE: epochs hidden
 ARRAYS LABELS all sampled: labels
 ARRAYS OBJECTS: backbone steps_

@@ -250,16 +250,30 @@ def kernel_code(blas: str) -> str:
     return code if is_code(code) else f"sha256:{hashlib.sha256(blas.encode()).hexdigest()}"
 
 
+def list_fitted_steps(model: Any) -> dict[str, Any] | None:
+    """Return the fitted steps of a pipeline or column transformer by their paths, None for others.
+
+    Columns of a column transformer that are passed through are not steps.
+    """
+    if hasattr(model, "steps_"):
+        return {f"fitted_.steps[{n}][1]": step for n, (_, step) in enumerate(model.steps_)}
+    if hasattr(model, "transformers_"):
+        parts = enumerate(model.transformers_)
+        steps = {f"parts_[{n}].step": step for n, (_, step, _) in parts}
+        return {place: step for place, step in steps.items() if hasattr(step, "get_params")}
+    return None
+
+
 def replay_of(model: Any) -> Replay:
     """Return how closely a fresh fit on the same rows with the same seed reproduces this model.
 
-    *bitwise*: a forest, whose decisions need neither BLAS nor libm. *bitwise-same-kernel*: any
+    *bitwise*: a forest or integers, which need neither BLAS nor libm. *bitwise-same-kernel*: any
     other exact method with kernels that add in a fixed order. *tolerance*: a method with noise that
     is not stored, with approximate removals, or with kernels that add in any order.
     """
-    steps = getattr(model, "steps_", None)
+    steps = list_fitted_steps(model)
     if steps is not None:
-        learned = [step for _, step in steps if hasattr(step, "forget")]
+        learned = [step for step in steps.values() if hasattr(step, "forget")]
         # A step that does not learn is still computed by libraries.
         least: Replay = "bitwise" if len(learned) == len(steps) else "bitwise-same-kernel"
         return max((least, *map(replay_of, learned)), key=_STRENGTH.index)
