@@ -5,12 +5,12 @@ changing facts or a definition text; a test checks that the files are up to date
 """
 
 import re
+from importlib import import_module
 from pathlib import Path
 from textwrap import fill
-from typing import Any
 
-import letheon
 from letheon import MethodFacts
+from letheon.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKS = re.compile(r"(<!-- methods: begin -->\n).*?(<!-- methods: end -->)", re.DOTALL)
@@ -41,10 +41,11 @@ CERTIFICATES = {
 def methods() -> dict[str, tuple[MethodFacts, list[str]]]:
     """Return facts and class names of every public forgetting estimator, by method."""
     by_method: dict[str, tuple[MethodFacts, list[str]]] = {}
-    for name in letheon.__all__:
-        facts: Any = getattr(getattr(letheon, name), "facts", None)
-        if isinstance(facts, MethodFacts):
-            by_method.setdefault(facts.method, (facts, []))[1].append(name)
+    for method in METHODS:
+        for name in method.class_names:
+            facts: MethodFacts = getattr(import_module(method.module), name).facts
+            shown = name if method.is_exported else f"{method.module}.{name}"
+            by_method.setdefault(facts.method, (facts, []))[1].append(shown)
     return by_method
 
 

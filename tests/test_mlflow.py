@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
+import letheon
 from letheon import InfluenceClassifier
 from letheon.exceptions import GuaranteeWarning, LedgerMissingError, UnknownModelError
 from letheon.ledger import Ledger, Policy
 from letheon.verifier import VerificationError
 from tests.ledger.homes import IDS, X, Y, make, person
+from tests.pipelines import people
 
 has_server = find_spec("mlflow") is not None and find_spec("flask") is not None
 pytestmark = pytest.mark.skipif(
@@ -230,6 +232,23 @@ def test_a_certified_model_of_a_tenant(ledger: Ledger, client: Any) -> None:
     assert "letheon.efficiency" not in run.data.metrics
     assert run.data.tags["letheon.consistency.basis"] == "not-measured"
     assert "letheon.consistency" not in run.data.metrics
+
+
+def test_a_pipeline_on_a_mixed_frame(ledger: Ledger, client: Any, tmp_path: Path) -> None:
+    from letheon.mlflow import log_version, verify_logged
+
+    frame = people.mixed_frame()
+    rows = (frame, people.target(frame))
+    model = people.fit_pipeline("dare")
+    ledger.models.register(model, *rows, ids=people.PEOPLE, name="mixed")
+    ledger.requests.submit(people.LEAVING, model="mixed", verified=True)
+    ledger.run_once(force=True)
+    with pytest.warns(GuaranteeWarning, match="personal data"):
+        logged = log_version(ledger, "mixed", client=client, with_model=True)
+    assert verify_logged(logged.run_id, ledger.public_key, client=client)["subject"]
+    folder = Path(client.download_artifacts(logged.run_id, "letheon", str(tmp_path)))
+    served = letheon.load(folder / "model.letheon")
+    assert served.digest() == ledger.models.load("mixed").digest()
 
 
 def _cut(*given: Any, **more: Any) -> None:

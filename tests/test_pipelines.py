@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import MaxAbsScaler
+from sklearn.random_projection import GaussianRandomProjection
 from sklearn.tree import DecisionTreeClassifier
 
-from letheon import DaREForestClassifier, ForgetPipeline, SISAClassifier
+from letheon import DaREForestClassifier, DataIndependent, ForgetPipeline, SISAClassifier
 from letheon.compose import clone_unfitted
 from letheon.exceptions import EmptyModelError, LetheonError
 from letheon.preprocessing import (
@@ -230,6 +231,22 @@ def test_an_accident_changes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
         model.learn(people.X[:2], people.y[:2], ids=[3, 400])
     assert model.digest() == before
     assert model.n_rows_ == len(people.y)
+
+
+def test_a_declared_projection_gives_the_same_bits_for_one_row_and_for_many() -> None:
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(500, 60)), rng.integers(2, size=500)
+
+    def fit(chosen: Any) -> ForgetPipeline:
+        project = DataIndependent(GaussianRandomProjection(7, random_state=3))
+        scale, model = StandardScaler(random_state=1), RidgeClassifier(random_state=2)
+        steps = [("scale", scale), ("project", project), ("model", model)]
+        return ForgetPipeline(steps).fit(X[chosen], y[chosen], ids=chosen)
+
+    model = fit(np.arange(500))
+    for person in range(40):
+        model.forget([person])
+    assert model.digest() == fit(np.arange(40, 500)).digest()
 
 
 def test_steps_by_name_and_number() -> None:

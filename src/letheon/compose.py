@@ -140,8 +140,9 @@ class ForgetPipeline(
     Steps of `letheon.preprocessing` pass changes on: a request subtracts the removed rows from
     every step, and the last step forgets at its own speed. A published value of a step changes
     rarely; then the rows or columns concerned are replaced in the next step, or the last step is
-    retrained. With any other forgetting step in front, such as
-    ``NaiveUnlearner(StandardScaler())``, a request refits all steps.
+    retrained. A forest keeps its trees when a category appears or disappears. With any other
+    forgetting step in front, such as ``NaiveUnlearner(StandardScaler())``, a request refits all
+    steps.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from sklearn.utils import Tags, get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from letheon.base import ForgetMixin
-from letheon.data import Frame, Rows, SlotRows, as_table, to_native
+from letheon.data import Frame, Rows, SlotRows, as_table, is_text_column, to_native
 from letheon.delta import (
     Block,
     Delta,
@@ -36,7 +36,12 @@ from letheon.inner_estimator import (
     require_independence,
     transform_alone,
 )
+from letheon.parallel import one_thread
 from letheon.seeds import Purpose, library_seed, seed_from
+
+# Rows that are transformed together; a multiple of the widths of common matrix kernels, so that
+# all rows pass through the same instructions.
+ROWS_TOGETHER = 336
 
 
 class DataIndependent(TransformerMixin, BaseEstimator):
@@ -145,6 +150,32 @@ def clone_unfitted(step: Any) -> Any:
     return fresh
 
 
+def take_table(X: Table, positions: Any) -> Table:
+    """Return some rows of a table."""
+    return X.take(positions) if isinstance(X, Frame) else X[positions]
+
+
+def transform_rows(transformer: Any, X: Table) -> Table:
+    """Return the output of a fitted transformer for some rows, as a stored table."""
+    table = as_table(transformer.transform(to_native(X)))
+    is_array = isinstance(table, np.ndarray) and table.dtype.kind in "biuf"
+    return table.astype(np.float64, copy=False) if is_array else table
+
+
+def transform_in_groups(transformer: Any, X: Table, size: int = ROWS_TOGETHER) -> Table:
+    """Return the output for all rows, each in a group of the same size.
+
+    The last bits of a matrix product can depend on the number of rows. A group that is too small is
+    filled up with copies of its rows.
+    """
+    parts = []
+    for begin in range(0, X.shape[0], size):
+        positions = np.arange(begin, min(begin + size, X.shape[0]))
+        part = transform_rows(transformer, take_table(X, np.resize(positions, size)))
+        parts.append(take_table(part, np.arange(len(positions))))
+    return join_tables(parts)
+
+
 class FixedStep:
     """A step that learns nothing, with the methods of a step that passes changes on.
 
@@ -172,7 +203,10 @@ class FixedStep:
     def _transform_with(self, published: Any, X: Table) -> Table:  # noqa: ARG002
         if passes_through(self.transformer) or X.shape[0] == 0:
             return X
-        return as_table(self.transformer.transform(to_native(X)))
+        if is_text_column(X) or not isinstance(self.transformer, DataIndependent):
+            return transform_rows(self.transformer, X)
+        with one_thread():  # a declared transformer may multiply matrices
+            return transform_in_groups(self.transformer, X)
 
     def _transform_training(self, published: Any, block: Block) -> Table:
         return self._transform_with(published, block.X)
@@ -412,13 +446,18 @@ class InnerFacts:
     def __get__(self, model: Any, owner: type) -> MethodFacts:
         if model is None:
             return self._general
-        steps = [part.facts for part in self._list_parts(model)]
+        parts = self._list_parts(model)
+        steps = [part.facts for part in parts]
         last = steps[-1] if steps else self._general
         # The whole can claim no more than its weakest part.
         kinds: list[Kind] = [facts.certificate for facts in steps]
         weakest: Kind = max(kinds, key=KINDS.index, default="exact")
+        is_fast = all(map(passes_deltas, parts[:-1]))
         return replace(
             self._general,
+            applicability=last.applicability,
+            # A step in front that is refitted takes longest, whatever the last one does.
+            strength=last.strength if is_fast else self._general.strength,
             exact=weakest == "exact",
             certificate=weakest,
             requests=last.requests,

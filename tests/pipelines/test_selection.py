@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.preprocessing import StandardScaler
 
-from letheon import DaREForestClassifier, InfluenceClassifier, evaluate, state
+from letheon import DaREForestClassifier, InfluenceClassifier, NaiveUnlearner, evaluate, state
 from letheon.compose import ForgetPipeline
 from letheon.data import as_frame
 from letheon.datasets import Requests
@@ -167,3 +168,11 @@ def test_what_if_measures_pipelines_on_a_mixed_frame() -> None:
     results = {item["row"]["method"]: item["row"] for item in heard if "row" in item}
     assert {"dare", "influence", "sisa", "pipeline", "retrain"} <= results.keys()
     assert {row["basis"] for row in results.values()} == {"measured"}, results
+
+
+def test_a_pipeline_has_the_facts_of_its_last_step() -> None:
+    pipeline, forest = make_pipeline("dare"), DaREForestClassifier()
+    assert pipeline.facts.strength == forest.facts.strength == "strong"
+    assert pipeline.facts.applicability == forest.facts.applicability
+    slow = ForgetPipeline([("scale", NaiveUnlearner(StandardScaler())), ("model", forest)])
+    assert slow.facts.strength == "not stated"

@@ -30,13 +30,16 @@ from letheon.parallel import one_thread
 from letheon.preprocessing._facts import make_facts
 from letheon.preprocessing._quantiles import find_sampled
 from letheon.seeds import Purpose, library_seed
-from letheon.steps import join_blocks, join_tables
+from letheon.steps import (
+    ROWS_TOGETHER,
+    join_blocks,
+    take_table,
+    transform_in_groups,
+    transform_rows,
+)
 from letheon.sums import sample_border
 from letheon.validation import Rules, Whole, validate_parameters
 
-# Rows that are transformed together; a multiple of the widths of common matrix kernels, so that
-# all rows pass through the same instructions.
-_TOGETHER = 336
 _SHIFTS = (1, 3, 50, 167)
 
 
@@ -76,40 +79,15 @@ class SampledFit:
     n_together: int
 
 
-def _take(X: Table, positions: NDArray[np.int64]) -> Table:
-    return X.take(positions) if isinstance(X, Frame) else X[positions]
-
-
-def _transform_rows(transformer: Any, X: Table) -> Table:
-    """Return the output for some rows as a stored table."""
-    table = as_table(transformer.transform(to_native(X)))
-    is_array = isinstance(table, np.ndarray) and table.dtype.kind in "biuf"
-    return table.astype(np.float64, copy=False) if is_array else table
-
-
-def _transform_in_groups(transformer: Any, X: Table, size: int) -> Table:
-    """Return the output for all rows, each in a group of the same size.
-
-    The last bits of a matrix product can depend on the number of rows. A group that is too small is
-    filled up with copies of its rows.
-    """
-    parts = []
-    for begin in range(0, X.shape[0], size):
-        positions = np.arange(begin, min(begin + size, X.shape[0]))
-        part = _transform_rows(transformer, _take(X, np.resize(positions, size)))
-        parts.append(_take(part, np.arange(len(positions))))
-    return join_tables(parts)
-
-
 def _choose_group_size(transformer: Any, X: Table) -> int:
     """Return 336 if the place of a row in a group does not change its output, else 1."""
-    positions = np.resize(np.arange(X.shape[0]), _TOGETHER)
-    output = _to_bytes(_transform_rows(transformer, _take(X, positions)))
+    positions = np.resize(np.arange(X.shape[0]), ROWS_TOGETHER)
+    output = _to_bytes(transform_rows(transformer, take_table(X, positions)))
     for shift in _SHIFTS:
-        moved = _to_bytes(_transform_rows(transformer, _take(X, np.roll(positions, shift))))
+        moved = _to_bytes(transform_rows(transformer, take_table(X, np.roll(positions, shift))))
         if moved != output[-shift:] + output[:-shift]:
             return 1
-    return _TOGETHER
+    return ROWS_TOGETHER
 
 
 def _to_bytes(table: Table) -> list[bytes]:
@@ -234,7 +212,7 @@ class KeyedSample(MetaEstimatorMixin, StableTransformer):
             sampled = np.flatnonzero(find_sampled(block.ids, seed, Purpose.KEYED_SAMPLE, border))
             if len(sampled):
                 y = None if block.y is None else block.y[sampled]
-                parts.append(Block(_take(block.X, sampled), y, block.ids.take(sampled)))
+                parts.append(Block(take_table(block.X, sampled), y, block.ids.take(sampled)))
         if not parts:
             raise ValueError(f"no person is in the sample of n_people={self.n_people}; increase it")
         sample = join_blocks(parts)
@@ -248,7 +226,7 @@ class KeyedSample(MetaEstimatorMixin, StableTransformer):
         with environment, inner_training(type(self).__name__):
             fitted = fresh.fit(*rows.slice(0, len(rows)))
             size = _choose_group_size(fitted, sample.X)
-            shape = _transform_in_groups(fitted, _take(sample.X, np.arange(1)), size).shape
+            shape = transform_in_groups(fitted, take_table(sample.X, np.arange(1)), size).shape
         require_encodable(fitted, self.transformer, rows)
         n_outputs = shape[1] if len(shape) == 2 else 1
         return SampledFit(fitted, len(sample.ids.distinct()), int(n_outputs), size)
@@ -290,7 +268,7 @@ class KeyedSample(MetaEstimatorMixin, StableTransformer):
         if X.shape[0] == 0:
             return np.empty((0, published.n_outputs))
         with one_thread():
-            return _transform_in_groups(published.transformer, X, published.n_together)
+            return transform_in_groups(published.transformer, X, published.n_together)
 
     def is_sampled(self, ids: Any) -> NDArray[np.bool_]:
         """Return for each id whether its rows are in the sample."""
