@@ -26,6 +26,7 @@ from letheon.delta import (
     StepPlan,
     Table,
     View,
+    ask_names,
     prepare_step,
 )
 from letheon.guarantee import KINDS, Kind, MethodFacts
@@ -223,7 +224,7 @@ class FixedStep:
         """Do nothing: this step has no state."""
 
     def _name_outputs(self, published: Any, names: list[str]) -> list[str] | None:  # noqa: ARG002
-        return names if passes_through(self.transformer) else _ask_names(self.transformer, names)
+        return names if passes_through(self.transformer) else ask_names(self.transformer, names)
 
 
 def as_delta_step(step: Any) -> Any:
@@ -344,10 +345,7 @@ def name_inputs(X: Table) -> list[str]:
 def name_outputs(
     steps: Sequence[Any], published: Sequence[Any], names: list[str] | None
 ) -> list[str] | None:
-    """Return the names of the output columns of a chain, or None if they have no names.
-
-    `published` are values of the steps, which may not be committed yet.
-    """
+    """Return the names of the columns that a chain with these published values returns, or None."""
     for step, values in zip(steps, published, strict=True):
         if names is None:
             return None
@@ -357,15 +355,8 @@ def name_outputs(
         preview = object.__new__(type(step))
         vars(preview).update(vars(step) | {"published_": values, "n_features_in_": len(names)})
         vars(preview).pop("feature_names_in_", None)
-        names = _ask_names(preview, names)
+        names = ask_names(preview, names)
     return names
-
-
-def _ask_names(transformer: Any, names: list[str]) -> list[str] | None:
-    try:
-        return list(map(str, transformer.get_feature_names_out(np.array(names, object))))
-    except (AttributeError, ValueError):
-        return None
 
 
 def prepare_chain(steps: Sequence[Any], delta: Delta) -> ChainPlan:
@@ -579,10 +570,7 @@ def prepare_columns(model: Any, delta: Delta, names: list[str] | None) -> Any:
 
 
 def fit_model(model: Any, source: RowSource, names: list[str] | None) -> None:
-    """Fit the last step of a pipeline on the rows behind the other steps.
-
-    `names` are the names of their columns, if they have names.
-    """
+    """Fit the last step of a pipeline on the rows behind the others; `names` may be None."""
     if takes_deltas(model):
         model._fit_source(source)
         return
