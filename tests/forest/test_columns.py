@@ -1,6 +1,8 @@
 """Columns that leave and arrive in a forest at the end of a pipeline."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -261,3 +263,25 @@ def test_damaged_keys_are_refused(keys: Any, message: str) -> None:
     state = forest._to_state() | {"column_keys": keys}
     with pytest.raises(ValueError, match=message):
         type(forest)._from_state(state)
+
+
+def test_predictions_during_requests_that_change_the_columns() -> None:
+    frame, y = rare_frame()
+    frame.loc[20:50, "city"] = [f"only{i}" for i in range(31)]
+    model = make_model().fit(frame, y)
+    stop = threading.Event()
+
+    def ask() -> int:
+        n_asked = 0
+        while not stop.is_set():
+            n_asked += len(model.predict(frame)) // 60
+        return n_asked
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(ask) for _ in range(2)]
+        try:
+            for person in range(20, 51):
+                model.forget([person])
+        finally:
+            stop.set()
+        assert all(answer.result() > 0 for answer in answers)
