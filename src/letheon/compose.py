@@ -383,7 +383,9 @@ class ForgetPipeline(
         target = None if y is None else hold_target(y, as_float=as_float)
         owners = row_ids(ids, table_length(table))
         if in_slots:
-            return SlotRows(table, target, owners)
+            rows = SlotRows(table, target, owners)
+            _ = rows.index  # built now, so that the first request is as fast as the others
+            return rows
         state.ensure_supported((table, target))
         return Rows(table, target, owners)
 

@@ -186,10 +186,13 @@ class FixedStep:
         The fitted transformer.
     """
 
-    published_ = ()
-
     def __init__(self, transformer: Any) -> None:
         self.transformer = transformer
+
+    @property
+    def published_(self) -> Any:
+        """The fitted transformer; another one if the columns of the input change."""
+        return self.transformer
 
     def _fit_source(self, source: RowSource) -> None:
         if passes_through(self.transformer):
@@ -201,27 +204,32 @@ class FixedStep:
             require_independence(fresh, self.transformer, X, rows.y)
         transform_alone(self.transformer, X)
 
-    def _transform_with(self, published: Any, X: Table) -> Table:  # noqa: ARG002
-        if passes_through(self.transformer) or X.shape[0] == 0:
+    def _transform_with(self, published: Any, X: Table) -> Table:
+        if passes_through(published) or X.shape[0] == 0:
             return X
-        if is_text_column(X) or not isinstance(self.transformer, DataIndependent):
-            return transform_rows(self.transformer, X)
+        if is_text_column(X) or not isinstance(published, DataIndependent):
+            return transform_rows(published, X)
         with one_thread():  # a declared transformer may multiply matrices
-            return transform_in_groups(self.transformer, X)
+            return transform_in_groups(published, X)
 
     def _transform_training(self, published: Any, block: Block) -> Table:
         return self._transform_with(published, block.X)
 
     def _prepare_delta(self, delta: Delta) -> StepPlan:
-        if passes_through(self.transformer) or not (delta.columns or delta.layout is not None):
-            return StepPlan(published=(), columns=delta.columns, layout=delta.layout)
-        n_columns = count_columns(delta.source.through(lambda b: self._transform_with((), b.X)))
-        n_before = count_columns(delta.before.through(lambda b: self._transform_with((), b.X)))
+        old = new = self.transformer
+        if passes_through(old) or not (delta.columns or delta.layout is not None):
+            return StepPlan(published=old, columns=delta.columns, layout=delta.layout)
+        if delta.layout is not None:  # it knows the number of its columns
+            new = clone(old)
+            FixedStep(new)._fit_source(delta.source)
+        n_columns = count_columns(delta.source.through(lambda b: self._transform_with(new, b.X)))
+        n_before = count_columns(delta.before.through(lambda b: self._transform_with(old, b.X)))
         layout = None if n_columns == n_before else np.full(n_columns, -1, np.int64)
-        return StepPlan(published=(), columns=tuple(range(n_columns)), layout=layout)
+        return StepPlan(published=new, columns=tuple(range(n_columns)), layout=layout)
 
     def _apply_plan(self, plan: StepPlan) -> None:
-        """Do nothing: this step has no state."""
+        if plan.published is not self.transformer:
+            vars(self.transformer).update(vars(plan.published))
 
     def _name_outputs(self, published: Any, names: list[str]) -> list[str] | None:  # noqa: ARG002
         return names if passes_through(self.transformer) else ask_names(self.transformer, names)

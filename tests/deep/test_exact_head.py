@@ -42,7 +42,10 @@ def make_rows(n: int = 60) -> tuple[Any, Any]:
 
 
 HEADS = ["ridge", "lda", GaussianNB()]
-SQUASHED = [ExactHeadClassifier(Backbone(squashed), head) for head in HEADS[:2]]
+SQUASHED = [
+    ExactHeadClassifier(Backbone(squashed)),
+    ExactHeadClassifier(Backbone(squashed), "lda", n_components=5),
+]
 
 
 @parametrize_with_checks(SQUASHED)
@@ -76,12 +79,16 @@ def test_it_is_the_head_on_the_features(head: Any) -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.lists(st.integers(0, 29), max_size=8, unique=True), st.sampled_from(["ridge", "lda"]))
-def test_any_sequence_equals_a_fresh_fit(leaving: list[int], head: str) -> None:
+@given(
+    st.lists(st.integers(0, 29), max_size=8, unique=True),
+    st.sampled_from(HEADS),
+    st.sampled_from([None, 4]),
+)
+def test_any_sequence_equals_a_fresh_fit(leaving: list[int], head: Any, extra: Any) -> None:
     X, y = make_rows(30)
 
     def make() -> ExactHeadClassifier:
-        return ExactHeadClassifier(make_backbone(), head, random_state=4)
+        return ExactHeadClassifier(make_backbone(), head, n_components=extra, random_state=4)
 
     model = make().fit(X[:20], y[:20])
     model.learn(X[20:], y[20:], ids=list(range(20, 30)))
@@ -91,9 +98,30 @@ def test_any_sequence_equals_a_fresh_fit(leaving: list[int], head: str) -> None:
     assert model.digest() == make().fit(X[rest], y[rest], ids=rest).digest()
 
 
+def test_random_features_are_appended() -> None:
+    X, y = load_digits(return_X_y=True)
+    torch.manual_seed(0)
+    backbone = Backbone(MLP(widths=(64,), scale=1 / 16), arguments=((64,), 32))
+    scores = []
+    for n_components in (None, 128):
+        model = ExactHeadClassifier(backbone, n_components=n_components, random_state=0)
+        scores.append(model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]))
+        assert model.features(X).shape == (len(X), 32 + (n_components or 0))
+    assert scores[1] > scores[0] + 0.02
+
+
+def test_a_head_with_its_own_seed() -> None:
+    X, y = make_rows()
+    head = RidgeClassifier(random_state=9)
+    model = ExactHeadClassifier(make_backbone(), head, n_components=3).fit(X, y)
+    assert model.seed_ == 9
+    again = ExactHeadClassifier(make_backbone(), head, n_components=3, random_state=9).fit(X, y)
+    assert again.head_.digest() == model.head_.digest()
+
+
 def test_files_and_copies(tmp_path: Path) -> None:
     X, y = make_rows()
-    model = ExactHeadClassifier(make_backbone(), "lda", random_state=4).fit(X, y)
+    model = ExactHeadClassifier(make_backbone(), "lda", n_components=4, random_state=4).fit(X, y)
     letheon.save(model, tmp_path / "model")
     others = [
         letheon.load(tmp_path / "model", trusted=["tests.deep.test_exact_head.body"]),

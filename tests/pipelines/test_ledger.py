@@ -10,18 +10,21 @@ import numpy as np
 import pytest
 from sklearn.impute import SimpleImputer as SkImputer
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import Normalizer
 
 import letheon
 from letheon import ForgetPipeline, NaiveUnlearner, state
 from letheon.audit import audit
 from letheon.audit._rederive import check_file_content, check_rederivation
+from letheon.compose import DataIndependent
 from letheon.data import as_ids
 from letheon.ledger import Ledger
 from letheon.ledger.certificates.facts import replay_of
 from letheon.ledger.models.examine import copy_rows
 from letheon.ledger.worker import compute
 from letheon.persist import inspect
-from letheon.preprocessing import KeyedSample
+from letheon.preprocessing import KeyedSample, OneHotEncoder
+from letheon.sums import RidgeClassifier
 from tests.audit.bundles import verdicts
 from tests.pipelines.people import LEAVING, MODELS, PEOPLE, fit_pipeline, mixed_frame, target
 from tests.pipelines.people import make_pipeline as unfitted
@@ -203,3 +206,21 @@ def test_the_certificate_says_how_closely_a_pipeline_is_reproduced() -> None:
     frame = mixed_frame()
     sampled = unfitted("ridge").set_params(columns__number=KeyedSample(SkImputer(), random_state=0))
     assert replay_of(sampled.fit(frame, target(frame))) == "bitwise-same-kernel"
+
+
+def test_a_stateless_step_follows_the_columns_of_its_input() -> None:
+    """The rare city leaves, so the step behind the encoder has one column fewer."""
+    frame = mixed_frame()[["city", "plan"]]
+    y = target(mixed_frame())
+    steps = [
+        ("code", OneHotEncoder(sparse_output=False)),
+        ("scale", Normalizer()),
+        ("fixed", DataIndependent(Normalizer("l1"))),
+        ("model", RidgeClassifier(random_state=0)),
+    ]
+    model = ForgetPipeline(steps).fit(frame, y, ids=PEOPLE)
+    model.forget(LEAVING)
+    kept = [number for number, person in enumerate(PEOPLE) if person not in LEAVING]
+    fresh = ForgetPipeline(steps).fit(frame.iloc[kept], y[kept], ids=np.array(PEOPLE)[kept])
+    assert model.digest() == fresh.digest()
+    assert np.array_equal(model.predict(frame.iloc[kept]), fresh.predict(frame.iloc[kept]))

@@ -1,7 +1,7 @@
 """A frozen backbone with a convex head: certified removal for deep networks."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -113,6 +113,14 @@ class HeadClassifier(
         """Return an unfitted head."""
         raise NotImplementedError(f"{type(self).__name__} must make its head")
 
+    def _make_expansion(self, head: Any, n_features: int) -> dict[str, Any]:  # noqa: ARG002
+        """Return attributes of the fitted model that `_expand` needs."""
+        return {}
+
+    def _expand(self, features: NDArray[Any], fitted: Mapping[str, Any]) -> NDArray[Any]:  # noqa: ARG002
+        """Return the features that the head gets, as a function of each row alone."""
+        return features
+
     def _check_head(self) -> None:
         """Raise for a parameter that describes no valid head."""
 
@@ -150,13 +158,15 @@ class HeadClassifier(
             head = self._make_head()
             backbone.require_row_by_row(rows, batch_size=self.batch_size, device=self.device)
             features = backbone.compute_row_features(rows, device=self.device)
-            head.fit(features, y, ids=ids)
+            expansion = self._make_expansion(head, features.shape[1])
+            head.fit(self._expand(features, expansion), y, ids=ids)
             for stale in ("tuning_", "feature_names_in_"):
                 vars(self).pop(stale, None)
             # One call, so a concurrent predict sees either the old or the new model.
             vars(self).update(
                 backbone_=backbone,
                 head_=head,
+                **expansion,
                 shape_=rows.shape[1:],
                 **shape_attributes(X, rows.shape[1:]),
                 seed_=head.seed_,
@@ -264,7 +274,8 @@ class HeadClassifier(
     def _training_features(self, X: Any) -> NDArray[Any]:
         """Return the features of X as `fit` computes them, row by row; audits also use them."""
         rows = check_query_rows(self, X, self.shape_)
-        return self.backbone_.compute_row_features(rows, device=self.device)
+        features = self.backbone_.compute_row_features(rows, device=self.device)
+        return self._expand(features, vars(self))
 
     def _ask_head(self, X: Any, method: str | None) -> NDArray[Any]:
         """Return the features of X, or the result of a method of the head for these features."""
@@ -274,6 +285,7 @@ class HeadClassifier(
         features: NDArray[Any] = fitted["backbone_"].compute_features(
             rows, batch_size=self.batch_size, device=self.device
         )
+        features = self._expand(features, fitted)
         return features if method is None else getattr(fitted["head_"], method)(features)
 
     def _describe_environment(self) -> dict[str, str]:

@@ -22,7 +22,7 @@ from letheon.sums._discriminant import (
     LinearDiscriminantAnalysis,
     QuadraticDiscriminantAnalysis,
 )
-from letheon.sums._features import RandomFeatures
+from letheon.sums._features import FourierWeights, RandomFeatures
 from letheon.sums._gram import Gram
 from letheon.sums._pca import PCA
 from letheon.sums._ridge import Ridge, RidgeClassifier
@@ -45,6 +45,7 @@ __all__ = [
     "CategoricalNB",
     "ColumnSums",
     "ComplementNB",
+    "FourierWeights",
     "GaussianNB",
     "Gram",
     "LinearDiscriminantAnalysis",

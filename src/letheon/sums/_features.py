@@ -93,6 +93,13 @@ class FourierWeights:
         Phases in units of 2**-64 turns.
     bits : int
         Binary digits of the frequencies.
+
+    Examples
+    --------
+    >>> from letheon.sums import FourierWeights
+    >>> weights = FourierWeights.draw(seed=0, gamma=1.0, shape=(2, 5))
+    >>> weights.compute_features(np.zeros((3, 2))).shape
+    (3, 5)
     """
 
     def __init__(self, frequencies: Integers, phases: NDArray[np.uint64], bits: int) -> None:

@@ -326,8 +326,7 @@ def _examine_files(job: tuple[ModelFiles, int | None], _: Any) -> dict[str, Any]
 def _examine_in_sandbox(files: ModelFiles, seed: int | None) -> dict[str, Any]:
     columns = TableColumns(target=files.target, ids=files.ids, has_text_ids=True, is_table=True)
     if files.model is None:
-        rows = _read_rows(None, files.rows, columns)
-        model = _train_pipeline(files.method, rows, seed)
+        model, rows = _train_pipeline(files, columns, seed)
     else:
         model = _load_model(files)
         columns = columns._replace(
@@ -369,19 +368,24 @@ def _read_rows(
     return copy_rows(X, y, make_test_ids(len(y)) if ids is None and is_test else ids)
 
 
-def _train_pipeline(method: TableMethod, rows: Rows, seed: int | None) -> Any:
-    """Return a model on the rows, with preprocessing that depends on the types of columns."""
-    X, y = rows.slice(0, len(rows))
+def _train_pipeline(files: ModelFiles, columns: TableColumns, seed: int | None) -> tuple[Any, Rows]:
+    """Return a model on the rows of a file, and the rows.
+
+    The preprocessing depends on the types of the columns.
+    """
     try:
-        pipeline = make_table_pipeline(make_model(method, infer_task(y)), X)
-        return fresh_fit(pipeline, rows, seed=seed).model
+        rows = _read_rows(None, files.rows, columns)
+        X, y = rows.slice(0, len(rows))
+        pipeline = make_table_pipeline(make_model(files.method, infer_task(y)), X)
+        return fresh_fit(pipeline, rows, seed=seed).model, rows
+    except (LetheonError, TableFileError):
+        raise
     except (TypeError, ValueError) as error:
-        if isinstance(error, LetheonError):
-            raise
-        # The text may quote values of rows.
+        # The text of the error may quote values of rows.
         raise LedgerError(
-            f"training on these rows failed ({type(error).__name__}); every row needs a target, "
-            "and columns must have numbers, texts or categories"
+            f"training on these rows failed ({type(error).__name__}). Expected: a target in every "
+            "row and at least two classes; at least one other column; columns of texts, or of "
+            "finite numbers, with integers of at most 2**53"
         ) from error
 
 
