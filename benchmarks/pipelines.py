@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import sklearn.compose
 import sklearn.decomposition
 import sklearn.ensemble
@@ -25,10 +26,12 @@ import sklearn.pipeline
 import sklearn.preprocessing
 import threadpoolctl
 import typer
+from sklearn.base import clone
 from sklearn.metrics import r2_score, roc_auc_score
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a script, not a module
 
+from benchmarks._data import load_data, load_split, make_synthetic_split
 from benchmarks._pipeline_data import MixedTable, load_mixed, make_numbers, make_texts
 from benchmarks._report import BenchmarkReport, Table, TargetCheck
 from letheon import (
@@ -36,6 +39,7 @@ from letheon import (
     ForgetPipeline,
     ForgetSearchCV,
     InfluenceClassifier,
+    convert,
 )
 from letheon.preprocessing import (
     ForgetColumnTransformer,
@@ -45,7 +49,7 @@ from letheon.preprocessing import (
     StandardScaler,
     TfidfVectorizer,
 )
-from letheon.sums import MultinomialNB, Ridge, RidgeClassifier
+from letheon.sums import ColumnSums, MultinomialNB, Ridge, RidgeClassifier, round_location_scale
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -59,10 +63,12 @@ class PipelineScale(NamedTuple):
     texts: int
     search: int
     removals: int
+    accuracy: int
+    frequency: int
 
 
-FULL = PipelineScale(100_000, 26_000, (1_000_000, 100), 20_000, 100_000, 400)
-QUICK = PipelineScale(4_000, 3_000, (20_000, 20), 1_500, 6_000, 40)
+FULL = PipelineScale(100_000, 26_000, (1_000_000, 100), 20_000, 100_000, 400, 8_000, 100_000)
+QUICK = PipelineScale(4_000, 3_000, (20_000, 20), 1_500, 6_000, 40, 1_500, 4_000)
 
 
 class PersonRemovals(NamedTuple):
@@ -233,8 +239,9 @@ def influence_section(report: BenchmarkReport, scale: PipelineScale) -> None:
 
 def ridge_section(report: BenchmarkReport, scale: PipelineScale) -> None:
     """Scaler and ridge regression on many rows: fit, memory, one removal with a solve."""
-    X, y = make_numbers(*scale.numbers)
-    test_X, test_y = make_numbers(20_000, scale.numbers[1])
+    n_rows, n_columns = scale.numbers
+    X, y = make_numbers(n_rows + 20_000, n_columns)
+    test_X, test_y, X, y = X[n_rows:], y[n_rows:], X[:n_rows].copy(), y[:n_rows]
     plain = sklearn.pipeline.make_pipeline(
         sklearn.preprocessing.StandardScaler(), sklearn.linear_model.Ridge()
     )
@@ -339,7 +346,117 @@ def sample_section(report: BenchmarkReport, scale: PipelineScale) -> None:
     report.add(Table("Samples of people", columns, rows, note), checks)
 
 
+def load_tables(n_rows: int) -> list[MixedTable]:
+    """Return seven tables: three mixed frames, three of numbers, one synthetic."""
+    tables = [load_mixed(name, n_rows) for name in ("adult", "census", "diabetes")]
+    higgs = load_split("higgs") or make_synthetic_split()
+    tables.append(
+        _split_numbers("higgs", higgs.X, higgs.y, n_rows, load_split("higgs") is not None)
+    )
+    for name in ("covtype", "mnist"):
+        data = load_data(name)
+        X, y = data.X[: n_rows + 5_000], data.y[: n_rows + 5_000]
+        label = np.bincount(y.astype(int)).argmax()
+        tables.append(_split_numbers(name, X, y == label, n_rows, data.real))
+    X, target = make_numbers(n_rows + 5_000, 30)
+    tables.append(_split_numbers("synthetic", X, target > np.median(target), n_rows, False))
+    return tables
+
+
+def _split_numbers(name: str, X: Any, y: Any, n_rows: int, is_real: bool) -> MixedTable:
+    order = np.random.default_rng(0).permutation(len(y))
+    n_rows = min(n_rows, len(y) * 2 // 3)
+    frame = pd.DataFrame(X[order], columns=[f"x{j}" for j in range(X.shape[1])])
+    labels = y[order].astype(np.int64)
+    train, test = frame[:n_rows], frame[n_rows:].reset_index(drop=True)
+    return MixedTable(name, train, labels[:n_rows], test, labels[n_rows:], is_real)
+
+
+def accuracy_section(report: BenchmarkReport, scale: PipelineScale) -> None:
+    """AUC of scikit-learn's preprocessing and models, and of the ones that forget."""
+    rows, worst = [], {"transformers": -1.0, "RidgeClassifier": -1.0, "forest": -1.0}
+    for table in load_tables(scale.accuracy):
+        regression = sklearn.linear_model.LogisticRegression(max_iter=300)
+        plain, ours = plain_columns(table, scale=True), stable_columns(table, scale=True)
+        aucs = [
+            _auc(sklearn.pipeline.make_pipeline(columns, clone(regression)), table)
+            for columns in (plain, ours)
+        ]
+        cells = [f"{aucs[0]:.4f} / {aucs[1]:.4f}"]
+        worst["transformers"] = max(worst["transformers"], aucs[0] - aucs[1])
+        forest = sklearn.ensemble.RandomForestClassifier(
+            100, min_samples_leaf=5, random_state=0, n_jobs=1
+        )
+        for name, model in (
+            ("RidgeClassifier", sklearn.linear_model.RidgeClassifier()),
+            ("forest", forest),
+        ):
+            pipeline = sklearn.pipeline.make_pipeline(plain, model)
+            twin, _ = convert(pipeline, return_report=True, random_state=0)
+            pair = _auc(clone(pipeline), table), _auc(twin, table)
+            worst[name] = max(worst[name], pair[0] - pair[1])
+            cells.append(f"{pair[0]:.4f} / {pair[1]:.4f}")
+        kind = "real" if table.is_real else "synthetic"
+        rows.append((table.name, kind, len(table.y), *cells))
+    columns = (
+        "data",
+        "kind",
+        "rows",
+        "transformers, logistic",
+        "RidgeClassifier",
+        "forest, min leaf 5",
+    )
+    note = "AUC on test rows: scikit-learn / letheon. The models of the last two are converted."
+    checks = [
+        at_most("largest loss of AUC, transformers", worst["transformers"], 0.001),
+        at_most("largest loss of AUC, converted RidgeClassifier", worst["RidgeClassifier"], 0.003),
+        at_most("largest loss of AUC, converted forest", worst["forest"], 0.003),
+    ]
+    report.add(Table("Accuracy", columns, rows, note), checks)
+
+
+def _auc(model: Any, table: MixedTable) -> float:
+    model.fit(table.X, table.y)
+    if hasattr(model, "predict_proba"):
+        scores = model.predict_proba(table.test_X)[:, 1]
+    else:
+        scores = model.decision_function(table.test_X)
+    return float(roc_auc_score(table.test_y, scores))
+
+
+def frequency_section(report: BenchmarkReport, scale: PipelineScale) -> None:
+    """How often the removal of one row changes the centre or the scale of a column."""
+    n_rows, n_columns = 5_000, 40
+    X = np.random.default_rng(4).standard_normal((n_rows, n_columns))
+    sums = ColumnSums(n_columns)
+    sums.add(X)
+    changes = {"centre": 0, "scale": 0}
+    n_trials = scale.frequency // n_columns
+    for trial in range(n_trials):
+        row = X[[trial % n_rows]]
+        before = round_location_scale(sums, trial)
+        sums.subtract(row)
+        after = round_location_scale(sums, trial)
+        sums.add(row)
+        changes["centre"] += int((before.centre != after.centre).sum())
+        changes["scale"] += int((before.scale != after.scale).sum())
+    removals = n_trials * n_columns
+    rows = [
+        (name, removals, count, round(count / removals * n_rows, 2))
+        for name, count in changes.items()
+    ]
+    total = sum(changes.values()) / removals * n_rows
+    columns = ("statistic", "removals, dither redrawn", "changes", "changes per removal x n")
+    note = f"{n_rows:,} normal rows. Stated: at most about 1.5 / n per column for both together."
+    report.add(
+        Table("Frequency of changes", columns, rows, note),
+        [at_most("changes of a column per removal x n", total, 2.0)],
+    )
+
+
 SECTIONS = {
+    "accuracy": accuracy_section,
+    "frequency": frequency_section,
     "forest": forest_section,
     "influence": influence_section,
     "ridge": ridge_section,
