@@ -167,7 +167,8 @@ void make_spec(Spec* self, const std::string& criterion, std::uint32_t n_columns
                std::uint32_t min_samples_split, std::uint32_t min_samples_leaf,
                const Input<std::uint64_t>& tree_keys, const Input<std::uint64_t>& sample_keys,
                std::uint64_t sample_limit, std::optional<int> y_exponent,
-               std::optional<std::uint32_t> cache_rows, std::optional<std::uint32_t> slack) {
+               std::optional<std::uint32_t> cache_rows, std::optional<std::uint32_t> slack,
+               const std::optional<Input<std::uint32_t>>& column_keys) {
   Spec spec;
   spec.criterion = criterion_of(criterion);
   spec.n_columns = n_columns;
@@ -184,6 +185,9 @@ void make_spec(Spec* self, const std::string& criterion, std::uint32_t n_columns
   spec.y_exponent = y_exponent;
   spec.cache_rows = cache_rows.value_or(spec.cache_rows);
   spec.slack = slack.value_or(spec.slack);
+  if (column_keys) {
+    spec.column_keys = copied(*column_keys);
+  }
   spec.validate();
   new (self) Spec(std::move(spec));
 }
@@ -336,6 +340,17 @@ Report settle(Forest& self, std::size_t n_threads) {
   return self.settle(n_threads);
 }
 
+bool is_constant(const Forest& self, std::uint32_t column, const Input<std::uint32_t>& without) {
+  const nb::gil_scoped_release release;
+  return self.is_constant(column, view(without));
+}
+
+void move_columns(Forest& self, const Input<std::int64_t>& layout, const Input<std::uint32_t>& keys,
+                  const Input<float>& fills, std::uint32_t max_features) {
+  const nb::gil_scoped_release release;
+  self.move_columns(view(layout), view(keys), view(fills), max_features);
+}
+
 auto predict(Forest& self, const Matrix& X, std::size_t n_threads) {
   const MatrixView rows = matrix(X);
   letheon::forest::Answer answer;
@@ -458,7 +473,7 @@ void bind_forest(nb::module_& m) {
            "max_features"_a, "n_thresholds"_a, "random_depth"_a, "min_samples_split"_a,
            "min_samples_leaf"_a, "tree_keys"_a.noconvert(), "sample_keys"_a.noconvert(),
            "sample_limit"_a, "y_exponent"_a.none(), "cache_rows"_a.none() = nb::none(),
-           "slack"_a.none() = nb::none());
+           "slack"_a.none() = nb::none(), "column_keys"_a.noconvert().none() = nb::none());
   nb::class_<Report>(m, "Report", "What a change did to the trees.")
       .def_ro("rebuilt_rows", &Report::rebuilt_rows)
       .def_ro("rebuilt_nodes", &Report::rebuilt_nodes)
@@ -480,6 +495,9 @@ void bind_forest(nb::module_& m) {
       .def("forget", &forget, "slots"_a.noconvert(), "eager"_a, "n_threads"_a)
       .def("forget_cost", &forget_cost, "slots"_a.noconvert(), "n_threads"_a)
       .def("settle", &settle, "n_threads"_a)
+      .def("is_constant", &is_constant, "column"_a, "without"_a.noconvert())
+      .def("move_columns", &move_columns, "layout"_a.noconvert(), "keys"_a.noconvert(),
+           "fills"_a.noconvert(), "max_features"_a)
       .def("predict", &predict, "X"_a.noconvert(), "n_threads"_a)
       .def("apply", &apply, "X"_a.noconvert(), "n_threads"_a)
       .def("rows", &rows, "order"_a.noconvert())

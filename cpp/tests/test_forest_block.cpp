@@ -170,7 +170,7 @@ void rows_come_and_leave(Luck& luck, const Shape& shape, std::uint32_t factor) {
     if (comes) {
       const forest::RowView row = bench.come();
       valid = valid && bench.same_attributes() &&
-              bench.block().admit(row, bench.key(), bench.weight());
+              bench.block().admit(row, bench.key(), bench.spec(), bench.weight());
       n_admitted += valid ? 1 : 0;
     } else {
       const forest::RowView row = bench.leave();

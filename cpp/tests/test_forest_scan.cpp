@@ -195,7 +195,9 @@ void orders() {
     const std::uint64_t key = luck.next();
     std::vector<std::uint64_t> constant((n + 63) / 64, luck.next() & luck.next());
     std::vector<std::uint32_t> given;
-    order.start(key, n, &constant);
+    forest::Spec spec;
+    spec.n_columns = n;
+    order.start(key, spec, &constant);
     while (const auto next = order.next()) {
       given.push_back(*next);
     }

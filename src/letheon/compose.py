@@ -6,6 +6,7 @@ to the next step (`letheon.delta`), so that a request costs little more than the
 last step.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -68,9 +69,12 @@ from letheon.steps import (
     fit_in_order,
     fit_model,
     is_data_independent,
+    name_inputs,
+    name_outputs,
     passes_deltas,
     passes_through,
     prepare_chain,
+    prepare_columns,
     sum_counts,
     takes_deltas,
 )
@@ -136,8 +140,9 @@ class ForgetPipeline(
     Steps of `letheon.preprocessing` pass changes on: a request subtracts the removed rows from
     every step, and the last step forgets at its own speed. A published value of a step changes
     rarely; then the rows or columns concerned are replaced in the next step, or the last step is
-    retrained. With any other forgetting step in front, such as
-    ``NaiveUnlearner(StandardScaler())``, a request refits all steps.
+    retrained. A forest keeps its trees when a category appears or disappears. With any other
+    forgetting step in front, such as ``NaiveUnlearner(StandardScaler())``, a request refits all
+    steps.
 
     Parameters
     ----------
@@ -330,9 +335,10 @@ class ForgetPipeline(
         if not isinstance(fitted.rows, SlotRows):
             return getattr(fitted.model, method)(fitted.transform(present_table(X)), *more)
         require_features(self, X)
-        answer = getattr(fitted.model, method)(fitted.transform(X), *more)
-        if self.fitted_ is fitted:
-            return answer
+        with suppress(ValueError):  # a commit may change the columns between the steps
+            answer = getattr(fitted.model, method)(fitted.transform(X), *more)
+            if self.fitted_ is fitted:
+                return answer
         with lock_model(self):  # a commit changed steps meanwhile: the answer may be a mixture
             return getattr(self.fitted_.model, method)(self.fitted_.transform(X), *more)
 
@@ -405,7 +411,9 @@ class ForgetPipeline(
                         with inner_training(f"step {name!r}"):
                             source = fit_chain([step], source)
                     with inner_training(f"step {steps[-1][0]!r}"):
-                        fit_model(fitted.model, source)
+                        values = [step.published_ for step in fitted.early]
+                        names = name_outputs(fitted.early, values, name_inputs(rows.X))
+                        fit_model(fitted.model, source, names)
                 else:
                     fit_in_order(steps, rows)
         except BaseException:
@@ -482,10 +490,15 @@ class ForgetPipeline(
         if takes_deltas(model):
             return _DeltaChange(chain, model, prepare_step(model, output), None, slots, joined)
         if not output.only_rows or (output.added is not None and not hasattr(model, "learn")):
+            raw = name_inputs(delta.source.rows.X)
+            names = name_outputs(self.fitted_.early, chain.published, raw)
+            plan = prepare_columns(model, output, names)
+            if plan is not None:
+                return _DeltaChange(chain, model, plan, None, slots, joined)
             fresh = clone_unfitted(model)
             environment = fix_environment(self.config_, library_seed(0, Purpose.STEP))
             with translate_fit_errors(), environment, inner_training("the last step"):
-                fit_model(fresh, output.source)
+                fit_model(fresh, output.source, names)
             outcome = Outcome(1.0, {"models": 1})
             return _DeltaChange(chain, fresh, None, outcome, slots, joined)
         if output.added is not None:

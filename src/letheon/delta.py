@@ -589,3 +589,11 @@ class StableTransformer(DeltaMixin, TransformerMixin, BaseEstimator):
     def _transform_training(self, published: Any, block: Block) -> Table:
         """Return the transformed training rows; another table than for new rows if cross-fitted."""
         return self._transform_with(published, block.X)
+
+
+def ask_names(transformer: Any, names: list[str]) -> list[str] | None:
+    """Return the names of the output columns of a transformer, or None if it has no names."""
+    try:
+        return list(map(str, transformer.get_feature_names_out(np.array(names, object))))
+    except (AttributeError, ValueError):
+        return None

@@ -23,6 +23,8 @@ class Purpose(StrEnum):
     """The key of the root of one tree of a forest."""
     TREE_ROWS = "tree-rows"
     """The key with which one tree of a forest draws its ids."""
+    COLUMN = "column"
+    """The key of a column of a forest in a pipeline, from its name."""
     ROW_OWNER = "row-owner"
     """The id of a row, to which the key of a tree is applied."""
     BATCH = "batch"

@@ -26,6 +26,7 @@ from letheon.delta import (
     StepPlan,
     Table,
     View,
+    ask_names,
     prepare_step,
 )
 from letheon.guarantee import KINDS, Kind, MethodFacts
@@ -230,6 +231,9 @@ class FixedStep:
         if plan.published is not self.transformer:
             vars(self.transformer).update(vars(plan.published))
 
+    def _name_outputs(self, published: Any, names: list[str]) -> list[str] | None:  # noqa: ARG002
+        return names if passes_through(self.transformer) else ask_names(self.transformer, names)
+
 
 def as_delta_step(step: Any) -> Any:
     """Return a step with the methods of `StableTransformer`."""
@@ -337,6 +341,30 @@ def fit_chain(steps: Sequence[Any], source: RowSource) -> RowSource:
 def _view_of(step: Any) -> Any:
     published = step.published_
     return lambda block: step._transform_training(published, block)
+
+
+def name_inputs(X: Table) -> list[str]:
+    """Return the names of the columns of a raw table."""
+    if isinstance(X, Frame) and X.schema.has_names:
+        return list(map(str, X.schema.names))
+    return [f"x{j}" for j in range(X.shape[1] if len(X.shape) == 2 else 1)]
+
+
+def name_outputs(
+    steps: Sequence[Any], published: Sequence[Any], names: list[str] | None
+) -> list[str] | None:
+    """Return the names of the columns that a chain with these published values returns, or None."""
+    for step, values in zip(steps, published, strict=True):
+        if names is None:
+            return None
+        if hasattr(step, "_name_outputs"):
+            names = step._name_outputs(values, names)
+            continue
+        preview = object.__new__(type(step))
+        vars(preview).update(vars(step) | {"published_": values, "n_features_in_": len(names)})
+        vars(preview).pop("feature_names_in_", None)
+        names = ask_names(preview, names)
+    return names
 
 
 def prepare_chain(steps: Sequence[Any], delta: Delta) -> ChainPlan:
@@ -499,6 +527,9 @@ class ChainStepMixin:
             block = block.with_table(step._transform_training(values, block))
         return block.X
 
+    def _name_outputs(self, published: Any, names: list[str]) -> list[str] | None:
+        return name_outputs(self._inner_steps(), published, names)
+
     def _prepare_delta(self, delta: Delta) -> StepPlan:
         steps = self._inner_steps()
         chain, old = prepare_chain(steps, delta), self.published_
@@ -539,12 +570,22 @@ def fit_in_order(steps: Sequence[tuple[str, Any]], rows: Rows) -> None:
                 X = step.transform(X) if can_forget else transform_alone(step, X)
 
 
-def fit_model(model: Any, source: RowSource) -> None:
-    """Fit the last step of a pipeline on the rows behind the other steps."""
+def prepare_columns(model: Any, delta: Delta, names: list[str] | None) -> Any:
+    """Return the plan of a last step for a change of columns, or None if it is fitted again."""
+    if names is None or not hasattr(model, "_prepare_columns"):
+        return None
+    return model._prepare_columns(delta, names)
+
+
+def fit_model(model: Any, source: RowSource, names: list[str] | None) -> None:
+    """Fit the last step of a pipeline on the rows behind the others; `names` may be None."""
     if takes_deltas(model):
         model._fit_source(source)
         return
     rows = collect_rows(source)
+    if names is not None and hasattr(model, "_fit_named"):
+        model._fit_named(to_native(rows.X), rows.y, rows.ids.to_array(), names)
+        return
     model.fit(to_native(rows.X), rows.y, ids=rows.ids.to_array())
 
 

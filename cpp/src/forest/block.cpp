@@ -178,7 +178,7 @@ bool Block::withdraw_and_confirm(const RowView& row, const std::int64_t* left,
 }
 
 template <typename Count>
-bool Block::admit_as(const RowView& row, std::uint64_t key) noexcept {
+bool Block::admit_as(const RowView& row, std::uint64_t key, const Spec& spec) noexcept {
   if (!Pairs<Count>(*this).admit(row)) {
     return false;
   }
@@ -195,7 +195,7 @@ bool Block::admit_as(const RowView& row, std::uint64_t key) noexcept {
     if (!list.truncated() || list.size() == 0) {
       return false;
     }
-    const std::uint64_t threshold_key = draw(key, Use::threshold, entry.attribute);
+    const std::uint64_t threshold_key = draw(key, Use::threshold, spec.column_key(entry.attribute));
     if (priority(threshold_key, x) < priority(threshold_key, list.values()[list.size() - 1])) {
       return false;
     }
@@ -203,11 +203,27 @@ bool Block::admit_as(const RowView& row, std::uint64_t key) noexcept {
   return true;
 }
 
-bool Block::admit(const RowView& row, std::uint64_t key, std::int64_t weight) noexcept {
+bool Block::admit(const RowView& row, std::uint64_t key, const Spec& spec,
+                  std::int64_t weight) noexcept {
   if (header().layout == Layout::narrow) {
-    return weight <= kNarrowLimit && admit_as<std::uint16_t>(row, key);
+    return weight <= kNarrowLimit && admit_as<std::uint16_t>(row, key, spec);
   }
-  return admit_as<std::uint32_t>(row, key);
+  return admit_as<std::uint32_t>(row, key, spec);
+}
+
+template <typename Count>
+bool Block::renumber_as(std::span<const std::uint32_t> numbers) noexcept {
+  bool all = Pairs<Count>(*this).renumber(numbers);
+  for (Entry& entry : entries()) {
+    entry.attribute = numbers[entry.attribute];
+    all = all && entry.attribute != kNoColumn;
+  }
+  return all;
+}
+
+bool Block::renumber(std::span<const std::uint32_t> numbers) noexcept {
+  return header().layout == Layout::narrow ? renumber_as<std::uint16_t>(numbers)
+                                           : renumber_as<std::uint32_t>(numbers);
 }
 
 }  // namespace letheon::forest

@@ -61,9 +61,17 @@ void Forest::build(const Missing& missing) {
   }
 }
 
+void Forest::require_width(const MatrixView& X) const {
+  if (X.n_columns != spec_.n_columns) {
+    throw std::invalid_argument("X has " + std::to_string(X.n_columns) +
+                                " columns; this forest has " + std::to_string(spec_.n_columns));
+  }
+}
+
 // False if nodes are missing that must be built first.
 bool Forest::answer(const MatrixView& X, std::size_t n_threads, Answer& answer,
                     Missing& missing) const {
+  require_width(X);
   const auto& trees = content_.trees;
   if (trees.empty()) {
     throw std::invalid_argument("this forest is not fitted");
@@ -113,10 +121,6 @@ bool Forest::answer(const MatrixView& X, std::size_t n_threads, Answer& answer,
 }
 
 Answer Forest::predict(const MatrixView& X, std::size_t n_threads) {
-  if (X.n_columns != spec_.n_columns) {
-    throw std::invalid_argument("X has " + std::to_string(X.n_columns) +
-                                " columns; this forest has " + std::to_string(spec_.n_columns));
-  }
   Answer result;
   Missing missing;
   {
@@ -150,13 +154,10 @@ auto Forest::settled(Read read, std::size_t n_threads) {
 }
 
 std::vector<std::int64_t> Forest::apply(const MatrixView& X, std::size_t n_threads) {
-  if (X.n_columns != spec_.n_columns) {
-    throw std::invalid_argument("X has " + std::to_string(X.n_columns) +
-                                " columns; this forest has " + std::to_string(spec_.n_columns));
-  }
   require_finite(X, 0, X.n_rows);
   return settled(
       [&] {
+        require_width(X);
         const auto& trees = content_.trees;
         std::vector<std::int64_t> numbers(X.n_rows * trees.size());
         run_tasks(trees.size(), n_threads, [&](std::size_t, std::size_t t) {

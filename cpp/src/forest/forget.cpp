@@ -330,7 +330,7 @@ Judgement Forgetter::judge_by_extremes(const Tree& tree, const Step& step, Membe
   if (extremes.least_weight == 0 || extremes.greatest_weight == 0 || constant) {
     return {.kind = Kind::unbuilt};
   }
-  const Verdict verdict = random_split(step.key, node.attribute, extremes);
+  const Verdict verdict = random_split(step.key, spec_, node.attribute, extremes);
   if (!same_split(node.verdict(), verdict)) {
     return {.kind = Kind::unbuilt};
   }
@@ -359,7 +359,7 @@ void Forgetter::mark_passed_over(Block block, std::uint64_t key,
                                  std::vector<std::uint64_t>& constant) {
   std::size_t n_left = block.n_attributes();
   const bool all_that_vary = n_left < spec_.max_features;
-  scratch_.order.start(key, spec_.n_columns, nullptr);
+  scratch_.order.start(key, spec_, nullptr);
   while (n_left > 0 || all_that_vary) {
     const auto attribute = scratch_.order.next();
     if (!attribute) {

@@ -43,11 +43,12 @@ void sort_rows(std::span<Slot> rows, std::vector<Slot>& scratch) {
   }
 }
 
-Verdict random_split(std::uint64_t key, std::uint32_t attribute,
+Verdict random_split(std::uint64_t key, const Spec& spec, std::uint32_t attribute,
                      const Extremes& extremes) noexcept {
   const auto least = static_cast<double>(extremes.least);
   const auto greatest = static_cast<double>(extremes.greatest);
-  const double u = static_cast<double>(draw(key, Use::uniform, attribute) >> 11) * 0x1p-53;
+  const std::uint32_t name = spec.column_key(attribute);
+  const double u = static_cast<double>(draw(key, Use::uniform, name) >> 11) * 0x1p-53;
   auto threshold = static_cast<float>(least + u * (greatest - least));
   const bool varies = extremes.least < extremes.greatest;
   if (!varies) {
@@ -55,7 +56,7 @@ Verdict random_split(std::uint64_t key, std::uint32_t attribute,
   } else if (threshold >= extremes.greatest) {
     threshold = std::nextafterf(extremes.greatest, -std::numeric_limits<float>::infinity());
   }
-  const bool odd = (draw(key, Use::missing, attribute) & 1) != 0;
+  const bool odd = (draw(key, Use::missing, name) & 1) != 0;
   return {Verdict::Kind::split, attribute, canonical(threshold), extremes.missing_weight > 0,
           extremes.missing_weight > 0 && odd && varies};
 }
@@ -70,7 +71,7 @@ Judgement Grower::judge_random(std::uint64_t key, std::int64_t weight,
   if (!pick) {
     return {};
   }
-  const Verdict verdict = random_split(key, pick->attribute, pick->extremes);
+  const Verdict verdict = random_split(key, spec_, pick->attribute, pick->extremes);
   if (spec_.min_samples_leaf > 1) {
     const std::int64_t left = scanner_.weight_left(verdict);
     if (left < spec_.min_samples_leaf || weight - left < spec_.min_samples_leaf) {

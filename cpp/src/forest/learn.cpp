@@ -117,7 +117,7 @@ Judgement Learner::judge_by_cache(Tree& tree, const Step& step, Members members)
   }
   if (node.kind == Kind::random) {
     widen_extremes(extremes_of(node), node.attribute, members);
-    const Verdict verdict = random_split(step.key, node.attribute, extremes_of(node));
+    const Verdict verdict = random_split(step.key, spec_, node.attribute, extremes_of(node));
     const bool same = same_split(node.verdict(), verdict);
     return same ? Judgement{verdict, Kind::random, {}} : Judgement{.kind = Kind::unbuilt};
   }
@@ -135,7 +135,7 @@ bool Learner::admit(const Tree& tree, const Step& step, Members members) const n
   Block block(tree.node(step.id).cache.get());
   const std::int64_t weight = tree.weight(step.id);
   return std::ranges::all_of(members, [&](std::uint32_t member) {
-    return block.admit(row_view(coming_, member), step.key, weight);
+    return block.admit(row_view(coming_, member), step.key, spec_, weight);
   });
 }
 
@@ -171,7 +171,7 @@ bool Learner::passed_over_rightly(const Tree& tree, const Step& step, Members me
     return random ? attribute == node.attribute : block.has(attribute);
   };
   const Slot held = any_row(tree, step.id);
-  scratch_.order.start(step.key, spec_.n_columns, nullptr);
+  scratch_.order.start(step.key, spec_, nullptr);
   for (std::size_t n_met = 0; n_met < n_chosen || all_that_vary;) {
     const auto attribute = scratch_.order.next();
     if (!attribute) {

@@ -62,6 +62,15 @@ class Block::Pairs {
   [[nodiscard]] bool has(std::uint32_t attribute) const noexcept {
     return std::find(attributes_, attributes_ + n_, attribute) != attributes_ + n_;
   }
+  // False if one has no number any more.
+  [[nodiscard]] bool renumber(std::span<const std::uint32_t> numbers) noexcept {
+    bool all = true;
+    for (std::size_t i = 0; i < n_; ++i) {
+      attributes_[i] = numbers[attributes_[i]];
+      all = all && attributes_[i] != kNoColumn;
+    }
+    return all;
+  }
   [[nodiscard]] std::uint32_t rank(std::size_t i) const noexcept { return ranks_[i]; }
   [[nodiscard]] float threshold(std::size_t i) const noexcept { return low_[i]; }
   [[nodiscard]] const Count* counts(std::size_t lane) const noexcept {

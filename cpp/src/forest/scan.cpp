@@ -22,12 +22,12 @@ void set(std::vector<std::uint64_t>& bits, std::uint32_t index) noexcept {
 
 }  // namespace
 
-void AttributeOrder::start(std::uint64_t key, std::uint32_t n_columns,
+void AttributeOrder::start(std::uint64_t key, const Spec& spec,
                            const std::vector<std::uint64_t>* known_constant) {
   heap_.clear();
-  for (std::uint32_t a = 0; a < n_columns; ++a) {
+  for (std::uint32_t a = 0; a < spec.n_columns; ++a) {
     if (known_constant == nullptr || !get(*known_constant, a)) {
-      heap_.emplace_back(draw(key, Use::order, a), a);
+      heap_.emplace_back(draw(key, Use::order, spec.column_key(a)), a);
     }
   }
   std::ranges::make_heap(heap_, std::greater{});
@@ -71,13 +71,13 @@ std::uint32_t Scanner::keep(std::size_t n_rows) const noexcept {
 void Scanner::greedy(std::uint64_t key, std::uint32_t keep,
                      std::vector<std::uint64_t>* known_constant) {
   scratch_.draft.clear(table_.n_lanes());
-  scratch_.order.start(key, spec_.n_columns, known_constant);
+  scratch_.order.start(key, spec_, known_constant);
   while (scratch_.draft.lists.size() < spec_.max_features) {
     const auto attribute = scratch_.order.next();
     if (!attribute) {
       return;
     }
-    const std::uint64_t threshold_key = draw(key, Use::threshold, *attribute);
+    const std::uint64_t threshold_key = draw(key, Use::threshold, spec_.column_key(*attribute));
     if (!list(*attribute, threshold_key, keep) && known_constant != nullptr) {
       set(*known_constant, *attribute);
     }
@@ -153,7 +153,7 @@ std::optional<Extremes> Scanner::extremes(std::uint32_t attribute) {
 
 std::optional<RandomPick> Scanner::random(std::uint64_t key,
                                           std::vector<std::uint64_t>* known_constant) {
-  scratch_.order.start(key, spec_.n_columns, known_constant);
+  scratch_.order.start(key, spec_, known_constant);
   while (const auto attribute = scratch_.order.next()) {
     if (const auto found = extremes(*attribute)) {
       return RandomPick{*attribute, *found};

@@ -1,5 +1,6 @@
 #include "letheon/forest/spec.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace letheon::forest {
@@ -27,6 +28,11 @@ void Spec::validate() const {
           "one sample key per tree is needed");
   require(!y_exponent || (*y_exponent >= -1100 && *y_exponent <= 1100),
           "the exponent of the target is out of range");
+  require(column_keys.empty() || column_keys.size() == n_columns,
+          "one key per column is needed");
+  auto keys = column_keys;
+  std::ranges::sort(keys);
+  require(std::ranges::adjacent_find(keys) == keys.end(), "the keys of columns must be distinct");
 }
 
 Report& Report::operator+=(const Report& other) noexcept {

@@ -1,6 +1,7 @@
 #include "letheon/forest/table.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -278,6 +279,44 @@ RowBlock Table::copy(std::span<const Slot> slots) const {
     }
   }
   return block;
+}
+
+bool Table::is_constant(std::size_t column,
+                        const std::vector<std::uint8_t>& doomed) const noexcept {
+  std::optional<std::uint32_t> first;
+  for (Slot slot = 0; slot < n_slots(); ++slot) {
+    if (alive_[slot] == 0 || doomed[slot] != 0) {
+      continue;
+    }
+    const auto bits = std::bit_cast<std::uint32_t>(columns_[column].at(slot));
+    if (first.value_or(bits) != bits) {
+      return false;
+    }
+    first = bits;
+  }
+  return true;
+}
+
+void Table::move_columns(std::span<const std::int64_t> layout, std::span<const float> fills) {
+  std::vector<Column> columns(layout.size());
+  for (std::size_t j = 0; j < layout.size(); ++j) {
+    if (layout[j] >= 0) {
+      continue;
+    }
+    columns[j].assign(std::vector<float>(n_slots(), canonical(fills[j])));
+    for (Slot slot = 0; slot < n_slots(); ++slot) {
+      if (alive_[slot] == 0) {
+        columns[j].erase(slot);
+      }
+    }
+  }
+  // Nothing below can fail.
+  for (std::size_t j = 0; j < layout.size(); ++j) {
+    if (layout[j] >= 0) {
+      columns[j] = std::move(columns_[static_cast<std::size_t>(layout[j])]);
+    }
+  }
+  columns_ = std::move(columns);
 }
 
 int Table::wanted_exponent(const std::map<int, std::size_t>& exponents) const noexcept {

@@ -108,6 +108,19 @@ void Tree::renumber(std::span<const Slot> renumbered) noexcept {
   }
 }
 
+void Tree::move_columns(std::span<const std::uint32_t> numbers) noexcept {
+  for (Node& node : nodes_) {
+    if (!node.is_split()) {
+      continue;
+    }
+    node.attribute = numbers[node.attribute];
+    if (node.kind == Kind::greedy && node.cache != nullptr &&
+        !Block(node.cache.get()).renumber(numbers)) {
+      node.cache.reset();
+    }
+  }
+}
+
 bool Sums::is_pure() const noexcept {
   if (squares != nullptr) {
     // Equality in Cauchy and Schwarz: (sum w q)^2 = (sum w)(sum w q^2) iff all q are equal.

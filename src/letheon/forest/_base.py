@@ -1,7 +1,7 @@
 """Base class of the forests: input, requests, and inspection of trees."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -21,8 +21,10 @@ from letheon.base import (
     require_fitted,
     require_known,
 )
-from letheon.data import Ids, IntIds, TextIds, as_ids
+from letheon.data import Ids, IntIds, TextIds, as_ids, to_native
+from letheon.delta import Delta
 from letheon.exceptions import EmptyModelError
+from letheon.forest._columns import ColumnChange, compare_columns, keys_from_names
 from letheon.forest._inputs import (
     PARAMETER_RULES,
     REBUILD,
@@ -132,12 +134,22 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         -------
         self
         """
+        return self._grow(X, y, ids, sample_weight, None)
+
+    def _fit_named(self, X: Any, y: Any, ids: Any, names: Sequence[Any]) -> Self:
+        """Fit in a pipeline: the draws of a node depend on the names of columns, not on numbers."""
+        return self._grow(X, y, ids, None, names)
+
+    def _grow(
+        self, X: Any, y: Any, ids: Any, sample_weight: Any, names: Sequence[Any] | None
+    ) -> Self:
         with lock_model(self):
             seed = seed_from(self.random_state)
             validate_parameters(self)
             batch = self._prepare_batch(X, y, sample_weight, ids)
             settings = resolve_settings(self, batch.X.shape[1], seed)
-            forest = grow_forest(settings, batch, self.n_jobs)
+            keys = None if names is None else keys_from_names(names, seed)
+            forest = grow_forest(settings, batch, self.n_jobs, keys)
             remember_features(self, X)
             vars(self).pop("tuning_", None)
             # One call, so that a concurrent predict never sees a partial update.
@@ -323,19 +335,55 @@ class DaREForestBase(ForestParameters, InPlaceMixin, ForgetMixin, BaseEstimator)
         check_parameter("rebuild", self.rebuild, REBUILD)
         return bool(self.rebuild == "eager")
 
-    def _prepare(self, removal: Removal) -> PendingChange:
+    def _prepare(self, removal: Removal, columns: ColumnChange | None = None) -> PendingChange:
         eager = self._is_eager()
         few = not eager and removal.n_rows <= _FEW_ROWS
         n_threads = threads_for_few(self.n_jobs) if few else threads_for(self.n_jobs)
-        return partial(self.forest_.forget, removal.where, eager, n_threads)
+        return partial(self.forest_.forget, removal.where, eager, n_threads, columns)
+
+    def _prepare_columns(self, delta: Delta, names: Sequence[Any]) -> PendingChange | None:
+        """Return a change of rows and columns in a pipeline, or None if a new fit is needed.
+
+        Rows that arrive are learned at once, because that can fail.
+        """
+        forest, described = self.forest_, vars(self)
+        if forest.keys is None or "feature_names_in_" in described:
+            return None
+        change = compare_columns(forest.settings, forest.keys, self.max_features, delta, names)
+        if change is None:
+            return None
+        dropped = change.find_dropped(forest.settings.n_columns)
+        if delta.added is not None:
+            if dropped or delta.removed is not None:
+                return None
+            added = delta.added
+            batch = self._prepare_batch(to_native(added.X), added.y, None, added.ids.to_array())
+            learn = self._plan_learn(batch, change)
+            report = learn()
+            described["n_features_in_"] = change.settings.n_columns
+            return lambda: report
+        assert delta.removed is not None
+        removal = self._locate_rows(delta.removed.ids.distinct())
+        if not all(forest.core.is_constant(column, removal.where) for column in dropped):
+            return None
+        forget = self._prepare(removal, change)
+
+        def apply() -> _core.Report:
+            report = forget()
+            described["n_features_in_"] = change.settings.n_columns
+            return report
+
+        return apply
 
     def _prepare_learn(self, X: Any, y: Any, sample_weight: Any, ids: Any) -> PendingChange:
-        eager = self._is_eager()
         batch = self._prepare_batch(X, y, sample_weight, ids)
         require_features(self, X)
-        forest = self.forest_
+        return self._plan_learn(batch, None)
+
+    def _plan_learn(self, batch: ForestBatch, columns: ColumnChange | None) -> PendingChange:
+        eager, forest = self._is_eager(), self.forest_
         _NO_IDS[forest.id_type.kind].concat(batch.ids)  # raises for ids of the other kind
-        return partial(forest.learn, batch, eager, threads_for(self.n_jobs))
+        return partial(forest.learn, batch, eager, threads_for(self.n_jobs), columns)
 
     def _commit(self, plan: PendingChange) -> Outcome:
         report, forest = plan(), self.forest_

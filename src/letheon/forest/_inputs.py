@@ -58,10 +58,17 @@ class ForestSettings:
         """Whether each tree uses only a part of the people."""
         return self.subsample < 1
 
-    def core_spec(self, first: int = 0, last: int | None = None) -> _core.ForestSpec:
+    def core_spec(
+        self,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        keys: NDArray[np.uint32] | None = None,
+    ) -> _core.ForestSpec:
         """Return the settings of the C++ core for some of the trees, by default for all.
 
-        The trees are those with numbers from `first` up to, but not including, `last`.
+        The trees are those with numbers from `first` up to, but not including, `last`. `keys` are
+        the keys of the columns; None means their numbers.
         """
         numbers = np.arange(first, self.n_trees if last is None else last, dtype=np.int64)
         sample_keys, limit = np.empty(0, np.uint64), 0
@@ -81,6 +88,7 @@ class ForestSettings:
             sample_keys=sample_keys,
             sample_limit=limit,
             y_exponent=self.y_exponent,
+            column_keys=keys,
         )
 
 

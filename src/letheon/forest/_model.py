@@ -1,6 +1,8 @@
 """Forest of the C++ core with its rows: growth, changes, their cost, and readable trees."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 from letheon import _core
 from letheon.data import Ids, IntIds, TextIds
+from letheon.forest._columns import ColumnChange, Keys
 from letheon.forest._inputs import ForestBatch, ForestSettings, LabelTable
 from letheon.parallel import run_tasks
 from letheon.seeds import Purpose
@@ -109,8 +112,10 @@ class ForestModel:
         core: _core.Forest,
         id_type: type[Ids],
         table: LabelTable | None,
+        keys: Keys | None = None,
     ) -> None:
         self.settings = settings
+        self.keys = keys
         self.core = core
         self.id_type = id_type
         self.table = table
@@ -118,12 +123,14 @@ class ForestModel:
         self._lock = threading.RLock()
 
     @classmethod
-    def fit(cls, settings: ForestSettings, batch: ForestBatch, n_threads: int) -> Self:
+    def fit(
+        cls, settings: ForestSettings, batch: ForestBatch, n_threads: int, keys: Keys | None
+    ) -> Self:
         """Grow all trees in this process and return the model."""
         table, target = encode_target(settings, batch.target)
-        core = _core.Forest(settings.core_spec())
+        core = _core.Forest(settings.core_spec(keys=keys))
         core.fit(**core_arguments(settings, batch, target, table), n_threads=n_threads)
-        return cls(settings, core, type(batch.ids), table)
+        return cls(settings, core, type(batch.ids), table, keys)
 
     def find_rows(self, wanted: Ids) -> tuple[Slots, NDArray[np.int64]]:
         """Return the slots of the rows of these ids in the core.
@@ -137,21 +144,31 @@ class ForestModel:
         assert isinstance(wanted, TextIds)
         return self.core.find_texts(wanted.blob, wanted.offsets)
 
-    def forget(self, slots: Slots, eager: bool, n_threads: int) -> _core.Report:
-        """Remove rows, and labels without remaining rows; return the report of the core."""
+    def forget(
+        self, slots: Slots, eager: bool, n_threads: int, columns: ColumnChange | None = None
+    ) -> _core.Report:
+        """Remove rows, labels without remaining rows, and columns; return the core's report."""
         with self._lock:
             self.changing = True
             try:
                 report = self.core.forget(slots, eager, n_threads)
                 if report.emptied and self.table is not None:
                     self.table = self.table.without_empty(self.core.class_counts())
+                if columns is not None:
+                    self._move_columns(columns)
             finally:
                 self.changing = False
         return report
 
-    def learn(self, batch: ForestBatch, eager: bool, n_threads: int) -> _core.Report:
-        """Add rows and return the report of the core."""
-        with self._lock:
+    def learn(
+        self,
+        batch: ForestBatch,
+        eager: bool,
+        n_threads: int,
+        columns: ColumnChange | None = None,
+    ) -> _core.Report:
+        """Add columns and rows; return the report of the core."""
+        with self._lock, self._adding_columns(columns):
             table, target = self.table, batch.target
             if table is not None:
                 table, target = table.add_labels(target)
@@ -163,6 +180,26 @@ class ForestModel:
             finally:
                 self.changing = False
         return report
+
+    @contextmanager
+    def _adding_columns(self, columns: ColumnChange | None) -> Iterator[None]:
+        """Add columns, and remove them again if the rest of the change fails."""
+        if columns is None:
+            yield
+            return
+        assert self.keys is not None
+        back = columns.invert(self.settings, self.keys)
+        self._move_columns(columns)
+        try:
+            yield
+        except BaseException:
+            self._move_columns(back)
+            raise
+
+    def _move_columns(self, change: ColumnChange) -> None:
+        settings = change.settings
+        self.core.move_columns(change.layout, change.keys, change.fills, settings.max_features)
+        self.settings, self.keys = settings, change.keys
 
     def predict(self, X: NDArray[Any], n_threads: int) -> ForestPrediction:
         """Return the predictions for X with the label table of the same state."""
@@ -198,7 +235,8 @@ class ForestModel:
     def _to_state(self) -> dict[str, Any]:
         with self._lock:
             rows = self.core.rows(self.code_order)
-            return {
+            keys = {} if self.keys is None else {"column_keys": self.keys}
+            return keys | {
                 "settings": self.settings,
                 "classes": None if self.table is None else self.table.classes,
                 "X": rows["X"],
@@ -212,9 +250,14 @@ class ForestModel:
     def _from_state(cls, state: dict[str, Any]) -> Self:
         settings, classes, trees = state["settings"], state["classes"], state["trees"]
         batch = ForestBatch(state["X"], state["target"], state["weights"], state["ids"])
+        keys = state.get("column_keys")
         _verify_state(settings, classes, batch, trees)
+        if keys is not None and not (
+            isinstance(keys, np.ndarray) and keys.ndim == 1 and keys.dtype == np.uint32
+        ):
+            raise ValueError("column_keys is not an array of uint32")
         table = None if classes is None else LabelTable.from_classes(classes)
-        model = cls.restore(settings, batch, batch.target, table, [trees], threads_for(None))
+        model = cls.restore(settings, batch, batch.target, table, [trees], threads_for(None), keys)
         if table is not None and not model.core.class_counts().all():
             raise ValueError("classes contains a class without rows")
         return model
@@ -246,12 +289,13 @@ class ForestModel:
         table: LabelTable | None,
         blocks: list[Bytes],
         n_threads: int,
+        keys: Keys | None = None,
     ) -> Self:
         """Build the forest from rows and from `blocks` of trees that were grown elsewhere."""
-        core = _core.Forest(settings.core_spec())
+        core = _core.Forest(settings.core_spec(keys=keys))
         arguments = core_arguments(settings, batch, target, table)
         core.restore(**arguments, trees=blocks, n_threads=n_threads)
-        return cls(settings, core, type(batch.ids), table)
+        return cls(settings, core, type(batch.ids), table, keys)
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any]]]:
         """Return what pickle and copy need: a function and the canonical state."""
@@ -323,8 +367,10 @@ def _are_classes(classes: Any) -> bool:
     return plain and bool((classes[1:] > classes[:-1]).all() and (classes == classes.copy()).all())
 
 
-def grow_forest(settings: ForestSettings, batch: ForestBatch, n_jobs: int | None) -> ForestModel:
-    """Return the forest of these rows.
+def grow_forest(
+    settings: ForestSettings, batch: ForestBatch, n_jobs: int | None, keys: Keys | None = None
+) -> ForestModel:
+    """Return the forest of these rows, with keys of columns or (None) their numbers.
 
     Its trees are grown in threads, processes or on a cluster; the result is always the same.
     """
@@ -333,19 +379,22 @@ def grow_forest(settings: ForestSettings, batch: ForestBatch, n_jobs: int | None
     has_threads = getattr(backend, "uses_threads", False)
     workers = 1 if has_threads else min(joblib.effective_n_jobs(n_jobs), settings.n_trees)
     if workers == 1:
-        return ForestModel.fit(settings, batch, threads_for(n_jobs))
+        return ForestModel.fit(settings, batch, threads_for(n_jobs), keys)
     with np.errstate(over="ignore"):  # the core rejects infinity
         batch = replace(batch, X=np.ascontiguousarray(batch.X, np.float32))
     bounds = np.linspace(0, settings.n_trees, workers + 1).astype(int).tolist()
-    blocks = run_tasks(grow_block, list(pairwise(bounds)), n_jobs=n_jobs, shared=(settings, batch))
+    shared = (settings, batch, keys)
+    blocks = run_tasks(grow_block, list(pairwise(bounds)), n_jobs=n_jobs, shared=shared)
     table, target = encode_target(settings, batch.target)
-    return ForestModel.restore(settings, batch, target, table, blocks, threads_for(n_jobs))
+    return ForestModel.restore(settings, batch, target, table, blocks, threads_for(n_jobs), keys)
 
 
-def grow_block(settings: ForestSettings, batch: ForestBatch, first: int, last: int) -> Bytes:
+def grow_block(
+    settings: ForestSettings, batch: ForestBatch, keys: Keys | None, first: int, last: int
+) -> Bytes:
     """Return the canonical bytes of the trees with numbers ``first, ..., last - 1``."""
     table, target = encode_target(settings, batch.target)
-    forest = _core.Forest(settings.core_spec(first, last))
+    forest = _core.Forest(settings.core_spec(first, last, keys=keys))
     forest.fit(**core_arguments(settings, batch, target, table), n_threads=1)
     order = np.arange(0 if table is None else len(table), dtype=np.uint32)
     return forest.trees(order, 1)

@@ -30,6 +30,7 @@ from letheon.steps import (
     clone_unfitted,
     clone_with_seeds,
     count_columns,
+    name_outputs,
     passes_deltas,
     sum_counts,
 )
@@ -266,6 +267,16 @@ class ForgetColumnTransformer(NamedStepsMixin, StableTransformer):
             )
             for view in published
         )
+
+    def _name_outputs(self, published: Any, names: list[str]) -> list[str] | None:
+        out: list[str] = []
+        for view in published:
+            own = [names[j] for j in view.part.columns]
+            named = name_outputs([as_delta_step(view.part.step)], [view.published], own)
+            if named is None:
+                return None
+            out += [f"{view.part.name}__{name}" for name in named]
+        return out
 
     def _combine(self, tables: Any) -> Table:
         return join_columns(list(tables), allow_sparse=self.sparse_threshold > 0)

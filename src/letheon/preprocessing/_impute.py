@@ -552,26 +552,29 @@ def _find_rows(delta: Delta, columns: list[int]) -> Ints:
 def _fill_frame(published: FillValues, X: Frame) -> Frame:
     """Return a frame without missing values, and with the indicators as numbers."""
     schema = X.schema
-    numbers, codes, values = [], [], []
+    numbers, places, texts = [], [], []
     fills: Any = published.fills
     for j, fill in zip(published.kept, fills, strict=True):
         place = schema.places[j]
         if schema.is_number[j]:
             column = X.numbers[:, place]
             numbers.append(np.where(np.isnan(column), fill, column))
-            continue
-        own, known = X.codes[:, place], X.values[place]
-        if (own < 0).any():
-            known = known if fill in known else [*known, fill]
-            own = np.where(own < 0, np.int32(known.index(fill)), own)
-        codes.append(own)
-        values.append(known)
+        else:
+            places.append(place)
+            texts.append(fill)
+    codes = np.take(X.codes, np.array(places, np.int64), axis=1)
+    values = [X.values[place] for place in places]
+    is_missing = codes < 0
+    for k in np.flatnonzero(is_missing.any(axis=0)).tolist():
+        known = values[k] if texts[k] in values[k] else [*values[k], texts[k]]
+        codes[is_missing[:, k], k] = known.index(texts[k])
+        values[k] = known
     shown = _find_missing(X)[:, list(published.indicated)].astype(np.float64)
     columns = [*numbers, *shown.T]
     return Frame(
         _make_schema(published, schema),
         np.stack(columns, axis=1) if columns else np.empty((len(X), 0)),
-        np.stack(codes, axis=1) if codes else np.empty((len(X), 0), np.int32),
+        codes,
         tuple(values),
     )
 

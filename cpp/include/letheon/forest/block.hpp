@@ -84,7 +84,8 @@ class Block {
   // a look at the rows can make; the block is then no longer valid. `key` and `weight` are the
   // node's, the weight with the new row.
   void withdraw(const RowView& row) noexcept;
-  [[nodiscard]] bool admit(const RowView& row, std::uint64_t key, std::int64_t weight) noexcept;
+  [[nodiscard]] bool admit(const RowView& row, std::uint64_t key, const Spec& spec,
+                           std::int64_t weight) noexcept;
 
   // One row of two classes leaves, and the node's split by Gini is looked at: true if it is
   // certainly still the best. `left` and `totals` are the lanes of its left side and of the node,
@@ -99,6 +100,9 @@ class Block {
   }
   // Whether an attribute is among the chosen ones.
   [[nodiscard]] bool has(std::uint32_t attribute) const noexcept;
+  // Gives every attribute the number that `numbers` says; false if one has none (kNoColumn), and
+  // the block is then no longer valid.
+  [[nodiscard]] bool renumber(std::span<const std::uint32_t> numbers) noexcept;
 
  private:
   enum class Layout : std::uint8_t { narrow, wide, moments };
@@ -150,7 +154,9 @@ class Block {
   [[nodiscard]] bool confirm_wide(const RowView& row, float bound,
                                   const std::int64_t* totals) noexcept;
   template <typename Count>
-  [[nodiscard]] bool admit_as(const RowView& row, std::uint64_t key) noexcept;
+  [[nodiscard]] bool admit_as(const RowView& row, std::uint64_t key, const Spec& spec) noexcept;
+  template <typename Count>
+  [[nodiscard]] bool renumber_as(std::span<const std::uint32_t> numbers) noexcept;
 
   std::byte* base_;
 };

@@ -45,6 +45,14 @@ class Forest {
   [[nodiscard]] Report forget_cost(std::span<const Slot> slots, std::size_t n_threads) const;
   Report settle(std::size_t n_threads);
 
+  // Whether all rows except those in `without` have the same value in a column.
+  [[nodiscard]] bool is_constant(std::uint32_t column, std::span<const Slot> without) const;
+  // Makes this the forest of other columns: column j is the old column layout[j] with the same
+  // key, or (-1) a new one that is fills[j] in all rows. Columns that are left out must be
+  // constant. Throws std::invalid_argument and has changed nothing if the trees would change.
+  void move_columns(std::span<const std::int64_t> layout, std::span<const std::uint32_t> keys,
+                    std::span<const float> fills, std::uint32_t max_features);
+
   [[nodiscard]] Answer predict(const MatrixView& X, std::size_t n_threads);
   [[nodiscard]] std::vector<std::int64_t> apply(const MatrixView& X, std::size_t n_threads);
 
@@ -81,6 +89,10 @@ class Forest {
   void choose_members(const RowBlock& block, std::size_t t,
                       std::vector<std::uint32_t>& members) const;
   void require_held(std::span<const Slot> slots) const;
+  // The new number of every old column, or kNoColumn.
+  [[nodiscard]] std::vector<std::uint32_t> new_numbers(std::span<const std::int64_t> layout,
+                                                       const Spec& spec) const;
+  void require_width(const MatrixView& X) const;
   void compact();
   [[nodiscard]] std::size_t n_rows_of_trees() const noexcept;
   void reset_trees() noexcept;

@@ -18,8 +18,8 @@ struct Judgement {
 };
 
 // Where the threshold of a random node lies between the extremes, and where NaN goes.
-[[nodiscard]] Verdict random_split(std::uint64_t key, std::uint32_t attribute,
-                                   const Extremes& extremes) noexcept;
+[[nodiscard]] Verdict random_split(std::uint64_t key, const Spec& spec,
+                                   std::uint32_t attribute, const Extremes& extremes) noexcept;
 
 class Grower {
  public:

@@ -18,7 +18,7 @@ namespace letheon::forest {
 class AttributeOrder {
  public:
   // Leaves out the attributes whose bit is set in `known_constant` (if given).
-  void start(std::uint64_t key, std::uint32_t n_columns,
+  void start(std::uint64_t key, const Spec& spec,
              const std::vector<std::uint64_t>* known_constant);
   [[nodiscard]] std::optional<std::uint32_t> next() noexcept;
 

@@ -11,6 +11,7 @@ namespace letheon::forest {
 enum class Criterion : std::uint8_t { gini, entropy, squared_error };
 
 inline constexpr std::uint32_t kUnlimited = std::numeric_limits<std::uint32_t>::max();
+inline constexpr std::uint32_t kNoColumn = std::numeric_limits<std::uint32_t>::max();
 
 struct Spec {
   Criterion criterion = Criterion::gini;
@@ -25,12 +26,18 @@ struct Spec {
   std::vector<std::uint64_t> sample_keys;  // empty: every row is in every tree
   std::uint64_t sample_limit = 0;
   std::optional<int> y_exponent;           // fixed scale of a regression target
+  // What the draws of a node call each column; empty: its number. With keys, a column that is
+  // constant in all rows can leave or come without a change of any other draw.
+  std::vector<std::uint32_t> column_keys;
 
   // Matters of speed, never of the result: nodes with fewer rows keep no cache, and a cache holds
   // this many candidates more than the split needs.
   std::uint32_t cache_rows = 48;
   std::uint32_t slack = 6;
 
+  [[nodiscard]] std::uint32_t column_key(std::uint32_t column) const noexcept {
+    return column_keys.empty() ? column : column_keys[column];
+  }
   [[nodiscard]] bool is_regression() const noexcept {
     return criterion == Criterion::squared_error;
   }

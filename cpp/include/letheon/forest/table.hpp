@@ -113,6 +113,12 @@ class Table {
 
   [[nodiscard]] RowBlock copy(std::span<const Slot> slots) const;
 
+  // Whether all rows except the doomed ones have the same value in a column.
+  [[nodiscard]] bool is_constant(std::size_t column,
+                                 const std::vector<std::uint8_t>& doomed) const noexcept;
+  // Column j becomes the old column layout[j], or a new one that is fills[j] in all rows (-1).
+  void move_columns(std::span<const std::int64_t> layout, std::span<const float> fills);
+
   // Regression: sets the scale that the rows held now ask for; true if it changed.
   bool rescale() noexcept;
   // Whether it would change without these rows.

@@ -89,6 +89,8 @@ class Tree {
   void take_back(std::size_t n_slots, const Table& table) noexcept;
   // Gives every row the number that `renumbered` says.
   void renumber(std::span<const Slot> renumbered) noexcept;
+  // Gives every column the number that `numbers` says; no node may be split by one that has none.
+  void move_columns(std::span<const std::uint32_t> numbers) noexcept;
 
   [[nodiscard]] Node& node(NodeId id) noexcept { return nodes_[id]; }
   [[nodiscard]] const Node& node(NodeId id) const noexcept { return nodes_[id]; }
