@@ -466,8 +466,8 @@ def head_section(report: BenchmarkReport, scale: PipelineScale) -> None:
     rows = [("exact head", *times.cells, f"{accuracy:.2%}", f"{tuned:.2%}")]
     note = (
         f"{scale.digits:,} digits, real data: {is_real}. A convolutional network is trained on "
-        "half of them; the head (ridge, 256 random features) on the other half. Fine-tuning trains the "
-        "whole network on the other half. The solve is part of every request."
+        "half of them; the head (ridge, 256 random features) on the other half. Fine-tuning "
+        "trains the whole network on the other half. The solve is part of every request."
     )
     report.add(
         Table("Exact head", ("model", *TIME_COLUMNS, "accuracy", "fine-tuning"), rows, note),
