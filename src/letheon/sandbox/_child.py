@@ -44,7 +44,7 @@ _LONGEST = 1 << 16
 _PR_SET_PDEATHSIG = 1
 # Modules that most calls need; an import error is reported by the call that needs the module.
 _PRELOADED = (
-    "letheon.forest letheon.naive letheon.sharded letheon.linear letheon.compose "
+    "letheon.naive letheon.sharded letheon.table_pipeline "
     "sklearn.ensemble sklearn.linear_model sklearn.pipeline sklearn.preprocessing"
 )
 
