@@ -23,6 +23,7 @@ from letheon.data import (
     Rows,
     SlotRows,
     as_table,
+    column_names,
     hold_table,
     hold_target,
     present_table,
@@ -69,7 +70,6 @@ from letheon.steps import (
     fit_in_order,
     fit_model,
     is_data_independent,
-    name_inputs,
     name_outputs,
     passes_deltas,
     passes_through,
@@ -412,7 +412,7 @@ class ForgetPipeline(
                             source = fit_chain([step], source)
                     with inner_training(f"step {steps[-1][0]!r}"):
                         values = [step.published_ for step in fitted.early]
-                        names = name_outputs(fitted.early, values, name_inputs(rows.X))
+                        names = name_outputs(fitted.early, values, column_names(rows.X))
                         fit_model(fitted.model, source, names)
                 else:
                     fit_in_order(steps, rows)
@@ -490,7 +490,7 @@ class ForgetPipeline(
         if takes_deltas(model):
             return _DeltaChange(chain, model, prepare_step(model, output), None, slots, joined)
         if not output.only_rows or (output.added is not None and not hasattr(model, "learn")):
-            raw = name_inputs(delta.source.rows.X)
+            raw = column_names(delta.source.rows.X)
             names = name_outputs(self.fitted_.early, chain.published, raw)
             plan = prepare_columns(model, output, names)
             if plan is not None:

@@ -343,13 +343,6 @@ def _view_of(step: Any) -> Any:
     return lambda block: step._transform_training(published, block)
 
 
-def name_inputs(X: Table) -> list[str]:
-    """Return the names of the columns of a raw table."""
-    if isinstance(X, Frame) and X.schema.has_names:
-        return list(map(str, X.schema.names))
-    return [f"x{j}" for j in range(X.shape[1] if len(X.shape) == 2 else 1)]
-
-
 def name_outputs(
     steps: Sequence[Any], published: Sequence[Any], names: list[str] | None
 ) -> list[str] | None:

@@ -1,6 +1,14 @@
 """The rows of a model: tables, labels, ids, and their physical removal."""
 
-from letheon.data._frame import Frame, FrameSchema, as_frame, as_table, numbers_of, to_native
+from letheon.data._frame import (
+    Frame,
+    FrameSchema,
+    as_frame,
+    as_table,
+    column_names,
+    numbers_of,
+    to_native,
+)
 from letheon.data._ids import IdIndex, Ids, IntIds, TextIds, as_ids, row_ids
 from letheon.data._rows import People, RowMatch, Rows, SlotRows
 from letheon.data._tables import (
@@ -28,6 +36,7 @@ __all__ = [
     "as_frame",
     "as_ids",
     "as_table",
+    "column_names",
     "hold_labels",
     "hold_table",
     "hold_target",

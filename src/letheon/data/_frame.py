@@ -479,3 +479,10 @@ def _parse_numbers(X: Frame, place: int, name: str) -> Floats:
             )
         numbers.append(math.nan if value is None else float(value))
     return np.array(numbers, np.float64)
+
+
+def column_names(X: Any) -> list[str]:
+    """Return the names of the columns of a raw table."""
+    if isinstance(X, Frame) and X.schema.has_names:
+        return list(map(str, X.schema.names))
+    return [f"x{j}" for j in range(X.shape[1] if len(X.shape) == 2 else 1)]
