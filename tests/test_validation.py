@@ -96,7 +96,7 @@ def make(cls: type) -> Any:
     """Return an estimator of the class, with what it cannot do without."""
     if cls.__name__.startswith("SISA") and "Net" not in cls.__name__:
         return cls(LogisticRegression() if "Classifier" in cls.__name__ else LinearRegression())
-    if cls is deep.CertifiedHeadClassifier:
+    if cls in (deep.CertifiedHeadClassifier, deep.ExactHeadClassifier):
         return cls(deep.Backbone(nn.Flatten, {}))
     return cls()
 

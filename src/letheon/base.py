@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from inspect import signature
 from operator import attrgetter, is_
+from sys import intern
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 from weakref import WeakKeyDictionary
@@ -460,6 +461,9 @@ def _append_parameters(value: Any, values: list[Any]) -> None:
     kind = type(value)
     if kind in _CONSTANTS:
         values.append(value)
+    elif (kind is list or kind is tuple) and value and set(map(type, value)) == {str}:
+        # Names of columns: equal texts become the same object, so one comparison is enough.
+        values += (kind, len(value), intern("\0".join(value)))
     elif kind is list or kind is tuple:
         values += (kind, len(value))
         for part in value:

@@ -384,7 +384,7 @@ class ForgetPipeline(
         owners = row_ids(ids, table_length(table))
         if in_slots:
             rows = SlotRows(table, target, owners)
-            _ = rows.index  # built now, so that the first request is as fast as the others
+            rows.build_caches()
             return rows
         state.ensure_supported((table, target))
         return Rows(table, target, owners)

@@ -304,7 +304,7 @@ def test_no_memory_left_on_the_gpu_changes_nothing(monkeypatch: pytest.MonkeyPat
         raise torch.OutOfMemoryError("tried to allocate")
 
     monkeypatch.setattr(Loop, "train", exhausted)
-    with pytest.raises(MemoryError, match="nothing was changed"):
+    with pytest.raises(MemoryError, match="the model was not changed"):
         model.forget([3])
     require_unchanged(model, before, len(people.ids))
 

@@ -297,7 +297,7 @@ def test_a_callback_may_look_but_not_change(change: Any) -> None:
     def meddle(_: Progress) -> None:
         change(model, people)
 
-    with pytest.raises(RuntimeError, match="of this SISANetClassifier was called during"):
+    with pytest.raises(RuntimeError, match="SISANetClassifier was called while another change was"):
         model.forget([0], callback=meddle)
     look(Progress(0, 1, 0, 1, 0.0))
     model.forget([0], callback=look)

@@ -44,7 +44,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "name with a blank": ({"name": "my model"}, ValueError, "is not a valid name"),
     "tenant in capitals": ({"tenant": "ACME"}, ValueError, "tenant='ACME'"),
     "no estimator of ours": ({"model": GaussianNB().fit(X, Y)}, CannotForgetError, "wrap it"),
-    "class": ({"model": NaiveUnlearner}, CannotForgetError, "wrap it"),
+    "class": ({"model": NaiveUnlearner}, CannotForgetError, "pass an instance"),
     "not fitted": ({"model": EXACT["naive"]()}, NotFittedError, "call fit first"),
     "other rows": ({"X": X + 1}, LedgerError, "a fresh fit on these rows gives a different model"),
     "other order": ({"X": X[::-1], "y": Y[::-1], "ids": IDS[::-1]}, LedgerError, "a fresh fit"),

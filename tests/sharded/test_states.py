@@ -202,7 +202,7 @@ def test_a_full_disk_during_forget_changes_nothing(
 def test_a_moved_directory_is_followed_and_a_copied_one_refused(tmp_path: Path) -> None:
     model = fitted(tmp_path / "old")
     model.set_params(checkpoint_dir=tmp_path / "new")
-    with pytest.raises(ChangedParametersError, match="states are still in"):
+    with pytest.raises(ChangedParametersError, match="states of the model are still in"):
         model.forget([3])
     (tmp_path / "old").rename(tmp_path / "new")
     model.forget([3])

@@ -221,7 +221,7 @@ class Frame:
         return type(self)(self.schema, self.numbers.copy(), self.codes.copy(), values)
 
     @cached_property
-    def _counts(self) -> tuple[Integers, Integers]:
+    def code_counts(self) -> tuple[Integers, Integers]:
         """Number of rows of every code, of all columns in one array, and where a column begins."""
         sizes = [len(column) + 1 for column in self.values]
         begins = np.cumsum([0, *sizes])
@@ -232,7 +232,7 @@ class Frame:
 
     def wipe(self, positions: Integers) -> None:
         """Overwrite rows with zeros and missing codes; drop values without rows."""
-        counts, begins = self._counts
+        counts, begins = self.code_counts
         places = (self.codes[positions] + begins).ravel()
         np.subtract.at(counts, places, 1)
         self.numbers[positions] = 0

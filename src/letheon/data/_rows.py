@@ -237,6 +237,10 @@ class SlotRows:
         index.erase(np.flatnonzero(~self.alive))
         return index
 
+    def build_caches(self) -> None:
+        """Build what the first request would build, so that it is as fast as the others."""
+        _ = self.index._entry_of_row, getattr(self.X, "code_counts", None)
+
     @cached_property
     def n_people(self) -> int:
         """Number of distinct ids; counted at the first use, then kept up to date."""

@@ -11,9 +11,10 @@ except ModuleNotFoundError as error:
         name="torch",
     ) from error
 
+from typing import TYPE_CHECKING, Any
+
 from letheon.deep._backbone import Backbone
 from letheon.deep._deltagrad import DeltaGradNetClassifier
-from letheon.deep._exact_head import ExactHeadClassifier
 from letheon.deep._fisher import FisherNetClassifier
 from letheon.deep._head import CertifiedHeadClassifier
 from letheon.deep._information import gaussian_kl
@@ -21,6 +22,9 @@ from letheon.deep._loop import Progress
 from letheon.deep._nets import CNN, MLP, ResNet
 from letheon.deep._obliviate import DeepObliviateClassifier
 from letheon.deep._sisa import SISANetClassifier
+
+if TYPE_CHECKING:
+    from letheon.deep._exact_head import ExactHeadClassifier
 
 __all__ = [
     "CNN",
@@ -36,3 +40,12 @@ __all__ = [
     "SISANetClassifier",
     "gaussian_kl",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the exact head when it is used: only its sums need the compiled core."""
+    if name == "ExactHeadClassifier":
+        from letheon.deep._exact_head import ExactHeadClassifier
+
+        return ExactHeadClassifier
+    raise AttributeError(f"module 'letheon.deep' has no attribute {name!r}")
