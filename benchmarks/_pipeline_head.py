@@ -41,6 +41,7 @@ def load_halves(n_rows: int) -> HeadData:
     data = load_data("mnist").sample(n_rows * 7 // 6, 0)
     X = (data.X / max(1.0, float(data.X.max()))).astype(np.float32).reshape(-1, 1, 28, 28)
     y = data.y.astype(np.int64)
+    n_rows = len(y) * 6 // 7
     half = n_rows // 2
     first = torch.from_numpy(X[:half]), torch.from_numpy(y[:half])
     second, test = (X[half:n_rows], y[half:n_rows]), (X[n_rows:], y[n_rows:])
