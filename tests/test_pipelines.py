@@ -277,6 +277,7 @@ def test_other_columns_are_refused() -> None:
 def test_answers_during_a_change_are_of_one_state() -> None:
     """A prediction that overlaps a commit is made again, from the state after it."""
     people = usual_people()
+    people.X.loc[:149, "a"] += 100.0  # so that the scaler changes with these rows
     model = usual_pipeline(RidgeClassifier(random_state=2)).fit(*people[:2], ids=people.ids)
     scaler = model["columns"].named_transformers_["a"]
     original = type(scaler)._transform_with
